@@ -1,0 +1,90 @@
+"""The small values that the public calls take and give.
+
+V1  a value is immutable, compares by content and can be pickled: it holds no handle
+V2  an offset is always the *next* thing: a position or a committed offset names the record that comes next
+V3  times are integers, milliseconds since 1970 UTC; -1 stands for "none", as in Kafka's files
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Mapping, NamedTuple
+
+__all__ = [
+    "OffsetAndMetadata",
+    "OffsetAndTimestamp",
+    "PartitionDescription",
+    "RecordMetadata",
+    "TopicDescription",
+    "TopicPartition",
+]
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic; the key of every mapping in the API."""
+
+    topic: str
+    partition: int
+
+
+class OffsetAndMetadata(NamedTuple):
+    """A committed offset: the next record to read, a note of the application's, the epoch of the record before it."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """What a time lookup found: the first record at or after the time asked for."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+class RecordMetadata(NamedTuple):
+    """Where a sent record came to lie; `offset` is -1 when nobody waited to learn it (`acks=0`)."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """One partition as it was when it was asked.
+
+    `log_start_offset` is the first offset that can be read, `log_end_offset` the next one to be written. Readers see
+    records below `high_watermark`, those with `isolation_level="read_committed"` below `last_stable_offset`.
+    """
+
+    partition: int
+    path: str
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    leader_epoch: int
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic: its identity, its partitions in order, and the settings that differ from the log's defaults."""
+
+    name: str
+    topic_id: str
+    partitions: tuple[PartitionDescription, ...]
+    config: Mapping[str, str] = field(default_factory=dict)
+    internal: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "partitions", tuple(self.partitions))
+        object.__setattr__(self, "config", MappingProxyType(dict(self.config)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A mapping proxy cannot be pickled; the plain dict below it can, and __post_init__ wraps it again.
+        return (TopicDescription, (self.name, self.topic_id, self.partitions, dict(self.config), self.internal))
