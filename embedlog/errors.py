@@ -1,0 +1,285 @@
+"""Everything that can go wrong, as one small tree sorted by what a caller can do about it.
+
+R1  every error that embedlog raises on purpose descends from `EmbedlogError`, except `TypeError` for arguments of a wrong type
+R2  an error carries its facts as attributes: `path`, `position`, `expected`, `found`; its text is made of them and of `message`
+R3  an error survives pickling with all its facts: it crosses process pools and Spark executors
+R4  `retriable` says whether the same call, made again later, can succeed without anybody changing anything
+
+    EmbedlogError
+      the data          CorruptRecordError  UnsupportedFormatError  OffsetOutOfRangeError > LogTruncationError
+      the names         UnknownTopicOrPartitionError  TopicExistsError  InvalidTopicError  InvalidPartitionsError
+                        NoOffsetForPartitionError
+      the input         RecordTooLargeError  InvalidRecordError  InvalidTimestampError  PolicyViolationError
+                        SerializationError  ConfigError  InvalidGroupIdError
+      somebody else     FencedError  CommitFailedError  DirectoryInUseError  LockTimeoutError (TimeoutError)
+      too slow          DeadlineError (TimeoutError) > BufferExhaustedError
+      the storage       StorageError (OSError)  DurabilityError  ForeignDirectoryError  UnsupportedFilesystemError
+      the handle        ClosedError > ForkedError  StateError  InvalidTransactionStateError  ConcurrentUseError
+                        WakeupError  ReadOnlyError
+      the installation  MissingExtraError (ImportError)  UnsupportedPlatformError
+"""
+
+from __future__ import annotations
+
+import errno as errno_names
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+
+class EmbedlogError(Exception):
+    """Root of all errors of this package.
+
+    `message` says what is wrong in words; the keywords are the facts: the file, the byte in it, what should have been
+    there and what was.
+    """
+
+    retriable = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        position: int | None = None,
+        expected: object = None,
+        found: object = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = None if path is None else os.fspath(path)
+        self.position = position
+        self.expected = expected
+        self.found = found
+
+    def __str__(self) -> str:
+        place = self.path or ""
+        if self.position is not None:
+            place = f"{place} at byte {self.position}".strip()
+        facts = []
+        if self.expected is not None:
+            facts.append(f"expected {self.expected}")
+        if self.found is not None:
+            facts.append(f"found {self.found}")
+        return ": ".join(part for part in (place, self._text(), ", ".join(facts)) if part)
+
+    def __reduce__(self) -> tuple[Callable[..., EmbedlogError], tuple[Any, ...], dict[str, Any]]:
+        return partial(type(self), **self._keywords()), (self.message,), dict(self.__dict__)
+
+    def _text(self) -> str:
+        """The message as it appears in `str()`."""
+        return self.message
+
+    def _keywords(self) -> dict[str, Any]:
+        """The keywords that make this error again: what a pickle carries beside the message."""
+        return {"path": self.path, "position": self.position, "expected": self.expected, "found": self.found}
+
+
+# ---- the data ------------------------------------------------------------------------------------
+
+
+class CorruptRecordError(EmbedlogError):
+    """Stored bytes are not what was written: nothing of them is handed out. Restore the file, or let a repair cut it."""
+
+
+class UnsupportedFormatError(EmbedlogError):
+    """The bytes are whole, but of a format this version does not know (newer) or no longer reads (legacy)."""
+
+
+class OffsetOutOfRangeError(EmbedlogError):
+    """The offset lies below the log start or above the log end: seek, or set `auto.offset.reset`."""
+
+
+class LogTruncationError(OffsetOutOfRangeError):
+    """The log lost a tail that this reader had seen (its leader epoch ended earlier): decide where to go on."""
+
+
+# ---- the names -----------------------------------------------------------------------------------
+
+
+class UnknownTopicOrPartitionError(EmbedlogError):
+    """No such topic, or no such partition of it; topics are never created by using them."""
+
+
+class TopicExistsError(EmbedlogError):
+    """A topic of this name, or of one that collides with it (`.` and `_` count as equal), is there already."""
+
+
+class InvalidTopicError(EmbedlogError):
+    """The name is not one a topic can have, or belongs to an internal topic."""
+
+
+class InvalidPartitionsError(EmbedlogError):
+    """The number of partitions is not positive, or not above the present one."""
+
+
+class NoOffsetForPartitionError(EmbedlogError):
+    """There is no position to start from and `auto.offset.reset` is `none`."""
+
+
+# ---- the input -----------------------------------------------------------------------------------
+
+
+class RecordTooLargeError(EmbedlogError):
+    """A record or batch is larger than a configured limit, which the message names; nothing was written."""
+
+
+class InvalidRecordError(EmbedlogError):
+    """The record is not allowed here, such as one without a key in a compacted topic; nothing was written."""
+
+
+class InvalidTimestampError(EmbedlogError):
+    """The timestamp is negative or outside `message.timestamp.before/after.max.ms`; nothing was written."""
+
+
+class PolicyViolationError(EmbedlogError):
+    """The topic's policy forbids the call, such as deleting records of a topic that is only compacted."""
+
+
+class SerializationError(EmbedlogError):
+    """A serializer or deserializer raised; its exception is the cause."""
+
+
+class ConfigError(EmbedlogError):
+    """An option is unknown, of a wrong type or out of range; the message names key, value and range."""
+
+
+class InvalidGroupIdError(EmbedlogError):
+    """The call needs a group id, and there is none or an unusable one."""
+
+
+# ---- somebody else -------------------------------------------------------------------------------
+
+
+class FencedError(EmbedlogError):
+    """A newer producer or member has taken this one's place: close it, nothing more will be accepted."""
+
+
+class CommitFailedError(EmbedlogError):
+    """The member has lost its place in the group: its partitions may belong to others; poll to join again."""
+
+
+class DirectoryInUseError(EmbedlogError):
+    """Another program holds the log directory for itself, such as a Kafka broker."""
+
+    retriable = True
+
+
+class LockTimeoutError(EmbedlogError, TimeoutError):
+    """Another process held a lock until the deadline; the message says who and since when."""
+
+    retriable = True
+
+
+# ---- too slow ------------------------------------------------------------------------------------
+
+
+class DeadlineError(EmbedlogError, TimeoutError):
+    """The time allowed ran out before the call was through."""
+
+    retriable = True
+
+
+class BufferExhaustedError(DeadlineError):
+    """The producer's `buffer.memory` stayed full for `max.block.ms`: the records come faster than they are written."""
+
+
+# ---- the storage ---------------------------------------------------------------------------------
+
+
+class StorageError(EmbedlogError, OSError):
+    """The operating system refused a file operation; `errno` and `path` say which and where."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        errno: int | None = None,
+        path: str | os.PathLike[str] | None = None,
+        position: int | None = None,
+        expected: object = None,
+        found: object = None,
+    ) -> None:
+        super().__init__(message, path=path, position=position, expected=expected, found=found)
+        self.errno = errno
+        self.strerror = None if errno is None else os.strerror(errno)
+        self.filename = self.path
+
+    def _text(self) -> str:
+        if self.errno is None:
+            return self.message
+        return f"{self.message}: {self.strerror} ({errno_names.errorcode.get(self.errno, self.errno)})"
+
+    def _keywords(self) -> dict[str, Any]:
+        return super()._keywords() | {"errno": self.errno}
+
+
+class DurabilityError(EmbedlogError):
+    """A sync failed: what was acknowledged before is safe, the records named here may not survive a power loss."""
+
+
+class ForeignDirectoryError(EmbedlogError):
+    """The directory is not a log directory, or its metadata cannot be read; nothing in it was touched."""
+
+
+class UnsupportedFilesystemError(EmbedlogError):
+    """Processes cannot share a log directory on this file system unless it is opened with `shared="locks"`."""
+
+
+# ---- the handle ----------------------------------------------------------------------------------
+
+
+class ClosedError(EmbedlogError):
+    """The handle was closed."""
+
+
+class ForkedError(ClosedError):
+    """The handle belongs to the parent process: open the log again in the child."""
+
+
+class StateError(EmbedlogError):
+    """The call is not allowed in the present state of the handle."""
+
+
+class InvalidTransactionStateError(EmbedlogError):
+    """The call does not fit the state of the producer's transaction."""
+
+
+class ConcurrentUseError(EmbedlogError):
+    """Two threads called a consumer at once: it serves one thread at a time."""
+
+
+class WakeupError(EmbedlogError):
+    """`consumer.wakeup()` ended a waiting call; the consumer can be used on."""
+
+
+class ReadOnlyError(EmbedlogError):
+    """The log was opened with `read_only=True`."""
+
+
+# ---- the installation ----------------------------------------------------------------------------
+
+
+class MissingExtraError(EmbedlogError, ImportError):
+    """An optional dependency is not installed.
+
+    `extra` is the name in `embedlog[extra]`; the text has the pip command.
+    """
+
+    def __init__(self, message: str, *, extra: str) -> None:
+        super().__init__(message)
+        self.extra = extra
+
+    def _text(self) -> str:
+        return f'{self.message}: pip install "embedlog[{self.extra}]"'
+
+    def _keywords(self) -> dict[str, Any]:
+        return {"extra": self.extra}
+
+
+class UnsupportedPlatformError(EmbedlogError):
+    """embedlog runs on Linux, x86-64 and arm64."""
+
+
+__all__ = sorted(name for name, value in list(globals().items()) if isinstance(value, type) and issubclass(value, EmbedlogError))
