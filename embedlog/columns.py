@@ -1,0 +1,97 @@
+"""Columns of byte strings and of records, in Arrow's layout: what goes into the encoder and what comes out of the decoder.
+
+C1  a BytesColumn owns nothing: its arrays keep their memory alive, whoever made it
+C2  row i of a BytesColumn is data[offsets[i]:offsets[i + 1]], and null if its bit in `validity` is clear
+C3  on the way in a column that is None has only nulls; on the way out it was not asked for
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+Offsets = NDArray[np.int32] | NDArray[np.int64]
+
+OFFSET_MIN, OFFSET_MAX = -(2**63), 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class BytesColumn:
+    """`len(offsets) - 1` byte strings. `validity` is a bitmap (least significant bit first), row 0 at bit `validity_offset`."""
+
+    data: Bytes
+    offsets: Offsets
+    validity: Bytes | None = None
+    validity_offset: int = 0
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> bytes | None:
+        if not 0 <= row < len(self):
+            raise IndexError(row)
+        bit = row + self.validity_offset
+        if self.validity is not None and not self.validity[bit >> 3] >> (bit & 7) & 1:
+            return None
+        return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes()
+
+    def __iter__(self) -> Iterator[bytes | None]:
+        return (self[row] for row in range(len(self)))
+
+    @classmethod
+    def of(cls, items: list[bytes | None] | list[bytes]) -> BytesColumn:
+        """A column from Python objects, for tests and small things; the fast way is in `_rows`."""
+        data = np.frombuffer(b"".join(item or b"" for item in items), dtype=np.uint8)
+        offsets = np.zeros(len(items) + 1, dtype=np.int64)
+        np.cumsum([len(item or b"") for item in items], out=offsets[1:])
+        nulls = [item is None for item in items]
+        validity = np.packbits([not null for null in nulls], bitorder="little") if any(nulls) else None
+        return cls(data, offsets, validity)
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """Headers of all rows: row r has the headers `starts[r]` up to `starts[r + 1]`. Keys are UTF-8 and never null."""
+
+    starts: NDArray[np.int32]
+    keys: BytesColumn
+    values: BytesColumn
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Records on their way in. `timestamps` is one array or one number for all (milliseconds)."""
+
+    count: int
+    values: BytesColumn | None
+    keys: BytesColumn | None = None
+    timestamps: NDArray[np.int64] | int = -1
+    headers: Headers | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Records on their way out; what was not asked for is None."""
+
+    count: int
+    offsets: NDArray[np.int64] | None
+    timestamps: NDArray[np.int64] | None
+    timestamp_types: NDArray[np.int8] | None
+    leader_epochs: NDArray[np.int32] | None
+    keys: BytesColumn | None
+    values: BytesColumn | None
+    headers: Headers | None
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Which records to take: starts inclusive, ends exclusive."""
+
+    start_offset: int = OFFSET_MIN
+    end_offset: int = OFFSET_MAX
+    start_ms: int = OFFSET_MIN
+    end_ms: int = OFFSET_MAX
