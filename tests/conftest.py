@@ -5,14 +5,22 @@ The environment is prepared once, so that processes which tests start find this 
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import random
+import shutil
+import tarfile
 import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.kafka import oracle
+
 ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT / "tests" / "data"
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
@@ -21,6 +29,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         needs_broker = "broker" in getattr(item, "fixturenames", ())
         item.add_marker(pytest.mark.xdist_group("kafka" if needs_broker else item.path.name))
+        if needs_broker:
+            item.add_marker(pytest.mark.kafka)
+
+
+# ---- chance ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -36,3 +49,65 @@ def seed(request: pytest.FixtureRequest) -> int:
 def rng(seed: int, request: pytest.FixtureRequest) -> random.Random:
     """A random source of this test's own, so that tests do not depend on their order."""
     return random.Random(seed ^ zlib.crc32(request.node.name.encode()))
+
+
+# ---- what a real Kafka wrote -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The golden directories, unpacked; nobody writes here (`golden_copy` is for that)."""
+    target = tmp_path_factory.mktemp("golden")
+    with tarfile.open(DATA / "golden.tar.xz") as archive:
+        archive.extractall(target, filter="data")
+    return target
+
+
+@pytest.fixture
+def golden_copy(golden: Path, tmp_path: Path) -> Callable[[str], Path]:
+    """`golden_copy("clean")`: a fresh, writable copy of one of the golden log directories."""
+
+    def copy(name: str) -> Path:
+        target: Path = tmp_path / f"golden-{name}"
+        shutil.copytree(golden / name / "log", target)
+        return target
+
+    return copy
+
+
+@pytest.fixture(scope="session")
+def golden_expected(golden: Path) -> Callable[[str, str], list[dict[str, object]]]:
+    """`golden_expected("clean", "corners")`: what a real client read from that topic, one dict a record."""
+
+    def expected(name: str, topic: str) -> list[dict[str, object]]:
+        lines = (golden / name / "expected" / f"{topic}.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    return expected
+
+
+# ---- a real Kafka ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def kafka() -> None:
+    """Skips, with the one line that says what is missing, where no real Kafka can be had."""
+    try:
+        oracle.class_path()
+    except oracle.OracleUnavailable as missing:
+        pytest.skip(str(missing))
+    if importlib.util.find_spec("confluent_kafka") is None:
+        pytest.skip("no confluent-kafka: pip install 'embedlog[test]'")
+
+
+@pytest.fixture(scope="session")
+def dump_log_verify(kafka: None) -> Callable[..., int]:
+    """`dump_log_verify(directory)`: Kafka's own dump-log finds nothing wrong in a directory that was closed cleanly."""
+    return oracle.verify
+
+
+@pytest.fixture(scope="session")
+def broker(kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[oracle.Broker]:
+    """The one broker of the run, started. A test that stops it starts it again."""
+    with oracle.Broker(tmp_path_factory.mktemp("broker") / "log") as running:
+        yield running

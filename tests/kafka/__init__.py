@@ -1,0 +1,1 @@
+"""A real Apache Kafka as the judge of our files."""

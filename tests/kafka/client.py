@@ -1,0 +1,86 @@
+"""A real client (librdkafka) at a real broker: what it gets, in the words of the golden directories' `expected` files."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+SHOWN_BYTES_MAX = 300  # longer keys and values are told by size and digest
+
+
+def shown(data: bytes | None) -> object:
+    """Bytes as JSON: null, base64, or size and SHA-256 of what is long."""
+    if data is None:
+        return None
+    if len(data) > SHOWN_BYTES_MAX:
+        return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    return base64.b64encode(data).decode()
+
+
+def told(record: Any) -> dict[str, object]:
+    """One of embedlog's records in the same words, all but `committed`."""
+    return {
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        "timestamp_type": "LogAppendTime" if record.timestamp_type else "CreateTime",
+        "leader_epoch": record.leader_epoch,
+        "key": shown(record.key),
+        "value": shown(record.value),
+        "headers": [[name, shown(value)] for name, value in record.headers],
+    }
+
+
+def create_topics(bootstrap: str, topics: Mapping[str, int], config: Mapping[str, Mapping[str, str]] | None = None) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    new = [NewTopic(name, count, 1, config=dict((config or {}).get(name, {}))) for name, count in topics.items()]
+    for future in admin.create_topics(new, operation_timeout=30).values():
+        future.result(60)
+
+
+def messages(bootstrap: str, topic: str, partition_count: int, isolation: str = "read_uncommitted") -> list[Any]:
+    """All messages of a topic, by partition and offset."""
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+    reader = Consumer({
+        "bootstrap.servers": bootstrap, "group.id": "the-judge", "enable.auto.commit": False, "isolation.level": isolation,
+        "check.crcs": True, "enable.partition.eof": True, "fetch.message.max.bytes": 10_000_000,
+        "fetch.wait.max.ms": 10,
+    })  # fmt: skip
+    reader.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partition_count)])
+    ended: set[int] = set()
+    found: list[Any] = []
+    deadline = time.monotonic() + 60
+    while len(ended) < partition_count:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{topic}: no end of partitions {set(range(partition_count)) - ended}")
+        for message in reader.consume(500, 0.02):
+            if not message.error():
+                found.append(message)
+            elif message.error().name() == "_PARTITION_EOF":
+                ended.add(message.partition())
+            else:
+                raise RuntimeError(message.error())
+    reader.close()
+    return sorted(found, key=lambda message: (message.partition(), message.offset()))
+
+
+def read(bootstrap: str, topic: str, partition_count: int, isolation: str = "read_uncommitted") -> Iterator[dict[str, object]]:
+    """What a consumer gets of a topic from its beginning, in the words of the `expected` files."""
+    for message in messages(bootstrap, topic, partition_count, isolation):
+        kind, time_ms = message.timestamp()
+        yield {
+            "partition": message.partition(),
+            "offset": message.offset(),
+            "timestamp_ms": time_ms,
+            "timestamp_type": "LogAppendTime" if kind == 2 else "CreateTime",  # librdkafka's numbers
+            "leader_epoch": message.leader_epoch(),
+            "key": shown(message.key()),
+            "value": shown(message.value()),
+            "headers": [[name, shown(value)] for name, value in message.headers() or []],
+        }
