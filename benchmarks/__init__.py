@@ -1,0 +1,1 @@
+"""Benchmarks against ceilings and rivals; `python -m benchmarks` runs them."""

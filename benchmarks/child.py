@@ -1,0 +1,95 @@
+"""Tasks that need a process of their own: `python -m benchmarks.child TASK ...` answers with one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import embedlog
+from embedlog import TopicPartition
+
+
+def codec(directory: str, name: str, total_bytes: str) -> dict[str, Any]:
+    from .columns import codec_seconds
+    from .context import Context
+
+    path = Path(directory)
+    path.mkdir()
+    context = Context(path, bare=None)  # type: ignore[arg-type]
+    try:
+        return {"seconds": codec_seconds(context, name, int(total_bytes))}
+    finally:
+        path.rmdir()
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def memory(directory: str) -> dict[str, Any]:
+    """Largest resident size within the first tenth of a scan, and within all of it."""
+    with embedlog.open(directory, read_only=True) as log:
+        end = max(log.consumer("bench").end_offsets([TopicPartition("bench", 0)]).values())
+        early = peak = rows = 0
+        for batch in log.scan("bench"):
+            rows += batch.num_rows
+            peak = max(peak, resident_bytes())
+            if rows <= end // 10:
+                early = peak
+    return {"early": early, "peak": peak, "rows": rows}
+
+
+def poll(directory: str, samples: str) -> dict[str, Any]:
+    """Print for each record how many nanoseconds ago its value says it was sent."""
+    with embedlog.open(directory) as log, log.consumer("wake", auto_offset_reset="earliest") as consumer:
+        consumer.poll(timeout=0)
+        print("ready", flush=True)
+        left = int(samples)
+        while left:
+            for record in consumer.poll(timeout=10.0):
+                now = time.monotonic_ns()
+                print(now - int(record.value), flush=True)
+                left -= 1
+    return {}
+
+
+def limit_descriptors(count: str) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (int(count), int(count)))
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def open_(directory: str, topic: str, limit: str) -> dict[str, Any]:
+    """Open, ask every partition for its bounds, read from the last one; all within the limit."""
+    limit_descriptors(limit)
+    began = time.perf_counter()
+    with embedlog.open(directory) as log:
+        opened = time.perf_counter() - began
+        count = len(log.describe_topic(topic).partitions)
+        partitions = [TopicPartition(topic, number) for number in range(count)]
+        with log.consumer() as consumer:
+            ends = consumer.end_offsets(partitions)
+            spent = time.perf_counter() - began
+            used = descriptors()
+            consumer.assign(partitions)
+            consumer.seek_to_beginning(*partitions)
+            found = 0
+            while found < min(sum(ends.values()), 100_000):
+                found += len(consumer.poll(timeout=10.0, max_records=10_000))
+                used = max(used, descriptors())
+    return {"seconds": spent, "open_seconds": opened, "descriptors": used, "records": found}
+
+
+TASKS = {"codec": codec, "memory": memory, "poll": poll, "open": open_}
+
+
+if __name__ == "__main__":
+    answer = TASKS[sys.argv[1]](*sys.argv[2:])
+    print(json.dumps(answer))

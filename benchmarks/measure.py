@@ -1,0 +1,130 @@
+"""How a figure is taken: ceiling and subject in turns, medians, one line with target and verdict.
+
+M1  ceiling and subject run in the same minute on the same files or the same number of bytes, interleaved
+M2  what is compared is a ratio of medians; absolute figures belong to the machine and the hour
+M3  every figure has a target, and a missed one is printed like any other
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+PIECE_BYTES = 1 << 20
+Measure = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One figure: `value` is what is judged by `target`; `detail` holds what it was made of."""
+
+    name: str
+    value: float
+    unit: str                     # "of ceiling", "us", "s", "x"
+    target: float
+    at_least: bool                # False: at most
+    detail: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        return self.value >= self.target if self.at_least else self.value <= self.target
+
+    def line(self) -> str:
+        sign = "≥" if self.at_least else "≤"
+        details = ", ".join(f"{key} {short(value)}" for key, value in self.detail.items())
+        verdict = "pass" if self.passed else "MISS"
+        return f"{verdict}  {self.name:<52} {short(self.value):>8} {self.unit} (target {sign} {short(self.target)})  {details}"
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"passed": self.passed}
+
+
+def short(value: object) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def against(name: str, ceiling: Measure, subject: Measure, *, target: float, rounds: int, unit: str) -> Outcome:
+    """Rates of subject and ceiling, `rounds` times in turns; judged by the ratio of their medians."""
+    ceilings, subjects = [], []
+    for turn in range(rounds):
+        order = ((ceilings, ceiling), (subjects, subject))
+        for results, measure in order if turn % 2 == 0 else reversed(order):
+            results.append(measure())
+    top, ours = statistics.median(ceilings), statistics.median(subjects)
+    pairs = sorted(mine / most for mine, most in zip(subjects, ceilings, strict=True))
+    detail = {"ours": ours, "ceiling": top, "per": unit, "rounds": rounds, "pairs": f"{pairs[0]:.2f}..{pairs[-1]:.2f}"}
+    return Outcome(name, ours / top, "of ceiling", target, True, detail)
+
+
+def percentile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+@contextmanager
+def workspace(parent: str | None) -> Iterator[Path]:
+    """A directory of its own, removed afterwards whatever happens."""
+    path = Path(tempfile.mkdtemp(prefix="embedlog-bench-", dir=parent))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+class Bare:
+    """The bare loops, compiled once per run into a directory of their own."""
+
+    def __init__(self, directory: Path) -> None:
+        source = Path(__file__).with_name("bare.c")
+        self._program = directory / "bare"
+        machine = ["-msse4.2"] if platform.machine() == "x86_64" else ["-march=armv8-a+crc"]
+        command = ["cc", "-O3", "-std=c11", "-Wall", "-Wextra", *machine, "-o", str(self._program), str(source)]
+        subprocess.run(command, check=True)
+        first, *pair = self._run("check")
+        assert first == "e3069283", "the ceiling's CRC-32C is wrong"
+        assert pair[0] == pair[1], "the ceiling's three streams disagree with one"
+
+    def _run(self, *words: str) -> list[str]:
+        done = subprocess.run([str(self._program), *words], check=True, capture_output=True, text=True)
+        return done.stdout.split()
+
+    def write(self, path: Path, size: int) -> float:
+        """Bytes per second of `pwrite` into a fresh file, which is removed again."""
+        spent_ns, written, _ = self._run("write", str(path), str(size), str(PIECE_BYTES))
+        path.unlink()
+        return int(written) / (int(spent_ns) / 1e9)
+
+    def read(self, paths: list[Path]) -> float:
+        """Bytes per second of `pread` and CRC-32C over files that are in the page cache."""
+        spent_ns, found, _ = self._run("read", str(PIECE_BYTES), *map(str, paths))
+        return int(found) / (int(spent_ns) / 1e9)
+
+
+def machine() -> dict[str, str]:
+    """Where and when: a figure without it says nothing."""
+    model = platform.processor() or platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.split(":", 1)[1].strip()
+            break
+    memory = next(line.split()[1] for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
+    return {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "cpu": model,
+        "cores": str(len(os.sched_getaffinity(0))),
+        "memory": f"{int(memory) >> 20} GiB",
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }

@@ -1,0 +1,89 @@
+"""How long things take: waking a reader in another process, opening many partitions and many segments, finding an offset."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import embedlog
+
+from .context import QUIET, Context, child, remove
+from .measure import Outcome, percentile
+
+DESCRIPTORS = 512
+PAUSE_S = 0.0005           # long enough that the reader sleeps again
+
+
+def wakeups_us(directory: Path, samples: int) -> list[float]:
+    """Time from just before `send` in this process to `poll` returning in another one."""
+    with embedlog.open(directory) as log, log.producer(linger_ms=0) as producer:
+        log.create_topic("wake", 1, config=QUIET)
+        command = [sys.executable, "-m", "benchmarks.child", "poll", str(directory), str(samples)]
+        root = Path(__file__).resolve().parent.parent
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as reader:
+            assert reader.stdout is not None
+            ready = reader.stdout.readline()
+            assert ready == "ready\n", ready
+            found = []
+            for _ in range(samples):
+                time.sleep(PAUSE_S)
+                producer.send("wake", b"%d" % time.monotonic_ns()).result()
+                found.append(int(reader.stdout.readline()) / 1e3)
+    return found[samples // 10:]
+
+
+def wake(context: Context) -> Iterator[Outcome]:
+    directory = context.fresh("wake")
+    try:
+        found = wakeups_us(directory, context.samples)
+    finally:
+        remove(directory)
+    detail = {"samples": len(found), "max us": max(found)}
+    yield Outcome("wake-up/processes=2/p50", percentile(found, 0.50), "us", 50.0, False, detail)
+    yield Outcome("wake-up/processes=2/p99", percentile(found, 0.99), "us", 500.0, False, detail)
+
+
+def many_partitions(context: Context) -> Iterator[Outcome]:
+    """Opening cleanly closed partitions, each touched once, within few descriptors."""
+    directory = context.fresh("partitions")
+    try:
+        with embedlog.open(directory) as log, log.producer() as producer:
+            log.create_topic("many", context.partitions, config={"flush.ms": 3_600_000})
+            for partition in range(context.partitions):
+                producer.send("many", b"value", partition=partition)
+            producer.flush()
+        runs = [child("open", directory, "many", DESCRIPTORS) for _ in range(3)]
+    finally:
+        remove(directory)
+    best = min(run["seconds"] for run in runs)
+    detail = {"partitions": context.partitions, "descriptors": max(run["descriptors"] for run in runs), "limit": DESCRIPTORS,
+              "read back": runs[0]["records"], "open alone s": min(run["open_seconds"] for run in runs)}
+    yield Outcome(f"open/partitions={context.partitions}/clean", best, "s", 1.0, False, detail)
+
+
+def many_segments(context: Context) -> Iterator[Outcome]:
+    """A partition of thousands of segments: opened within few descriptors, then offsets looked up warm and cold."""
+    directory = context.fresh("segments")
+    try:
+        build_segments(directory, context.segments)
+        opened = child("open", directory, "many", DESCRIPTORS)
+        detail = {"descriptors": opened["descriptors"], "limit": DESCRIPTORS, "read back": opened["records"]}
+        yield Outcome(f"open/segments={context.segments}", opened["seconds"], "s", 1.0, False, detail)
+        found = child("lookup", directory, "many", DESCRIPTORS)
+        sizes = {"segments": found["segments"], "lookups": found["lookups"]}
+        yield Outcome("lookup/warm/p50", found["warm_us"], "us", 5.0, False, sizes)
+        yield Outcome("lookup/cold/p50", found["cold_us"], "us", 30.0, False, sizes)
+    finally:
+        remove(directory)
+
+
+def build_segments(directory: Path, segments: int) -> None:
+    """Segments of some 16 kB with an index entry a batch, one roll after the other."""
+    values = [b"%01000d" % number for number in range(4)]
+    with embedlog.open(directory) as log, log.producer(linger_ms=0) as producer:
+        log.create_topic("many", 1, config={"segment.bytes": 16_384, "flush.ms": 3_600_000, "index.interval.bytes": 4000})
+        for _ in range(segments * 4):
+            producer.send_batch("many", values).result()
