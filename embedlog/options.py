@@ -1,0 +1,300 @@
+"""What an option is: a documented field of a frozen dataclass, checked when it is set.
+
+O1  an option is documented once, at its field; error messages and the configuration page are made from there
+O2  the field's name is Kafka's name with "_" for "."; both spellings are taken, never two of one option at once
+O3  a value that got through is of the field's type and within its range: who reads a configuration checks nothing again
+O4  nothing is ignored in silence: an unknown name is refused with the nearest known one, a name that needs a server with
+    that reason
+"""
+
+from __future__ import annotations
+
+import difflib
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, TypeVar
+
+from embedlog.errors import ConfigError
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+_WORDS = {
+    "bool": "true or false",
+    "text": "a text that is not empty",
+    "callable": "a callable",
+    "objects": "a list",
+    "mode": "permission bits that let the owner read and write, as a number or as octal digits in a text",
+}
+_TRUTH = {"true": True, "false": False}
+_KNOWN: dict[type, dict[str, Option]] = {}  # filled by options_of: reading the fields anew costs more than the checks
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+
+
+@dataclass(frozen=True)
+class Option:
+    """What is known of one option beside its name and default: the sources of messages and documents."""
+
+    doc: str
+    kind: str = "int"  # int, float, bool, text, choice, list, callable, objects (a list of anything), mode (permission bits)
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    also: tuple[int, ...] = ()  # values outside low..high that have a meaning of their own
+    optional: bool = False  # None is a value
+    pattern: str = ""  # further texts that a choice takes …
+    example: str = ""  # … and one of them
+    differs: str = ""  # what is not as in Kafka, with the reason; empty where nothing is
+    twin: str = ""  # the topic's option that this log-level one is the default of
+
+    def allowed(self) -> str:
+        """The accepted values, in words."""
+        if self.kind in ("choice", "list"):
+            words = "one of" if self.kind == "choice" else "a list out of" if self.choices else "a list of names"
+            text = " ".join(filter(None, (words, ", ".join(self.choices)))) + (f", or such as {self.example}" if self.pattern else "")
+        elif self.kind in ("int", "float"):
+            text = ("an integer" if self.kind == "int" else "a number") + _range_words(self.low, self.high)
+            text = " or ".join([text, *map(str, self.also)])
+        else:
+            text = _WORDS[self.kind]
+        return text + (" or None" if self.optional else "")
+
+
+def option(default: object, doc: str, kind: str = "", **facts: Any) -> Any:
+    """A dataclass field that is an option; without a `kind`, the default's type says it."""
+    if not kind:
+        kind = {bool: "bool", int: "int", float: "float", tuple: "list"}[type(default)]
+    return field(default=default, metadata={"option": Option(doc, kind, **facts)})
+
+
+def twin(cls: type[Options], name: str, **facts: Any) -> Any:
+    """A log-level field that gives the default of the topic option `name`: same default, type and range, no second text."""
+    source = options_of(cls)[name]
+    doc = f"Default of `{dotted(name)}` for topics that do not set it."
+    default = facts.pop("default", _default(cls, name))
+    return field(default=default, metadata={"option": replace(source, doc=doc, twin=dotted(name), **facts)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Base of all configurations; `given` has the fields that somebody set, in contrast to those left at their defaults."""
+
+    WHOSE: ClassVar[str] = ""  # "a topic": whose options these are, in messages
+    REFUSED: ClassVar[Mapping[str, str]] = {}  # pattern of a dotted name → why there is no such option here
+
+    given: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name, known in options_of(type(self)).items():
+            object.__setattr__(self, name, _checked(known, dotted(name), getattr(self, name)))
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Checks between options; each class has its own."""
+
+    def overrides(self) -> dict[str, str]:
+        """What was set, as Kafka would write it: {dotted name: text}."""
+        return {name: text for name, text in self.as_kafka().items() if underscored(name) in self.given}
+
+    def as_kafka(self) -> dict[str, str]:
+        """All options that have a value which can be written down: {dotted name: text}."""
+        texts = {dotted(name): as_text(getattr(self, name), each.kind) for name, each in options_of(type(self)).items()}
+        return {name: text for name, text in texts.items() if text is not None}
+
+
+Config = TypeVar("Config", bound=Options)
+
+
+def parse(
+    cls: type[Config], mapping: Mapping[str, Any] | None = None, /, *, base: Config | None = None, **keywords: Any
+) -> Config:
+    """A checked configuration out of dotted or underscored names.
+
+    `mapping` and `keywords` may both be given, with different options; what neither sets is taken from `base`, or is the
+    option's default. Numbers and booleans are taken as texts too, lists also separated by commas.
+    Raises `ConfigError` for an unknown or refused name, a name given twice, and a value of a wrong type or range.
+    """
+    if mapping is not None and not isinstance(mapping, Mapping):
+        raise TypeError(f"the configuration of {cls.WHOSE} is a mapping of names to values, not {type(mapping).__name__}")
+    known = options_of(cls)
+    values: dict[str, Any] = {}
+    for key, value in [*(mapping or {}).items(), *keywords.items()]:
+        if not isinstance(key, str):
+            raise ConfigError(f"the name of an option of {cls.WHOSE} is a text", found=repr(key))
+        name = underscored(key)
+        if name not in known:
+            raise _unknown(cls, key)
+        if name in values:
+            raise ConfigError(f"{dotted(name)} is given twice")
+        values[name] = _checked(known[name], dotted(name), value)
+    if base is None:
+        return cls(**values, given=frozenset(values))
+    return replace(base, **values, given=frozenset(values))
+
+
+def known_only(cls: type[Options], mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of `mapping` that this version knows: what a newer one stored stays in its file and is left out here."""
+    known = options_of(cls)
+    return {key: value for key, value in mapping.items() if underscored(key) in known}
+
+
+def options_of(cls: type[Options]) -> dict[str, Option]:
+    """The options of a configuration, by field name, in the order of the class."""
+    if cls not in _KNOWN:
+        _KNOWN[cls] = {each.name: each.metadata["option"] for each in fields(cls) if "option" in each.metadata}
+    return _KNOWN[cls]
+
+
+def dotted(name: str) -> str:
+    """Kafka's spelling of a field name."""
+    return name.replace("_", ".")
+
+
+def underscored(key: str) -> str:
+    """Python's spelling of an option."""
+    return key.replace(".", "_")
+
+
+def as_text(value: object, kind: str = "") -> str | None:
+    """A value as Kafka's files and tools write it; None for what cannot be written, such as a callable."""
+    if kind == "mode":
+        return f"{value:o}"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(value) if all(isinstance(each, str) for each in value) else None
+    return str(value) if isinstance(value, (int, float, str)) else None
+
+
+def rows(cls: type[Options]) -> list[tuple[str, str, str, str, str, str]]:
+    """(name, default, allowed values, unit, what it does, what differs from Kafka) of every option: the configuration page."""
+    return [
+        (dotted(name), as_text(_default(cls, name), each.kind) or "none", each.allowed(), each.unit, each.doc, each.differs)
+        for name, each in options_of(cls).items()
+    ]
+
+
+def _default(cls: type[Options], name: str) -> Any:
+    return next(each.default for each in fields(cls) if each.name == name)
+
+
+def _range_words(low: float | None, high: float | None) -> str:
+    if low is None:
+        return "" if high is None else f" up to {high}"
+    return f" from {low}" + ("" if high is None or high >= LONG_MAX else f" to {high}")
+
+
+def _unknown(cls: type[Options], key: str) -> ConfigError:
+    name = dotted(key.replace(".", "_"))
+    for pattern, reason in cls.REFUSED.items():
+        if re.fullmatch(pattern, name):
+            return ConfigError(f"{key} is not an option here: {reason}")
+    for mine, each in options_of(cls).items():
+        if each.twin == name:
+            return ConfigError(f"{key} is an option of a topic; the default of all topics is {dotted(mine)}")
+    near = difflib.get_close_matches(underscored(key), options_of(cls), n=1, cutoff=0.6)
+    hint = f"; did you mean {dotted(near[0]) if '.' in key else near[0]}?" if near else ""
+    return ConfigError(f"{key} is not an option of {cls.WHOSE}{hint}")
+
+
+def _checked(known: Option, key: str, value: object) -> Any:
+    """The value in the option's type, or `ConfigError` with key, range and value."""
+    if value is None and known.optional:
+        return None
+    try:
+        result = _CONVERTERS[known.kind](value)
+        if known.kind in ("int", "float", "mode"):
+            accepted = result in known.also or _within(known, result)
+        elif known.kind == "list":
+            accepted = _is_list_of(known.choices, result)
+        elif known.kind == "choice":
+            accepted = result in known.choices or bool(known.pattern and re.fullmatch(known.pattern, result))
+        else:
+            accepted = True
+    except (TypeError, ValueError):
+        accepted = False
+    if not accepted:
+        raise ConfigError(key, expected=known.allowed(), found=repr(value))
+    return result
+
+
+def _within(known: Option, number: float) -> bool:
+    high = known.high if known.high is not None else LONG_MAX
+    return (known.low is None or known.low <= number) and number <= high
+
+
+def _is_list_of(choices: tuple[str, ...], names: tuple[Any, ...]) -> bool:
+    return len(set(names)) == len(names) and (not choices or bool(names)) and all(name in choices for name in names if choices)
+
+
+def _to_int(value: object) -> int:
+    if isinstance(value, bool):
+        raise TypeError
+    if isinstance(value, str):
+        if not _INTEGER.fullmatch(value.strip()):
+            raise ValueError
+        return int(value)
+    return operator.index(value)  # type: ignore[arg-type]
+
+
+def _to_float(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise TypeError
+    number = float(value)
+    if number != number:
+        raise ValueError
+    return number
+
+
+def _to_mode(value: object) -> int:
+    return int(value, 8) if isinstance(value, str) else _to_int(value)
+
+
+def _to_bool(value: object) -> bool:
+    if isinstance(value, str):
+        value = _TRUTH.get(value.strip().lower())
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _to_text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    if not value.strip():
+        raise ValueError
+    return value.strip()
+
+
+def _to_choice(value: object) -> str:
+    return _to_text(str(value) if type(value) is int else value)
+
+
+def _to_list(value: object) -> tuple[Any, ...]:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    if isinstance(value, Mapping) or not isinstance(value, Iterable):
+        raise TypeError
+    return tuple(value)
+
+
+def _to_callable(value: object) -> Callable[..., Any]:
+    if not callable(value):
+        raise TypeError
+    return value
+
+
+_CONVERTERS: dict[str, Callable[[object], Any]] = {
+    "int": _to_int,
+    "float": _to_float,
+    "mode": _to_mode,
+    "bool": _to_bool,
+    "text": _to_text,
+    "choice": _to_choice,
+    "list": _to_list,
+    "objects": _to_list,
+    "callable": _to_callable,
+}
