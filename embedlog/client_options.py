@@ -5,6 +5,8 @@ K2  what Kafka's client would silently change because two options contradict eac
     did not set it; what the user set and contradicts himself is an error
 """
 
+# ruff: noqa: RUF009  (option() makes a dataclass field, as field() does)
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping

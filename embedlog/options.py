@@ -54,7 +54,8 @@ class Option:
         """The accepted values, in words."""
         if self.kind in ("choice", "list"):
             words = "one of" if self.kind == "choice" else "a list out of" if self.choices else "a list of names"
-            text = " ".join(filter(None, (words, ", ".join(self.choices)))) + (f", or such as {self.example}" if self.pattern else "")
+            text = " ".join(filter(None, (words, ", ".join(self.choices))))
+            text += f", or such as {self.example}" if self.pattern else ""
         elif self.kind in ("int", "float"):
             text = ("an integer" if self.kind == "int" else "a number") + _range_words(self.low, self.high)
             text = " or ".join([text, *map(str, self.also)])
