@@ -1,0 +1,203 @@
+/* The system half of the core: calls with fault hooks, locks, waiting, the control page, the append.
+ * No preprocessor directive in here: this text is read by cffi and by the C compiler.
+ *
+ * Every function returns >= 0, or EL_E... from api_codec.h, or -(1000 + errno).
+ * Threads: every function may be called without the interpreter's lock; what needs a lock says so. */
+
+/* ---- system calls, all through one table -------------------------------------------------------- */
+
+enum el_call {
+    EL_CALL_OPEN = 0, EL_CALL_CLOSE = 1, EL_CALL_PREAD = 2, EL_CALL_PWRITE = 3, EL_CALL_FSYNC = 4,
+    EL_CALL_FDATASYNC = 5, EL_CALL_FTRUNCATE = 6, EL_CALL_RENAME = 7, EL_CALL_UNLINK = 8, EL_CALL_LINK = 9,
+    EL_CALL_MKDIR = 10, EL_CALL_RMDIR = 11, EL_CALL_FALLOCATE = 12, EL_CALL_STAT = 13, EL_CALL_LOCK = 14,
+    EL_CALL_MMAP = 15, EL_CALL_LIST = 16, EL_CALL_POINT = 17, EL_CALLS = 18
+};
+
+enum el_action {
+    EL_FAULT_NONE = 0, EL_FAULT_FAIL = 1, EL_FAULT_SHORT = 2, EL_FAULT_TORN_KILL = 3, EL_FAULT_KILL_BEFORE = 4,
+    EL_FAULT_KILL_AFTER = 5, EL_FAULT_STOP_BEFORE = 6, EL_FAULT_STOP_AFTER = 7, EL_FAULT_DELAY = 8
+};
+
+/* Arm the hook: the nth (1 = next) call whose kind is in `kinds` (bit 1 << el_call) and whose path or point name contains
+ * `name` ("" = any) suffers `action` with `error` (an errno; for DELAY microseconds, and every matching call from the nth on).
+ * FAIL with `sticky` goes on failing from then on. Off again with kinds = 0. Not for production: one hook a process. */
+int32_t el_fault_arm(uint32_t kinds, int64_t nth, int32_t action, int32_t error, int32_t sticky, const char *name);
+/* How often each kind of call was made since the last reset; `counts` has EL_CALLS places. Returns how often the fault struck. */
+int64_t el_fault_counts(int64_t *counts, int32_t reset);
+/* Write a line "KIND SIZE NAME" for each call to descriptor `fd` (-1 = off): the trace of a run. */
+int32_t el_fault_trace(int32_t fd);
+/* Mutants: bit set of rules that are switched off, for tests that must fail then. */
+int32_t el_mutants(uint64_t off);
+
+typedef struct {
+    int64_t size;
+    int64_t device;
+    int64_t inode;
+    int64_t modified_ns;
+    int64_t links;
+    int64_t mode;
+} el_file_facts;
+
+int32_t el_open(const char *path, int32_t flags, int32_t mode);          /* the descriptor; O_CLOEXEC is added */
+int32_t el_close(int32_t fd);
+int64_t el_pread(int32_t fd, uint8_t *out, int64_t size, int64_t position);   /* bytes read, less than size only at the end */
+int64_t el_pwrite(int32_t fd, const uint8_t *data, int64_t size, int64_t position);  /* size, or an error */
+int32_t el_sync(int32_t fd, int32_t data_only);
+int32_t el_truncate(int32_t fd, int64_t size);
+int32_t el_rename(const char *from, const char *to);
+int32_t el_unlink(const char *path);
+int32_t el_link(const char *from, const char *to);
+int32_t el_mkdir(const char *path, int32_t mode);
+int32_t el_rmdir(const char *path);
+int32_t el_allocate(int32_t fd, int64_t size);                            /* posix_fallocate from 0 */
+int32_t el_facts(int32_t fd, el_file_facts *out);
+int32_t el_facts_of(const char *path, el_file_facts *out);
+int64_t el_filesystem(const char *path);                                  /* f_type of statfs */
+int32_t el_list_hook(const char *path);                                   /* 0, or the error a listing shall fail with */
+int32_t el_point(const char *name);                                       /* a named place where a fault may strike */
+int64_t el_boot_ns(void);                                                 /* CLOCK_BOOTTIME */
+int64_t el_wall_ms(void);                                                 /* CLOCK_REALTIME, shifted by el_shift_wall */
+void el_shift_wall(int64_t ms);
+
+/* ---- locks and waiting -------------------------------------------------------------------------- */
+
+/* Try an OFD lock on the whole file: 0, or -(1000 + EAGAIN) if somebody holds what excludes it. */
+int32_t el_lock_try(int32_t fd, int32_t exclusive);
+/* As el_lock_try until `deadline_ns` on the boot clock, waiting at most a millisecond at a time on `word` (may be NULL);
+ * -(1000 + ETIMEDOUT) then. */
+int32_t el_lock_until(int32_t fd, int32_t exclusive, uint32_t *word, int64_t deadline_ns);
+int32_t el_unlock(int32_t fd);
+/* 0 free, 1 locked shared by others, 2 locked exclusively by others; works on a read-only descriptor. */
+int32_t el_lock_probe(int32_t fd);
+
+/* ---- mapped pages ------------------------------------------------------------------------------- */
+
+enum el_sizes { EL_PAGE_BYTES = 4096, EL_PAGE_VERSION = 1 };
+
+/* Map EL_PAGE_BYTES of a file that has at least as many; NULL and the code in *error otherwise. At most 16384 mapped pages. */
+uint8_t *el_map(int32_t fd, int32_t writable, int32_t *error);
+int32_t el_unmap(uint8_t *page);
+/* How many pages were lost under us (SIGBUS) since the process began. */
+int64_t el_lost_pages(void);
+/* Install the handler, chained before whatever handles SIGBUS now. Call it again after somebody else installed one. */
+int32_t el_guard(void);
+
+/* The control page of a partition: the published tuple. Sizes in bytes, times in ms. */
+typedef struct {
+    int64_t segment_base;            /* active segment */
+    int64_t segment_size;            /* its published bytes */
+    int64_t log_start;
+    int64_t log_end;
+    int64_t high_watermark;
+    int64_t first_unstable;          /* -1: no open transaction */
+    int64_t purged_to;               /* highest cleaned end */
+    int64_t max_timestamp;           /* of the active segment, -1 none */
+    int64_t max_timestamp_offset;    /* last offset of the batch that first reached it */
+    int64_t last_time_entry;         /* timestamp of the last time index entry, -1 none */
+    int64_t first_timestamp;         /* largest timestamp of the segment's first batch, -1 none */
+    int64_t created_ms;              /* of the segment, wall clock */
+    int64_t roll_jitter_ms;
+    int64_t bytes_since_entry;       /* since the last index entry */
+    uint64_t digest;                 /* chain over bytes 0-20 of every batch of the active segment */
+    int32_t epoch;
+    uint32_t generation;             /* odd while files move */
+    uint32_t index_entries;
+    uint32_t time_entries;
+    uint32_t transaction_entries;
+    uint32_t reserved;
+} el_tuple;
+
+typedef struct {                     /* what identifies a page */
+    uint8_t incarnation[16];
+    uint8_t topic_id[16];
+    int64_t device;
+    int64_t inode;
+    int32_t partition;
+    int32_t version;
+} el_identity;
+
+enum el_page_state { EL_PAGE_VALID = 0, EL_PAGE_FOREIGN = 1, EL_PAGE_LOST = 2, EL_PAGE_NEWER = 3, EL_PAGE_DAMAGED = 4 };
+enum el_page_flags { EL_FLAG_DELETED = 1, EL_FLAG_REPLACED = 2 };
+
+/* The words of a page that stand by themselves; each is read and stored atomically. */
+enum el_word {
+    EL_WORD_FLAGS = 0, EL_WORD_OWNER = 1, EL_WORD_OWNER_SINCE = 2, EL_WORD_ROLL_INTENT = 3, EL_WORD_SYNC_OWNER = 4,
+    EL_WORD_SYNC_FROM = 5, EL_WORD_SYNC_TO = 6, EL_WORD_DURABLE = 7, EL_WORD_POISON = 8, EL_WORD_UNSYNCED_SINCE = 9,
+    EL_WORD_BOOT = 10, EL_WORD_SPARE = 11, EL_WORDS = 12
+};
+
+/* Write a whole page: identity, tuple, words cleared but for durable. REQUIRES the append lock. */
+int32_t el_page_init(uint8_t *page, const el_identity *identity, const el_tuple *tuple, int64_t durable);
+/* An el_page_state for the page as `expected` wants it. */
+int32_t el_page_check(const uint8_t *page, const el_identity *expected);
+int32_t el_page_identity(const uint8_t *page, el_identity *out);
+/* Copy the published tuple: 0, or EL_ECORRUPT if neither slot can be read. */
+int32_t el_page_read(const uint8_t *page, el_tuple *out);
+/* Publish a tuple by one store and wake who waits. REQUIRES the append lock. */
+int32_t el_page_publish(uint8_t *page, const el_tuple *tuple, uint8_t *directory);
+int64_t el_page_word(const uint8_t *page, int32_t word);
+int32_t el_page_set(uint8_t *page, int32_t word, int64_t value);
+/* The futex word that waits for the append lock, for el_lock_until. */
+uint32_t *el_page_lock_word(uint8_t *page);
+
+/* The control page of a log directory. */
+int32_t el_directory_init(uint8_t *page, const el_identity *identity);
+
+typedef struct {
+    const uint8_t *page;
+    int64_t offset;                  /* wait until the published end (isolation: stable end) passes it */
+} el_tail;
+/* Sleep until one of the pages has published more than its tail's offset, the generation moves, `wake` is not 0, or the
+ * deadline passes. Returns the index of a ready tail, count if woken otherwise (spurious included), -(1000 + ETIMEDOUT).
+ * `directory` is the directory's page, used where more than 120 tails are given or the kernel has no futex_waitv.
+ * `wake` is a word of the caller's own that el_wake sets. */
+int64_t el_wait(const el_tail *tails, int64_t count, int32_t committed, uint8_t *directory, uint32_t *wake, int64_t deadline_ns);
+int32_t el_wake(uint32_t *wake);
+
+/* ---- appending ---------------------------------------------------------------------------------- */
+
+typedef struct {
+    uint8_t *page;
+    uint8_t *directory;              /* the directory's control page, NULL if none */
+    const char *lock_path;
+    const char *page_path;
+    int64_t page_device;
+    int64_t page_inode;
+    int64_t segment_base;            /* the segment that the descriptors belong to */
+    int64_t segment_bytes;
+    int64_t segment_ms;
+    int64_t index_bytes;
+    int64_t index_interval;
+    int64_t flush_ms;                /* 0: never by time */
+    int32_t lock_fd;
+    int32_t log_fd;
+    int32_t index_fd;
+    int32_t time_fd;
+    int32_t append_time;             /* 1: LogAppendTime */
+    int32_t process;                 /* id of this process, for messages */
+} el_writer;
+
+enum el_append_code {
+    EL_APPENDED = 0, EL_MUST_REPAIR = 1, EL_MUST_ROLL = 2, EL_MUST_REOPEN = 3, EL_MUST_REMAP = 4, EL_IS_DELETED = 5, EL_TOO_LARGE = 6,
+    EL_IS_POISONED = 7
+};
+
+typedef struct {
+    int64_t base_offset;             /* of the first record appended */
+    int64_t next_offset;             /* log end after it */
+    int64_t consumed;                /* bytes of the run that were appended: whole batches */
+    int64_t position;                /* where they begin in the segment */
+    int64_t append_time_ms;          /* -1 under CreateTime */
+    int64_t unsynced_ms;             /* age of the oldest record that is not durable */
+    int64_t durable;
+} el_appended;
+
+/* Lock, check, mark the owner word; 0 with the lock held, or a code above 0 or below with it released. */
+int32_t el_append_begin(el_writer *writer, int64_t deadline_ns);
+/* Append whole batches from the front of `run`, as many as the active segment takes. REQUIRES el_append_begin.
+ * On an error nothing is published and the file is as it was. */
+int32_t el_append_held(el_writer *writer, const uint8_t *run, int64_t size, el_appended *out);
+/* Clear the owner word (unless `broken`), unlock, wake the next. */
+int32_t el_append_end(el_writer *writer, int32_t broken);
+/* The three in one: the ordinary path. */
+int32_t el_append(el_writer *writer, const uint8_t *run, int64_t size, int64_t deadline_ns, el_appended *out);

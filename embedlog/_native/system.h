@@ -1,0 +1,58 @@
+/* What the system files of the core share among themselves; nothing here is seen by Python. */
+#ifndef EL_SYSTEM_H
+#define EL_SYSTEM_H
+
+#include "native.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <sys/uio.h>
+
+#define EL_SYSTEM_ERROR(number) (-(1000 + (number)))
+
+/* Rules that a test may switch off to see itself fail; bit numbers, named in system.py. */
+enum el_mutant {
+    EL_NO_FSYNC = 0, EL_NO_DIRECTORY_FSYNC = 1, EL_PUBLISH_FIRST = 2, EL_IGNORE_SHORT_WRITE = 3, EL_NO_OWNER_WORD = 4,
+    EL_NO_APPEND_LOCK = 5, EL_NO_IDENTITY = 6, EL_TORN_PUBLISH = 7, EL_NO_WAKE = 8
+};
+int el_is_mutant(int bit);
+
+/* 0: go on; < 0: fail with it; EL_HALF: do half of it. `struck` calls follow the real one. */
+enum { EL_HALF = 1 };
+int el_before(int kind, int fd, const char *path, int64_t size);
+void el_after(int kind);
+
+int64_t el_write_all(int fd, const struct iovec *pieces, int count, int64_t position);
+
+/* A page as it lies in the file: host byte order, one writer at a time but for the atomics. */
+typedef struct {
+    el_tuple tuple;
+    uint32_t check;                     /* CRC-32C of the tuple */
+    uint32_t padding;
+} el_slot;
+
+typedef struct {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t bytes;                     /* of an el_slot: another layout is another number */
+    el_identity identity;
+    _Atomic int64_t words[EL_WORDS];
+    _Alignas(64) _Atomic uint64_t sequence;   /* the slot of the published tuple is sequence & 1 */
+    _Alignas(64) _Atomic uint32_t data_word;  /* futex: moves with each publication that somebody waits for */
+    _Atomic uint32_t data_waiters;
+    _Atomic uint32_t lock_word;               /* futex: moves with each release of the append lock */
+    _Atomic uint32_t lock_waiters;
+    _Alignas(64) el_slot slots[2];
+} el_page;
+
+_Static_assert(sizeof(el_page) <= EL_PAGE_BYTES, "the page must hold its layout");
+_Static_assert(sizeof(el_tuple) == 15 * 8 + 6 * 4, "no padding inside the checked tuple");
+
+#define EL_PAGE_MAGIC UINT64_C(0x45474150474f4c45)      /* "ELOGPAGE" in little-endian memory */
+#define EL_DIRECTORY_MAGIC UINT64_C(0x5249444c474f4c45) /* "ELOGLDIR" */
+
+void el_futex_wake(_Atomic uint32_t *word, int count);
+int el_futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t timeout_ns);
+void el_announce(_Atomic uint32_t *word, _Atomic uint32_t *waiters);
+
+#endif

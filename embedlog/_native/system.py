@@ -1,0 +1,411 @@
+"""The system half of the core, as Python sees it: calls with fault hooks, locks, control pages, the append.
+
+S1  nothing here knows what a topic is; results are numbers, codes are the C core's (``api_system.h``)
+S2  a negative code below -1000 is a system error: ``errno_of`` tells which
+S3  every wait that may be long comes in slices of at most 50 ms, so that Ctrl-C and SIGTERM are seen
+S4  pointers live as long as the object here that made them; a page is unmapped by ``Page.close`` alone
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from embedlog._native import _core
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+ffi: Any = _core.ffi
+lib: Any = _core.lib
+
+PAGE_BYTES: Final[int] = lib.EL_PAGE_BYTES
+SLICE_NS: Final = 50_000_000
+
+CALLS: Final = ("open", "close", "pread", "pwrite", "fsync", "fdatasync", "ftruncate", "rename", "unlink", "link", "mkdir", "rmdir",
+                "fallocate", "stat", "lock", "mmap", "list", "point")
+ACTIONS: Final = ("none", "fail", "short", "torn_kill", "kill_before", "kill_after", "stop_before", "stop_after", "delay")
+
+# Rules that a test switches off to see itself fail. Those with a number reach into C; the others are asked by `mutated`.
+_C_MUTANTS: Final = {"skip_fsync": 0, "skip_dir_fsync": 1, "publish_before_write": 2, "ignore_short_write": 3, "no_owner_word": 4,
+                     "no_append_lock": 5, "no_identity": 6, "torn_publish": 7, "no_wake": 8}
+MUTANTS: set[str] = set()
+
+
+def errno_of(code: int) -> int:
+    """The errno inside a negative code of the core, 0 if it holds none."""
+    return -code - 1000 if code <= -1000 else 0
+
+
+# ---- faults and mutants ---------------------------------------------------------------------------
+
+
+def fault_arm(kinds: Sequence[str], nth: int = 1, action: str = "fail", error: int = errno.EIO, *, sticky: bool = False, name: str = "") -> None:
+    """Let the nth call of these kinds whose path (or point) holds `name` suffer `action`; no kinds: off."""
+    mask = 0
+    for kind in kinds:
+        mask |= 1 << CALLS.index(kind)
+    lib.el_fault_arm(mask, nth, ACTIONS.index(action), error, sticky, os.fsencode(name))
+
+
+def fault_off() -> None:
+    lib.el_fault_arm(0, 0, 0, 0, 0, b"")
+
+
+def fault_counters(reset: bool = False) -> tuple[dict[str, int], int]:
+    """Calls made so far by kind, and how often the armed fault struck."""
+    counts = ffi.new("int64_t[]", lib.EL_CALLS)
+    struck = lib.el_fault_counts(counts, reset)
+    return dict(zip(CALLS, counts, strict=True)), struck
+
+
+def fault_trace(fd: int) -> None:
+    """Write a line per call to `fd`; -1 ends it."""
+    lib.el_fault_trace(fd)
+
+
+def mutant(name: str, on: bool = True) -> None:
+    """Switch a rule of the protocol off (or on again), for tests that must fail without it."""
+    (MUTANTS.add if on else MUTANTS.discard)(name)
+    bits = 0
+    for each in MUTANTS & _C_MUTANTS.keys():
+        bits |= 1 << _C_MUTANTS[each]
+    lib.el_mutants(bits)
+
+
+def mutated(name: str) -> bool:
+    return name in MUTANTS
+
+
+def point(name: str) -> int:
+    """A named place where a fault may strike."""
+    return int(lib.el_point(name.encode()))
+
+
+# ---- calls ----------------------------------------------------------------------------------------
+
+
+class Facts(NamedTuple):
+    """What fstat tells, as far as we ask."""
+
+    size: int
+    device: int
+    inode: int
+    modified_ns: int
+    links: int
+    mode: int
+
+
+def _facts(code: int, room: Any) -> Facts | int:
+    return code if code < 0 else Facts(room.size, room.device, room.inode, room.modified_ns, room.links, room.mode)
+
+
+def facts(fd: int) -> Facts | int:
+    room = ffi.new("el_file_facts *")
+    return _facts(lib.el_facts(fd, room), room)
+
+
+def facts_of(path: str) -> Facts | int:
+    room = ffi.new("el_file_facts *")
+    return _facts(lib.el_facts_of(os.fsencode(path), room), room)
+
+
+def open_file(path: str, flags: int, mode: int) -> int:
+    return int(lib.el_open(os.fsencode(path), flags, mode))
+
+
+def close(fd: int) -> int:
+    return int(lib.el_close(fd))
+
+
+def pread_into(fd: int, buffer: Buffer, position: int) -> int:
+    with ffi.from_buffer("uint8_t[]", buffer, require_writable=True) as out:
+        return int(lib.el_pread(fd, out, len(out), position))
+
+
+def pwrite(fd: int, data: Buffer, position: int) -> int:
+    with ffi.from_buffer("uint8_t[]", data) as view:
+        return int(lib.el_pwrite(fd, view, len(view), position))
+
+
+def sync(fd: int, data_only: bool) -> int:
+    return int(lib.el_sync(fd, data_only))
+
+
+def truncate(fd: int, size: int) -> int:
+    return int(lib.el_truncate(fd, size))
+
+
+def allocate(fd: int, size: int) -> int:
+    return int(lib.el_allocate(fd, size))
+
+
+def rename(source: str, target: str) -> int:
+    return int(lib.el_rename(os.fsencode(source), os.fsencode(target)))
+
+
+def link(source: str, target: str) -> int:
+    return int(lib.el_link(os.fsencode(source), os.fsencode(target)))
+
+
+def unlink(path: str) -> int:
+    return int(lib.el_unlink(os.fsencode(path)))
+
+
+def mkdir(path: str, mode: int) -> int:
+    return int(lib.el_mkdir(os.fsencode(path), mode))
+
+
+def rmdir(path: str) -> int:
+    return int(lib.el_rmdir(os.fsencode(path)))
+
+
+def list_hook(path: str) -> int:
+    return int(lib.el_list_hook(os.fsencode(path)))
+
+
+def filesystem(path: str) -> int:
+    return int(lib.el_filesystem(os.fsencode(path)))
+
+
+def boot_ns() -> int:
+    """The clock of deadlines and leases: monotonic, the same in every process, counting through a suspend."""
+    return int(lib.el_boot_ns())
+
+
+def wall_ms() -> int:
+    """The clock of timestamps and retention."""
+    return int(lib.el_wall_ms())
+
+
+def shift_wall(ms: int) -> None:
+    """Move the wall clock of this process, for tests."""
+    lib.el_shift_wall(ms)
+
+
+# ---- locks ----------------------------------------------------------------------------------------
+
+EAGAIN: Final = -1000 - errno.EAGAIN
+TIMED_OUT: Final = -1000 - errno.ETIMEDOUT
+
+
+def lock_try(fd: int, exclusive: bool) -> int:
+    return int(lib.el_lock_try(fd, exclusive))
+
+
+def lock_until(fd: int, exclusive: bool, deadline_ns: int) -> int:
+    """As `lock_try` until the deadline on `boot_ns`; TIMED_OUT then."""
+    while True:
+        until = min(deadline_ns, boot_ns() + SLICE_NS)
+        code = int(lib.el_lock_until(fd, exclusive, ffi.NULL, until))
+        if code != TIMED_OUT or until >= deadline_ns:
+            return code
+
+
+def unlock(fd: int) -> int:
+    return int(lib.el_unlock(fd))
+
+
+def lock_probe(fd: int) -> int:
+    """0 free, 1 held shared, 2 held exclusively, by others."""
+    return int(lib.el_lock_probe(fd))
+
+
+def guard() -> None:
+    """Install the SIGBUS handler for mapped pages, once more if somebody replaced it."""
+    lib.el_guard()
+
+
+def lost_pages() -> int:
+    return int(lib.el_lost_pages())
+
+
+def crash_now() -> None:
+    """End this process as a power cut would: nothing runs behind it. For tests."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+# ---- control pages --------------------------------------------------------------------------------
+
+VALID, FOREIGN, LOST, NEWER, DAMAGED = range(5)
+FLAG_DELETED: Final[int] = lib.EL_FLAG_DELETED
+FLAG_REPLACED: Final[int] = lib.EL_FLAG_REPLACED
+(WORD_FLAGS, WORD_OWNER, WORD_OWNER_SINCE, WORD_ROLL_INTENT, WORD_SYNC_OWNER, WORD_SYNC_FROM, WORD_SYNC_TO, WORD_DURABLE, WORD_POISON,
+ WORD_UNSYNCED_SINCE, WORD_BOOT, WORD_SPARE) = range(12)
+
+TUPLE_FIELDS: Final = ("segment_base", "segment_size", "log_start", "log_end", "high_watermark", "first_unstable", "purged_to", "max_timestamp",
+                       "max_timestamp_offset", "last_time_entry", "first_timestamp", "created_ms", "roll_jitter_ms", "bytes_since_entry", "digest",
+                       "epoch", "generation", "index_entries", "time_entries", "transaction_entries")
+
+
+class Published(NamedTuple):
+    """The tuple that a partition's page publishes: see `el_tuple` in api_system.h."""
+
+    segment_base: int = 0
+    segment_size: int = 0
+    log_start: int = 0
+    log_end: int = 0
+    high_watermark: int = 0
+    first_unstable: int = -1
+    purged_to: int = 0
+    max_timestamp: int = -1
+    max_timestamp_offset: int = 0
+    last_time_entry: int = -1
+    first_timestamp: int = -1
+    created_ms: int = 0
+    roll_jitter_ms: int = 0
+    bytes_since_entry: int = 0
+    digest: int = 0
+    epoch: int = 0
+    generation: int = 0
+    index_entries: int = 0
+    time_entries: int = 0
+    transaction_entries: int = 0
+
+
+def _tuple(published: Published) -> Any:
+    return ffi.new("el_tuple *", (*published, 0))
+
+
+def identity(incarnation: bytes, topic_id: bytes, partition: int, device: int, inode: int) -> Any:
+    """What a page must carry to be taken for this partition's, in this incarnation of the directory."""
+    return ffi.new("el_identity *", {"incarnation": list(incarnation), "topic_id": list(topic_id), "partition": partition,
+                                     "device": device, "inode": inode})
+
+
+class Page:
+    """A mapped control page.
+
+    Threads: every method may be called from any; `publish`, `write` and `set` of words that the append lock guards
+    need that lock.
+    """
+
+    def __init__(self, fd: int, writable: bool) -> None:
+        error = ffi.new("int32_t *")
+        self.raw = lib.el_map(fd, writable, error)
+        self.code = int(error[0])
+        self._room = threading.local()
+        if self.code:
+            raise OSError(errno_of(self.code) or errno.EIO, "cannot map a control page")
+
+    def close(self) -> None:
+        if self.raw is not None:
+            raw, self.raw = self.raw, None
+            lib.el_unmap(raw)
+
+    def check(self, expected: Any) -> int:
+        """VALID, FOREIGN, LOST, NEWER or DAMAGED."""
+        return int(lib.el_page_check(self.raw, expected))
+
+    def incarnation(self) -> bytes:
+        room = ffi.new("el_identity *")
+        lib.el_page_identity(self.raw, room)
+        return bytes(ffi.buffer(room.incarnation))
+
+    def version(self) -> int:
+        room = ffi.new("el_identity *")
+        return int(room.version) if lib.el_page_identity(self.raw, room) == 0 else -1
+
+    def write(self, expected: Any, published: Published, durable: int) -> None:
+        lib.el_page_init(self.raw, expected, _tuple(published), durable)
+
+    def write_directory(self, expected: Any) -> None:
+        lib.el_directory_init(self.raw, expected)
+
+    def read(self) -> Published | None:
+        """The published tuple; None if the page cannot be read any more."""
+        room = getattr(self._room, "tuple", None)
+        if room is None:
+            room = self._room.tuple = ffi.new("el_tuple *")
+        if lib.el_page_read(self.raw, room) < 0:
+            return None
+        return Published(*ffi.unpack(ffi.cast("int64_t *", room), 14), room.digest, room.epoch, room.generation, room.index_entries,
+                         room.time_entries, room.transaction_entries)
+
+    def publish(self, published: Published, directory: Page | None) -> None:
+        lib.el_page_publish(self.raw, _tuple(published), directory.raw if directory else ffi.NULL)
+
+    def word(self, word: int) -> int:
+        return int(lib.el_page_word(self.raw, word))
+
+    def set(self, word: int, value: int) -> None:
+        lib.el_page_set(self.raw, word, value)
+
+
+# ---- waiting --------------------------------------------------------------------------------------
+
+
+class Waiter:
+    """Sleeps until a page publishes more than a given offset; `wake` from any thread ends it early.
+
+    Threads: `wait` from one at a time, `wake` from any.
+    """
+
+    def __init__(self) -> None:
+        self._word = ffi.new("uint32_t *")
+
+    def wait(self, tails: Sequence[tuple[Page, int]], committed: bool, directory: Page | None, deadline_ns: int) -> int:
+        """Index of a tail that is ready; len(tails) if woken otherwise; TIMED_OUT at the deadline."""
+        room = ffi.new("el_tail[]", [(page.raw, offset) for page, offset in tails])
+        shared = directory.raw if directory else ffi.NULL
+        while True:
+            until = min(deadline_ns, boot_ns() + SLICE_NS)
+            code = int(lib.el_wait(room, len(tails), committed, shared, self._word, until))
+            if code == len(tails) and not self._word[0]:
+                code = TIMED_OUT
+            if code != TIMED_OUT or until >= deadline_ns:
+                return code
+
+    def wake(self) -> None:
+        lib.el_wake(self._word)
+
+    def reset(self) -> None:
+        self._word[0] = 0
+
+
+# ---- the append -----------------------------------------------------------------------------------
+
+(APPENDED, MUST_REPAIR, MUST_ROLL, MUST_REOPEN, MUST_REMAP, IS_DELETED, TOO_LARGE, IS_POISONED) = range(8)
+
+
+class Writer:
+    """The descriptors and limits with which one process appends to one partition.
+
+    Threads: `append`, `begin`, `held` and `end` need the caller's own mutex; the OFD lock excludes other processes.
+    """
+
+    def __init__(self, page: Page, directory: Page | None, lock_path: str, page_path: str, lock_fd: int, device: int, inode: int) -> None:
+        self._names = (ffi.new("char[]", os.fsencode(lock_path)), ffi.new("char[]", os.fsencode(page_path)))
+        self.raw = ffi.new("el_writer *", {
+            "page": page.raw, "directory": directory.raw if directory else ffi.NULL, "lock_path": self._names[0], "page_path": self._names[1],
+            "page_device": device, "page_inode": inode, "lock_fd": lock_fd, "log_fd": -1, "index_fd": -1, "time_fd": -1,
+            "segment_base": -1, "process": os.getpid()})
+        self.out = ffi.new("el_appended *")
+
+    def limits(self, *, segment_bytes: int, segment_ms: int, index_bytes: int, index_interval: int, append_time: bool) -> None:
+        raw = self.raw
+        raw.segment_bytes, raw.segment_ms, raw.index_bytes = segment_bytes, segment_ms, index_bytes
+        raw.index_interval, raw.append_time = index_interval, append_time
+
+    def segment(self, base: int, log_fd: int, index_fd: int, time_fd: int) -> None:
+        raw = self.raw
+        raw.segment_base, raw.log_fd, raw.index_fd, raw.time_fd = base, log_fd, index_fd, time_fd
+
+    def append(self, run: Buffer, start: int, deadline_ns: int) -> int:
+        """A code above; `out` tells what was appended of run[start:]."""
+        with ffi.from_buffer("uint8_t[]", run) as view:
+            return int(lib.el_append(self.raw, view + start, len(view) - start, deadline_ns, self.out))
+
+    def begin(self, deadline_ns: int) -> int:
+        return int(lib.el_append_begin(self.raw, deadline_ns))
+
+    def held(self, run: Buffer, start: int) -> int:
+        with ffi.from_buffer("uint8_t[]", run) as view:
+            return int(lib.el_append_held(self.raw, view + start, len(view) - start, self.out))
+
+    def end(self, broken: bool) -> None:
+        lib.el_append_end(self.raw, broken)

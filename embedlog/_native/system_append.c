@@ -1,0 +1,282 @@
+/* The append: everything between taking a partition's lock and giving it back.
+ *
+ * A1  the order is lock, owner word, catch up, check, write, index, publish, clear the word, unlock
+ * A2  positions come from the page after locking, never from what this process remembers
+ * A3  nothing is published that is not written; a failed write leaves page and file as they were
+ * A4  whoever finds the owner word set repairs first: that is not done here
+ * A5  the caller's bytes are never changed: heads are stamped into a buffer of ours and gather-written */
+#include "system.h"
+
+#include <limits.h>
+#include <string.h>
+
+enum {
+    HEAD_BYTES = 61, STAMPED_BYTES = 16,          /* whole header; base offset, length, leader epoch */
+    MAX_PIECES = 128, MAX_ENTRIES = 64,           /* batches and entries that are gathered for one system call */
+    LENGTH_AT = 8, EPOCH_AT = 12, CRC_AT = 17, ATTRIBUTES_AT = 21, LAST_DELTA_AT = 23, MAX_TIMESTAMP_AT = 35,
+    APPEND_TIME_BIT = 0x08, INDEX_ENTRY_BYTES = 8, TIME_ENTRY_BYTES = 12
+};
+
+static el_page *page_of(const el_writer *writer) { return (el_page *)(uintptr_t)writer->page; }
+
+/* ---- taking and giving back the lock ------------------------------------------------------------ */
+
+static int same_file(const el_file_facts *one, int64_t device, int64_t inode) {
+    return one->device == device && one->inode == inode;
+}
+
+/* Rule 1: the names still lead to what we hold. 0, EL_MUST_REMAP, or an error. */
+static int32_t check_identity(el_writer *writer) {
+    el_file_facts held, named;
+    if (el_is_mutant(EL_NO_IDENTITY))
+        return EL_OK;
+    int32_t rc = el_facts(writer->lock_fd, &held);
+    if (rc < 0)
+        return rc;
+    if (el_facts_of(writer->lock_path, &named) < 0 || !same_file(&named, held.device, held.inode))
+        return EL_MUST_REMAP;
+    if (el_facts_of(writer->page_path, &named) < 0 || !same_file(&named, writer->page_device, writer->page_inode))
+        return EL_MUST_REMAP;
+    return page_of(writer)->magic == EL_PAGE_MAGIC ? EL_OK : EL_MUST_REMAP;
+}
+
+static int32_t check_state(const el_writer *writer) {
+    const el_page *page = page_of(writer);
+    if (atomic_load(&page->words[EL_WORD_FLAGS]) & EL_FLAG_DELETED)
+        return EL_IS_DELETED;
+    if (atomic_load(&page->words[EL_WORD_FLAGS]) & EL_FLAG_REPLACED)
+        return EL_MUST_REMAP;
+    if (atomic_load(&page->words[EL_WORD_OWNER]) || atomic_load(&page->words[EL_WORD_ROLL_INTENT]))
+        return EL_MUST_REPAIR;
+    return EL_OK;
+}
+
+static void release(el_writer *writer) {
+    el_page *page = page_of(writer);
+    if (!el_is_mutant(EL_NO_APPEND_LOCK))
+        el_unlock(writer->lock_fd);
+    el_announce(&page->lock_word, &page->lock_waiters);
+}
+
+int32_t el_append_begin(el_writer *writer, int64_t deadline_ns) {
+    el_page *page = page_of(writer);
+    if (!el_is_mutant(EL_NO_APPEND_LOCK)) {
+        int32_t rc = el_lock_try(writer->lock_fd, 1);
+        if (rc == EL_SYSTEM_ERROR(EAGAIN)) {
+            atomic_fetch_add(&page->lock_waiters, 1);
+            rc = el_lock_until(writer->lock_fd, 1, (uint32_t *)&page->lock_word, deadline_ns);
+            atomic_fetch_sub(&page->lock_waiters, 1);
+        }
+        if (rc < 0)
+            return rc;
+    }
+    int32_t rc = check_identity(writer);
+    if (rc == EL_OK)
+        rc = check_state(writer);
+    if (rc != EL_OK) {
+        release(writer);
+        return rc;
+    }
+    if (!el_is_mutant(EL_NO_OWNER_WORD)) {
+        atomic_store(&page->words[EL_WORD_OWNER_SINCE], el_boot_ns());
+        atomic_store(&page->words[EL_WORD_OWNER], writer->process);
+    }
+    el_point("locked");
+    return EL_OK;
+}
+
+int32_t el_append_end(el_writer *writer, int32_t broken) {
+    el_point("before-unlock");
+    if (!broken)
+        atomic_store(&page_of(writer)->words[EL_WORD_OWNER], 0);
+    release(writer);
+    return EL_OK;
+}
+
+/* ---- one batch ---------------------------------------------------------------------------------- */
+
+typedef struct {                          /* an append under way: nothing of it is published yet */
+    el_tuple tuple;
+    int64_t now_ms;
+    int pieces, entries, time_entries;
+    int64_t piece_position;               /* where the gathered pieces go */
+    struct iovec gathered[2 * MAX_PIECES];
+    uint8_t heads[MAX_PIECES][HEAD_BYTES];
+    uint8_t index[MAX_ENTRIES * INDEX_ENTRY_BYTES];
+    uint8_t times[MAX_ENTRIES * TIME_ENTRY_BYTES];
+    uint32_t index_from, time_from;       /* number of the first gathered entry */
+} el_run;
+
+/* Must the segment be rolled before a batch of `size` bytes goes in? (format.md 2.8) */
+static int must_roll(const el_writer *writer, const el_run *run, const uint8_t *batch, int64_t size) {
+    const el_tuple *tuple = &run->tuple;
+    int64_t last = tuple->log_end + (int32_t)load_be32(batch + LAST_DELTA_AT);
+    if (tuple->segment_size == 0)
+        return last - tuple->segment_base > INT32_MAX;
+    int64_t newest = writer->append_time ? run->now_ms : (int64_t)load_be64(batch + MAX_TIMESTAMP_AT);
+    int64_t waited = tuple->first_timestamp >= 0 && newest >= 0 ? newest - tuple->first_timestamp : run->now_ms - tuple->created_ms;
+    return tuple->segment_size > writer->segment_bytes - size || waited > writer->segment_ms - tuple->roll_jitter_ms ||
+           (int64_t)tuple->index_entries >= writer->index_bytes / INDEX_ENTRY_BYTES ||
+           (int64_t)tuple->time_entries >= writer->index_bytes / TIME_ENTRY_BYTES - 1 || last - tuple->segment_base > INT32_MAX;
+}
+
+/* Base offset and epoch lie outside the CRC; the append time does not, but the CRC of a changed head follows
+ * from the old one without reading the body again. */
+static int stamp(const el_writer *writer, el_run *run, const uint8_t *batch, int64_t size, uint8_t *head) {
+    int bytes = STAMPED_BYTES;
+    memcpy(head, batch, HEAD_BYTES);
+    store_be64(head, (uint64_t)run->tuple.log_end);
+    store_be32(head + EPOCH_AT, (uint32_t)run->tuple.epoch);
+    if (writer->append_time) {
+        uint64_t body = (uint64_t)size - HEAD_BYTES;
+        uint32_t tail = el_crc32c_combine(el_crc32c(0, head + ATTRIBUTES_AT, HEAD_BYTES - ATTRIBUTES_AT), 0, body) ^ load_be32(head + CRC_AT);
+        head[ATTRIBUTES_AT + 1] |= APPEND_TIME_BIT;
+        store_be64(head + MAX_TIMESTAMP_AT, (uint64_t)run->now_ms);
+        uint32_t front = el_crc32c(0, head + ATTRIBUTES_AT, HEAD_BYTES - ATTRIBUTES_AT);
+        store_be32(head + CRC_AT, el_crc32c_combine(front, 0, body) ^ tail);
+        bytes = HEAD_BYTES;
+    }
+    return bytes;
+}
+
+static void gather_entries(const el_writer *writer, el_run *run, int64_t last_offset, int64_t position) {
+    el_tuple *tuple = &run->tuple;
+    if (tuple->bytes_since_entry <= writer->index_interval)
+        return;
+    uint8_t *entry = run->index + run->entries++ * INDEX_ENTRY_BYTES;
+    store_be32(entry, (uint32_t)(last_offset - tuple->segment_base));
+    store_be32(entry + 4, (uint32_t)position);
+    tuple->index_entries++;
+    tuple->bytes_since_entry = 0;
+    if (tuple->max_timestamp <= tuple->last_time_entry)
+        return;
+    uint8_t *time = run->times + run->time_entries++ * TIME_ENTRY_BYTES;
+    store_be64(time, (uint64_t)tuple->max_timestamp);
+    store_be32(time + 8, (uint32_t)(tuple->max_timestamp_offset - tuple->segment_base));
+    tuple->time_entries++;
+    tuple->last_time_entry = tuple->max_timestamp;
+}
+
+static void gather(const el_writer *writer, el_run *run, const uint8_t *batch, int64_t size) {
+    el_tuple *tuple = &run->tuple;
+    uint8_t *head = run->heads[run->pieces];
+    int stamped = stamp(writer, run, batch, size, head);
+    run->gathered[2 * run->pieces] = (struct iovec){.iov_base = head, .iov_len = (size_t)stamped};
+    run->gathered[2 * run->pieces + 1] = (struct iovec){.iov_base = (void *)(uintptr_t)(batch + stamped), .iov_len = (size_t)(size - stamped)};
+    run->pieces++;
+    int64_t last_offset = tuple->log_end + (int32_t)load_be32(head + LAST_DELTA_AT);
+    int64_t newest = (int64_t)load_be64(head + MAX_TIMESTAMP_AT);
+    if (tuple->segment_size == 0)
+        tuple->first_timestamp = newest;
+    if (newest > tuple->max_timestamp) {
+        tuple->max_timestamp = newest;
+        tuple->max_timestamp_offset = last_offset;
+    }
+    gather_entries(writer, run, last_offset, tuple->segment_size);
+    tuple->bytes_since_entry += size;
+    tuple->digest = el_chain_digest(head, tuple->digest);
+    tuple->segment_size += size;
+    tuple->log_end = last_offset + 1;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------ */
+
+static int64_t write_entries(int fd, uint8_t *entries, int *count, uint32_t *from, int bytes) {
+    if (*count == 0)
+        return EL_OK;
+    int64_t rc = el_pwrite(fd, entries, (int64_t)*count * bytes, (int64_t)*from * bytes);
+    *from += (uint32_t)*count;
+    *count = 0;
+    return rc < 0 ? rc : EL_OK;
+}
+
+static int64_t write_gathered(const el_writer *writer, el_run *run) {
+    if (run->pieces == 0)
+        return EL_OK;
+    int64_t rc = el_write_all(writer->log_fd, run->gathered, 2 * run->pieces, run->piece_position);
+    if (rc < 0)
+        return rc;
+    run->piece_position = run->tuple.segment_size;
+    run->pieces = 0;
+    rc = write_entries(writer->index_fd, run->index, &run->entries, &run->index_from, INDEX_ENTRY_BYTES);
+    return rc < 0 ? rc : write_entries(writer->time_fd, run->times, &run->time_entries, &run->time_from, TIME_ENTRY_BYTES);
+}
+
+/* Whole batches from the front of the run, until one does not fit: bytes taken, or an error. */
+static int64_t take_batches(const el_writer *writer, el_run *run, const uint8_t *data, int64_t size) {
+    int64_t taken = 0;
+    while (taken < size) {
+        if (size - taken < HEAD_BYTES)
+            return EL_EINVALID;
+        int64_t bytes = (int64_t)(int32_t)load_be32(data + taken + LENGTH_AT) + 12;
+        if (bytes < HEAD_BYTES || bytes > size - taken)
+            return EL_EINVALID;
+        if (must_roll(writer, run, data + taken, bytes))
+            break;
+        gather(writer, run, data + taken, bytes);
+        taken += bytes;
+        if (run->pieces == MAX_PIECES || run->entries == MAX_ENTRIES) {
+            int64_t rc = write_gathered(writer, run);
+            if (rc < 0)
+                return rc;
+        }
+    }
+    int64_t rc = write_gathered(writer, run);
+    return rc < 0 ? rc : taken;
+}
+
+static void start_run(const el_tuple *tuple, el_run *run) {
+    run->tuple = *tuple;
+    run->now_ms = el_wall_ms();
+    run->pieces = run->entries = run->time_entries = 0;
+    run->piece_position = tuple->segment_size;
+    run->index_from = tuple->index_entries;
+    run->time_from = tuple->time_entries;
+}
+
+static void mark_unsynced(el_page *page, const el_tuple *before, el_appended *out) {
+    int64_t now = el_boot_ns();
+    out->durable = atomic_load(&page->words[EL_WORD_DURABLE]);
+    if (out->durable >= before->log_end)
+        atomic_store(&page->words[EL_WORD_UNSYNCED_SINCE], now);
+    out->unsynced_ms = (now - atomic_load(&page->words[EL_WORD_UNSYNCED_SINCE])) / 1000000;
+}
+
+int32_t el_append_held(el_writer *writer, const uint8_t *data, int64_t size, el_appended *out) {
+    el_page *page = page_of(writer);
+    el_tuple before;
+    el_run run;
+    int32_t rc = el_page_read(writer->page, &before);
+    if (rc < 0)
+        return EL_MUST_REMAP;
+    if (before.segment_base != writer->segment_base)
+        return EL_MUST_REOPEN;
+    if (atomic_load(&page->words[EL_WORD_POISON]) == before.segment_base + 1)
+        return EL_IS_POISONED;
+    start_run(&before, &run);
+    int64_t taken = take_batches(writer, &run, data, size);
+    if (taken < 0) {
+        int32_t cut = el_truncate(writer->log_fd, before.segment_size);
+        return cut < 0 ? EL_MUST_REPAIR : (int32_t)taken;
+    }
+    if (taken == 0)
+        return EL_MUST_ROLL;
+    run.tuple.high_watermark = run.tuple.log_end;
+    mark_unsynced(page, &before, out);
+    el_page_publish(writer->page, &run.tuple, writer->directory);
+    out->base_offset = before.log_end;
+    out->next_offset = run.tuple.log_end;
+    out->consumed = taken;
+    out->position = before.segment_size;
+    out->append_time_ms = writer->append_time ? run.now_ms : -1;
+    return EL_APPENDED;
+}
+
+int32_t el_append(el_writer *writer, const uint8_t *data, int64_t size, int64_t deadline_ns, el_appended *out) {
+    int32_t rc = el_append_begin(writer, deadline_ns);
+    if (rc != EL_OK)
+        return rc;
+    rc = el_append_held(writer, data, size, out);
+    el_append_end(writer, rc == EL_MUST_REPAIR);
+    return rc;
+}

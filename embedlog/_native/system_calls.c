@@ -1,0 +1,244 @@
+/* System calls behind the fault hook. Each returns >= 0 or -(1000 + errno); each is retried where a signal broke it off. */
+#include "system.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <time.h>
+#include <unistd.h>
+
+static _Atomic int64_t wall_shift_ms;
+
+/* Run `call` behind the hook; `rc` < 0 is its errno. */
+#define HOOKED(kind, fd, path, size, call)                                \
+    do {                                                                  \
+        int hooked = el_before((kind), (fd), (path), (size));             \
+        if (hooked < 0)                                                   \
+            return hooked;                                                \
+        do                                                                \
+            rc = (call);                                                  \
+        while (rc < 0 && errno == EINTR);                                 \
+        int number = errno;                                               \
+        el_after(kind);                                                   \
+        errno = number;                                                   \
+    } while (0)
+
+#define RESULT(rc) ((rc) < 0 ? EL_SYSTEM_ERROR(errno) : (rc))
+
+int32_t el_open(const char *path, int32_t flags, int32_t mode) {
+    int rc;
+    HOOKED(EL_CALL_OPEN, -1, path, flags, open(path, flags | O_CLOEXEC, (mode_t)mode));
+    return RESULT(rc);
+}
+
+int32_t el_close(int32_t fd) {
+    int hooked = el_before(EL_CALL_CLOSE, fd, NULL, 0);
+    int rc = close(fd);                     /* never retried: Linux has freed the descriptor whatever it answers */
+    int number = errno;
+    el_after(EL_CALL_CLOSE);
+    if (hooked < 0)
+        return hooked;
+    return rc < 0 && number != EINTR ? EL_SYSTEM_ERROR(number) : 0;
+}
+
+int64_t el_pread(int32_t fd, uint8_t *out, int64_t size, int64_t position) {
+    int64_t done = 0;
+    while (done < size) {
+        ssize_t rc;
+        HOOKED(EL_CALL_PREAD, fd, NULL, size - done, pread(fd, out + done, (size_t)(size - done), position + done));
+        if (rc < 0)
+            return EL_SYSTEM_ERROR(errno);
+        if (rc == 0)
+            break;
+        done += rc;
+    }
+    return done;
+}
+
+/* The leading pieces that make up `size` bytes; the last one may be cut. */
+static int shortened(const struct iovec *pieces, int count, int64_t size, struct iovec *out) {
+    int used = 0;
+    for (; used < count && size > 0; used++) {
+        out[used] = pieces[used];
+        if ((int64_t)out[used].iov_len > size)
+            out[used].iov_len = (size_t)size;
+        size -= (int64_t)out[used].iov_len;
+    }
+    return used;
+}
+
+static int64_t total(const struct iovec *pieces, int count) {
+    int64_t size = 0;
+    for (int at = 0; at < count; at++)
+        size += (int64_t)pieces[at].iov_len;
+    return size;
+}
+
+enum { EL_PIECES_MAX = 256 };
+
+/* One pwritev with the hook in front; half of the bytes if the hook says so. */
+static int64_t write_once(int fd, const struct iovec *pieces, int count, int64_t position) {
+    struct iovec half[EL_PIECES_MAX];
+    int64_t size = total(pieces, count);
+    int hooked = el_before(EL_CALL_PWRITE, fd, NULL, size);
+    if (hooked < 0)
+        return hooked;
+    if (hooked == EL_HALF) {
+        count = shortened(pieces, count, size / 2, half);
+        pieces = half;
+    }
+    ssize_t rc;
+    do
+        rc = count ? pwritev(fd, pieces, count, position) : 0;
+    while (rc < 0 && errno == EINTR);
+    int number = errno;
+    el_after(EL_CALL_PWRITE);
+    if (rc < 0)
+        return EL_SYSTEM_ERROR(number);
+    return hooked == EL_HALF && rc == 0 ? EL_SYSTEM_ERROR(ENOSPC) : rc;
+}
+
+int64_t el_write_all(int fd, const struct iovec *pieces, int count, int64_t position) {
+    int64_t size = total(pieces, count), done = 0;
+    struct iovec rest[EL_PIECES_MAX];
+    if (count > EL_PIECES_MAX)
+        return EL_EINVALID;
+    while (done < size) {
+        int64_t rc = write_once(fd, pieces, count, position + done);
+        if (rc < 0)
+            return rc;
+        if (rc == 0)
+            return EL_SYSTEM_ERROR(ENOSPC);         /* a regular file takes nothing and says nothing */
+        done += rc;
+        if (el_is_mutant(EL_IGNORE_SHORT_WRITE))
+            return size;
+        int from = 0;
+        while (from < count && rc >= (int64_t)pieces[from].iov_len)
+            rc -= (int64_t)pieces[from++].iov_len;
+        for (int at = from; at < count; at++)
+            rest[at - from] = pieces[at];
+        count -= from;
+        if (count) {
+            rest[0].iov_base = (uint8_t *)rest[0].iov_base + rc;
+            rest[0].iov_len -= (size_t)rc;
+        }
+        pieces = rest;
+    }
+    return size;
+}
+
+int64_t el_pwrite(int32_t fd, const uint8_t *data, int64_t size, int64_t position) {
+    struct iovec piece = {.iov_base = (void *)(uintptr_t)data, .iov_len = (size_t)size};
+    return el_write_all(fd, &piece, 1, position);
+}
+
+int32_t el_sync(int32_t fd, int32_t data_only) {
+    int rc;
+    int kind = data_only ? EL_CALL_FDATASYNC : EL_CALL_FSYNC;
+    if (el_is_mutant(EL_NO_FSYNC))
+        return EL_OK;
+    HOOKED(kind, fd, NULL, 0, data_only ? fdatasync(fd) : fsync(fd));
+    return RESULT(rc);
+}
+
+int32_t el_truncate(int32_t fd, int64_t size) {
+    int rc;
+    HOOKED(EL_CALL_FTRUNCATE, fd, NULL, size, ftruncate(fd, size));
+    return RESULT(rc);
+}
+
+int32_t el_rename(const char *from, const char *to) {
+    int rc;
+    HOOKED(EL_CALL_RENAME, -1, from, 0, rename(from, to));
+    return RESULT(rc);
+}
+
+int32_t el_unlink(const char *path) {
+    int rc;
+    HOOKED(EL_CALL_UNLINK, -1, path, 0, unlink(path));
+    return RESULT(rc);
+}
+
+int32_t el_link(const char *from, const char *to) {
+    int rc;
+    HOOKED(EL_CALL_LINK, -1, to, 0, link(from, to));
+    return RESULT(rc);
+}
+
+int32_t el_mkdir(const char *path, int32_t mode) {
+    int rc;
+    HOOKED(EL_CALL_MKDIR, -1, path, 0, mkdir(path, (mode_t)mode));
+    return RESULT(rc);
+}
+
+int32_t el_rmdir(const char *path) {
+    int rc;
+    HOOKED(EL_CALL_RMDIR, -1, path, 0, rmdir(path));
+    return RESULT(rc);
+}
+
+int32_t el_allocate(int32_t fd, int64_t size) {
+    int hooked = el_before(EL_CALL_FALLOCATE, fd, NULL, size);
+    if (hooked < 0)
+        return hooked;
+    int rc;
+    do
+        rc = posix_fallocate(fd, 0, size);
+    while (rc == EINTR);
+    el_after(EL_CALL_FALLOCATE);
+    return rc ? EL_SYSTEM_ERROR(rc) : EL_OK;
+}
+
+static void fill(const struct stat *from, el_file_facts *out) {
+    out->size = from->st_size;
+    out->device = (int64_t)from->st_dev;
+    out->inode = (int64_t)from->st_ino;
+    out->modified_ns = (int64_t)from->st_mtim.tv_sec * 1000000000 + from->st_mtim.tv_nsec;
+    out->links = (int64_t)from->st_nlink;
+    out->mode = (int64_t)from->st_mode;
+}
+
+int32_t el_facts(int32_t fd, el_file_facts *out) {
+    struct stat found;
+    int rc;
+    HOOKED(EL_CALL_STAT, fd, NULL, 0, fstat(fd, &found));
+    if (rc == 0)
+        fill(&found, out);
+    return RESULT(rc);
+}
+
+int32_t el_facts_of(const char *path, el_file_facts *out) {
+    struct stat found;
+    int rc;
+    HOOKED(EL_CALL_STAT, -1, path, 0, stat(path, &found));
+    if (rc == 0)
+        fill(&found, out);
+    return RESULT(rc);
+}
+
+int64_t el_filesystem(const char *path) {
+    struct statfs found;
+    return statfs(path, &found) < 0 ? EL_SYSTEM_ERROR(errno) : (int64_t)(uint32_t)found.f_type;
+}
+
+int32_t el_list_hook(const char *path) {
+    int rc = el_before(EL_CALL_LIST, -1, path, 0);
+    el_after(EL_CALL_LIST);
+    return rc < 0 ? rc : EL_OK;
+}
+
+int64_t el_boot_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+int64_t el_wall_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 + atomic_load_explicit(&wall_shift_ms, memory_order_relaxed);
+}
+
+void el_shift_wall(int64_t ms) { atomic_store(&wall_shift_ms, ms); }

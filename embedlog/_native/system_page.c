@@ -1,0 +1,120 @@
+/* The control page: two slots for the published tuple, words that stand alone, futex words.
+ *
+ * P1  the tuple changes by one store of `sequence`; slot sequence & 1 is the published one
+ * P2  a writer fills the other slot first, so a writer that dies in between leaves the published one whole
+ * P3  a reader copies a slot, then looks at `sequence` and the checksum again
+ * P4  only the holder of the append lock publishes */
+#include "system.h"
+
+#include <string.h>
+
+static el_page *as_page(const uint8_t *page) { return (el_page *)(uintptr_t)page; }
+
+static uint32_t check_of(const el_tuple *tuple) { return el_crc32c(0, (const uint8_t *)tuple, sizeof *tuple); }
+
+static int same_identity(const el_identity *one, const el_identity *other) {
+    return memcmp(one->incarnation, other->incarnation, 16) == 0 && memcmp(one->topic_id, other->topic_id, 16) == 0 &&
+           one->device == other->device && one->inode == other->inode && one->partition == other->partition;
+}
+
+int32_t el_page_init(uint8_t *raw, const el_identity *identity, const el_tuple *tuple, int64_t durable) {
+    el_page *page = as_page(raw);
+    page->magic = 0;                        /* not valid while it is being written */
+    atomic_thread_fence(memory_order_seq_cst);
+    page->version = EL_PAGE_VERSION;
+    page->bytes = sizeof(el_slot);
+    page->identity = *identity;
+    page->identity.version = EL_PAGE_VERSION;
+    for (int word = 0; word < EL_WORDS; word++)
+        atomic_store(&page->words[word], 0);
+    atomic_store(&page->words[EL_WORD_DURABLE], durable);
+    uint64_t next = atomic_load(&page->sequence) + 1;
+    page->slots[next & 1].tuple = *tuple;
+    page->slots[next & 1].check = check_of(tuple);
+    atomic_store(&page->sequence, next);
+    atomic_thread_fence(memory_order_seq_cst);
+    page->magic = EL_PAGE_MAGIC;
+    atomic_fetch_add(&page->data_word, 1);
+    el_futex_wake(&page->data_word, INT32_MAX);
+    return EL_OK;
+}
+
+int32_t el_directory_init(uint8_t *raw, const el_identity *identity) {
+    el_page *page = as_page(raw);
+    page->magic = 0;
+    atomic_thread_fence(memory_order_seq_cst);
+    page->version = EL_PAGE_VERSION;
+    page->bytes = sizeof(el_slot);
+    page->identity = *identity;
+    page->identity.version = EL_PAGE_VERSION;
+    atomic_thread_fence(memory_order_seq_cst);
+    page->magic = EL_DIRECTORY_MAGIC;
+    return EL_OK;
+}
+
+int32_t el_page_check(const uint8_t *raw, const el_identity *expected) {
+    const el_page *page = as_page(raw);
+    if (page->magic != EL_PAGE_MAGIC && page->magic != EL_DIRECTORY_MAGIC)
+        return page->magic == 0 ? EL_PAGE_LOST : EL_PAGE_DAMAGED;
+    if (page->version != EL_PAGE_VERSION || page->bytes != sizeof(el_slot))
+        return page->version > EL_PAGE_VERSION ? EL_PAGE_NEWER : EL_PAGE_FOREIGN;
+    return same_identity(&page->identity, expected) ? EL_PAGE_VALID : EL_PAGE_FOREIGN;
+}
+
+int32_t el_page_identity(const uint8_t *raw, el_identity *out) {
+    const el_page *page = as_page(raw);
+    *out = page->identity;
+    return page->magic == EL_PAGE_MAGIC || page->magic == EL_DIRECTORY_MAGIC ? EL_OK : EL_ECORRUPT;
+}
+
+enum { EL_READ_TRIES = 1000 };
+
+int32_t el_page_read(const uint8_t *raw, el_tuple *out) {
+    el_page *page = as_page(raw);
+    for (int tries = 0; tries < EL_READ_TRIES; tries++) {
+        uint64_t sequence = atomic_load_explicit(&page->sequence, memory_order_acquire);
+        const el_slot *slot = &page->slots[sequence & 1];
+        uint32_t check = slot->check;
+        memcpy(out, (const void *)&slot->tuple, sizeof *out);
+        atomic_thread_fence(memory_order_acquire);
+        if (atomic_load_explicit(&page->sequence, memory_order_relaxed) != sequence)
+            continue;
+        if (check_of(out) == check)
+            return EL_OK;
+    }
+    return EL_ECORRUPT;
+}
+
+int32_t el_page_publish(uint8_t *raw, const el_tuple *tuple, uint8_t *directory) {
+    el_page *page = as_page(raw);
+    uint64_t next = atomic_load_explicit(&page->sequence, memory_order_relaxed) + 1;
+    if (el_is_mutant(EL_TORN_PUBLISH)) {                /* the size alone, in place: what P1 is there to prevent */
+        el_slot *now = &page->slots[(next - 1) & 1];
+        now->tuple.segment_base = tuple->segment_base;
+        now->tuple.segment_size = tuple->segment_size;
+        now->check = check_of(&now->tuple);
+        el_point("torn-publish");
+    }
+    page->slots[next & 1].tuple = *tuple;
+    page->slots[next & 1].check = check_of(tuple);
+    el_point("before-publish");
+    atomic_store_explicit(&page->sequence, next, memory_order_release);
+    el_point("after-publish");
+    el_announce(&page->data_word, &page->data_waiters);
+    if (directory)
+        el_announce(&as_page(directory)->data_word, &as_page(directory)->data_waiters);
+    return EL_OK;
+}
+
+int64_t el_page_word(const uint8_t *page, int32_t word) {
+    return word < 0 || word >= EL_WORDS ? EL_EINVALID : atomic_load(&as_page(page)->words[word]);
+}
+
+int32_t el_page_set(uint8_t *page, int32_t word, int64_t value) {
+    if (word < 0 || word >= EL_WORDS)
+        return EL_EINVALID;
+    atomic_store(&as_page(page)->words[word], value);
+    return EL_OK;
+}
+
+uint32_t *el_page_lock_word(uint8_t *page) { return (uint32_t *)&as_page(page)->lock_word; }

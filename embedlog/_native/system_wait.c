@@ -1,0 +1,112 @@
+/* Waiting for data: a reader sleeps on the futex words of its pages and on one of its own.
+ *
+ * W1  raise the count of waiters, look at the positions again, only then sleep: no publication can fall in between
+ * W2  a killed waiter leaves its count behind; that costs appenders a system call, never a wake
+ * W3  more pages than futex_waitv takes, or a kernel without it: the directory's word, which every publication moves */
+#include "system.h"
+
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef SYS_futex_waitv
+#define SYS_futex_waitv 449             /* the number is the same on every architecture */
+#endif
+
+typedef struct {                        /* struct futex_waitv of linux/futex.h, which older headers lack */
+    uint64_t value;
+    uint64_t address;
+    uint32_t flags;                     /* 2: a 32-bit word */
+    uint32_t reserved;
+} el_waitv;
+
+enum { EL_WAITV_MAX = 122, EL_WAITV_32 = 2 };
+
+static el_page *as_page(const uint8_t *page) { return (el_page *)(uintptr_t)page; }
+
+static int ready(const el_tail *tail, int committed) {
+    el_tuple now;
+    if (el_page_read(tail->page, &now) != EL_OK)
+        return 1;                       /* the page was lost or is being rebuilt: the caller finds out which */
+    int64_t end = now.high_watermark;
+    if (committed && now.first_unstable >= 0 && now.first_unstable < end)
+        end = now.first_unstable;
+    return end > tail->offset || now.log_start > tail->offset || now.log_end < tail->offset;
+}
+
+static int64_t first_ready(const el_tail *tails, int64_t count, int committed) {
+    for (int64_t at = 0; at < count; at++)
+        if (ready(&tails[at], committed))
+            return at;
+    return -1;
+}
+
+static void count_waiter(const el_tail *tails, int64_t count, uint8_t *directory, int by) {
+    for (int64_t at = 0; at < count; at++)
+        atomic_fetch_add(&as_page(tails[at].page)->data_waiters, (uint32_t)by);
+    if (directory)
+        atomic_fetch_add(&as_page(directory)->data_waiters, (uint32_t)by);
+}
+
+static void add_word(el_waitv *words, int *used, _Atomic uint32_t *word) {
+    words[*used].value = atomic_load(word);
+    words[*used].address = (uint64_t)(uintptr_t)word;
+    words[*used].flags = EL_WAITV_32;
+    words[*used].reserved = 0;
+    ++*used;
+}
+
+static int sleep_on(el_waitv *words, int used, int64_t deadline_ns) {
+    int64_t left = deadline_ns - el_boot_ns();
+    if (left <= 0)
+        return -ETIMEDOUT;
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    left += until.tv_nsec;
+    until.tv_sec += left / 1000000000;
+    until.tv_nsec = left % 1000000000;
+    return syscall(SYS_futex_waitv, words, used, 0, &until, CLOCK_MONOTONIC) < 0 ? -errno : 0;
+}
+
+enum { EL_BLIND_NAP_NS = 1000000 };
+
+int64_t el_wait(const el_tail *tails, int64_t count, int32_t committed, uint8_t *directory, uint32_t *wake, int64_t deadline_ns) {
+    el_waitv words[EL_WAITV_MAX + 2];
+    _Atomic uint32_t *own = (_Atomic uint32_t *)wake;
+    int used = 0, one_by_one = count <= EL_WAITV_MAX;
+    int64_t counted = one_by_one ? count : 0;
+    if (own)
+        add_word(words, &used, own);
+    for (int64_t at = 0; at < counted; at++)
+        add_word(words, &used, &as_page(tails[at].page)->data_word);
+    if (!one_by_one && directory)
+        add_word(words, &used, &as_page(directory)->data_word);
+    uint8_t *shared = one_by_one ? NULL : directory;
+    count_waiter(tails, counted, shared, 1);
+    int64_t found = first_ready(tails, count, committed);
+    int rc = 0;
+    if (found < 0 && !(own && atomic_load(own)))
+        rc = used ? sleep_on(words, used, deadline_ns) : -ETIMEDOUT;
+    if (rc == -ENOSYS) {                /* no futex_waitv (before Linux 5.16): one word, a millisecond at a time */
+        int64_t left = deadline_ns - el_boot_ns();
+        _Atomic uint32_t *word = (_Atomic uint32_t *)(uintptr_t)words[used - 1].address;
+        if (left > 0)
+            el_futex_wait(word, (uint32_t)words[used - 1].value, left < EL_BLIND_NAP_NS ? left : EL_BLIND_NAP_NS);
+        rc = left > 0 ? 0 : -ETIMEDOUT;
+    }
+    count_waiter(tails, counted, shared, -1);
+    if (found < 0)
+        found = first_ready(tails, count, committed);
+    if (found >= 0)
+        return found;
+    return rc == -ETIMEDOUT ? EL_SYSTEM_ERROR(ETIMEDOUT) : count;
+}
+
+int32_t el_wake(uint32_t *wake) {
+    _Atomic uint32_t *word = (_Atomic uint32_t *)wake;
+    atomic_fetch_add(word, 1);
+    el_futex_wake(word, INT32_MAX);
+    return EL_OK;
+}

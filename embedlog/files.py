@@ -1,0 +1,274 @@
+"""Files: open, read, write, sync, rename, lock; each call goes through the C table with its fault hooks.
+
+I1  whatever fails is a `StorageError` with errno and path; nothing here retries a failed sync
+I2  a small file changes by temporary, fsync, rename, fsync of the directory: after a crash it is the old or the new one
+I3  nothing here knows what the bytes mean
+I4  a descriptor is owned by exactly one object; lock descriptors are closed in a forked child, so that they die with their owner
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import stat
+import threading
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from embedlog._native import system
+from embedlog.errors import LockTimeoutError, StorageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+READ: Final = os.O_RDONLY
+WRITE: Final = os.O_RDWR
+CREATE: Final = os.O_RDWR | os.O_CREAT
+EXCLUSIVE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL
+
+_fork_closes: weakref.WeakSet[LockFile] = weakref.WeakSet()
+
+
+def _checked(code: int, path: str | os.PathLike[str], verb: str) -> int:
+    if code >= 0:
+        return code
+    number = system.errno_of(code) or errno.EIO
+    raise StorageError(f"cannot {verb}", errno=number, path=path)
+
+
+def open_file(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
+    """A descriptor, closed on exec. Raises StorageError."""
+    return _checked(system.open_file(os.fspath(path), flags, mode), path, "open")
+
+
+def close(fd: int) -> None:
+    """Close; what close itself complains of was told by a sync before, or is lost anyhow (close(2))."""
+    if fd >= 0:
+        system.close(fd)
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str], flags: int = READ, mode: int = 0o666) -> Iterator[int]:
+    """A descriptor that is closed on every way out."""
+    fd = open_file(path, flags, mode)
+    try:
+        yield fd
+    finally:
+        close(fd)
+
+
+def pread_into(fd: int, buffer: Buffer, position: int, path: str | os.PathLike[str] = "") -> int:
+    """Bytes read, fewer than the buffer holds only at the end of the file."""
+    return _checked(system.pread_into(fd, buffer, position), path, "read")
+
+
+def pread(fd: int, size: int, position: int, path: str | os.PathLike[str] = "") -> bytes:
+    room = bytearray(size)
+    return bytes(memoryview(room)[: pread_into(fd, room, position, path)])
+
+
+def write_all(fd: int, data: Buffer, position: int, path: str | os.PathLike[str] = "") -> None:
+    """All of `data` at `position`, or StorageError."""
+    _checked(system.pwrite(fd, data, position), path, "write")
+
+
+def sync(fd: int, path: str | os.PathLike[str] = "") -> None:
+    _checked(system.sync(fd, False), path, "fsync")
+
+
+def datasync(fd: int, path: str | os.PathLike[str] = "") -> None:
+    _checked(system.sync(fd, True), path, "fdatasync")
+
+
+def sync_directory(path: str | os.PathLike[str]) -> None:
+    """Names made, renamed or removed in this directory are on disk when it returns."""
+    if system.mutated("skip_dir_fsync"):
+        return
+    with opened(path, os.O_RDONLY | os.O_DIRECTORY) as fd:
+        sync(fd, path)
+
+
+def truncate(fd: int, size: int, path: str | os.PathLike[str] = "") -> None:
+    _checked(system.truncate(fd, size), path, "truncate")
+
+
+def allocate(fd: int, size: int, path: str | os.PathLike[str] = "") -> None:
+    """Reserve blocks, so that a store into a mapping of the file cannot fail for want of space."""
+    _checked(system.allocate(fd, size), path, "allocate")
+
+
+def rename(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    _checked(system.rename(os.fspath(source), os.fspath(target)), source, f"rename to {os.path.basename(os.fspath(target))}")
+
+
+def link(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    _checked(system.link(os.fspath(source), os.fspath(target)), target, "link")
+
+
+def unlink(path: str | os.PathLike[str], missing_ok: bool = False) -> bool:
+    """True if it was there."""
+    code = system.unlink(os.fspath(path))
+    if missing_ok and system.errno_of(code) == errno.ENOENT:
+        return False
+    _checked(code, path, "remove")
+    return True
+
+
+def mkdir(path: str | os.PathLike[str], mode: int = 0o777, exist_ok: bool = False) -> bool:
+    """True if it was made now."""
+    code = system.mkdir(os.fspath(path), mode)
+    if exist_ok and system.errno_of(code) == errno.EEXIST:
+        return False
+    _checked(code, path, "make directory")
+    return True
+
+
+def rmdir(path: str | os.PathLike[str]) -> None:
+    _checked(system.rmdir(os.fspath(path)), path, "remove directory")
+
+
+def facts(fd: int, path: str | os.PathLike[str] = "") -> system.Facts:
+    found = system.facts(fd)
+    return found if isinstance(found, system.Facts) else _never(found, path)
+
+
+def _never(code: int, path: str | os.PathLike[str]) -> system.Facts:
+    _checked(code, path, "look at")
+    raise AssertionError(code)
+
+
+def facts_of(path: str | os.PathLike[str]) -> system.Facts | None:
+    """What stat says; None if there is nothing of that name."""
+    found = system.facts_of(os.fspath(path))
+    if isinstance(found, system.Facts):
+        return found
+    if system.errno_of(found) in (errno.ENOENT, errno.ENOTDIR):
+        return None
+    return _never(found, path)
+
+
+def exists(path: str | os.PathLike[str]) -> bool:
+    return facts_of(path) is not None
+
+
+def is_directory(path: str | os.PathLike[str]) -> bool:
+    found = facts_of(path)
+    return found is not None and stat.S_ISDIR(found.mode)
+
+
+def listing(path: str | os.PathLike[str]) -> list[str]:
+    """Names in a directory, sorted. Raises StorageError."""
+    _checked(system.list_hook(os.fspath(path)), path, "list")
+    try:
+        return sorted(os.listdir(path))
+    except OSError as problem:
+        raise StorageError("cannot list", errno=problem.errno or errno.EIO, path=path) from problem
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes | None:
+    """The whole of a small file; None if it is not there."""
+    try:
+        with opened(path) as fd:
+            return pread(fd, facts(fd, path).size, 0, path)
+    except StorageError as problem:
+        if problem.errno in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        raise
+
+
+def write_atomically(path: str | os.PathLike[str], data: bytes, mode: int = 0o666) -> None:
+    """Replace a small file: temporary, fsync, rename, fsync of the directory (Kafka's CheckpointFile does the same).
+
+    One writer at a time: whoever calls this holds a lock that covers the file.
+    """
+    target = Path(path)
+    temporary = target.with_name(target.name + ".tmp")
+    with opened(temporary, CREATE | os.O_TRUNC, mode) as fd:
+        write_all(fd, data, 0, temporary)
+        if not system.mutated("skip_checkpoint_fsync"):
+            sync(fd, temporary)
+    rename(temporary, target)
+    sync_directory(target.parent)
+
+
+class LockFile:
+    """An OFD lock on a file that is never unlinked and never renamed over (`docs/protocol.md`, locks).
+
+    Threads: one mutex in front of the descriptor; `hold` may be called from any thread, never nested.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], mode: int = 0o666) -> None:
+        self.path = os.fspath(path)
+        self.fd = open_file(path, CREATE, mode)
+        self.mutex = threading.Lock()
+        _fork_closes.add(self)
+
+    def try_lock(self, exclusive: bool = True) -> bool:
+        """Take the lock now, or tell that somebody else holds it."""
+        code = system.lock_try(self.fd, exclusive)
+        if code == system.EAGAIN:
+            return False
+        _checked(code, self.path, "lock")
+        return True
+
+    def lock(self, deadline_ns: int, exclusive: bool = True) -> None:
+        """Wait for the lock. Raises LockTimeoutError, which says who holds it as far as the file tells."""
+        code = system.lock_until(self.fd, exclusive, deadline_ns)
+        if code == system.TIMED_OUT:
+            raise LockTimeoutError(f"lock not free before the deadline; held by {self.owner()}", path=self.path)
+        _checked(code, self.path, "lock")
+
+    def unlock(self) -> None:
+        system.unlock(self.fd)
+
+    @contextlib.contextmanager
+    def hold(self, deadline_ns: int) -> Iterator[None]:
+        """The lock, exclusively, with the mutex in front: threads that share a descriptor do not exclude each other."""
+        if not self.mutex.acquire(timeout=max(0.0, (deadline_ns - system.boot_ns()) / 1e9)):
+            raise LockTimeoutError("lock held by another thread of this process until the deadline", path=self.path)
+        try:
+            self.lock(deadline_ns)
+            try:
+                self.sign()
+                yield
+            finally:
+                self.unlock()
+        finally:
+            self.mutex.release()
+
+    def sign(self) -> None:
+        """Leave a note who holds it: for messages only, nothing is decided by it."""
+        note = f"pid {os.getpid()} on {socket.gethostname()}\n".ljust(96).encode()[:96]
+        system.pwrite(self.fd, note, 0)
+
+    def owner(self) -> str:
+        try:
+            note = pread(self.fd, 96, 0, self.path).decode(errors="replace").strip()
+        except StorageError:
+            note = ""
+        return note or "an unknown process"
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            fd, self.fd = self.fd, -1
+            close(fd)
+
+
+def _after_fork() -> None:
+    """In a child: give the inherited descriptors up, or the parent's locks would outlive the parent."""
+    for held in list(_fork_closes):
+        if held.fd >= 0:
+            os.close(held.fd)
+            held.fd = -1
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def deadline_after(seconds: float | None) -> int:
+    """A deadline on the boot clock; None is a century."""
+    return system.boot_ns() + int((3_000_000_000.0 if seconds is None else seconds) * 1e9)
