@@ -1,0 +1,102 @@
+# Everything a contributor needs; each target creates what it lacks below .venv and build/.
+# Every missing thing (Python, compiler, network, Java, Maven) is told in one line.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,$(shell \
+    $(name) -c 'import sys; sys.version_info >= (3, 11) and print("$(name)")' 2>/dev/null)))
+CC ?= cc
+VENV ?= .venv
+BIN := $(VENV)/bin
+JOBS ?= $(shell nproc)
+NATIVE := setup.py pyproject.toml $(wildcard embedlog/_native/*.c embedlog/_native/*.h embedlog/_native/build.py)
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest
+PARALLEL := -n $(JOBS) --dist loadgroup
+SANITIZE := build/sanitize
+
+say_no = { echo 'embedlog: $(1)' >&2; exit 1; }
+
+.PHONY: help install demo test test-kafka test-faults test-sanitize test-all check bench docs clean
+
+help:
+	@echo 'make demo           write, tail, search and read the standard library as a topic: a few seconds'
+	@echo 'make test           the suite: below 8 minutes on two cores'
+	@echo 'make test-kafka     all that asks a real Kafka'
+	@echo 'make test-faults    all experiments, mutants and models'
+	@echo 'make test-sanitize  the suite with every line of C watched (ASan, UBSan)'
+	@echo 'make test-all       all of these'
+	@echo 'make check          ruff and strict mypy'
+	@echo 'make bench          the benchmarks'
+	@echo 'make docs           write anew what docs/ takes from the code'
+
+# ---- what everything needs -------------------------------------------------------------------------------------------
+
+$(VENV)/.tools:
+	@[ -n "$(PYTHON)" ] || $(call say_no,no Python >= 3.11 on the path (looked for python3 and python3.11 to python3.14))
+	@command -v $(CC) >/dev/null || $(call say_no,no C compiler on the path: install gcc or clang (or set CC))
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || $(call say_no,$(PYTHON) cannot make environments: install python3-venv)
+	@$(PYTHON) -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null \
+	    || $(call say_no,$(PYTHON) has no Python.h: install python3-dev)
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	@$(PIP) 'setuptools>=77' 'cffi>=1.17' >$(VENV)/install.txt 2>&1 \
+	    || $(call say_no,pip cannot fetch packages: is there a network and a package index? ($(VENV)/install.txt))
+	@touch $@
+
+$(VENV)/.built: $(VENV)/.tools $(NATIVE)
+	@echo 'embedlog: installing into $(VENV)'
+	@$(PIP) --no-build-isolation -e '.[test,check]' >$(VENV)/install.txt 2>&1 || { \
+	    grep -q 'error: command .*failed' $(VENV)/install.txt \
+	    && { grep -m 5 -E 'error:|warning:' $(VENV)/install.txt; $(call say_no,the C core does not compile: see $(VENV)/install.txt); } \
+	    || $(call say_no,pip cannot install what pyproject.toml asks for: see $(VENV)/install.txt); }
+	@touch $@
+
+install: $(VENV)/.built
+
+demo: install
+	@$(BIN)/python -m embedlog.demo $(ARGS)
+
+# ---- tests -----------------------------------------------------------------------------------------------------------
+
+test: install
+	@$(PYTEST) $(PARALLEL) -m 'not slow' $(ARGS)
+
+test-kafka: install
+	@$(PYTEST) -m kafka $(ARGS)
+
+test-faults: install
+	@$(PYTEST) $(PARALLEL) -m faults $(ARGS)
+
+# A build of its own, so that the usual one stays as it is. A Java process cannot live under ASan's allocator.
+test-sanitize: install
+	@[ -e "$$($(CC) -print-file-name=libasan.so)" ] || $(call say_no,$(CC) has no libasan: install the sanitizer runtime)
+	@rm -rf $(SANITIZE)/reports && mkdir -p $(SANITIZE)/reports
+	@EMBEDLOG_SANITIZE=1 $(BIN)/python setup.py -q build --build-base $(SANITIZE) --build-lib $(SANITIZE)/lib >$(SANITIZE)/build.txt 2>&1 \
+	    || { tail -5 $(SANITIZE)/build.txt; $(call say_no,the C core does not compile with sanitizers: see $(SANITIZE)/build.txt); }
+	@LD_PRELOAD="$$($(CC) -print-file-name=libasan.so):$$($(CC) -print-file-name=libubsan.so)" \
+	    ASAN_OPTIONS=detect_leaks=0:log_path=$(CURDIR)/$(SANITIZE)/reports/asan \
+	    UBSAN_OPTIONS=print_stacktrace=1:log_path=$(CURDIR)/$(SANITIZE)/reports/ubsan EMBEDLOG_SANITIZE=1 \
+	    $(PYTEST) $(PARALLEL) -p no:faulthandler -o timeout=900 -o 'pythonpath=$(SANITIZE)/lib .' -m 'not slow and not kafka' $(ARGS)
+	@! compgen -G '$(SANITIZE)/reports/*' >/dev/null \
+	    || { head -40 $(SANITIZE)/reports/*; $(call say_no,the sanitizers complain: see $(SANITIZE)/reports); }
+
+test-all: install check
+	@$(PYTEST) $(PARALLEL) $(ARGS)
+	@$(MAKE) --no-print-directory test-sanitize
+
+check: install
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+# ---- measuring and writing -------------------------------------------------------------------------------------------
+
+bench: install
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+docs: install
+	@$(BIN)/python docs/generate.py
+
+clean:
+	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache embedlog/_native/*.so
