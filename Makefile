@@ -73,7 +73,8 @@ test-faults: install
 test-sanitize: install
 	@[ -e "$$($(CC) -print-file-name=libasan.so)" ] || $(call say_no,$(CC) has no libasan: install the sanitizer runtime)
 	@rm -rf $(SANITIZE)/reports && mkdir -p $(SANITIZE)/reports
-	@EMBEDLOG_SANITIZE=1 $(BIN)/python setup.py -q build --build-base $(SANITIZE) --build-lib $(SANITIZE)/lib >$(SANITIZE)/build.txt 2>&1 \
+	@EMBEDLOG_SANITIZE=1 $(BIN)/python setup.py -q build --build-base $(SANITIZE) --build-lib $(SANITIZE)/lib \
+	    >$(SANITIZE)/build.txt 2>&1 \
 	    || { tail -5 $(SANITIZE)/build.txt; $(call say_no,the C core does not compile with sanitizers: see $(SANITIZE)/build.txt); }
 	@LD_PRELOAD="$$($(CC) -print-file-name=libasan.so):$$($(CC) -print-file-name=libubsan.so)" \
 	    ASAN_OPTIONS=detect_leaks=0:log_path=$(CURDIR)/$(SANITIZE)/reports/asan \

@@ -1,0 +1,105 @@
+"""The walls of the house: who may import whom, who sees the C library, and that nobody imports in a circle.
+
+The table is the one of the contributor's guide (docs/contributing.md), which is checked against it.
+"""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+PACKAGE = ROOT / "embedlog"
+
+# A module imports from its own line (never in a circle) or from lines above; never from below.
+LAYERS: dict[str, str] = {
+    "what can go wrong, what can be set": "_platform errors options client_options config",
+    "the native core": "_native",
+    "bytes and files": "arrow_layout buffers columns compression files isolation record values",
+    "small files beside the log": "checkpoint index layout manifest page positions",
+    "one segment": "segment",
+    "one partition": "epochs partition producers reader recovery retention sync",
+    "named partitions": "topic",
+    "state machines over internal topics": "group replica transactions",
+    "one open directory": "directory housekeeper log",
+    "the public verbs": "admin backup batch consumer fetcher producer scan serializers",
+    "the front door": "__init__",
+    "guests": "__main__ cli demo testing",
+}
+FLOOR = {room: number for number, rooms in enumerate(LAYERS.values()) for room in rooms.split()}
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def room_of(dotted: str) -> str:
+    """`embedlog.a.b` belongs to room `a`; `embedlog` itself is the front door."""
+    parts = dotted.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def dotted_name(path: Path) -> str:
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of everything of ours that a module imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names if alias.name.split(".")[0] == "embedlog")
+        elif isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").split(".")[0] == "embedlog"):
+            assert not node.level, f"{path}:{node.lineno}: imports are written in full"
+            for alias in node.names:
+                inside = PACKAGE / f"{'/'.join((node.module or '').split('.')[1:])}" / alias.name
+                is_module = inside.with_suffix(".py").exists() or inside.is_dir() or alias.name in {"_core", "_rows"}
+                yield node.lineno, f"{node.module}.{alias.name}" if is_module else str(node.module)
+
+
+def graph() -> dict[str, set[str]]:
+    return {dotted_name(path): {name for _, name in imports(path)} for path in modules()}
+
+
+def test_every_room_has_its_floor() -> None:
+    missing = sorted({room_of(dotted_name(path)) for path in modules()} - FLOOR.keys())
+    assert not missing, f"rooms that the table does not know: {missing}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=dotted_name)
+def test_imports_go_downwards(path: Path) -> None:
+    own = FLOOR[room_of(dotted_name(path))]
+    wrong = [f"{path.name}:{line} imports {name}" for line, name in imports(path) if FLOOR[room_of(name)] > own]
+    assert not wrong
+
+
+def test_nobody_imports_in_a_circle() -> None:
+    tuple(graphlib.TopologicalSorter(graph()).static_order())  # raises CycleError with the circle in it
+
+
+def test_the_c_library_is_seen_from_one_room_only() -> None:
+    seen = {name: {found for found in found_in if found.endswith("._core")} for name, found_in in graph().items()}
+    assert {room_of(name) for name, cores in seen.items() if cores} <= {"_native"}
+
+
+def test_guests_use_the_front_door() -> None:
+    """What lies above the front door imports `embedlog` and no underscore name."""
+    for path in modules():
+        if FLOOR[room_of(dotted_name(path))] > FLOOR["__init__"]:
+            private = [name for _, name in imports(path) if any(part.startswith("_") for part in name.split("."))]
+            assert not private, f"{path.name} imports {private}"
+
+
+def test_importing_brings_no_extra_along() -> None:
+    """`import embedlog` needs none of the extras and starts none of the slow modules."""
+    heavy = ["pyarrow", "cramjam", "rich", "click", "pyspark", "asyncio", "multiprocessing", "concurrent.futures"]
+    program = f"import sys, embedlog; print([name for name in {heavy} if name in sys.modules])"
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert answer.stdout.strip() == "[]"

@@ -1,0 +1,177 @@
+"""The house rules that a machine can check: sizes, words, and that comments name only what exists."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import embedlog
+from tests.conftest import ROOT
+
+MODULE_LINES_MAX = 450
+FUNCTION_LINES_MAX = 70
+C_FILE_LINES_MAX = 300
+C_FUNCTION_LINES_MAX = 60
+LINE_COLUMNS_MAX = 130
+
+OURS = ("embedlog", "tests", "benchmarks", "docs")
+PYTHON = [ROOT / "setup.py", *sorted(path for top in OURS for path in (ROOT / top).rglob("*.py"))]
+C = [path for path in sorted((ROOT / "embedlog/_native").glob("*.[ch]")) if path.name != "_core.c"]
+TEXT = [*PYTHON, *C, ROOT / "Makefile", ROOT / "pyproject.toml", *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+
+# spelled in pieces, so that this file does not hold them
+UNFINISHED = re.compile("|".join([r"\bTO" r"DO\b", r"\bFIX" r"ME\b", r"\bX" r"XX\b", r"\bplace" r"holder\b"]))
+FOREIGN = re.compile("|".join([r"/wo" r"rk/", r"/tmp/pl" r"an", r"/ro" r"ot\b"]))
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+each_module = pytest.mark.parametrize("path", PYTHON, ids=name)
+each_c_file = pytest.mark.parametrize("path", C, ids=name)
+
+
+# ---- sizes -----------------------------------------------------------------------------------------------------------
+
+
+@each_module
+def test_a_module_fits_in_the_head(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= MODULE_LINES_MAX
+
+
+@each_module
+def test_no_function_is_a_hall(path: Path) -> None:
+    functions = (node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    long = {node.name: node.end_lineno - node.lineno + 1 for node in functions if node.end_lineno is not None}
+    assert {each: lines for each, lines in long.items() if lines > FUNCTION_LINES_MAX} == {}
+
+
+def c_functions(path: Path) -> Iterator[tuple[str, int]]:
+    """Name and length of every function: our C opens one with a line that starts in column 0 and closes it with `}` there."""
+    lines = path.read_text().splitlines()
+    start = 0
+    for number, line in enumerate(lines):
+        if line and not line[0].isspace() and line[0] not in "}#/*{":
+            start = number
+        if line == "}" and "(" in lines[start]:
+            yield lines[start].partition("(")[0].split()[-1].lstrip("*"), number - start + 1
+
+
+@each_c_file
+def test_c_stays_small(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= C_FILE_LINES_MAX
+    assert {each: lines for each, lines in c_functions(path) if lines > C_FUNCTION_LINES_MAX} == {}
+
+
+@pytest.mark.parametrize("path", TEXT, ids=name)
+def test_lines_fit_and_end_well(path: Path) -> None:
+    text = path.read_text()
+    assert text.endswith("\n") and not text.endswith("\n\n")
+    assert "\t" not in text or path.name == "Makefile"
+    prose = path.suffix == ".md"  # tables and links cannot be broken
+    assert prose or [n for n, line in enumerate(text.splitlines(), 1) if len(line) > LINE_COLUMNS_MAX] == []
+
+
+# ---- words -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", TEXT, ids=name)
+def test_nothing_is_left_for_later_and_no_machine_is_named(path: Path) -> None:
+    found = [line for line in path.read_text().splitlines() if UNFINISHED.search(line) or FOREIGN.search(line)]
+    assert found == []
+
+
+@each_module
+def test_a_module_says_what_it_is(path: Path) -> None:
+    docstring = ast.get_docstring(tree(path))
+    assert docstring, "a module begins with what it does"
+    assert docstring.splitlines()[0].endswith((".", ":", "?")), docstring.splitlines()[0]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("test_*.py")), ids=name)
+def test_no_test_sleeps(path: Path) -> None:
+    """A sleeping test is slow where the machine is fast and wrong where it is slow: wait for the event itself."""
+    calls = (node.func for node in ast.walk(tree(path)) if isinstance(node, ast.Call))
+    assert not [node.lineno for node in calls if ast.unparse(node) in {"time.sleep", "sleep"}]
+
+
+def test_the_front_door_is_sorted_and_true() -> None:
+    assert embedlog.__all__ == sorted(embedlog.__all__)
+    assert [each for each in embedlog.__all__ if not hasattr(embedlog, each)] == []
+
+
+# ---- comments --------------------------------------------------------------------------------------------------------
+
+WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+QUOTED = re.compile(r"(?<!`)`([A-Za-z_][A-Za-z0-9_.]*)(?:\([^`]*\))?`(?!`)")
+
+
+def docstrings(module: ast.Module) -> Iterator[ast.Constant]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node):
+            yield node.body[0].value  # type: ignore[attr-defined]
+
+
+def comments(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and text of every docstring and comment."""
+    for node in docstrings(tree(path)):
+        yield node.lineno, str(node.value)
+    with path.open("rb") as file:
+        tokens = tokenize.tokenize(file.readline)
+        yield from ((token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT)
+
+
+def words_of_code(path: Path) -> set[str]:
+    """Every word of a module outside its docstrings and comments."""
+    skipped = {(node.lineno, node.col_offset) for node in docstrings(tree(path))}
+    words: set[str] = set()
+    with path.open("rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            if token.type in {tokenize.NAME, tokenize.STRING} and token.start not in skipped:
+                words.update(WORD.findall(token.string))
+    return words
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> set[str]:
+    words = {word for path in PYTHON for word in words_of_code(path)}
+    for path in C:
+        words.update(WORD.findall(re.sub(r"/\*.*?\*/|//[^\n]*", "", path.read_text(), flags=re.DOTALL)))
+    words.update(path.stem for path in [*PYTHON, *C])
+    return words | set(dir(__builtins__)) | set(sys.stdlib_module_names)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "embedlog").rglob("*.py")), ids=name)
+def test_comments_name_only_what_exists(path: Path, vocabulary: set[str]) -> None:
+    """Every name quoted in a comment is a word of the code somewhere: who renames a thing renames it in the comments."""
+    drifted = {
+        f"line {line}: {quoted}"
+        for line, text in comments(path)
+        for quoted in QUOTED.findall(text)
+        if not all(part in vocabulary for part in WORD.findall(quoted))
+    }
+    assert drifted == set()
+
+
+# ---- the checkers ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [["ruff", "check", "."], ["mypy"]], ids=["ruff", "mypy"])
+def test_the_checkers_are_silent(command: list[str]) -> None:
+    if importlib.util.find_spec(command[0]) is None:
+        pytest.skip(f"no {command[0]}: pip install 'embedlog[check]'")
+    answer = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, timeout=110)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
