@@ -79,7 +79,8 @@ def test_c_stays_small(path: Path) -> None:
 @pytest.mark.parametrize("path", TEXT, ids=name)
 def test_lines_fit_and_end_well(path: Path) -> None:
     text = path.read_text()
-    assert text.endswith("\n") and not text.endswith("\n\n")
+    assert text.endswith("\n")
+    assert not text.endswith("\n\n")
     assert "\t" not in text or path.name == "Makefile"
     prose = path.suffix == ".md"  # tables and links cannot be broken
     assert prose or [n for n, line in enumerate(text.splitlines(), 1) if len(line) > LINE_COLUMNS_MAX] == []
