@@ -48,7 +48,7 @@ $(VENV)/.tools:
 $(VENV)/.built: $(VENV)/.tools $(NATIVE)
 	@echo 'embedlog: installing into $(VENV)'
 	@$(PIP) --no-build-isolation -e '.[test,check]' >$(VENV)/install.txt 2>&1 || { \
-	    grep -q 'error: command .*failed' $(VENV)/install.txt \
+	    grep -qi 'error: command' $(VENV)/install.txt \
 	    && { grep -m 5 'error:' $(VENV)/install.txt; $(call say_no,the C core does not compile: see $(VENV)/install.txt); } \
 	    || $(call say_no,pip cannot install what pyproject.toml asks for: see $(VENV)/install.txt); }
 	@touch $@
