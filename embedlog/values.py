@@ -7,9 +7,11 @@ V3  times are integers, milliseconds since 1970 UTC; -1 stands for "none", as in
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Any, Mapping, NamedTuple
+from typing import Any, NamedTuple
 
 __all__ = [
     "OffsetAndMetadata",
@@ -18,7 +20,24 @@ __all__ = [
     "RecordMetadata",
     "TopicDescription",
     "TopicPartition",
+    "milliseconds",
 ]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def milliseconds(time: int | datetime) -> int:
+    """Milliseconds since 1970 UTC out of just that, or of a datetime that knows its zone (rounded down).
+
+    Raises TypeError for a datetime without a zone: it would mean another moment on another machine.
+    """
+    if isinstance(time, datetime):
+        if time.tzinfo is None:
+            raise TypeError(f"{time!r} has no time zone: datetime(…, tzinfo=timezone.utc), or .astimezone() for local time")
+        return (time - _EPOCH) // timedelta(milliseconds=1)
+    if type(time) is not int:
+        raise TypeError(f"a time is an int in milliseconds or an aware datetime, not {time!r}")
+    return time
 
 
 class TopicPartition(NamedTuple):
