@@ -19,10 +19,13 @@ NATIVE = Path("embedlog/_native")
 if not sys.platform.startswith("linux") or platform.machine() not in {"x86_64", "aarch64"}:
     sys.exit(f"embedlog runs on Linux on x86-64 and arm64 only; this is {sys.platform} on {platform.machine()}")
 
+# Checksum and hash know no Python, so both modules carry them.
+SHARED = [*NATIVE.glob("crc32c*.c"), NATIVE / "hash.c"]
+
 core = runpy.run_path(str(NATIVE / "build.py"))
 rows = Extension(
     "embedlog._native._rows",
-    sources=sorted(str(path) for path in NATIVE.glob("rows*.c")),
+    sources=sorted(str(path) for path in [*NATIVE.glob("rows*.c"), *SHARED]),
     depends=sorted(str(path) for path in NATIVE.glob("*.h")),
     define_macros=[("Py_LIMITED_API", "0x030B0000")],
     extra_compile_args=core["compile_flags"](),

@@ -1,0 +1,199 @@
+/* Rows of Python objects: what the files of `_rows` share.
+ *
+ * R1  the GIL is the lock of everything here: no structure is touched without it, and it is given up only to sleep and to join and
+ *     checksum sealed parcels, which nobody changes any more
+ * R2  a parcel is one Kafka batch from its first record to its fate; a future is a pointer to its parcel and a number in it,
+ *     so that the fate of a thousand futures is one store
+ * R3  a lane is the queue of one partition's parcels in the order of their records; a parcel leaves it when its fate is known
+ * R4  fast functions return None for everything unusual and leave the case to Python, which can explain itself
+ */
+#ifndef EL_ROWS_H
+#define EL_ROWS_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+
+#include "native.h"
+
+#define EL_OBJECT(x) ((PyObject *)(x))
+
+/* Puts a new reference to `object` in the place of what is there. */
+static inline void el_replace(PyObject **place, PyObject *object) {
+    PyObject *old = *place;
+    *place = Py_NewRef(object);
+    Py_XDECREF(old);
+}
+
+/* ---- columns of byte strings ------------------------------------------------------------------------------------ */
+
+/* A column that was given from Python as None or as (data, offsets, validity, validity_offset); holds their buffers. */
+typedef struct {
+    Py_buffer data, offsets, validity;
+    const uint8_t *bits;     /* validity, or NULL: no nulls */
+    int64_t bits_offset;     /* in bits */
+    Py_ssize_t count;        /* rows */
+    int width;               /* of an offset: 4 or 8; 0: there is no such column */
+} el_column;
+
+/* 0, or -1 with an exception set and nothing held. */
+int el_column_take(PyObject *given, el_column *column);
+void el_column_release(el_column *column);
+
+/* Row `row` as bytes, or None for a null: a new reference. NULL with an exception set if the offsets leave the data.
+ * REQUIRES: 0 <= row < count. */
+PyObject *el_column_item(const el_column *column, Py_ssize_t row);
+
+/* Finds the bytes of a row: 1, 0 for a null, or -1 with an exception set. */
+int el_column_find(const el_column *column, Py_ssize_t row, const uint8_t **data, Py_ssize_t *size);
+
+/* ---- records ---------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *topic, *key, *value, *headers;
+    int64_t offset, timestamp_ms;
+    int32_t partition, leader_epoch;
+    int8_t timestamp_type;
+} el_record;
+
+extern PyTypeObject *el_record_type;
+extern PyObject *el_no_headers; /* the empty tuple, shared by all */
+
+/* A record with all its objects NULL, or NULL with an exception set. */
+el_record *el_record_alloc(void);
+
+/* ---- futures, parcels, lanes ------------------------------------------------------------------------------------ */
+
+typedef struct el_parcel el_parcel;
+typedef struct el_lane el_lane;
+typedef struct el_accumulator el_accumulator;
+
+/* A thread that sleeps until a parcel's fate is known; lives on that thread's stack. */
+typedef struct el_waiter {
+    struct el_waiter *next;
+    PyThread_type_lock lock;
+} el_waiter;
+
+enum el_fate { EL_OPEN, EL_SEALED, EL_TAKEN, EL_DELIVERED, EL_FAILED };
+
+struct el_parcel {
+    PyObject_HEAD
+    el_accumulator *accumulator; /* owned */
+    el_lane *lane;               /* owned until the fate is known; NULL for a promise */
+    el_parcel *next;             /* behind it in the lane; owned */
+    PyObject *topic;             /* NULL for a promise */
+    uint8_t *data;               /* EL_HEADER_SIZE bytes of room, then records */
+    int64_t size, capacity;
+    int64_t base_timestamp, max_timestamp;
+    int64_t opened_ns;           /* monotonic */
+    int64_t base_offset, append_time_ms;
+    PyObject *run;               /* what send_batch encoded, instead of data */
+    PyObject *result;            /* of a promise */
+    PyObject *error;             /* exception instance when failed */
+    PyObject *callbacks;         /* list of (index, future, callable), or NULL */
+    el_waiter *waiters;
+    int32_t partition, count;
+    int8_t fate;                 /* enum el_fate */
+    int8_t early;                /* failed inside send(): callbacks run in the caller's thread */
+    int8_t pinned;               /* read without the GIL: the data must stay, whatever the fate */
+};
+
+struct el_lane {
+    PyObject_HEAD
+    el_accumulator *accumulator; /* owned */
+    PyObject *topic;
+    el_parcel *first, *last;     /* owned queue; the last one may be open */
+    el_parcel *unacknowledged;   /* shared by the futures of acks=0, or NULL */
+    el_lane *next_active;
+    int64_t limit;               /* bytes of a parcel, header included */
+    int64_t capacity_hint;
+    int64_t queued_bytes;
+    int32_t partition;
+    int8_t active;
+};
+
+struct el_accumulator {
+    PyObject_HEAD
+    int64_t memory_limit, memory_used;
+    int64_t linger_ns;
+    int64_t waiting;             /* threads that wait for memory */
+    int64_t record_count;        /* ever accepted */
+    el_lane *first_active, *last_active; /* lanes with parcels, owned */
+    PyObject *metadata, *run_callback, *await_future, *late_callback, *deadline_error, *forked_error;
+    PyThread_type_lock bell;     /* held, except between a ring and the wait it ends */
+    long pid;
+    int8_t rung, idle, unacknowledged, closed;
+};
+
+typedef struct {
+    PyObject_HEAD
+    el_parcel *parcel;           /* owned */
+    int64_t timestamp_ms;
+    int32_t index;               /* of the record in its parcel, or one of the two below */
+} el_future;
+
+enum { EL_WHOLE = -1, EL_NOT_AWAITED = -2 };
+
+extern PyTypeObject *el_accumulator_type, *el_lane_type, *el_parcel_type, *el_future_type, *el_route_type;
+
+static inline int el_fate_known(const el_parcel *parcel) { return parcel->fate >= EL_DELIVERED; }
+
+int64_t el_now_ns(void);
+int64_t el_now_ms(void);
+
+/* Ends the sleep of the accumulator's thread, now or when it begins. */
+void el_ring(el_accumulator *accumulator);
+
+/* A parcel at the end of the lane, or a promise if lane is NULL; a borrowed reference of the lane's, or a new one of a promise. */
+el_parcel *el_parcel_new(el_accumulator *accumulator, el_lane *lane);
+
+/* Closes the lane's open parcel, if there is one, and rings. */
+void el_lane_seal(el_lane *lane);
+
+/* A new future, or NULL. */
+PyObject *el_future_new(el_parcel *parcel, int32_t index, int64_t timestamp_ms);
+
+/* Sends the parcel on its way and sleeps until its fate is known: 1, 0 after the timeout (negative: none), -1 with an exception. */
+int el_parcel_wait(el_parcel *parcel, double timeout_s);
+
+/* ---- one record on its way into a lane -------------------------------------------------------------------------- */
+
+typedef struct {
+    const uint8_t *key, *value;
+    Py_ssize_t key_size, value_size; /* -1: null */
+    PyObject *headers;               /* list or tuple of (str, bytes or None), or NULL */
+    int64_t header_bytes;            /* encoded, the count included */
+    int64_t timestamp_ms;
+} el_item;
+
+/* 1 if the objects are of the exact types that can be taken as they are (then the item is filled), else 0. Never raises. */
+int el_item_take(el_item *item, PyObject *value, PyObject *key, PyObject *headers);
+
+/* Upper bound of a batch that holds only this record, as Kafka estimates it. */
+int64_t el_item_bound(const el_item *item);
+
+/* 1 if the lane's open parcel has room for the item. */
+int el_lane_fits(const el_lane *lane, const el_item *item);
+
+/* Encodes the item at the lane's end and returns its future, or NULL with an exception set and the lane as it was. */
+PyObject *el_lane_put(el_lane *lane, const el_item *item);
+
+/* ---- the module's parts ----------------------------------------------------------------------------------------- */
+
+int el_record_ready(PyObject *module);
+int el_accumulator_ready(PyObject *module);
+int el_lane_ready(PyObject *module);
+int el_parcel_ready(PyObject *module);
+int el_future_ready(PyObject *module);
+int el_route_ready(PyObject *module);
+int el_arrow_import_ready(PyObject *module);
+
+/* Makes a type from its spec and puts it into the module: a borrowed reference that lives as long as the module, or NULL. */
+PyTypeObject *el_type_ready(PyObject *module, PyType_Spec *spec);
+
+extern PyMethodDef el_record_methods[], el_column_methods[], el_parcel_functions[], el_arrow_import_methods[];
+
+#define EL_RETURN_TRUTH(x) return PyBool_FromLong(x)
+
+#endif

@@ -1,0 +1,121 @@
+/* Future: a number in a parcel, and the questions one can ask about its fate. */
+#include "rows.h"
+
+#include <structmember.h>
+
+PyTypeObject *el_future_type;
+
+PyObject *el_future_new(el_parcel *parcel, int32_t index, int64_t timestamp_ms) {
+    el_future *future = PyObject_Malloc(sizeof *future);
+    if (!future) return PyErr_NoMemory();
+    PyObject_Init(EL_OBJECT(future), el_future_type);
+    future->parcel = (el_parcel *)Py_NewRef(EL_OBJECT(parcel));
+    future->timestamp_ms = timestamp_ms;
+    future->index = index;
+    return EL_OBJECT(future);
+}
+
+static void future_dealloc(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    Py_DECREF(EL_OBJECT(((el_future *)object)->parcel));
+    PyObject_Free(object);
+    Py_DECREF(type);
+}
+
+/* ---- waiting ---------------------------------------------------------------------------------------------------- */
+
+/* 0 when the fate is known; -1 with DeadlineError or what a signal's handler raised. */
+static int future_await(const el_future *self, PyObject *args, PyObject *keywords, const char *format) {
+    static char *names[] = {"timeout", NULL};
+    PyObject *timeout = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, format, names, &timeout)) return -1;
+    double seconds = timeout == Py_None ? -1 : PyFloat_AsDouble(timeout);
+    if (PyErr_Occurred()) return -1;
+    int known = el_parcel_wait(self->parcel, timeout != Py_None && seconds < 0 ? 0 : seconds);
+    if (known == 0)
+        PyErr_Format(self->parcel->accumulator->deadline_error, "the record was not acknowledged within %R s; it may still be", timeout);
+    return known > 0 ? 0 : -1;
+}
+
+static PyObject *future_metadata(const el_future *self) {
+    const el_parcel *parcel = self->parcel;
+    if (self->index == EL_WHOLE) return Py_NewRef(parcel->result ? parcel->result : Py_None);
+    long long offset = self->index == EL_NOT_AWAITED ? -1 : (long long)parcel->base_offset + self->index;
+    long long timestamp_ms = parcel->append_time_ms >= 0 ? parcel->append_time_ms : self->timestamp_ms;
+    return PyObject_CallFunction(parcel->accumulator->metadata, "OiLL", parcel->topic, parcel->partition, offset, timestamp_ms);
+}
+
+static PyObject *future_result(PyObject *object, PyObject *args, PyObject *keywords) {
+    el_future *self = (el_future *)object;
+    if (future_await(self, args, keywords, "|O:result") < 0) return NULL;
+    PyObject *error = self->parcel->error;
+    if (!error) return future_metadata(self);
+    PyException_SetTraceback(error, Py_None); /* one exception serves many futures: its traceback must not grow */
+    PyErr_SetObject(EL_OBJECT(Py_TYPE(error)), error);
+    return NULL;
+}
+
+static PyObject *future_exception(PyObject *object, PyObject *args, PyObject *keywords) {
+    el_future *self = (el_future *)object;
+    if (future_await(self, args, keywords, "|O:exception") < 0) return NULL;
+    return Py_NewRef(self->parcel->error ? self->parcel->error : Py_None);
+}
+
+static PyObject *future_done(PyObject *object, PyObject *unused) { EL_RETURN_TRUTH(el_fate_known(((el_future *)object)->parcel)); }
+
+/* ---- being told ------------------------------------------------------------------------------------------------- */
+
+static PyObject *future_add_done_callback(PyObject *object, PyObject *callable) {
+    el_future *self = (el_future *)object;
+    el_parcel *parcel = self->parcel;
+    if (!PyCallable_Check(callable)) return PyErr_Format(PyExc_TypeError, "a callback is a callable, not %R", callable), NULL;
+    if (el_fate_known(parcel)) {
+        el_accumulator *shared = parcel->accumulator;
+        PyObject *runner = parcel->early || shared->late_callback == Py_None ? shared->run_callback : shared->late_callback;
+        PyObject *answer = PyObject_CallFunctionObjArgs(runner, object, callable, NULL);
+        Py_XDECREF(answer);
+        return answer ? Py_NewRef(Py_None) : NULL;
+    }
+    if (!parcel->callbacks && !(parcel->callbacks = PyList_New(0))) return NULL;
+    PyObject *entry = Py_BuildValue("(iOO)", self->index, object, callable);
+    int failed = entry ? PyList_Append(parcel->callbacks, entry) : -1;
+    Py_XDECREF(entry);
+    return failed ? NULL : Py_NewRef(Py_None);
+}
+
+static PyObject *future_await_slot(PyObject *object) {
+    el_parcel *parcel = ((el_future *)object)->parcel;
+    if (parcel->lane && parcel->fate == EL_OPEN) el_lane_seal(parcel->lane);
+    return PyObject_CallFunctionObjArgs(parcel->accumulator->await_future, object, NULL);
+}
+
+static PyObject *future_repr(PyObject *object) {
+    static const char *const words[] = {"pending", "pending", "pending", "done", "failed"};
+    return PyUnicode_FromFormat("<embedlog.Future %s>", words[((el_future *)object)->parcel->fate]);
+}
+
+static PyMethodDef future_methods[] = {
+    {"done", future_done, METH_NOARGS, "Whether the record is acknowledged or has failed."},
+    {"result", (PyCFunction)(void (*)(void))future_result, METH_VARARGS | METH_KEYWORDS,
+     "result(timeout=None)\n\nSends the record's batch at once, waits, and returns its RecordMetadata or raises what it failed of.\n"
+     "DeadlineError after `timeout` seconds; None waits until the fate is known, which delivery.timeout.ms bounds."},
+    {"exception", (PyCFunction)(void (*)(void))future_exception, METH_VARARGS | METH_KEYWORDS,
+     "exception(timeout=None)\n\nWaits like result(), and returns what the record failed of, or None."},
+    {"add_done_callback", future_add_done_callback, METH_O,
+     "add_done_callback(callable)\n\nCalls callable(future) on the producer's thread when the future is done, in the order of the records\n"
+     "of a partition. What it raises is logged."},
+    {NULL},
+};
+
+static PyType_Slot future_slots[] = {
+    {Py_tp_dealloc, future_dealloc}, {Py_tp_methods, future_methods}, {Py_tp_repr, future_repr}, {Py_am_await, future_await_slot},
+    {Py_tp_doc, "What becomes of a sent record; awaitable."}, {0, NULL},
+};
+
+static PyType_Spec future_spec = {"embedlog.Future", sizeof(el_future), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, future_slots};
+
+int el_future_ready(PyObject *module) {
+    el_future_type = el_type_ready(module, &future_spec);
+    return el_future_type ? 0 : -1;
+}

@@ -1,0 +1,198 @@
+/* Lane: the queue of one partition's parcels; the last one may be open, and records are encoded straight into it. */
+#include "rows_item.h"
+
+#include <structmember.h>
+
+PyTypeObject *el_lane_type;
+
+enum { CAPACITY_MIN = 2048 };
+
+static PyObject *lane_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"accumulator", "topic", "partition", "limit", NULL};
+    PyObject *accumulator, *topic;
+    int partition;
+    long long limit;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!OiL:Lane", names, el_accumulator_type, &accumulator, &topic, &partition, &limit)) return NULL;
+    el_lane *self = (el_lane *)PyType_GenericAlloc(type, 0);
+    if (!self) return NULL;
+    self->accumulator = (el_accumulator *)Py_NewRef(accumulator);
+    self->topic = Py_NewRef(topic);
+    self->partition = partition;
+    self->limit = limit;
+    if (!self->accumulator->unacknowledged) return EL_OBJECT(self);
+    el_parcel *shared = el_parcel_new(self->accumulator, NULL);
+    if (shared) {
+        shared->topic = Py_NewRef(topic);
+        shared->partition = partition;
+        shared->fate = EL_DELIVERED;
+        self->unacknowledged = shared;
+    } else {
+        Py_CLEAR(self);
+    }
+    return EL_OBJECT(self);
+}
+
+static void lane_dealloc(PyObject *object) {
+    el_lane *self = (el_lane *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    Py_XDECREF(EL_OBJECT(self->unacknowledged));
+    Py_XDECREF(self->topic);
+    Py_XDECREF(EL_OBJECT(self->accumulator));
+    PyObject_Free(object);
+    Py_DECREF(type);
+}
+
+/* ---- putting ---------------------------------------------------------------------------------------------------- */
+
+void el_lane_seal(el_lane *lane) {
+    if (!lane->last || lane->last->fate != EL_OPEN) return;
+    lane->last->fate = EL_SEALED;
+    lane->capacity_hint = lane->last->size;
+    el_ring(lane->accumulator);
+}
+
+int el_lane_fits(const el_lane *lane, const el_item *item) {
+    const el_parcel *open = lane->last;
+    if (!open || open->fate != EL_OPEN || open->count == INT32_MAX) return 0;
+    int64_t size = el_item_size(item, item->timestamp_ms - open->base_timestamp, open->count);
+    return open->size + el_varint_size(size) + size <= lane->limit;
+}
+
+static int parcel_reserve(el_parcel *parcel, int64_t size) {
+    if (size <= parcel->capacity) return 0;
+    int64_t capacity = parcel->capacity * 2 > size ? parcel->capacity * 2 : size;
+    uint8_t *data = PyMem_Realloc(parcel->data, (size_t)capacity);
+    if (!data) return PyErr_NoMemory(), -1;
+    parcel->data = data;
+    parcel->capacity = capacity;
+    return 0;
+}
+
+/* A fresh open parcel that begins with this item, or NULL. */
+static el_parcel *lane_open(el_lane *lane, const el_item *item) {
+    el_accumulator *shared = lane->accumulator;
+    int64_t hint = lane->capacity_hint > CAPACITY_MIN ? lane->capacity_hint : CAPACITY_MIN;
+    uint8_t *data = PyMem_Malloc((size_t)hint);
+    if (!data) return (el_parcel *)PyErr_NoMemory();
+    el_lane_seal(lane);
+    el_parcel *parcel = el_parcel_new(shared, lane);
+    if (!parcel) {
+        PyMem_Free(data);
+        return NULL;
+    }
+    parcel->data = data;
+    parcel->capacity = hint;
+    parcel->size = EL_HEADER_SIZE;
+    parcel->base_timestamp = parcel->max_timestamp = item->timestamp_ms;
+    lane->queued_bytes += EL_HEADER_SIZE;
+    shared->memory_used += EL_HEADER_SIZE;
+    if (shared->idle || !shared->linger_ns) el_ring(shared);
+    return parcel;
+}
+
+PyObject *el_lane_put(el_lane *lane, const el_item *item) {
+    el_accumulator *shared = lane->accumulator;
+    el_parcel *parcel = el_lane_fits(lane, item) ? lane->last : lane_open(lane, item);
+    if (!parcel) return NULL;
+    int64_t delta = item->timestamp_ms - parcel->base_timestamp;
+    int64_t size = el_item_size(item, delta, parcel->count);
+    int64_t whole = el_varint_size(size) + size;
+    if (parcel_reserve(parcel, parcel->size + whole) < 0) return NULL;
+    PyObject *future = lane->unacknowledged ? el_future_new(lane->unacknowledged, EL_NOT_AWAITED, item->timestamp_ms)
+                                            : el_future_new(parcel, parcel->count, item->timestamp_ms);
+    if (!future) return NULL;
+    el_item_write(item, size, delta, parcel->count, parcel->data + parcel->size);
+    parcel->size += whole;
+    parcel->count++;
+    if (item->timestamp_ms > parcel->max_timestamp) parcel->max_timestamp = item->timestamp_ms;
+    lane->queued_bytes += whole;
+    shared->memory_used += whole;
+    shared->record_count++;
+    if (parcel->size >= lane->limit) el_lane_seal(lane);
+    return future;
+}
+
+/* ---- what the sending thread and send_batch do ------------------------------------------------------------------ */
+
+static PyObject *lane_push_run(PyObject *object, PyObject *args) {
+    el_lane *self = (el_lane *)object;
+    PyObject *run;
+    int count;
+    long long size;
+    if (!PyArg_ParseTuple(args, "OiL:push_run", &run, &count, &size)) return NULL;
+    el_lane_seal(self);
+    el_parcel *parcel = el_parcel_new(self->accumulator, self);
+    if (!parcel) return NULL;
+    parcel->run = Py_NewRef(run);
+    parcel->count = count;
+    parcel->size = size;
+    parcel->fate = EL_SEALED;
+    self->queued_bytes += size;
+    self->accumulator->memory_used += size;
+    self->accumulator->record_count += count;
+    el_ring(self->accumulator);
+    return Py_NewRef(EL_OBJECT(parcel));
+}
+
+/* Runs go alone; parcels of send() go together until max_bytes. */
+static PyObject *lane_take(PyObject *object, PyObject *argument) {
+    int64_t left = PyLong_AsLongLong(argument);
+    PyObject *taken = PyErr_Occurred() ? NULL : PyList_New(0);
+    for (el_parcel *parcel = ((el_lane *)object)->first; taken && parcel; parcel = parcel->next) {
+        if (parcel->fate == EL_TAKEN) continue;
+        int alone = parcel->run != NULL;
+        Py_ssize_t before = PyList_Size(taken);
+        if (parcel->fate != EL_SEALED || (before && (alone || parcel->size > left))) break;
+        if (PyList_Append(taken, EL_OBJECT(parcel)) < 0) {
+            Py_CLEAR(taken);
+            break;
+        }
+        left -= parcel->size;
+        if (alone) break;
+    }
+    for (Py_ssize_t i = taken ? PyList_Size(taken) : 0; i-- > 0;) ((el_parcel *)PyList_GetItem(taken, i))->fate = EL_TAKEN;
+    return taken;
+}
+
+static PyObject *lane_append(PyObject *object, PyObject *args) {
+    PyObject *value, *key, *headers;
+    long long timestamp_ms;
+    el_item item;
+    if (!PyArg_ParseTuple(args, "OOLO:append", &value, &key, &timestamp_ms, &headers)) return NULL;
+    if (!el_item_take(&item, value, key, headers)) Py_RETURN_NONE;
+    item.timestamp_ms = timestamp_ms;
+    return el_lane_put((el_lane *)object, &item);
+}
+
+static PyObject *lane_seal(PyObject *object, PyObject *unused) {
+    el_lane_seal((el_lane *)object);
+    Py_RETURN_NONE;
+}
+
+static PyMemberDef lane_members[] = {
+    {"topic", T_OBJECT_EX, offsetof(el_lane, topic), READONLY, "Name of the topic."},
+    {"partition", T_INT, offsetof(el_lane, partition), READONLY, "Number of the partition."},
+    {"limit", T_LONGLONG, offsetof(el_lane, limit), 0, "Bytes of a parcel before compression."},
+    {"queued_bytes", T_LONGLONG, offsetof(el_lane, queued_bytes), READONLY, "Bytes whose fate is not known."},
+    {NULL},
+};
+
+static PyMethodDef lane_methods[] = {
+    {"append", lane_append, METH_VARARGS, "append(value, key, timestamp_ms, headers) -> Future, or None for types that Python must look at."},
+    {"seal", lane_seal, METH_NOARGS, "Closes the open parcel."},
+    {"push_run", lane_push_run, METH_VARARGS, "push_run(run, count, size) -> Parcel: queues encoded batches behind what is there."},
+    {"take", lane_take, METH_O, "take(max_bytes) -> closed parcels in order: one run, or several that can be sealed together."},
+    {NULL},
+};
+
+static PyType_Slot lane_slots[] = {
+    {Py_tp_new, lane_new}, {Py_tp_dealloc, lane_dealloc}, {Py_tp_members, lane_members}, {Py_tp_methods, lane_methods},
+    {Py_tp_doc, "The queue of one partition's parcels."}, {0, NULL},
+};
+
+static PyType_Spec lane_spec = {"embedlog._native._rows.Lane", sizeof(el_lane), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, lane_slots};
+
+int el_lane_ready(PyObject *module) {
+    el_lane_type = el_type_ready(module, &lane_spec);
+    return el_lane_type ? 0 : -1;
+}

@@ -1,0 +1,204 @@
+/* Parcel: one Kafka batch from its first record to its fate; and several of them joined into one run of bytes. */
+#include "rows.h"
+
+#include <structmember.h>
+#include <unistd.h>
+
+PyTypeObject *el_parcel_type;
+
+el_parcel *el_parcel_new(el_accumulator *accumulator, el_lane *lane) {
+    el_parcel *parcel = (el_parcel *)PyType_GenericAlloc(el_parcel_type, 0);
+    if (!parcel) return NULL;
+    parcel->accumulator = (el_accumulator *)Py_NewRef(EL_OBJECT(accumulator));
+    parcel->opened_ns = el_now_ns();
+    parcel->base_offset = parcel->append_time_ms = -1;
+    if (!lane) return parcel;
+    parcel->lane = (el_lane *)Py_NewRef(EL_OBJECT(lane));
+    parcel->topic = Py_NewRef(lane->topic);
+    parcel->partition = lane->partition;
+    if (lane->last) lane->last->next = parcel;
+    else lane->first = parcel;
+    lane->last = parcel;
+    if (lane->active) return parcel;
+    lane->active = 1;
+    Py_INCREF(EL_OBJECT(lane));
+    if (accumulator->last_active) accumulator->last_active->next_active = lane;
+    else accumulator->first_active = lane;
+    accumulator->last_active = lane;
+    return parcel;
+}
+
+static void parcel_dealloc(PyObject *object) {
+    el_parcel *self = (el_parcel *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyMem_Free(self->data);
+    PyObject *owned[] = {EL_OBJECT(self->accumulator), EL_OBJECT(self->lane), EL_OBJECT(self->next), self->topic,
+                         self->run, self->result, self->error, self->callbacks};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) Py_XDECREF(owned[i]);
+    PyObject_Free(object);
+    Py_DECREF(type);
+}
+
+/* ---- waiting for its fate --------------------------------------------------------------------------------------- */
+
+static void waiter_unlink(el_parcel *parcel, el_waiter *waiter) {
+    for (el_waiter **link = &parcel->waiters; *link; link = &(*link)->next)
+        if (*link == waiter) {
+            *link = waiter->next;
+            return;
+        }
+}
+
+/* Sleeps in the waiter's lock; a signal's handler that raises ends it. 1, 0 or -1 as el_parcel_wait. */
+static int waiter_sleep(const el_parcel *parcel, el_waiter *waiter, double timeout_s) {
+    int64_t limit_ns = timeout_s < 0 || timeout_s > 1e9 ? INT64_MAX : el_now_ns() + (int64_t)(timeout_s * 1e9);
+    while (!el_fate_known(parcel)) {
+        int64_t left_us = limit_ns == INT64_MAX ? -1 : (limit_ns - el_now_ns()) / 1000;
+        if (left_us <= 0 && limit_ns != INT64_MAX) return 0;
+        PyLockStatus status;
+        Py_BEGIN_ALLOW_THREADS
+        status = PyThread_acquire_lock_timed(waiter->lock, left_us, 1);
+        Py_END_ALLOW_THREADS
+        if (status == PY_LOCK_INTR && PyErr_CheckSignals() < 0) return -1;
+    }
+    return 1;
+}
+
+int el_parcel_wait(el_parcel *parcel, double timeout_s) {
+    if (el_fate_known(parcel)) return 1;
+    if (parcel->accumulator->pid != (long)getpid()) {
+        PyErr_SetString(parcel->accumulator->forked_error, "the record was sent by the parent process, which alone learns its fate");
+        return -1;
+    }
+    if (parcel->lane && parcel->fate == EL_OPEN) el_lane_seal(parcel->lane);
+    el_waiter waiter = {parcel->waiters, PyThread_allocate_lock()};
+    if (!waiter.lock) return PyErr_NoMemory(), -1;
+    PyThread_acquire_lock(waiter.lock, WAIT_LOCK);
+    parcel->waiters = &waiter;
+    Py_INCREF(EL_OBJECT(parcel));
+    int answer = waiter_sleep(parcel, &waiter, timeout_s);
+    waiter_unlink(parcel, &waiter);
+    Py_DECREF(EL_OBJECT(parcel));
+    PyThread_release_lock(waiter.lock); /* held by the waker or by us: free it unlocked */
+    PyThread_free_lock(waiter.lock);
+    return answer;
+}
+
+static PyObject *parcel_wait(PyObject *object, PyObject *timeout) {
+    double seconds = timeout == Py_None ? -1 : PyFloat_AsDouble(timeout);
+    if (PyErr_Occurred()) return NULL;
+    int answer = el_parcel_wait((el_parcel *)object, timeout != Py_None && seconds < 0 ? 0 : seconds);
+    if (answer < 0) return NULL;
+    EL_RETURN_TRUTH(answer);
+}
+
+/* ---- its fate --------------------------------------------------------------------------------------------------- */
+
+/* Gives back memory, leaves the lane, wakes the waiters; returns the callbacks, a new reference, or None. */
+static PyObject *parcel_settle(el_parcel *self, enum el_fate fate) {
+    el_lane *lane = self->lane;
+    self->fate = (int8_t)fate;
+    if (!self->pinned) {
+        PyMem_Free(self->data);
+        self->data = NULL;
+    }
+    Py_CLEAR(self->run);
+    if (lane) {
+        self->accumulator->memory_used -= self->size;
+        lane->queued_bytes -= self->size;
+        for (el_parcel *before = NULL, *each = lane->first; each; before = each, each = each->next) {
+            if (each != self) continue;
+            if (before) before->next = self->next;
+            else lane->first = self->next;
+            if (lane->last == self) lane->last = before;
+            self->next = NULL;
+            Py_DECREF(EL_OBJECT(self)); /* the queue's; the caller has one of its own */
+            break;
+        }
+        self->lane = NULL;
+        Py_DECREF(EL_OBJECT(lane));
+    }
+    for (el_waiter *waiter = self->waiters; waiter; waiter = waiter->next) PyThread_release_lock(waiter->lock);
+    self->waiters = NULL;
+    PyObject *callbacks = self->callbacks;
+    self->callbacks = NULL;
+    return callbacks ? callbacks : Py_NewRef(Py_None);
+}
+
+static int parcel_settle_check(const el_parcel *self) {
+    if (!el_fate_known(self)) return 0;
+    PyErr_SetString(PyExc_RuntimeError, "the parcel's fate is known already");
+    return -1;
+}
+
+static PyObject *parcel_deliver(PyObject *object, PyObject *args) {
+    el_parcel *self = (el_parcel *)object;
+    long long base_offset, append_time_ms;
+    if (!PyArg_ParseTuple(args, "LL:deliver", &base_offset, &append_time_ms) || parcel_settle_check(self) < 0) return NULL;
+    self->base_offset = base_offset;
+    self->append_time_ms = append_time_ms;
+    return parcel_settle(self, EL_DELIVERED);
+}
+
+static PyObject *parcel_keep(PyObject *object, PyObject *result) {
+    el_parcel *self = (el_parcel *)object;
+    if (parcel_settle_check(self) < 0) return NULL;
+    el_replace(&self->result, result);
+    return parcel_settle(self, EL_DELIVERED);
+}
+
+static PyObject *parcel_fail(PyObject *object, PyObject *error) {
+    el_parcel *self = (el_parcel *)object;
+    if (!PyExceptionInstance_Check(error)) return PyErr_SetString(PyExc_TypeError, "a parcel fails with an exception"), NULL;
+    if (parcel_settle_check(self) < 0) return NULL;
+    el_replace(&self->error, error);
+    return parcel_settle(self, EL_FAILED);
+}
+
+static PyObject *parcel_get_done(PyObject *object, void *unused) { EL_RETURN_TRUTH(el_fate_known((el_parcel *)object)); }
+static PyObject *parcel_get_opened(PyObject *object, void *unused) { return PyFloat_FromDouble((double)((el_parcel *)object)->opened_ns / 1e9); }
+
+/* The records section, without a copy of ours: valid until the fate is known, so it is handed out as bytes. */
+static PyObject *parcel_get_body(PyObject *object, void *unused) {
+    el_parcel *self = (el_parcel *)object;
+    if (!self->data) return PyErr_SetString(PyExc_ValueError, "the parcel has no body of its own"), NULL;
+    return PyBytes_FromStringAndSize((const char *)self->data + EL_HEADER_SIZE, (Py_ssize_t)self->size - EL_HEADER_SIZE);
+}
+
+static PyMemberDef parcel_members[] = {
+    {"count", T_INT, offsetof(el_parcel, count), READONLY, "Records."},
+    {"size", T_LONGLONG, offsetof(el_parcel, size), READONLY, "Bytes, the batch header included, before compression."},
+    {"partition", T_INT, offsetof(el_parcel, partition), READONLY, "Number of the partition."},
+    {"run", T_OBJECT, offsetof(el_parcel, run), READONLY, "What send_batch encoded, or None."},
+    {"base_offset", T_LONGLONG, offsetof(el_parcel, base_offset), READONLY, "Offset of the first record, or -1."},
+    {"max_timestamp", T_LONGLONG, offsetof(el_parcel, max_timestamp), READONLY, "Largest timestamp."},
+    {NULL},
+};
+
+static PyGetSetDef parcel_getset[] = {
+    {"done", parcel_get_done, NULL, "Whether its fate is known.", NULL},
+    {"opened", parcel_get_opened, NULL, "When its first record came, on the monotonic clock, in seconds.", NULL},
+    {"body", parcel_get_body, NULL, "A copy of its records section.", NULL},
+    {NULL},
+};
+
+static PyMethodDef parcel_methods[] = {
+    {"wait", parcel_wait, METH_O, "wait(timeout_s or None) -> done: sends it on its way and waits for its fate."},
+    {"deliver", parcel_deliver, METH_VARARGS, "deliver(base_offset, append_time_ms or -1) -> callbacks or None."},
+    {"keep", parcel_keep, METH_O, "keep(result) -> callbacks or None: fulfils a promise."},
+    {"fail", parcel_fail, METH_O, "fail(exception) -> callbacks or None."},
+    {NULL},
+};
+
+static PyType_Slot parcel_slots[] = {
+    {Py_tp_dealloc, parcel_dealloc}, {Py_tp_members, parcel_members}, {Py_tp_getset, parcel_getset}, {Py_tp_methods, parcel_methods},
+    {Py_tp_doc, "One batch on its way."}, {0, NULL},
+};
+
+static PyType_Spec parcel_spec = {"embedlog._native._rows.Parcel", sizeof(el_parcel), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, parcel_slots};
+
+int el_parcel_ready(PyObject *module) {
+    el_parcel_type = el_type_ready(module, &parcel_spec);
+    return el_parcel_type ? 0 : -1;
+}

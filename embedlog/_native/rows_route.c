@@ -1,0 +1,165 @@
+/* Route: the lanes of one topic, and the choice among them; the fast path of send(). */
+#include "rows_item.h"
+
+#include <structmember.h>
+
+PyTypeObject *el_route_type;
+
+typedef struct {
+    PyObject_HEAD
+    el_accumulator *accumulator;
+    PyObject *lanes;             /* list of Lane, one a partition */
+    int64_t batch_size;          /* Kafka's batch.size: how long a partition is stuck to */
+    int64_t request_limit;       /* Kafka's max.request.size, of one record */
+    int64_t past_ms, future_ms;  /* how far a given timestamp may lie from now */
+    int64_t stuck_bytes;         /* appended to `sticky` since it was drawn */
+    uint64_t random;
+    int32_t sticky, count;
+    int8_t keys_required, keys_ignored;
+} el_route;
+
+static PyObject *route_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"accumulator", "lanes", "batch_size", "request_limit", "past_ms", "future_ms", "keys_required", "keys_ignored", "seed", NULL};
+    PyObject *accumulator, *lanes;
+    long long batch_size, request_limit, past_ms, future_ms;
+    unsigned long long seed;
+    int keys_required, keys_ignored;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O!LLLLppK:Route", names, el_accumulator_type, &accumulator, &PyList_Type, &lanes, &batch_size,
+                                     &request_limit, &past_ms, &future_ms, &keys_required, &keys_ignored, &seed))
+        return NULL;
+    Py_ssize_t count = PyList_Size(lanes);
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (!Py_IS_TYPE(PyList_GetItem(lanes, i), el_lane_type)) return PyErr_SetString(PyExc_TypeError, "a route is made of lanes"), NULL;
+    if (count < 1 || count > INT32_MAX) return PyErr_SetString(PyExc_ValueError, "a route has a lane at least"), NULL;
+    el_route *self = (el_route *)PyType_GenericAlloc(type, 0);
+    if (!self) return NULL;
+    self->accumulator = (el_accumulator *)Py_NewRef(accumulator);
+    self->lanes = PyList_GetSlice(lanes, 0, count);
+    self->batch_size = batch_size;
+    self->request_limit = request_limit;
+    self->past_ms = past_ms;
+    self->future_ms = future_ms;
+    self->keys_required = (int8_t)keys_required;
+    self->keys_ignored = (int8_t)keys_ignored;
+    self->random = seed | 1;
+    self->count = (int32_t)count;
+    self->sticky = -1;
+    if (!self->lanes) Py_CLEAR(self);
+    return EL_OBJECT(self);
+}
+
+static void route_dealloc(PyObject *object) {
+    el_route *self = (el_route *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    Py_XDECREF(EL_OBJECT(self->accumulator));
+    Py_XDECREF(self->lanes);
+    PyObject_Free(object);
+    Py_DECREF(type);
+}
+
+/* ---- the choice ------------------------------------------------------------------------------------------------- */
+
+static void sticky_draw(el_route *self) {
+    self->random ^= self->random << 13;
+    self->random ^= self->random >> 7;
+    self->random ^= self->random << 17;
+    self->sticky = (int32_t)((self->random >> 32) % (uint32_t)self->count);
+    self->stuck_bytes = 0;
+}
+
+static el_lane *route_lane(const el_route *self, int32_t partition) { return (el_lane *)PyList_GetItem(self->lanes, partition); }
+
+/* Stays with a partition until batch.size bytes went there and its last parcel is full or gone, or until twice that in any case. */
+static int32_t sticky_partition(el_route *self, const el_item *item) {
+    if (self->sticky < 0 || self->stuck_bytes >= 2 * self->batch_size ||
+        (self->stuck_bytes >= self->batch_size && !el_lane_fits(route_lane(self, self->sticky), item)))
+        sticky_draw(self);
+    return self->sticky;
+}
+
+static int32_t key_partition(const el_route *self, const uint8_t *key, Py_ssize_t size) {
+    return (int32_t)((el_murmur2(key, (size_t)size) & 0x7fffffff) % (uint32_t)self->count);
+}
+
+/* ---- the fast path ---------------------------------------------------------------------------------------------- */
+
+/* 1 with the time filled in; 0 if Python must look at it. */
+static int time_take(const el_route *self, PyObject *given, el_item *item) {
+    item->timestamp_ms = el_now_ms();
+    if (given == Py_None) return 1;
+    if (!Py_IS_TYPE(given, &PyLong_Type)) return 0;
+    long long timestamp_ms = PyLong_AsLongLong(given);
+    if (timestamp_ms == -1 && PyErr_Occurred()) {
+        PyErr_Clear();
+        return 0;
+    }
+    int64_t ahead = timestamp_ms - item->timestamp_ms;
+    if (timestamp_ms < 0 || ahead > self->future_ms || -ahead > self->past_ms) return 0;
+    item->timestamp_ms = timestamp_ms;
+    return 1;
+}
+
+/* The partition, or -1 if Python must look at it. */
+static int32_t partition_take(el_route *self, PyObject *given, const el_item *item) {
+    if (given == Py_None)
+        return item->key_size >= 0 && !self->keys_ignored ? key_partition(self, item->key, item->key_size) : sticky_partition(self, item);
+    if (!Py_IS_TYPE(given, &PyLong_Type)) return -1;
+    long long partition = PyLong_AsLongLong(given);
+    if (partition == -1 && PyErr_Occurred()) PyErr_Clear();
+    return partition >= 0 && partition < self->count ? (int32_t)partition : -1;
+}
+
+static PyObject *route_append(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    el_route *self = (el_route *)object;
+    el_accumulator *shared = self->accumulator;
+    el_item item;
+    if (count != 5 && count != 6) return PyErr_SetString(PyExc_TypeError, "append(value, key, partition, timestamp_ms, headers, waited=False)"), NULL;
+    if (shared->closed || !el_item_take(&item, args[0], args[1], args[4]) || !time_take(self, args[3], &item)) Py_RETURN_NONE;
+    int64_t bound = el_item_bound(&item);
+    int waited = count == 6 && args[5] == Py_True;
+    if (bound > self->request_limit || bound > shared->memory_limit - shared->memory_used || (shared->waiting && !waited)) Py_RETURN_NONE;
+    if (self->keys_required && item.key_size < 0) Py_RETURN_NONE;
+    int32_t partition = partition_take(self, args[2], &item);
+    if (partition < 0) Py_RETURN_NONE;
+    int64_t before = shared->memory_used;
+    PyObject *future = el_lane_put(route_lane(self, partition), &item);
+    if (partition == self->sticky) self->stuck_bytes += shared->memory_used - before;
+    return future;
+}
+
+/* ---- for send_batch --------------------------------------------------------------------------------------------- */
+
+static PyObject *route_stick(PyObject *object, PyObject *argument) {
+    el_route *self = (el_route *)object;
+    int64_t size = PyLong_AsLongLong(argument);
+    if (PyErr_Occurred()) return NULL;
+    if (self->sticky < 0 || self->stuck_bytes >= self->batch_size) sticky_draw(self);
+    self->stuck_bytes += size;
+    return PyLong_FromLong(self->sticky);
+}
+
+static PyMemberDef route_members[] = {
+    {"lanes", T_OBJECT_EX, offsetof(el_route, lanes), READONLY, "The lanes, by partition."},
+    {"request_limit", T_LONGLONG, offsetof(el_route, request_limit), READONLY, "Upper bound of one record."},
+    {NULL},
+};
+
+static PyMethodDef route_methods[] = {
+    {"append", (PyCFunction)(void (*)(void))route_append, METH_FASTCALL,
+     "append(value, key, partition, timestamp_ms, headers, waited=False) -> Future\n\n"
+     "None if anything is unusual: types, sizes, times, partitions, no room, closed. `waited`: it is this thread's turn for memory."},
+    {"stick", route_stick, METH_O, "stick(size) -> the partition that takes the next `size` bytes without keys."},
+    {NULL},
+};
+
+static PyType_Slot route_slots[] = {
+    {Py_tp_new, route_new}, {Py_tp_dealloc, route_dealloc}, {Py_tp_members, route_members}, {Py_tp_methods, route_methods},
+    {Py_tp_doc, "The lanes of one topic and the choice among them."}, {0, NULL},
+};
+
+static PyType_Spec route_spec = {"embedlog._native._rows.Route", sizeof(el_route), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, route_slots};
+
+int el_route_ready(PyObject *module) {
+    el_route_type = el_type_ready(module, &route_spec);
+    return el_route_type ? 0 : -1;
+}
