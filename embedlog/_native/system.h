@@ -21,6 +21,9 @@ int el_is_mutant(int bit);
 enum { EL_HALF = 1 };
 int el_before(int kind, int fd, const char *path, int64_t size);
 void el_after(int kind);
+int el_is_recording(void);
+/* Record one change; `path` NULL: the name behind `fd`. `size` bytes of `pieces` are its data. */
+void el_record(int kind, int fd, const char *path, const char *second, int64_t number, const struct iovec *pieces, int64_t size);
 
 int64_t el_write_all(int fd, const struct iovec *pieces, int count, int64_t position);
 

@@ -25,11 +25,20 @@ static _Atomic int64_t wall_shift_ms;
         errno = number;                                                   \
     } while (0)
 
+/* Tell a successful change to whoever records them. */
+#define RECORDED(kind, fd, path, second, number)                          \
+    do {                                                                  \
+        if (__builtin_expect(rc >= 0 && el_is_recording(), 0))            \
+            el_record((kind), (fd), (path), (second), (number), NULL, 0); \
+    } while (0)
+
 #define RESULT(rc) ((rc) < 0 ? EL_SYSTEM_ERROR(errno) : (rc))
 
 int32_t el_open(const char *path, int32_t flags, int32_t mode) {
     int rc;
     HOOKED(EL_CALL_OPEN, -1, path, flags, open(path, flags | O_CLOEXEC, (mode_t)mode));
+    if (flags & O_CREAT)
+        RECORDED(EL_CALL_OPEN, -1, path, NULL, flags);
     return RESULT(rc);
 }
 
@@ -94,6 +103,8 @@ static int64_t write_once(int fd, const struct iovec *pieces, int count, int64_t
         rc = count ? pwritev(fd, pieces, count, position) : 0;
     while (rc < 0 && errno == EINTR);
     int number = errno;
+    if (rc > 0 && __builtin_expect(el_is_recording(), 0))
+        el_record(EL_CALL_PWRITE, fd, NULL, NULL, position, pieces, rc);
     el_after(EL_CALL_PWRITE);
     if (rc < 0)
         return EL_SYSTEM_ERROR(number);
@@ -140,42 +151,49 @@ int32_t el_sync(int32_t fd, int32_t data_only) {
     if (el_is_mutant(EL_NO_FSYNC))
         return EL_OK;
     HOOKED(kind, fd, NULL, 0, data_only ? fdatasync(fd) : fsync(fd));
+    RECORDED(kind, fd, NULL, NULL, 0);
     return RESULT(rc);
 }
 
 int32_t el_truncate(int32_t fd, int64_t size) {
     int rc;
     HOOKED(EL_CALL_FTRUNCATE, fd, NULL, size, ftruncate(fd, size));
+    RECORDED(EL_CALL_FTRUNCATE, fd, NULL, NULL, size);
     return RESULT(rc);
 }
 
 int32_t el_rename(const char *from, const char *to) {
     int rc;
     HOOKED(EL_CALL_RENAME, -1, from, 0, rename(from, to));
+    RECORDED(EL_CALL_RENAME, -1, from, to, 0);
     return RESULT(rc);
 }
 
 int32_t el_unlink(const char *path) {
     int rc;
     HOOKED(EL_CALL_UNLINK, -1, path, 0, unlink(path));
+    RECORDED(EL_CALL_UNLINK, -1, path, NULL, 0);
     return RESULT(rc);
 }
 
 int32_t el_link(const char *from, const char *to) {
     int rc;
     HOOKED(EL_CALL_LINK, -1, to, 0, link(from, to));
+    RECORDED(EL_CALL_LINK, -1, from, to, 0);
     return RESULT(rc);
 }
 
 int32_t el_mkdir(const char *path, int32_t mode) {
     int rc;
     HOOKED(EL_CALL_MKDIR, -1, path, 0, mkdir(path, (mode_t)mode));
+    RECORDED(EL_CALL_MKDIR, -1, path, NULL, 0);
     return RESULT(rc);
 }
 
 int32_t el_rmdir(const char *path) {
     int rc;
     HOOKED(EL_CALL_RMDIR, -1, path, 0, rmdir(path));
+    RECORDED(EL_CALL_RMDIR, -1, path, NULL, 0);
     return RESULT(rc);
 }
 
@@ -188,6 +206,8 @@ int32_t el_allocate(int32_t fd, int64_t size) {
         rc = posix_fallocate(fd, 0, size);
     while (rc == EINTR);
     el_after(EL_CALL_FALLOCATE);
+    if (rc == 0 && el_is_recording())
+        el_record(EL_CALL_FALLOCATE, fd, NULL, NULL, size, NULL, 0);
     return rc ? EL_SYSTEM_ERROR(rc) : EL_OK;
 }
 
