@@ -5,6 +5,7 @@ This is the front door: everything public is named in `__all__`, and every other
 
 from __future__ import annotations
 
+from embedlog import _platform as _platform  # refuses where embedlog cannot run, before anything native is loaded
 from embedlog.errors import (
     BufferExhaustedError,
     ClosedError,

@@ -1,7 +1,7 @@
 """Where embedlog runs: Linux on x86-64 and arm64.
 
-1  imported before anything native, so that a foreign machine gets one line instead of a missing shared object
-2  the reason is the machine's, not the build's: futexes, open-file-description locks and 64-bit atomics in shared mappings
+P1  importing this elsewhere raises; it is imported before anything native, which would only say that a file is missing
+P2  the reasons are the machine's: futexes, open-file-description locks, 64-bit atomics in shared mappings
 
 setup.py refuses with the same words.
 """
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import platform
 import sys
+
+from embedlog.errors import UnsupportedPlatformError
 
 MACHINES = frozenset({"x86_64", "aarch64"})  # as `uname -m` spells them
 
@@ -20,3 +22,8 @@ def complaint(system: str = sys.platform, machine: str | None = None) -> str | N
     if system.startswith("linux") and machine in MACHINES:
         return None
     return f"embedlog runs on Linux on x86-64 and arm64 only; this is {system} on {machine}"
+
+
+_complaint = complaint()
+if _complaint is not None:
+    raise UnsupportedPlatformError(_complaint)

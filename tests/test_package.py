@@ -1,0 +1,145 @@
+"""The package as a stranger meets it: what is installed, what an absent extra says, where it refuses to run."""
+
+from __future__ import annotations
+
+import email
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import embedlog
+from tests.conftest import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def python(program: str, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60, cwd=cwd)
+
+
+def test_one_version() -> None:
+    assert embedlog.__version__ == PROJECT["version"]
+    assert f"## {embedlog.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_both_extensions_are_limited_to_the_stable_abi() -> None:
+    from embedlog._native import _core, _rows
+
+    for module in (_core, _rows):
+        assert str(module.__file__).endswith(".abi3.so"), module.__file__
+
+
+def test_typed() -> None:
+    assert (Path(embedlog.__file__).parent / "py.typed").exists()
+
+
+@pytest.mark.parametrize(("module", "extra"), [("cramjam", "snappy"), ("pyarrow", "arrow")])
+def test_an_absent_extra_is_named(golden: Path, module: str, extra: str) -> None:
+    """Without the package the topic that needs it raises one typed error; everything else goes on."""
+    program = f"""
+import sys
+sys.modules[{module!r}] = None  # as if it were not installed
+import embedlog
+with embedlog.open(sys.argv[1], read_only=True) as log:
+    assert sum(1 for _ in log.scan("client-zstd").records()) == 400
+    try:
+        list(log.scan("client-snappy").records()) if {module!r} == "cramjam" else log.scan("client-zstd").to_arrow()
+    except embedlog.MissingExtraError as error:
+        assert isinstance(error, ImportError)
+        print(error)
+"""
+    answer = python(program, str(golden / "clean" / "log"))
+    assert answer.returncode == 0, answer.stderr
+    assert f'pip install "embedlog[{extra}]"' in answer.stdout
+
+
+@pytest.mark.parametrize(("system", "machine"), [("darwin", "arm64"), ("linux", "riscv64"), ("win32", "AMD64")])
+def test_elsewhere_it_says_so_in_one_line(system: str, machine: str) -> None:
+    program = f"import platform, sys; sys.platform = {system!r}; platform.machine = lambda: {machine!r}; import embedlog"
+    last = python(program).stderr.splitlines()[-1]
+    assert last.startswith("embedlog.errors.UnsupportedPlatformError: embedlog runs on Linux on x86-64 and arm64 only")
+    built = python(f"import platform, runpy; platform.machine = lambda: {machine!r}\nrunpy.run_path('setup.py')", cwd=ROOT)
+    if machine not in {"x86_64", "aarch64"}:
+        assert built.stderr.strip() == f"embedlog runs on Linux on x86-64 and arm64 only; this is linux on {machine}"
+
+
+@pytest.mark.parametrize("name", ["open", "Log"])
+def test_a_misspelt_option_is_refused_with_the_right_one(tmp_path: Path, name: str) -> None:
+    assert hasattr(embedlog, name)
+    with pytest.raises(embedlog.ConfigError, match=r"log\.segment\.bytes"):
+        embedlog.open(tmp_path / "log", config={"log.segmnt.bytes": 1_000_000})
+    assert not (tmp_path / "log").exists()
+
+
+def test_make_says_in_one_line_what_is_missing(tmp_path: Path) -> None:
+    make = shutil.which("make")
+    if make is None:
+        pytest.skip("no `make` on the path")
+    for missing, said in (("PYTHON=", "no Python >= 3.11"), ("CC=no-such-compiler", "no C compiler")):
+        command = [make, "-C", str(ROOT), "test", f"VENV={tmp_path / 'venv'}", missing]
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert answer.returncode == 2
+        assert len([line for line in answer.stderr.splitlines() if line.startswith("embedlog: ") and said in line]) == 1
+        assert not (tmp_path / "venv").exists()
+
+
+# ---- what is shipped -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel built from a copy of the sources, as pip would."""
+    work = tmp_path_factory.mktemp("wheel")
+    left_out = shutil.ignore_patterns(".git", ".venv*", "build", "*.so", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis")
+    shutil.copytree(ROOT, work / "source", ignore=left_out)
+    options = ["-q", "--no-deps", "--no-build-isolation", "-w", str(work)]
+    command = [sys.executable, "-m", "pip", "wheel", *options, str(work / "source")]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert answer.returncode == 0, answer.stderr[-3000:]
+    return next(work.glob("*.whl"))
+
+
+@pytest.mark.slow
+def test_one_wheel_serves_every_later_python(wheel: Path) -> None:
+    assert re.fullmatch(rf"embedlog-{re.escape(embedlog.__version__)}-cp311-abi3-linux_\w+\.whl", wheel.name)
+
+
+@pytest.mark.slow
+def test_the_wheel_has_what_it_needs_and_no_more(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        metadata = next(name for name in names if name.endswith(".dist-info/METADATA"))
+        head = email.message_from_bytes(archive.read(metadata))
+    assert {"embedlog/py.typed", "embedlog/_native/_core.abi3.so", "embedlog/_native/_rows.abi3.so"} <= set(names)
+    assert {name.split("/")[0] for name in names} == {"embedlog", metadata.split("/")[0]}
+    assert any(name.endswith("LICENSE") for name in names)
+    assert head["Requires-Python"] == ">=3.11"
+    required = {re.split(r"[>=;\[ ]", each)[0] for each in head.get_all("Requires-Dist", []) if "extra ==" not in each}
+    assert required == {"cffi", "numpy", "lz4", "zstandard", "xxhash"}
+    assert {"arrow", "spark", "snappy", "cli"} <= set(head.get_all("Provides-Extra", []))
+
+
+@pytest.mark.slow
+def test_the_wheel_works_without_the_sources(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    program = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import embedlog
+assert embedlog.__file__.startswith(sys.argv[1]), embedlog.__file__
+with embedlog.open("log") as log:
+    log.create_topic("t")
+    with log.producer() as producer:
+        assert producer.send("t", b"v").result(10).offset == 0
+"""
+    answer = python(program, str(tmp_path / "site"), cwd=tmp_path)
+    assert answer.returncode == 0, answer.stderr
+
+
