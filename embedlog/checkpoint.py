@@ -14,12 +14,6 @@ from collections.abc import Iterable, Mapping
 from embedlog import files
 from embedlog.errors import ForeignDirectoryError, UnsupportedFormatError
 
-RECOVERY_POINTS = "recovery-point-offset-checkpoint"
-LOG_STARTS = "log-start-offset-checkpoint"
-HIGH_WATERMARKS = "replication-offset-checkpoint"
-CLEANER_OFFSETS = "cleaner-offset-checkpoint"
-EPOCHS = "leader-epoch-checkpoint"
-
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
 

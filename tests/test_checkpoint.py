@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from embedlog import checkpoint
+from embedlog import checkpoint, layout
 from embedlog.checkpoint import EpochCache
 from embedlog.errors import ForeignDirectoryError, UnsupportedFormatError
 
@@ -33,7 +33,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize(("data", "line"), MALFORMED.values(), ids=MALFORMED)
 def test_malformed_checkpoint_is_refused_with_file_and_line(tmp_path: Path, data: bytes, line: str) -> None:
-    path = tmp_path / checkpoint.LOG_STARTS
+    path = tmp_path / layout.LOG_STARTS
     path.write_bytes(data)
     with pytest.raises(ForeignDirectoryError, match=line) as caught:
         checkpoint.read_offsets(path)
@@ -42,7 +42,7 @@ def test_malformed_checkpoint_is_refused_with_file_and_line(tmp_path: Path, data
 
 @pytest.mark.parametrize("data", [None, b"", b"0\n", b"0\n0\n", b"0"])
 def test_no_file_an_empty_one_and_a_bare_version_mean_no_entries(tmp_path: Path, data: bytes | None) -> None:
-    path = tmp_path / checkpoint.LOG_STARTS
+    path = tmp_path / layout.LOG_STARTS
     if data is not None:
         path.write_bytes(data)
     assert checkpoint.read_offsets(path) == {}
@@ -50,20 +50,20 @@ def test_no_file_an_empty_one_and_a_bare_version_mean_no_entries(tmp_path: Path,
 
 
 def test_newer_version_is_named(tmp_path: Path) -> None:
-    path = tmp_path / checkpoint.LOG_STARTS
+    path = tmp_path / layout.LOG_STARTS
     path.write_bytes(b"1\n0\n")
     with pytest.raises(UnsupportedFormatError, match="expected 0, found 1"):
         checkpoint.read_offsets(path)
 
 
 def test_blanks_between_fields_and_windows_line_ends_are_taken_as_kafka_takes_them(tmp_path: Path) -> None:
-    path = tmp_path / checkpoint.LOG_STARTS
+    path = tmp_path / layout.LOG_STARTS
     path.write_bytes(b"0\r\n2\r\na \t 0  5 \r\nb 1 +6")
     assert checkpoint.read_offsets(path) == {("a", 0): 5, ("b", 1): 6}
 
 
 def test_what_is_written_is_what_kafka_would_write(tmp_path: Path) -> None:
-    path = tmp_path / checkpoint.RECOVERY_POINTS
+    path = tmp_path / layout.RECOVERY_POINTS
     checkpoint.write_offsets(path, {("b", 1): 2**63 - 1, ("a", 10): 0})
     assert path.read_bytes() == b"0\n2\na 10 0\nb 1 9223372036854775807\n"
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
@@ -73,7 +73,7 @@ def test_what_is_written_is_what_kafka_would_write(tmp_path: Path) -> None:
     "entry", [(("a b", 0), 1), (("", 0), 1), (("a\n", 0), 1), (("a", -1), 1), (("a", 0), -1), (("a", 0), 2**63)]
 )
 def test_an_entry_that_would_disable_a_broker_is_never_written(tmp_path: Path, entry: tuple[tuple[str, int], int]) -> None:
-    path = tmp_path / checkpoint.RECOVERY_POINTS
+    path = tmp_path / layout.RECOVERY_POINTS
     checkpoint.write_offsets(path, {("a", 0): 1})
     before = path.read_bytes()
     with pytest.raises(ValueError, match="not an entry"):
@@ -84,7 +84,7 @@ def test_an_entry_that_would_disable_a_broker_is_never_written(tmp_path: Path, e
 def test_update_keeps_the_entries_of_others(tmp_path: Path) -> None:
     """Rule 23: a checkpoint of the directory is read, modified and written; a writer that knows only its own partitions
     would set everybody else's log start back."""
-    path = tmp_path / checkpoint.LOG_STARTS
+    path = tmp_path / layout.LOG_STARTS
     path.write_bytes(b"0\n2\nbrokers-topic 3 333\nmine 0 7\n")
     checkpoint.update(path, {("mine", 0): 8, ("mine", 1): 9})
     checkpoint.update(path, {("mine", 1): None, ("never-there", 0): None})
@@ -92,7 +92,7 @@ def test_update_keeps_the_entries_of_others(tmp_path: Path) -> None:
 
 
 def test_update_without_a_change_writes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / checkpoint.LOG_STARTS
+    path = tmp_path / layout.LOG_STARTS
     checkpoint.write_offsets(path, {("a", 0): 1})
     before = path.stat()
     checkpoint.update(path, {("a", 0): 1})
@@ -101,7 +101,7 @@ def test_update_without_a_change_writes_nothing(tmp_path: Path) -> None:
 
 def test_update_does_not_overwrite_what_it_cannot_read(tmp_path: Path) -> None:
     """Rule 23: overwriting a malformed checkpoint would lose the log starts of all other partitions."""
-    path = tmp_path / checkpoint.LOG_STARTS
+    path = tmp_path / layout.LOG_STARTS
     path.write_bytes(b"0\n2\na 0 5\n")
     with pytest.raises(ForeignDirectoryError):
         checkpoint.update(path, {("mine", 0): 8})

@@ -1,0 +1,235 @@
+"""The directories of topics: found, made, retired, adopted from a broker.
+
+D1  creation: `creating` in the registry, then directories and partition.metadata, then the parent synced, then `live`
+D2  deletion: `deleting` in the registry, then each directory renamed, the parent synced, the checkpoints' lines, then the entry
+D3  both can be repeated from any point; the topic id in partition.metadata, not the name, says whose directory it is
+D4  what is retired keeps its files for `file.delete.delay.ms`, counted from the renaming
+D5  a directory that does not parse is left alone: a broker would not start with it, and it is not ours to judge
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from embedlog import checkpoint, files, layout
+from embedlog.errors import ForeignDirectoryError, InvalidPartitionsError, StorageError
+from embedlog.identity import new_id, read_topic_id, write_topic_id
+from embedlog.topic import RESERVED_TOPICS, Topic, TopicRegistry
+
+DIRECTORY_NAME_LENGTH_MAX = 255
+
+_LIVE = re.compile(r"([a-zA-Z0-9._-]+)-(0|[1-9][0-9]{0,9})")
+_SET_ASIDE = re.compile(r"(\S+)-(\S+)\.(\S+)-(delete|future|stray)")
+_NOT_TOPICS = ("remote-log-index-cache",)
+
+_logger = logging.getLogger("embedlog")
+
+
+@dataclass(frozen=True)
+class Directories:
+    """What a log directory holds, by the forms of names that Kafka knows; `unknown` is everything else."""
+
+    live: Mapping[str, Mapping[int, Path]] = field(default_factory=dict)
+    deleted: tuple[Path, ...] = ()
+    future: tuple[Path, ...] = ()
+    stray: tuple[Path, ...] = ()
+    unknown: tuple[Path, ...] = ()
+
+
+def partition_name(topic: str, number: int) -> str:
+    """The directory of a live partition."""
+    return f"{topic}-{number}"
+
+
+def parse_partition_name(name: str) -> tuple[str, int] | None:
+    """(topic, partition) of a live partition's directory, split at the last "-"; None for every other name."""
+    match = _LIVE.fullmatch(name)
+    if match is None or match[1] in (".", "..") or len(match[1]) > 249 or int(match[2]) > checkpoint.INT_MAX:
+        return None
+    return match[1], int(match[2])
+
+
+def scan_directories(path: Path) -> Directories:
+    """Look at all names in a log directory; nothing is opened. Raises StorageError."""
+    live: dict[str, dict[int, Path]] = {}
+    aside: dict[str, list[Path]] = {"delete": [], "future": [], "stray": [], "unknown": []}
+    for name in _directories_in(path):
+        found, match = parse_partition_name(name), _SET_ASIDE.fullmatch(name)
+        if found and found[0] not in RESERVED_TOPICS:
+            live.setdefault(found[0], {})[found[1]] = path / name
+        elif not found and name not in _NOT_TOPICS:
+            aside[match[4] if match else "unknown"].append(path / name)
+    return Directories(live, *(tuple(aside[form]) for form in ("delete", "future", "stray", "unknown")))
+
+
+def _directories_in(path: Path) -> list[str]:
+    files.listing(path)  # the seam: an injected fault strikes here
+    try:
+        with os.scandir(path) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir())
+    except OSError as problem:
+        raise StorageError("cannot list", errno=problem.errno or errno.EIO, path=path) from problem
+
+
+# ---- creation ------------------------------------------------------------------------------------
+
+
+def check_lengths(name: str, partitions: int) -> None:
+    """Raises InvalidPartitionsError if the last partition's directory could not have its name."""
+    longest = partition_name(name, partitions - 1)
+    if len(longest) > DIRECTORY_NAME_LENGTH_MAX:
+        expected = f"a directory name of {DIRECTORY_NAME_LENGTH_MAX} characters or fewer"
+        raise InvalidPartitionsError(f"too many partitions for so long a name as {name}", expected=expected, found=len(longest))
+
+
+def finish_creation(directory: Path, registry: TopicRegistry, topic: Topic, mode: int = 0o666) -> Topic:
+    """Make what is missing of a `creating` or growing topic and declare it whole; from any point on (D1, D3).
+
+    The registry has the topic already. **Threads and processes**: the caller holds the directory lock.
+    """
+    for number in topic.numbers:
+        make_partition(directory, topic, number, mode)
+    files.sync_directory(directory)
+    only = tuple(topic.numbers) if topic.only else ()
+    whole = replace(topic, state="live", partitions=max(topic.partitions, topic.growing), growing=0, only=only)
+    registry.put(whole)
+    return whole
+
+
+def make_partition(directory: Path, topic: Topic, number: int, mode: int = 0o666) -> Path:
+    """The directory of one partition, with its partition.metadata; the parent is not synced yet.
+
+    Raises ForeignDirectoryError if the directory is there and belongs to a topic of another id.
+    """
+    path = directory / partition_name(topic.name, number)
+    files.mkdir(path, directory_mode(mode), exist_ok=True)
+    found = read_topic_id(path)
+    if found is None:
+        write_topic_id(path, topic.topic_id, mode)
+    elif found != topic.topic_id:
+        expected = f"topic id {topic.topic_id}"
+        raise ForeignDirectoryError("the directory belongs to another topic", path=path, expected=expected, found=found)
+    return path
+
+
+def directory_mode(file_mode: int) -> int:
+    """Permissions of a directory whose files have `file_mode`: who may read may also enter."""
+    return file_mode | (file_mode & 0o444) >> 2
+
+
+# ---- deletion ------------------------------------------------------------------------------------
+
+
+def retired_name(topic: str, number: int, unique: str) -> str:
+    """`<topic>-<number>.<unique>-delete`, the topic cut so that the name has at most 255 characters."""
+    suffix = f"-{number}.{unique}-delete"
+    return topic[: DIRECTORY_NAME_LENGTH_MAX - len(suffix)] + suffix
+
+
+def finish_deletion(
+    directory: Path, registry: TopicRegistry, topic: Topic, retire: Callable[[int, Path], None], mode: int = 0o666
+) -> None:
+    """Rename what is left of a `deleting` topic, strike it from the checkpoints and forget it; from any point on (D2, D3).
+
+    `retire(number, path)` is called before each renaming: it takes the partition's append lock, sets its DELETED flag and
+    keeps others from appending. **Threads and processes**: the caller holds the directory lock.
+    """
+    present = scan_directories(directory).live.get(topic.name, {})
+    for number, path in present.items():
+        if read_topic_id(path) not in (topic.topic_id, None):
+            continue  # a newer topic of this name, made by a broker
+        retire(number, path)
+        files.rename(path, directory / retired_name(topic.name, number, uuid.uuid4().hex))
+    files.sync_directory(directory)
+    for name in (layout.RECOVERY_POINTS, layout.LOG_STARTS, layout.HIGH_WATERMARKS, "cleaner-offset-checkpoint"):
+        path = directory / name
+        known = checkpoint.read_offsets(path)
+        checkpoint.update(path, {key: None for key in known if key[0] == topic.name}, mode)
+    registry.remove(topic.name)
+
+
+def purge_retired(directory: Path, now_ns: int, delay_ms: int) -> list[Path]:
+    """Remove retired directories whose time is over (D4); returns them. `now_ns` is the wall clock.
+
+    Readers that have files open go on; a directory that cannot be removed is reported and tried again the next time.
+    """
+    gone = []
+    for path in scan_directories(directory).deleted:
+        try:
+            # The renaming changed the directory's ctime; its mtime tells only of the files inside.
+            if now_ns - path.stat().st_ctime_ns < delay_ms * 1_000_000:
+                continue
+            for name in files.listing(path):
+                files.unlink(path / name, missing_ok=True)
+            files.rmdir(path)
+            gone.append(path)
+        except OSError as problem:
+            if problem.errno != errno.ENOENT:  # another housekeeper was here, under an older embedlog
+                _logger.warning("a deleted topic's directory stays: %s", problem)
+    return gone
+
+
+# ---- adoption ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """What the registry has to learn from the directories."""
+
+    topics: tuple[Topic, ...] = ()
+    gone: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.topics or self.gone)
+
+
+def adopt(known: Mapping[str, Topic], found: Directories, *, foreign: bool) -> Adoption:
+    """Compare registry and directories: topics, partitions and identities that only the directories know.
+
+    `foreign`: somebody else used the directory since we closed it. Only then is a topic without directories taken for deleted,
+    and one with another id for a new one of the same name. Without foreign use such a topic is left as it is, and its
+    partitions will say what is missing. Raises ForeignDirectoryError if the partitions of a topic have different ids.
+    """
+    topics = []
+    for name, numbers in found.live.items():
+        topic = known.get(name)
+        if topic is None or (foreign and topic.state != "creating"):
+            seen = _seen(name, topic, numbers)
+            if seen is not None and seen != topic:
+                topics.append(seen)
+        elif max(numbers) >= max(topic.partitions, topic.growing) and topic.state == "live":
+            topics.append(_grown(topic, numbers))
+    gone = [name for name, topic in known.items() if foreign and topic.state == "live" and name not in found.live]
+    return Adoption(tuple(topics), tuple(gone))
+
+
+def _seen(name: str, topic: Topic | None, numbers: Mapping[int, Path]) -> Topic | None:
+    """The topic as its directories show it, with the settings we know if it is still the same one."""
+    ids = {number: read_topic_id(path) for number, path in numbers.items()}
+    distinct = sorted({each for each in ids.values() if each is not None})
+    if len(distinct) > 1:
+        number = next(number for number, each in ids.items() if each == distinct[1])
+        problem = "the partitions of a topic have different ids"
+        raise ForeignDirectoryError(problem, path=numbers[number], expected=distinct[0], found=distinct[1])
+    topic_id = distinct[0] if distinct else topic.topic_id if topic else new_id()
+    if topic is not None and topic.topic_id == topic_id:
+        return topic if topic.state == "deleting" else _grown(topic, numbers)
+    state = "live" if all(ids.values()) else "creating"  # the id has to be written where it is missing
+    return _with_numbers(Topic(name, topic_id, max(numbers) + 1, state=state), numbers)
+
+
+def _grown(topic: Topic, numbers: Mapping[int, Path]) -> Topic:
+    if max(numbers) < max(topic.partitions, topic.growing):
+        return topic
+    return _with_numbers(replace(topic, partitions=max(numbers) + 1, growing=0), numbers)
+
+
+def _with_numbers(topic: Topic, numbers: Mapping[int, Path]) -> Topic:
+    return replace(topic, only=() if len(numbers) == topic.partitions else tuple(sorted(numbers)))
