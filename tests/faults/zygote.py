@@ -24,7 +24,7 @@ def die_with_parent() -> None:
 
 def serve(control: socket.socket) -> None:
     """Fork a victim for each descriptor that arrives, until the socket closes."""
-    from tests.faults import damage, live, script, tasks  # noqa: F401  each registers its tasks
+    from tests.faults import damage, live, powerloss, script, tasks  # noqa: F401  each registers its tasks
 
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)        # the kernel reaps
