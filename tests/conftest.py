@@ -28,7 +28,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One worker per test file, and one for all tests that need the broker, wherever they lie."""
     for item in items:
         needs_broker = "broker" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("kafka" if needs_broker else item.path.name))
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group("kafka" if needs_broker else item.path.name))
         if needs_broker:
             item.add_marker(pytest.mark.kafka)
 
