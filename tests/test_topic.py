@@ -1,0 +1,215 @@
+"""The registry of topics: names Kafka would refuse, files damaged, newer or edited, two processes, an older version beside."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from embedlog import files, topic
+from embedlog.errors import (
+    ForeignDirectoryError,
+    InvalidTopicError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+    UnsupportedFormatError,
+)
+from embedlog.identity import new_id
+from embedlog.topic import Topic, TopicRegistry
+
+
+def some(name: str = "events", partitions: int = 3, **facts: object) -> Topic:
+    return replace(Topic(name, new_id(), partitions), **facts)  # type: ignore[arg-type]
+
+
+def registry(path: Path) -> TopicRegistry:
+    found = TopicRegistry(path)
+    found.load()
+    return found
+
+
+def edited(path: Path, change: dict[str, object], checksum: bool = True) -> None:
+    """Change the file as a newer version would: with a checksum that is right."""
+    document = json.loads((path / topic.TOPICS).read_text()) | change
+    document.pop("checksum")
+    document["checksum"] = topic._checksum(document) if checksum else "xxh3:0000000000000000"
+    (path / topic.TOPICS).write_text(json.dumps(document))
+
+
+# ---- names ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a" * 250, "a b", "a/b", "../a", "ä", "a\n", "a\x00", "a:b", "a" * 100_000, "__cluster_metadata"]
+)
+def test_a_name_kafka_refuses_is_refused(name: str) -> None:
+    with pytest.raises(InvalidTopicError) as caught:
+        topic.check_name(name)
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("name", [None, 7, b"events", ["events"]])
+def test_a_name_of_a_wrong_type_is_a_type_error(name: object) -> None:
+    with pytest.raises(TypeError, match="is a str"):
+        topic.check_name(name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["a", "...", "-", "a-0", "A.b_c-9", "a" * 249, "__consumer_offsets"])
+def test_a_name_kafka_takes_is_taken(name: str) -> None:
+    assert topic.check_name(name) == name
+
+
+def test_names_that_collide_in_kafkas_metrics() -> None:
+    topic.check_collision("a.b", ["a.b", "a-b", "ab"])
+    with pytest.raises(InvalidTopicError, match=r"a\.b collides with the topic a_b"):
+        topic.check_collision("a.b", ["c", "a_b"])
+
+
+# ---- the file ------------------------------------------------------------------------------------
+
+
+def test_topics_are_there_again_for_the_next_process(tmp_path: Path) -> None:
+    first = registry(tmp_path)
+    assert (first.generation, first.names()) == (0, [])
+    kept = some(config={"retention.ms": "5"}, only=(0, 2))
+    growing = some("growing", 1, growing=4)
+    first.put(kept, growing, some("gone"), some("new", state="creating"))
+    first.remove("gone", "never there")
+    second = registry(tmp_path)
+    assert second.get("events") == kept
+    assert second.get("gone") is None
+    assert second.names() == ["events", "growing"]
+    assert [each.name for each in second.unfinished()] == ["growing", "new"]
+    assert second.generation == first.generation == 2
+    assert (kept.numbers, growing.numbers) == ([0, 2], [0, 1, 2, 3])
+
+
+def test_the_file_can_be_read_by_a_person(tmp_path: Path) -> None:
+    registry(tmp_path).put(some(config={"segment.bytes": "1000"}))
+    lines = (tmp_path / topic.TOPICS).read_text().splitlines()
+    assert max(len(line) for line in lines) < 100
+    assert '    "segment.bytes": "1000"' in lines
+
+
+def test_a_change_by_another_process_is_seen_at_the_next_refresh(tmp_path: Path) -> None:
+    mine, other = registry(tmp_path), registry(tmp_path)
+    assert not mine.refresh()
+    other.put(some())
+    assert mine.get("events") is None
+    assert mine.refresh()
+    assert mine.get("events") == other.get("events")
+    assert not mine.refresh()
+
+
+def test_a_change_keeps_what_another_process_changed_before(tmp_path: Path) -> None:
+    mine, other = registry(tmp_path), registry(tmp_path)
+    other.put(some("theirs"))
+    mine.put(some("mine"))
+    assert registry(tmp_path).names() == ["mine", "theirs"]
+    assert mine.generation == 2
+
+
+def test_what_a_newer_version_added_survives_an_older_one(tmp_path: Path) -> None:
+    registry(tmp_path).put(some(), some("other"))
+    document = json.loads((tmp_path / topic.TOPICS).read_text())
+    document["topics"]["events"]["replicas"] = {"0": [1, 2]}
+    edited(tmp_path, {"topics": document["topics"], "clusters": ["x"]})
+    older = registry(tmp_path)
+    older.put(some("third"))
+    events = older.get("events")
+    assert events is not None
+    older.put(replace(events, partitions=9))
+    document = json.loads((tmp_path / topic.TOPICS).read_text())
+    assert document["clusters"] == ["x"]
+    assert document["topics"]["events"]["replicas"] == {"0": [1, 2]}
+    assert document["topics"]["events"]["partitions"] == 9
+
+
+def test_a_newer_version_is_refused_by_name_and_left_alone(tmp_path: Path) -> None:
+    registry(tmp_path).put(some())
+    edited(tmp_path, {"version": 2})
+    before = (tmp_path / topic.TOPICS).read_bytes()
+    found = TopicRegistry(tmp_path)
+    with pytest.raises(UnsupportedFormatError, match="newer embedlog: version: expected 1, found 2"):
+        found.load()
+    with pytest.raises(UnsupportedFormatError):
+        found.put(some("mine"))
+    assert (tmp_path / topic.TOPICS).read_bytes() == before
+
+
+def test_a_file_edited_by_hand_is_noticed(tmp_path: Path) -> None:
+    registry(tmp_path).put(some(config={"retention.ms": "86400000"}))
+    path = tmp_path / topic.TOPICS
+    path.write_text(path.read_text().replace("86400000", "864"))
+    with pytest.raises(ForeignDirectoryError, match="edited by hand; if it cannot be restored, remove the file"):
+        registry(tmp_path)
+
+
+def test_every_flipped_byte_is_noticed_or_means_nothing(tmp_path: Path) -> None:
+    whole = registry(tmp_path)
+    whole.put(some(config={"flush.ms": "7"}))
+    path = tmp_path / topic.TOPICS
+    data = path.read_bytes()
+    for position in range(len(data)):
+        path.write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
+        try:
+            survived = registry(tmp_path).get("events")
+        except (ForeignDirectoryError, UnsupportedFormatError):
+            continue
+        assert survived == whole.get("events"), f"byte {position}"
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"version": 1}', b'{"version":1,"checksum":[]}', b"\0" * 999]
+)
+def test_other_peoples_files_are_not_taken_for_topics(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / topic.TOPICS).write_bytes(data)
+    with pytest.raises(ForeignDirectoryError, match=re.escape(str(tmp_path / topic.TOPICS))):
+        registry(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [[], {}, {"partitions": 0}, {"partitions": True}, {"partitions": "3"}, {"topic_id": "short"}, {"state": "asleep"},
+     {"config": []}, {"growing": -1}, {"only": [-1]}, {"only": 5}],
+)  # fmt: skip
+def test_an_entry_that_makes_no_sense_is_refused(tmp_path: Path, entry: object) -> None:
+    registry(tmp_path).put(some())
+    good = json.loads((tmp_path / topic.TOPICS).read_text())["topics"]["events"]
+    edited(tmp_path, {"topics": {"events": good | entry if entry and isinstance(entry, dict) else entry}})
+    with pytest.raises(ForeignDirectoryError, match="the entry of 'events' cannot be read"):
+        registry(tmp_path)
+
+
+def test_a_failed_write_changes_neither_disk_nor_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = registry(tmp_path)
+    found.put(some())
+
+    def full(path: object, data: object, mode: object = None) -> None:
+        raise StorageError("cannot write", errno=28, path=tmp_path)
+
+    monkeypatch.setattr(files, "write_atomically", full)
+    with pytest.raises(StorageError, match="ENOSPC"):
+        found.remove("events")
+    assert (found.names(), found.generation) == (["events"], 1)
+
+
+def test_a_reader_that_may_not_write_adopts_in_memory_only(tmp_path: Path) -> None:
+    found = registry(tmp_path)
+    found.adopt_in_memory([some("brokers")], [])
+    assert found.names() == ["brokers"]
+    assert not (tmp_path / topic.TOPICS).exists()
+
+
+@pytest.mark.parametrize(
+    ("state", "why"), [("creating", "is being created"), ("deleting", "is being deleted"), (None, "is unknown")]
+)
+def test_a_topic_that_is_not_live_cannot_be_used(tmp_path: Path, state: str | None, why: str) -> None:
+    found = registry(tmp_path)
+    found.put(some("other"), *([some(state=state)] if state else []))
+    with pytest.raises(UnknownTopicOrPartitionError, match=f"'events' {why}"):
+        found.live("events")
+    assert found.live("other").partitions == 3
