@@ -1,0 +1,291 @@
+"""The consumer: hands out the records of its partitions, as objects or in columns, and knows where it stands.
+
+C1  one thread at a time; only `wakeup` may be called from another (a second thread gets ConcurrentUseError)
+C2  a position moves when records are handed out; an interrupt before that gives them back, so nothing is lost
+C3  a wait sleeps in the kernel until somebody appends, wakes or closes: an idle consumer costs no CPU
+C4  partitions take turns: what was fetched of one is handed out before the next one's, then it goes to the back
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from types import TracebackType
+from typing import Any, NoReturn
+
+from embedlog._native._rows import Record
+from embedlog.batch import Batch
+from embedlog.client_options import ConsumerConfig
+from embedlog.errors import ClosedError, ConfigError, InvalidGroupIdError, OffsetOutOfRangeError
+from embedlog.lookup import Lookup
+from embedlog.options import parse
+from embedlog.positions import EARLIEST, LATEST, Cursor
+from embedlog.reading import Reading
+from embedlog.subscription import Subscription, topic_partition, topic_partitions
+from embedlog.turns import OneThread
+from embedlog.values import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+
+Listener = Callable[[list[TopicPartition]], None]
+
+
+class Consumer:
+    """Reads partitions, from where it stands to their end, and then waits for more.
+
+    Made by `log.consumer(*topics, **config)`. Without a group id it reads all partitions of the topics, or those it is given by
+    `assign`, and cannot commit. A context manager.
+
+    **Threads:** one at a time; `wakeup` from any.
+
+    Example:
+        >>> with log.consumer("events", auto_offset_reset="earliest") as consumer:      # doctest: +SKIP
+        ...     for record in consumer.poll(timeout=1.0):
+        ...         print(record.offset, record.value)
+    """
+
+    def __init__(
+        self, log: Any, topics: Iterable[str] = (), config: ConsumerConfig | Mapping[str, Any] | None = None, **keywords: Any
+    ) -> None:
+        self._config = config if isinstance(config, ConsumerConfig) else parse(ConsumerConfig, config, **keywords)
+        if (group_id := self._config.group_id) is not None:
+            raise ConfigError("group.id: consumer groups are not part of this version", expected="None", found=repr(group_id))
+        self._log = log
+        self._closed = False
+        self._alone = OneThread("this consumer")
+        self._subscription = Subscription(log, exclude_internal=self._config.exclude_internal_topics)
+        self._reading = Reading(log, self._config)
+        self._lookup = Lookup(log, self._config.isolation_level)
+        topics = list(topics)
+        if topics:
+            self.subscribe(topics)
+
+    # ---- what is read ----
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Reads exactly these partitions; an empty list is `unsubscribe`. Those assigned already keep their position.
+
+        Raises UnknownTopicOrPartitionError, and StateError if topics are subscribed.
+        """
+        with self._using():
+            tps = topic_partitions(partitions)
+            cursors = {tp: self._reading.cursor(tp) for tp in tps}
+            if not tps:
+                return self._unsubscribe()
+            self._subscription.assign()
+            self._reading.replace(cursors.values())
+
+    def subscribe(
+        self,
+        topics: Iterable[str] | None = None,
+        pattern: str | re.Pattern[str] | None = None,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
+    ) -> None:
+        """Reads all partitions of these topics, or of those whose whole name matches; replaces what was subscribed.
+
+        Raises UnknownTopicOrPartitionError, StateError if partitions are assigned, InvalidGroupIdError for listeners.
+        """
+        with self._using():
+            if on_assigned or on_revoked or on_lost:
+                self._needs_group("subscribe() with listeners")
+            if topics is not None and not isinstance(topics, str) and not (topics := list(topics)):
+                return self._unsubscribe()
+            self._subscription.subscribe(topics, pattern)
+            try:
+                self._reading.follow(self._subscription, first=True)
+            except BaseException:
+                self._unsubscribe()
+                raise
+
+    def unsubscribe(self) -> None:
+        """Reads nothing any more; all positions are forgotten."""
+        with self._using():
+            self._unsubscribe()
+
+    def _unsubscribe(self) -> None:
+        self._subscription.clear()
+        self._reading.replace(())
+
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions that are read now."""
+        return {cursor.tp for cursor in self._reading.rotation}
+
+    def subscription(self) -> set[str]:
+        """The topics that are subscribed; empty with assigned partitions."""
+        return set(self._subscription.topics)
+
+    # ---- records ----
+
+    def poll(self, timeout: float | None = 0.0, max_records: int | None = None) -> list[Record]:
+        """The next records, at most `max_records` (or `max.poll.records`).
+
+        Waits up to `timeout` seconds (None: for ever) for the first.
+
+        Raises WakeupError after `wakeup`, OffsetOutOfRangeError and NoOffsetForPartitionError as `auto.offset.reset` says,
+        CorruptRecordError and SerializationError when the record at the position cannot be handed out (`seek` past it).
+        """
+        limit = self._config.max_poll_records if max_records is None else max_records
+        if limit < 1:
+            raise ConfigError("max_records", expected="at least 1", found=max_records)
+        with self._using():
+            return self._reading.wait_for(lambda: self._reading.collect(limit), timeout, self._subscription) or []
+
+    def __iter__(self) -> Iterator[Record]:
+        """Records, one after the other, for ever, or until none comes for `consumer.timeout.ms`."""
+        with self._using():
+            pass
+        return chain.from_iterable(iter(self._next_run, None))
+
+    def _next_run(self) -> Iterator[Record] | None:
+        """What iteration goes on with: the rest of what was fetched of one partition. None at the end."""
+        if self._closed:
+            return None
+        with self._using():
+            return self._reading.wait_for(self._reading.lend, self._patience_s(None), self._subscription)
+
+    def batches(self, timeout: float | None = None) -> Iterator[Batch]:
+        """The same records in columns, one Batch a fetch, with the same positions; ends when none comes for `timeout` seconds.
+
+        Deserializers are for objects: columns hold bytes.
+        """
+        while not self._closed:
+            with self._using():
+                batch = self._reading.wait_for(self._reading.batch, self._patience_s(timeout), self._subscription)
+            if batch is None:
+                return
+            yield batch
+
+    def _patience_s(self, timeout: float | None) -> float | None:
+        ms = self._config.consumer_timeout_ms
+        return ms / 1000 if timeout is None and ms is not None else timeout
+
+    # ---- positions ----
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """The next record of `partition` is the one at `offset`; whether there is one shows when it is read."""
+        if type(offset) is not int:
+            raise TypeError(f"offset: an int, not {type(offset).__name__}")
+        if offset < 0:
+            raise OffsetOutOfRangeError("an offset is not negative", found=offset)
+        with self._using():
+            self._cursor(partition).seek(offset)
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Goes to the first record of these partitions, or of all; found out when it is read."""
+        with self._using():
+            for cursor in self._reading.rotation.pick(topic_partitions(partitions)):
+                cursor.seek_later(EARLIEST)
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Goes behind the last record of these partitions, or of all; found out when it is read."""
+        with self._using():
+            for cursor in self._reading.rotation.pick(topic_partitions(partitions)):
+                cursor.seek_later(LATEST)
+
+    def position(self, partition: TopicPartition) -> int:
+        """Offset of the next record to be handed out."""
+        with self._using():
+            return self._reading.located(self._cursor(partition)).position
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Hands out nothing of these partitions until `resume`; what was fetched of them is kept."""
+        with self._using():
+            for cursor in [self._cursor(tp) for tp in partitions]:
+                cursor.recall()
+                cursor.paused = True
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Hands out records of these partitions again."""
+        with self._using():
+            for cursor in [self._cursor(tp) for tp in partitions]:
+                cursor.paused = False
+
+    def paused(self) -> set[TopicPartition]:
+        """The partitions that are paused."""
+        return {cursor.tp for cursor in self._reading.rotation if cursor.paused}
+
+    def current_lag(self, partition: TopicPartition) -> int | None:
+        """Offsets between the position and the end that this isolation level sees; None before there is a position."""
+        with self._using():
+            return self._reading.lag(self._cursor(partition))
+
+    def _cursor(self, partition: TopicPartition) -> Cursor:
+        return self._reading.rotation.get(topic_partition(partition))
+
+    # ---- questions about any partition ----
+
+    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset of each partition, assigned or not."""
+        with self._using():
+            return self._lookup.beginnings(topic_partitions(partitions))
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset behind the last record of each partition that this isolation level sees, assigned or not."""
+        with self._using():
+            return self._lookup.ends(topic_partitions(partitions))
+
+    def offsets_for_times(self, times: Mapping[TopicPartition, Any]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record of each partition at or after a time (ms, or an aware datetime); None where there is none."""
+        with self._using():
+            return self._lookup.for_times({topic_partition(tp): time for tp, time in times.items()})
+
+    # ---- what needs a group ----
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None) -> None:
+        """Needs a group id: raises InvalidGroupIdError."""
+        self._needs_group("commit()")
+
+    def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None, callback: Any = None) -> None:
+        """Needs a group id: raises InvalidGroupIdError."""
+        self._needs_group("commit_async()")
+
+    def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Needs a group id: raises InvalidGroupIdError."""
+        self._needs_group("committed()")
+
+    def group_metadata(self) -> Any:
+        """Needs a group id: raises InvalidGroupIdError."""
+        self._needs_group("group_metadata()")
+
+    def enforce_rebalance(self) -> None:
+        """Needs a group id: raises InvalidGroupIdError."""
+        self._needs_group("enforce_rebalance()")
+
+    def _needs_group(self, call: str) -> NoReturn:
+        raise InvalidGroupIdError(f"{call} needs a group id, and this consumer has none", expected="group_id=…", found="None")
+
+    # ---- life ----
+
+    def wakeup(self) -> None:
+        """Makes the present, or else the next, waiting call raise WakeupError, once. For any thread, and for signal handlers."""
+        self._reading.wakeup()
+
+    def metrics(self) -> dict[str, Any]:
+        """Counters and gauges under Kafka's names; `partitions` has lag and lead of each partition."""
+        with self._using():
+            return self._reading.metrics()
+
+    def close(self, timeout: float | None = 30.0) -> None:
+        """Forgets everything; any other call raises ClosedError afterwards. Closing twice does nothing."""
+        if self._closed:
+            return
+        with self._alone:
+            self._closed = True
+            self._unsubscribe()
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a consumer cannot be pickled: make one in the worker, embedlog.open(path).consumer(…)")
+
+    def _using(self) -> OneThread:
+        """The guard to be in; checks that consumer and log are open, and that this is not a forked child."""
+        if self._closed:
+            raise ClosedError("this consumer is closed")
+        self._log._check_open()
+        return self._alone

@@ -1,0 +1,104 @@
+"""What a consumer has of its partitions beyond the position: records fetched ahead, or the next columns.
+
+G1  fetching never moves a position over a record: it fills a cursor's cache, or returns columns with the position behind them
+G2  what cannot be handed out (a damaged batch, a record that the deserializer refuses) stops the reader at its offset, after
+    everything before it was handed out; the next fetch meets it again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from embedlog._native._rows import Record
+from embedlog.batch import records_of
+from embedlog.chunks import Chunk, read_chunk
+from embedlog.errors import SerializationError
+from embedlog.positions import Cursor
+
+Deserializer = Callable[[bytes], Any]
+
+
+class Fetcher:
+    """Fills cursors with records, and counts what it fetched.
+
+    **Threads:** one at a time, the consumer's.
+    """
+
+    def __init__(
+        self,
+        *,
+        isolation: str,
+        max_bytes: int,
+        key_deserializer: Deserializer | None = None,
+        value_deserializer: Deserializer | None = None,
+    ) -> None:
+        self.isolation = isolation
+        self.fetch_count = 0
+        self.record_count = 0
+        self.size_bytes = 0
+        self._max_bytes = max_bytes
+        self._key_deserializer = key_deserializer
+        self._value_deserializer = value_deserializer
+        self._deserializes = key_deserializer is not None or value_deserializer is not None
+
+    def fill(self, cursor: Cursor) -> bool:
+        """Fetches until the cursor has a record to hand out: False if the partition has no more.
+
+        REQUIRES: the cursor has a position and nothing fetched ahead. Raises what `read_chunk` does, and SerializationError
+        if the very first record cannot be made.
+        """
+        while not cursor.has_records:
+            chunk = self._next(cursor)
+            if chunk is None:
+                return False
+            records = records_of(cursor.tp.topic, cursor.tp.partition, chunk.decoded) if chunk.decoded.count else []
+            if self._deserializes:
+                made = self._deserialized(records)
+                cursor.fill(made, chunk.next_offset if len(made) == len(records) else records[len(made)].offset)
+            else:
+                cursor.fill(records, chunk.next_offset)
+        return True
+
+    def columns(self, cursor: Cursor) -> Chunk | None:
+        """The next chunk with records in it, as columns; None if the partition has no more.
+
+        The position moves over what holds no record; the caller moves it over the chunk.
+        """
+        cursor.drop_ahead()
+        while True:
+            chunk = self._next(cursor)
+            if chunk is None or chunk.decoded.count:
+                return chunk
+            cursor.fill([], chunk.next_offset)
+
+    def _next(self, cursor: Cursor) -> Chunk | None:
+        cursor.seen_end = cursor.partition.bounds().high_watermark  # before the fetch: what comes later wakes the wait
+        chunk = read_chunk(cursor.partition, cursor.position, max_bytes=self._max_bytes, isolation=self.isolation)
+        if chunk is not None:
+            self.fetch_count += 1
+            self.record_count += chunk.decoded.count
+            self.size_bytes += chunk.size_bytes
+        return chunk
+
+    def _deserialized(self, records: list[Record]) -> list[Record]:
+        """The records with keys and values made by the deserializers, up to the first that cannot be (G2)."""
+        made: list[Record] = []
+        for r in records:
+            try:
+                key = _apply(self._key_deserializer, r.key)
+                value = _apply(self._value_deserializer, r.value)
+            except Exception as cause:
+                if made:
+                    return made
+                place = f"{r.topic}-{r.partition} at offset {r.offset}"
+                raise SerializationError(f"{place}: the deserializer raised {cause!r}; seek past it to go on") from cause
+            made.append(
+                Record(r.topic, r.partition, r.offset, r.timestamp_ms, r.timestamp_type, key, value, r.headers, r.leader_epoch)
+            )
+        return made
+
+
+def _apply(deserializer: Deserializer | None, data: bytes | None) -> Any:
+    """A null stays None: there are no bytes to make anything of."""
+    return data if deserializer is None or data is None else deserializer(data)

@@ -1,0 +1,213 @@
+"""Where a reader stands in each of its partitions, and where it starts when it stands nowhere.
+
+P1  a position is the offset of the next record to hand out; it moves only when a record is handed out, or by a seek
+P2  what was fetched ahead is a cache of the bytes behind the position: dropping it loses nothing
+P3  an error that belongs to an offset (a damaged batch, a poison record) is met when all records before it were handed out,
+    and met again until somebody seeks
+P4  partitions take turns: one is drained, then goes to the back of the row
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from embedlog.errors import ConfigError, NoOffsetForPartitionError, StateError
+from embedlog.isolation import end_offset
+from embedlog.values import TopicPartition
+
+if TYPE_CHECKING:
+    from embedlog._native._rows import Record
+
+_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.ASCII)
+_UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000)
+
+
+def duration_ms(text: str) -> int:
+    """Milliseconds of an ISO 8601 duration of days, hours, minutes and seconds, such as "P3D" or "PT1H30M".
+
+    Raises ConfigError for anything else, a bare "P" and a negative duration among it.
+    """
+    found = _DURATION.fullmatch(text)
+    parts = found.groups() if found and not text.endswith("T") else (None,) * 4
+    if not any(part is not None for part in parts):
+        raise ConfigError("auto.offset.reset: not a duration", expected="by_duration:PnDTnHnMnS", found=repr(text))
+    return sum(round(float(part) * unit) for part, unit in zip(parts, _UNITS_MS, strict=True) if part is not None)
+
+
+class Reset:
+    """What `auto.offset.reset` says, and where it leads.
+
+    Example:
+        >>> Reset("by_duration:PT1H").kind
+        'by_duration'
+    """
+
+    def __init__(self, text: str) -> None:
+        self.kind, _, duration = text.partition(":")
+        self._duration_ms = duration_ms(duration) if self.kind == "by_duration" else 0
+
+    def offset(self, partition: Any, isolation: str, now_ms: Callable[[], int]) -> int:
+        """The position this policy gives in `partition`. Raises NoOffsetForPartitionError when it is `none`."""
+        bounds = partition.bounds()
+        if self.kind == "earliest":
+            return int(bounds.log_start)
+        if self.kind == "by_duration":
+            found = partition.offset_for_time(now_ms() - self._duration_ms)
+            if found is not None:
+                return min(int(found.offset), end_offset(bounds, isolation))
+        if self.kind == "none":
+            raise NoOffsetForPartitionError(f"no position in {partition.topic}-{partition.number}, and auto.offset.reset is none")
+        return end_offset(bounds, isolation)
+
+
+EARLIEST = Reset("earliest")
+LATEST = Reset("latest")
+
+
+class Cursor:
+    """One assigned partition: the position, what was fetched behind it, and the flags a caller can set.
+
+    **Threads:** one at a time; the consumer sees to it.
+    """
+
+    __slots__ = ("_ahead", "_behind", "_next", "_out", "partition", "paused", "reset", "seen_end", "tp")
+
+    def __init__(self, tp: TopicPartition, partition: Any, reset: Reset | None) -> None:
+        self.tp = tp
+        self.partition = partition
+        self.paused = False
+        self.reset = reset  # where to start, or None for the consumer's own policy; looked at only without a position
+        self.seen_end = -1  # end of the partition when it was last looked at: what a wait compares with
+        self._next = -1  # position behind all that is fetched; -1: none yet
+        self._ahead: list[Record] = []  # fetched, in order, not handed out from `_behind` on
+        self._behind = 0
+        self._out: Any = None  # list iterator that a caller is reading the rest of `_ahead` from
+
+    # ---- position ----
+
+    @property
+    def position(self) -> int:
+        """Offset of the next record to hand out, or -1 before it is known."""
+        self._settle()
+        return self._ahead[self._behind].offset if self._behind < len(self._ahead) else self._next
+
+    def seek(self, offset: int) -> None:
+        """Stands at `offset`; what was fetched is dropped."""
+        self._drop()
+        self._next = offset
+
+    def seek_later(self, reset: Reset | None) -> None:
+        """Forgets the position; the next look at it finds one by `reset`."""
+        self.seek(-1)
+        self.reset = reset
+
+    # ---- records fetched ahead ----
+
+    @property
+    def has_records(self) -> bool:
+        self._settle()
+        return self._behind < len(self._ahead)
+
+    @property
+    def ahead_count(self) -> int:
+        """Records fetched and not handed out yet."""
+        self._settle()
+        return len(self._ahead) - self._behind
+
+    def fill(self, records: list[Record], next_offset: int) -> None:
+        """Takes what a fetch brought; `next_offset` is the position once all of it was handed out."""
+        self._ahead, self._behind, self._next, self._out = records, 0, next_offset, None
+
+    def take(self, count: int) -> list[Record]:
+        """Hands out at most `count` records; the position moves."""
+        self._settle()
+        begin, end = self._behind, min(self._behind + count, len(self._ahead))
+        taken = self._ahead if begin == 0 and end == len(self._ahead) else self._ahead[begin:end]
+        self._behind = end
+        if end == len(self._ahead):
+            self._ahead, self._behind = [], 0
+        return taken
+
+    def lend(self) -> Iterator[Record]:
+        """An iterator over what is left. The position follows it without a call per record: it is read off the iterator."""
+        self._settle()
+        self._out = iter(self._ahead)
+        self._out.__setstate__(self._behind)
+        return self._out  # type: ignore[no-any-return]
+
+    def _settle(self) -> None:
+        """Learns how far a lent iterator was read."""
+        if self._out is not None:
+            self._behind = len(self._ahead) - self._out.__length_hint__()
+
+    def recall(self) -> None:
+        """Ends a lent iterator; what was not read from it is handed out by the next call instead."""
+        if self._out is not None:
+            self._settle()
+            self._out.__setstate__(len(self._ahead))
+            for _ in self._out:  # exhausted at once; only then does a list iterator let go of its list
+                pass
+            self._out = None
+
+    def _drop(self) -> None:
+        self.recall()
+        self._ahead, self._behind = [], 0
+
+    def drop_ahead(self) -> None:
+        """Forgets what was fetched ahead and stays at the same position."""
+        position = self.position
+        self._drop()
+        self._next = position
+
+
+class Rotation:
+    """The assigned partitions, in the order in which they come to their turn."""
+
+    def __init__(self) -> None:
+        self._cursors: dict[TopicPartition, Cursor] = {}
+        self._row: deque[Cursor] = deque()
+
+    def __len__(self) -> int:
+        return len(self._cursors)
+
+    def __iter__(self) -> Iterator[Cursor]:
+        return iter(self._cursors.values())
+
+    def __contains__(self, tp: object) -> bool:
+        return tp in self._cursors
+
+    def get(self, tp: TopicPartition) -> Cursor:
+        """The cursor of an assigned partition. Raises StateError if it is not assigned."""
+        try:
+            return self._cursors[tp]
+        except KeyError:
+            raise StateError(f"{tp[0]}-{tp[1]} is not assigned to this consumer") from None
+
+    def pick(self, tps: Sequence[TopicPartition]) -> list[Cursor]:
+        """The cursors of `tps`, or all of them if there are none given."""
+        return [self.get(tp) for tp in tps] if tps else list(self)
+
+    def replace(self, cursors: Iterable[Cursor]) -> None:
+        """Takes another assignment; cursors that stay keep their place in the row."""
+        wanted = {cursor.tp: cursor for cursor in cursors}
+        for gone in [cursor for tp, cursor in self._cursors.items() if wanted.get(tp) is not cursor]:
+            gone.drop_ahead()
+        kept = [cursor for cursor in self._row if wanted.get(cursor.tp) is cursor]
+        known = set(map(id, kept))
+        self._row = deque(kept + [cursor for cursor in wanted.values() if id(cursor) not in known])
+        self._cursors = wanted
+
+    def turns(self) -> Iterator[Cursor]:
+        """Each cursor that may be read, once, from the front of the row. The consumer ends a turn with `drained`."""
+        return iter([cursor for cursor in self._row if not cursor.paused])
+
+    def drained(self, cursor: Cursor) -> None:
+        """The turn of `cursor` is over: it goes to the back."""
+        if self._row[0] is cursor:
+            self._row.rotate(-1)
+        else:
+            self._row.remove(cursor)
+            self._row.append(cursor)

@@ -1,0 +1,195 @@
+"""A scan: a bounded piece of a topic, to be read as Arrow data or as records, as often as one likes.
+
+C1  the bounds are pinned when the scan is made: what is appended later is not in it, however often it is read
+C2  each reading begins at the start and is lazy: nothing is read before it is asked for, and memory stays flat
+C3  bounds are filters: what lies outside the log is not there; what retention takes away after the scan was made is an error
+C4  only `schema`, iteration and `to_arrow` need pyarrow; any Arrow consumer takes the scan itself, through the C stream interface
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, NoReturn
+
+from embedlog._native import _rows
+from embedlog._native._rows import Record
+from embedlog.arrow_layout import ALL_COLUMNS, Layout, checked_columns, schema
+from embedlog.batch import records_of
+from embedlog.chunks import Source
+from embedlog.columns import OFFSET_MAX, OFFSET_MIN, Decoded, Window
+from embedlog.errors import (
+    ConfigError,
+    InvalidTimestampError,
+    MissingExtraError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from embedlog.isolation import READ_COMMITTED, READ_UNCOMMITTED, end_offset
+from embedlog.readahead import read_ahead
+from embedlog.values import milliseconds
+
+Time = int | datetime
+OffsetBound = int | Mapping[int, int] | None
+
+CHUNK_BYTES = 2 << 20  # several pieces fit into a shared cache; smaller ones pay more for the way through Python
+
+
+class Scan:
+    """Records of some partitions of a topic between bounds; made by `log.scan`.
+
+    **Threads:** a Scan may be read by many threads; each reading (an iterator, a stream) belongs to one at a time.
+
+    Example:
+        >>> scan = log.scan("events", start_time=t0, columns=["offset", "value"])       # doctest: +SKIP
+        >>> polars.from_arrow(scan)                                                     # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        log: Any,
+        topic: str,
+        *,
+        partitions: int | Iterable[int] | None = None,
+        start_offset: OffsetBound = None,
+        end_offset: OffsetBound = None,
+        start_time: Time | None = None,
+        end_time: Time | None = None,
+        columns: Iterable[str] | None = None,
+        isolation_level: str = READ_UNCOMMITTED,
+    ) -> None:
+        if isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
+            expected = f"{READ_UNCOMMITTED} or {READ_COMMITTED}"
+            raise ConfigError("isolation_level", expected=expected, found=repr(isolation_level))
+        self.topic = topic
+        self.columns = checked_columns(columns)
+        self.isolation_level = isolation_level
+        self._log = log
+        self._start_ms = OFFSET_MIN if start_time is None else _time("start_time", start_time)
+        self._end_ms = OFFSET_MAX if end_time is None else _time("end_time", end_time)
+        numbers = _numbers(partitions, topic, log._partition_count(topic))
+        starts, ends = _offsets("start_offset", start_offset), _offsets("end_offset", end_offset)
+        self._bounds = {number: self._pinned(number, starts(number), ends(number)) for number in numbers}
+
+    def _pinned(self, number: int, start: int | None, end: int | None) -> tuple[int, int]:
+        """First offset and the one behind the last, as far as they are in the log now (C1, C3)."""
+        partition = self._log._partition(self.topic, number)
+        bounds = partition.bounds()
+        first = bounds.log_start if start is None else max(start, bounds.log_start)
+        last = end_offset(bounds, self.isolation_level)
+        last = last if end is None else min(end, last)
+        if self._start_ms > 0 and first < last:
+            found = partition.offset_for_time(self._start_ms)
+            first = last if found is None else max(first, found.offset)
+        return int(first), int(max(first, last))
+
+    @property
+    def bounds(self) -> dict[int, tuple[int, int]]:
+        """What is read of each partition: first offset, and the one behind the last."""
+        return dict(self._bounds)
+
+    def __repr__(self) -> str:
+        return f"Scan({self.topic!r}, bounds={self._bounds}, columns={list(self.columns)})"
+
+    # ---- objects ----
+
+    def records(self) -> Iterator[Record]:
+        """The records as objects with all their fields, partition after partition; needs no pyarrow."""
+        for number, decoded in self._decoded(ALL_COLUMNS):
+            yield from records_of(self.topic, number, decoded)
+
+    # ---- pyarrow ----
+
+    @property
+    def schema(self) -> Any:
+        """The pyarrow schema. Raises MissingExtraError without pyarrow."""
+        return _pyarrow().schema(self)
+
+    def __iter__(self) -> Iterator[Any]:
+        """pyarrow RecordBatches. Raises MissingExtraError without pyarrow."""
+        batch_of = _pyarrow().RecordBatch._import_from_c_capsule
+        for rows in self._rows():
+            yield batch_of(_rows.arrow_schema(schema(self.columns)), _rows.arrow_array(rows))
+
+    def to_arrow(self) -> Any:
+        """Everything as one pyarrow Table. Raises MissingExtraError without pyarrow."""
+        return _pyarrow().Table.from_batches(list(self), schema=self.schema)
+
+    # ---- any consumer of Arrow data ----
+
+    def __arrow_c_schema__(self) -> object:
+        return _rows.arrow_schema(schema(self.columns))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """A new reading as an Arrow C stream. A requested schema is not followed: the consumer may cast."""
+        rows = self._rows()
+        return _rows.arrow_array_stream(schema(self.columns), lambda: next(rows, None))
+
+    # ---- reading ----
+
+    def _rows(self) -> Iterator[Any]:
+        """Descriptions of record batches."""
+        layouts = {number: Layout(self.topic, number, self.columns) for number in self._bounds}
+        for number, decoded in self._decoded(self.columns):
+            yield layouts[number].rows(decoded)
+
+    def _decoded(self, columns: tuple[str, ...]) -> Iterator[tuple[int, Decoded]]:
+        """Decoded chunks that hold records, with the number of their partition."""
+        source = Source(
+            {number: self._log._partition(self.topic, number) for number in self._bounds},
+            {number: Window(*span, self._start_ms, self._end_ms) for number, span in self._bounds.items()},
+            isolation=self.isolation_level, columns=columns, max_bytes=CHUNK_BYTES,
+        )  # fmt: skip
+        pieces = read_ahead(source.fetch, source.decode)
+        while True:
+            self._log._check_open()  # before the wait: in a forked child nobody would end it
+            piece = next(pieces, None)
+            if piece is None:
+                return
+            if piece[1].count:
+                yield piece
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a scan cannot be pickled: make it in the worker, embedlog.open(path).scan(…)")
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError as missing:
+        raise MissingExtraError("Arrow tables need pyarrow; records() and __arrow_c_stream__ do not", extra="arrow") from missing
+    return pyarrow
+
+
+def _time(name: str, time: Time) -> int:
+    time_ms = milliseconds(time)
+    if time_ms < 0:
+        raise InvalidTimestampError(f"{name}: a time is not before 1970", found=time_ms)
+    return time_ms
+
+
+def _numbers(partitions: int | Iterable[int] | None, topic: str, count: int) -> list[int]:
+    """The partitions to read. Raises UnknownTopicOrPartitionError."""
+    if partitions is None:
+        return list(range(count))
+    numbers = [partitions] if isinstance(partitions, int) else list(dict.fromkeys(partitions))
+    for number in numbers:
+        _check_int("partitions", number)
+        if not 0 <= number < count:
+            raise UnknownTopicOrPartitionError(f"{topic} has no such partition", expected=f"0 to {count - 1}", found=number)
+    return numbers
+
+
+def _offsets(name: str, given: OffsetBound) -> Any:
+    """A function from a partition's number to its bound, or None."""
+    if given is not None:
+        for offset in given.values() if isinstance(given, Mapping) else [given]:
+            _check_int(name, offset)
+            if offset < 0:
+                raise OffsetOutOfRangeError(f"{name}: an offset is not negative", found=offset)
+    return given.get if isinstance(given, Mapping) else lambda number: given
+
+
+def _check_int(name: str, number: object) -> None:
+    if type(number) is not int:
+        raise TypeError(f"{name}: an int, not {type(number).__name__}")

@@ -1,0 +1,84 @@
+"""What a consumer reads: partitions that it named, or all partitions of some topics.
+
+S1  one kind at a time: to change from one to the other, unsubscribe first
+S2  topics are looked at again before each wait; a partition that was added later is read from its start, whatever
+    `auto.offset.reset` says: all its records came after the subscription
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from embedlog.errors import InvalidTopicError, StateError
+from embedlog.values import TopicPartition
+
+
+def topic_partition(given: object) -> TopicPartition:
+    """A TopicPartition out of one, or of a plain pair. Raises TypeError for anything else."""
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str) and type(given[1]) is int:
+        return TopicPartition(*given)
+    raise TypeError(f"expected a TopicPartition(topic, partition), not {given!r}")
+
+
+def topic_partitions(given: Iterable[object]) -> list[TopicPartition]:
+    """The same for many, without repetition."""
+    if isinstance(given, (str, TopicPartition)):
+        raise TypeError(f"expected an iterable of TopicPartition, not {given!r}")
+    return list(dict.fromkeys(topic_partition(tp) for tp in given))
+
+
+class Subscription:
+    """The kind and the names; which partitions that means at the moment is asked of the log."""
+
+    def __init__(self, log: Any, *, exclude_internal: bool) -> None:
+        self._log = log
+        self._exclude_internal = exclude_internal
+        self._pattern: re.Pattern[str] | None = None
+        self.topics: frozenset[str] = frozenset()
+        self.kind: str = ""  # "", "assigned", "topics", "pattern"
+
+    def clear(self) -> None:
+        self.kind, self.topics, self._pattern = "", frozenset(), None
+
+    def assign(self) -> None:
+        self._turn_to("assigned")
+
+    def subscribe(self, topics: Iterable[str] | None, pattern: str | re.Pattern[str] | None) -> None:
+        """Takes topics by name or by a pattern that the whole name matches; replaces what was there."""
+        if (topics is None) == (pattern is None):
+            raise TypeError("subscribe() takes either topics or a pattern")
+        if pattern is not None:
+            self._turn_to("pattern")
+            self._pattern = re.compile(pattern)
+            return
+        names = _names(topics)
+        self._turn_to("topics")
+        self.topics = names
+
+    def partition_counts(self) -> Mapping[str, int]:
+        """The topics to be read now, with their partition counts. Raises UnknownTopicOrPartitionError."""
+        if self._pattern is not None:
+            names = self._log.topics(include_internal=not self._exclude_internal)
+            self.topics = frozenset(name for name in names if self._pattern.fullmatch(name))
+        return {name: self._log._partition_count(name) for name in sorted(self.topics)}
+
+    def _turn_to(self, kind: str) -> None:
+        by_topic = {"topics", "pattern"}
+        if self.kind and self.kind != kind and not {self.kind, kind} <= by_topic:
+            raise StateError("topics, patterns and assigned partitions exclude one another: unsubscribe() first")
+        self.clear()
+        self.kind = kind
+
+
+def _names(topics: Iterable[str] | None) -> frozenset[str]:
+    if topics is None or isinstance(topics, str):
+        raise TypeError(f"topics: a list of names, not {topics!r}")
+    names = frozenset(topics)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"topics: names are str, not {type(name).__name__}")
+        if not name.strip():
+            raise InvalidTopicError("the name of a topic is not blank", found=repr(name))
+    return names

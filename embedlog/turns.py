@@ -1,0 +1,42 @@
+"""One thread at a time: the guard of objects that are not meant for two.
+
+O1  a second thread is refused at once, it never waits: waiting would hide a mistake in the application
+O2  the thread that is in may come in again (a listener that calls back)
+O3  an interrupt at any point leaves the guard usable for the thread that was interrupted
+"""
+
+from __future__ import annotations
+
+from threading import get_ident
+from types import TracebackType
+
+from embedlog.errors import ConcurrentUseError
+
+
+class OneThread:
+    """A context manager that only one thread is in.
+
+    Example:
+        >>> guard = OneThread("this consumer")
+        >>> with guard, guard:
+        ...     pass
+    """
+
+    __slots__ = ("_depth", "_owner", "_what")
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._owner: dict[str, int] = {}  # setdefault decides and takes in one step, also without the GIL
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        me = get_ident()
+        owner = self._owner.setdefault("thread", me)
+        if owner != me:
+            raise ConcurrentUseError(f"{self._what} is in use by thread {owner}; use one per thread, or wakeup() to stop it")
+        self._depth += 1
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self._owner.clear()
