@@ -29,7 +29,9 @@ LAYERS: dict[str, str] = {
     "named partitions": "topic topic_files",
     "state machines over internal topics": "group replica transactions",
     "one open directory": "directory housekeeper log",
-    "the public verbs": "admin backup batch consumer fetcher producer scan serializers",
+    "the public verbs": (
+        "admin backup batch chunks consumer fetcher lookup producer readahead reading scan serializers subscription turns"
+    ),
     "the front door": "__init__",
     "guests": "__main__ cli demo testing",
 }
