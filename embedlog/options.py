@@ -194,7 +194,7 @@ def _unknown(cls: type[Options], key: str) -> ConfigError:
         if re.fullmatch(pattern, name):
             return ConfigError(f"{key} is not an option here: {reason}")
     for mine, each in options_of(cls).items():
-        if each.twin == name:
+        if name and each.twin == name:
             return ConfigError(f"{key} is an option of a topic; the default of all topics is {dotted(mine)}")
     near = difflib.get_close_matches(underscored(key), options_of(cls), n=1, cutoff=0.6)
     hint = f"; did you mean {dotted(near[0]) if '.' in key else near[0]}?" if near else ""
@@ -218,8 +218,12 @@ def _checked(known: Option, key: str, value: object) -> Any:
     except (TypeError, ValueError):
         accepted = False
     if not accepted:
-        raise ConfigError(key, expected=known.allowed(), found=repr(value))
+        raise ConfigError(key, expected=known.allowed(), found=_short(repr(value)))
     return result
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 100 else text[:99] + "…"
 
 
 def _within(known: Option, number: float) -> bool:
