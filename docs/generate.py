@@ -9,14 +9,16 @@ In a page, whatever stands between `<!-- generated: NAME -->` and `<!-- end -->`
 from __future__ import annotations
 
 import re
+import struct
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from embedlog import options
+from embedlog import manifest, options, page
 from embedlog.config import ConsumerConfig, LogConfig, ProducerConfig, TopicConfig
 
 DOCS = Path(__file__).resolve().parent
+SYSTEM_HEADER = DOCS.parent / "embedlog" / "_native" / "api_system.h"
 SECTION = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NUMBERS = {2**63 - 1: "2^63 − 1 (never)", 2**31 - 1: "2^31 − 1"}
 
@@ -93,6 +95,69 @@ def refused() -> str:
     return table(("names", "why not"), ((", ".join(f"`{name}`" for name in names), reason) for reason, names in reasons.items()))
 
 
+# ---- byte maps -------------------------------------------------------------------------------------------------------
+
+CODES = {"b": "i8", "h": "i16", "H": "u16", "i": "i32", "I": "u32", "q": "i64", "Q": "u64"}
+
+
+def byte_map(layout: struct.Struct, fields: str) -> str:
+    """Position, type and name of each field of a struct; `fields` names them in order, separated by commas."""
+    codes = re.findall(r"(\d*)([a-zA-Z])", layout.format.lstrip(">"))
+    rows, position, names = [], 0, [name.strip() for name in fields.split(",")]
+    for count, code in codes:
+        size = struct.calcsize(f">{count}{code}")
+        if code == "x":
+            rows.append((str(position), f"{size} bytes", "zeros"))
+        else:
+            rows.append((str(position), f"{size} bytes" if code == "s" else CODES[code], names.pop(0)))
+        position += size
+    if names or position != layout.size:
+        raise ValueError(f"{layout.format} does not have the fields {fields}")
+    return table(("position", "type", "field"), rows)
+
+
+def manifest_head() -> str:
+    return byte_map(manifest._HEAD, "`ELOGMNFT`, version, topic id")
+
+
+def manifest_entry() -> str:
+    fields = (
+        "kind: 1 sealed; 2 the active segment as an orderly close left it,"
+        "flags: 1 no gaps between offsets; 2 the digest was made while appending,"
+        "base offset, size of the `.log` in bytes, next offset, largest timestamp, the offset that has it, digest (below),"
+        "entries of the offset index, entries of the time index, entries of the transaction index, created (ms), leader epoch"
+    )
+    return byte_map(manifest._ENTRY, fields)
+
+
+def durable_slot() -> str:
+    fields = "`ELOGDUR1`, sequence, topic id, durable offset, base offset of its segment, CRC-32C of all before"
+    return byte_map(page._SLOT, fields)
+
+
+def commented_fields(name: str) -> list[tuple[str, str, str]]:
+    """Type, name and comment of the fields of a struct in the system header."""
+    text = SYSTEM_HEADER.read_text()
+    body = re.search(rf"typedef struct \{{([^}}]*)\}} {name};", text)
+    if body is None:
+        raise ValueError(f"no struct {name} in {SYSTEM_HEADER.name}")
+    fields = re.findall(r"(u?)int(\d+)_t (\w+);[ ]*(?:/\* (.*?) \*/)?", body[1])
+    return [("ui"[not sign] + bits, f"`{field}`", comment) for sign, bits, field, comment in fields]
+
+
+def published_tuple() -> str:
+    return table(("type", "field", ""), commented_fields("el_tuple"))
+
+
+def layers() -> str:
+    """The table that the tests hold the imports against."""
+    text = (DOCS.parent / "tests" / "test_layers.py").read_text()
+    body = text.partition("LAYERS: dict[str, str] = {\n")[2].partition("\n}\n")[0]
+    found = re.findall(r'"([^"]+)": "([^"]+)"', body)
+    rows = ((str(floor), rooms, ", ".join(f"`{name}`" for name in names.split())) for floor, (rooms, names) in enumerate(found))
+    return table(("floor", "rooms", "modules"), rows)
+
+
 def filled(text: str) -> str:
     """A page with its generated sections made anew."""
     return SECTION.sub(lambda found: f"{found[1]}{globals()[found[2]]()}{found[3]}", text)
@@ -100,12 +165,12 @@ def filled(text: str) -> str:
 
 def main() -> int:
     stale = []
-    for page in sorted(DOCS.glob("*.md")):
-        text = page.read_text()
+    for path in sorted(DOCS.glob("*.md")):
+        text = path.read_text()
         if (new := filled(text)) != text:
-            stale.append(page.name)
+            stale.append(path.name)
             if "--check" not in sys.argv:
-                page.write_text(new)
+                path.write_text(new)
     print("\n".join(f"{'stale' if '--check' in sys.argv else 'written'}: {name}" for name in stale) or "all pages are current")
     return 1 if stale and "--check" in sys.argv else 0
 
