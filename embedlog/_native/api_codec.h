@@ -123,7 +123,8 @@ typedef struct {
     const int64_t *timestamps;   /* one a row, or NULL: `timestamp` for all */
     const int64_t *selection;    /* row numbers to encode in this order, or NULL: all rows */
     int64_t timestamp;
-    int64_t count;               /* rows to encode: length of the selection, or rows of the columns */
+    int64_t rows;                /* rows of every column that is there */
+    int64_t count;               /* rows to encode: length of the selection, or `rows` */
     int64_t next;                /* in and out: first row (place in the selection) not yet encoded */
     int64_t need;                /* out: with EL_ESPACE, bytes that the next record's batch takes */
     int64_t batch_bytes;         /* a batch is at most this large, unless one record alone is larger */
@@ -132,11 +133,14 @@ typedef struct {
 } el_encoder;
 
 /* Encodes rows from encoder->next on as consecutive batches into out. base offsets count the rows from this call's first, epoch is 0,
- * producer fields are -1, the CRC is set. A batch is begun only if batch_bytes are left in out (or all that is left fits).
+ * producer fields are -1, the CRC is set. A further batch is begun only if batch_bytes are left in out.
  * Fills one el_batch each, at most batch_capacity. Returns the size written and sets *batch_count; EL_ESPACE (encoder->need) if not
  * even one batch fits; EL_EINVALID if a column's offsets do not rise within its data, a selected row does not exist or a record is
- * larger than 2^31 - 1 bytes. */
+ * larger than 2^31 - 1 bytes; encoder->next is that row's place. */
 int64_t el_encode(el_encoder *encoder, uint8_t *out, int64_t capacity, el_batch *batches, int64_t batch_capacity, int64_t *batch_count);
+
+/* Writes the header of a batch whose records already lie behind it, CRC included. REQUIRES: batch->size bytes at `at`. */
+int el_header_seal(uint8_t *at, const el_batch *batch);
 
 /* Sets size, codec bits and CRC of a batch whose records section was replaced (compressed): batch holds 61 header bytes and then
  * body_size bytes. */
@@ -232,9 +236,9 @@ typedef struct {
     int64_t value_size;
 } el_headers;
 
-/* Second pass, over one body, for records that have headers: fills what el_decode counted. Same window, same errors. */
-int el_decode_headers(const el_batch *batch, const uint8_t *body, int64_t body_size, const el_window *window, el_headers *out,
-                      el_problem *problem);
+/* Second pass, over one body that el_decode took, with the same window: fills the headers that it counted. EL_ESPACE, or EL_ECORRUPT if
+ * the bytes changed meanwhile. */
+int el_decode_headers(const el_batch *batch, const uint8_t *body, int64_t body_size, const el_window *window, el_headers *out);
 
 /* ---- Index search -------------------------------------------------------------------------------------------- */
 

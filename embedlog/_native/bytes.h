@@ -6,18 +6,31 @@
 
 #define VARINT_SIZE_MAX 5
 #define VARLONG_SIZE_MAX 10
+#define COPY_SHORT 512
+
+#define INLINE static inline __attribute__((always_inline))
 
 static inline uint64_t zigzag(int64_t x) { return ((uint64_t)x << 1) ^ (uint64_t)(x >> 63); }
 static inline int64_t unzigzag(uint64_t x) { return (int64_t)((x >> 1) ^ (0 - (x & 1))); }
 
-/* Bytes that the base-128 form of an unsigned number takes. */
+/* Bytes that the base-128 form of an unsigned number takes: one for every 7 bits. (9 b + 64) / 64 is that for b = 0 .. 63. */
 static inline int uvarint_size(uint64_t x) {
-    return (63 - __builtin_clzll(x | 1)) / 7 + 1;
+    return ((63 - __builtin_clzll(x | 1)) * 9 + 73) >> 6;
 }
 
 static inline int varint_size(int64_t x) { return uvarint_size(zigzag(x)); }
 
-static inline uint8_t *put_uvarint(uint8_t *to, uint64_t x) {
+INLINE uint8_t *put_uvarint(uint8_t *to, uint64_t x) {
+    /* By branches, which are foreseen: the place of the next field then waits for no arithmetic. */
+    if (EL_LIKELY(x < 1u << 7)) {
+        to[0] = (uint8_t)x;
+        return to + 1;
+    }
+    if (EL_LIKELY(x < 1u << 14)) {
+        to[0] = (uint8_t)(x | 0x80);
+        to[1] = (uint8_t)(x >> 7);
+        return to + 2;
+    }
     while (x >= 0x80) {
         *to++ = (uint8_t)(x | 0x80);
         x >>= 7;
@@ -26,7 +39,7 @@ static inline uint8_t *put_uvarint(uint8_t *to, uint64_t x) {
     return to;
 }
 
-static inline uint8_t *put_varint(uint8_t *to, int64_t x) { return put_uvarint(to, zigzag(x)); }
+INLINE uint8_t *put_varint(uint8_t *to, int64_t x) { return put_uvarint(to, zigzag(x)); }
 
 /* Reads one number of at most `bytes_max` bytes before end; NULL if it is cut off or longer. */
 static inline const uint8_t *get_uvarint(const uint8_t *at, const uint8_t *end, int bytes_max, uint64_t *out) {
@@ -42,13 +55,8 @@ static inline const uint8_t *get_uvarint(const uint8_t *at, const uint8_t *end, 
     return NULL;
 }
 
-/* A 32-bit zigzag number; most are one byte long. */
 static inline const uint8_t *get_varint(const uint8_t *at, const uint8_t *end, int32_t *out) {
     uint64_t x;
-    if (EL_LIKELY(at < end && *at < 0x80)) {
-        *out = (int32_t)unzigzag(*at);
-        return at + 1;
-    }
     at = get_uvarint(at, end, VARINT_SIZE_MAX, &x);
     if (at) *out = (int32_t)unzigzag((uint32_t)x);
     return at;
@@ -56,13 +64,40 @@ static inline const uint8_t *get_varint(const uint8_t *at, const uint8_t *end, i
 
 static inline const uint8_t *get_varlong(const uint8_t *at, const uint8_t *end, int64_t *out) {
     uint64_t x;
-    if (EL_LIKELY(at < end && *at < 0x80)) {
-        *out = unzigzag(*at);
-        return at + 1;
-    }
     at = get_uvarint(at, end, VARLONG_SIZE_MAX, &x);
     if (at) *out = unzigzag(x);
     return at;
+}
+
+/* Reads a number of one to three bytes into `out` and moves `at` behind it; a longer one goes to `otherwise`. The three bytes may be read
+ * whatever they hold. Not yet unzigzagged. A macro: the branches, which are foreseen, stay apart, and nothing is tested twice. */
+#define GET_SHORT(at, out, otherwise)                                  \
+    do {                                                               \
+        (out) = (at)[0];                                               \
+        if (EL_LIKELY((out) < 0x80)) {                                 \
+            (at) += 1;                                                 \
+        } else if (EL_LIKELY((at)[1] < 0x80)) {                        \
+            (out) = ((out) & 0x7f) | (uint32_t)(at)[1] << 7;           \
+            (at) += 2;                                                 \
+        } else if ((at)[2] < 0x80) {                                   \
+            (out) = ((out) & 0x7f) | ((at)[1] & 0x7fu) << 7 | (uint32_t)(at)[2] << 14; \
+            (at) += 3;                                                 \
+        } else {                                                       \
+            goto otherwise;                                            \
+        }                                                              \
+    } while (0)
+
+/* ---- Copies -------------------------------------------------------------------------------------------------- */
+
+/* Most values are short, and a call of memcpy costs as much as the copy: 64 bytes a step, running over by up to 63 where both sides have
+ * as much room. `to` may lie in front of `from`, at least 64 bytes away, in one buffer: bytes are read before they are overwritten. */
+INLINE void copy_bytes(uint8_t *to, const uint8_t *to_end, const uint8_t *from, const uint8_t *from_end, int64_t size) {
+    int64_t rounded = (size + 63) & ~(int64_t)63;
+    if (EL_LIKELY(size <= COPY_SHORT && rounded <= from_end - from && rounded <= to_end - to)) {
+        for (const uint8_t *end = from + rounded; from < end; from += 64, to += 64) memcpy(to, from, 64);
+    } else {
+        memmove(to, from, (size_t)size);
+    }
 }
 
 /* ---- Columns ------------------------------------------------------------------------------------------------- */

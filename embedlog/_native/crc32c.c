@@ -68,10 +68,12 @@ static uint32_t crc_software(uint32_t crc, const uint8_t *data, size_t size) {
 static el_crc_function chosen = crc_software;
 static const char *chosen_name = "software";
 
+/* The first usable one of that name; NULL: of any name. */
 static int select_hardware(const char *name) {
-    for (const el_crc_backend *backend = el_crc32c_hardware(); backend->name; backend++) {
-        if (name && strcmp(name, backend->name) != 0) continue;
-        if (!backend->usable()) continue;
+    const el_crc_backend *fastest_first[] = {el_crc32c_folding(), el_crc32c_instruction()};
+    for (size_t i = 0; i < sizeof fastest_first / sizeof *fastest_first; i++) {
+        const el_crc_backend *backend = fastest_first[i];
+        if (!backend || (name && strcmp(name, backend->name) != 0) || !backend->usable()) continue;
         backend->prepare();
         chosen = backend->run;
         chosen_name = backend->name;

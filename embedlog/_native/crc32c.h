@@ -13,8 +13,9 @@ typedef struct {
     el_crc_function run;
 } el_crc_backend;
 
-/* Implementations of this machine's kind, the fastest first; the last has no name. */
-const el_crc_backend *el_crc32c_hardware(void);
+/* By the processor's CRC instruction, and by folding with wide carry-less multiplication; NULL on machines of another kind. */
+const el_crc_backend *el_crc32c_instruction(void);
+const el_crc_backend *el_crc32c_folding(void);
 
 /* x^bits modulo the polynomial, bits reflected. */
 uint32_t el_crc32c_power(uint64_t bits);

@@ -74,15 +74,12 @@ CRC_TARGET static uint32_t crc_instruction(uint32_t crc, const uint8_t *data, si
     return ~crc;
 }
 
-static const el_crc_backend backends[] = {
-    {CRC_NAME, crc_usable, crc_prepare, crc_instruction},
-    {NULL, NULL, NULL, NULL},
-};
+static const el_crc_backend backend = {CRC_NAME, crc_usable, crc_prepare, crc_instruction};
+
+const el_crc_backend *el_crc32c_instruction(void) { return &backend; }
 
 #else
 
-static const el_crc_backend backends[] = {{NULL, NULL, NULL, NULL}};
+const el_crc_backend *el_crc32c_instruction(void) { return NULL; }
 
 #endif
-
-const el_crc_backend *el_crc32c_hardware(void) { return backends; }

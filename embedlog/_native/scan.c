@@ -3,35 +3,7 @@
  * S1  nothing is read beyond the given size, and no field is believed before it is checked
  * S2  a batch that the buffer cuts off is not damage: the caller hears how many bytes it takes
  * S3  the chain moves on only over a batch that passed every check */
-#include "native.h"
-
-#define SIZE_AT 8
-#define EPOCH_AT 12
-#define MAGIC_AT 16
-#define CRC_AT 17
-#define CRC_FROM 21
-#define SIZE_BEHIND 12 /* the size field counts the bytes behind itself */
-#define MAGIC 2
-#define CODEC_MASK 7
-
-_Static_assert(sizeof(el_batch) == 72, "record.BATCH has the same 72 bytes");
-_Static_assert(EL_HEADER_SIZE == 61 && EL_DIGEST_SIZE == CRC_FROM, "the digest covers what the CRC does not");
-
-static void load_header(const uint8_t *at, el_batch *batch) {
-    batch->base_offset = (int64_t)load_be64(at);
-    batch->leader_epoch = (int32_t)load_be32(at + EPOCH_AT);
-    batch->magic = (int8_t)at[MAGIC_AT];
-    batch->crc = load_be32(at + CRC_AT);
-    batch->attributes = (int16_t)load_be16(at + 21);
-    batch->last_offset_delta = (int32_t)load_be32(at + 23);
-    batch->base_timestamp = (int64_t)load_be64(at + 27);
-    batch->max_timestamp = (int64_t)load_be64(at + 35);
-    batch->producer_id = (int64_t)load_be64(at + 43);
-    batch->producer_epoch = (int16_t)load_be16(at + 51);
-    batch->base_sequence = (int32_t)load_be32(at + 53);
-    batch->records = (int32_t)load_be32(at + 57);
-    memset(batch->pad, 0, sizeof batch->pad);
-}
+#include "batch.h"
 
 static int complain(el_problem *problem, int what, int64_t expected, int64_t found) {
     problem->what = what;
