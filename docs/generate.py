@@ -8,6 +8,7 @@ In a page, whatever stands between `<!-- generated: NAME -->` and `<!-- end -->`
 
 from __future__ import annotations
 
+import ast
 import re
 import struct
 import sys
@@ -151,10 +152,12 @@ def published_tuple() -> str:
 
 def layers() -> str:
     """The table that the tests hold the imports against."""
-    text = (DOCS.parent / "tests" / "test_layers.py").read_text()
-    body = text.partition("LAYERS: dict[str, str] = {\n")[2].partition("\n}\n")[0]
-    found = re.findall(r'"([^"]+)": "([^"]+)"', body)
-    rows = ((str(floor), rooms, ", ".join(f"`{name}`" for name in names.split())) for floor, (rooms, names) in enumerate(found))
+    tree = ast.parse((DOCS.parent / "tests" / "test_layers.py").read_text())
+    held = next(node.value for node in tree.body if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "LAYERS")
+    found = ast.literal_eval(held) if held is not None else {}
+    rows = (
+        (str(floor), rooms, ", ".join(f"`{name}`" for name in names.split())) for floor, (rooms, names) in enumerate(found.items())
+    )
     return table(("floor", "rooms", "modules"), rows)
 
 
