@@ -36,6 +36,7 @@ typedef struct {
     int64_t modified_ns;
     int64_t links;
     int64_t mode;
+    int64_t changed_ns;              /* a rename counts */
 } el_file_facts;
 
 int32_t el_open(const char *path, int32_t flags, int32_t mode);          /* the descriptor; O_CLOEXEC is added */
@@ -104,8 +105,10 @@ typedef struct {
     uint32_t index_entries;
     uint32_t time_entries;
     uint32_t transaction_entries;
-    uint32_t reserved;
+    uint32_t flags;                  /* el_tuple_flags of the active segment */
 } el_tuple;
+
+enum el_tuple_flags { EL_GAPLESS = 1, EL_DIGESTED = 2 };
 
 typedef struct {                     /* what identifies a page */
     uint8_t incarnation[16];
@@ -123,13 +126,15 @@ enum el_page_flags { EL_FLAG_DELETED = 1, EL_FLAG_REPLACED = 2 };
 enum el_word {
     EL_WORD_FLAGS = 0, EL_WORD_OWNER = 1, EL_WORD_OWNER_SINCE = 2, EL_WORD_ROLL_INTENT = 3, EL_WORD_SYNC_OWNER = 4,
     EL_WORD_SYNC_FROM = 5, EL_WORD_SYNC_TO = 6, EL_WORD_DURABLE = 7, EL_WORD_POISON = 8, EL_WORD_UNSYNCED_SINCE = 9,
-    EL_WORD_BOOT = 10, EL_WORD_SPARE = 11, EL_WORDS = 12
+    EL_WORD_BOOT = 10, EL_WORD_UNSYNCED_COUNT = 11, EL_WORDS = 12
 };
 
 /* Write a whole page: identity, tuple, words cleared but for durable. REQUIRES the append lock. */
 int32_t el_page_init(uint8_t *page, const el_identity *identity, const el_tuple *tuple, int64_t durable);
 /* An el_page_state for the page as `expected` wants it. */
 int32_t el_page_check(const uint8_t *page, const el_identity *expected);
+/* 1 while the mapping shows a page at all. */
+int32_t el_page_alive(const uint8_t *page);
 int32_t el_page_identity(const uint8_t *page, el_identity *out);
 /* Copy the published tuple: 0, or EL_ECORRUPT if neither slot can be read. */
 int32_t el_page_read(const uint8_t *page, el_tuple *out);

@@ -24,6 +24,7 @@ ffi: Any = _core.ffi
 lib: Any = _core.lib
 
 PAGE_BYTES: Final[int] = lib.EL_PAGE_BYTES
+PAGE_VERSION: Final[int] = lib.EL_PAGE_VERSION
 SLICE_NS: Final = 50_000_000
 
 CALLS: Final = ("open", "close", "pread", "pwrite", "fsync", "fdatasync", "ftruncate", "rename", "unlink", "link", "mkdir", "rmdir",
@@ -98,10 +99,11 @@ class Facts(NamedTuple):
     modified_ns: int
     links: int
     mode: int
+    changed_ns: int = 0
 
 
 def _facts(code: int, room: Any) -> Facts | int:
-    return code if code < 0 else Facts(room.size, room.device, room.inode, room.modified_ns, room.links, room.mode)
+    return code if code < 0 else Facts(room.size, room.device, room.inode, room.modified_ns, room.links, room.mode, room.changed_ns)
 
 
 def facts(fd: int) -> Facts | int:
@@ -235,11 +237,11 @@ VALID, FOREIGN, LOST, NEWER, DAMAGED = range(5)
 FLAG_DELETED: Final[int] = lib.EL_FLAG_DELETED
 FLAG_REPLACED: Final[int] = lib.EL_FLAG_REPLACED
 (WORD_FLAGS, WORD_OWNER, WORD_OWNER_SINCE, WORD_ROLL_INTENT, WORD_SYNC_OWNER, WORD_SYNC_FROM, WORD_SYNC_TO, WORD_DURABLE, WORD_POISON,
- WORD_UNSYNCED_SINCE, WORD_BOOT, WORD_SPARE) = range(12)
+ WORD_UNSYNCED_SINCE, WORD_BOOT, WORD_UNSYNCED_COUNT) = range(12)
 
 TUPLE_FIELDS: Final = ("segment_base", "segment_size", "log_start", "log_end", "high_watermark", "first_unstable", "purged_to", "max_timestamp",
                        "max_timestamp_offset", "last_time_entry", "first_timestamp", "created_ms", "roll_jitter_ms", "bytes_since_entry", "digest",
-                       "epoch", "generation", "index_entries", "time_entries", "transaction_entries")
+                       "epoch", "generation", "index_entries", "time_entries", "transaction_entries", "flags")
 
 
 class Published(NamedTuple):
@@ -265,10 +267,11 @@ class Published(NamedTuple):
     index_entries: int = 0
     time_entries: int = 0
     transaction_entries: int = 0
+    flags: int = 0
 
 
 def _tuple(published: Published) -> Any:
-    return ffi.new("el_tuple *", (*published, 0))
+    return ffi.new("el_tuple *", tuple(published))
 
 
 def identity(incarnation: bytes, topic_id: bytes, partition: int, device: int, inode: int) -> Any:
@@ -301,6 +304,10 @@ class Page:
         """VALID, FOREIGN, LOST, NEWER or DAMAGED."""
         return int(lib.el_page_check(self.raw, expected))
 
+    def alive(self) -> bool:
+        """Whether the mapping still shows a page: zeros or rubbish mean that the file was cut or overwritten."""
+        return bool(lib.el_page_alive(self.raw))
+
     def incarnation(self) -> bytes:
         room = ffi.new("el_identity *")
         lib.el_page_identity(self.raw, room)
@@ -324,7 +331,7 @@ class Page:
         if lib.el_page_read(self.raw, room) < 0:
             return None
         return Published(*ffi.unpack(ffi.cast("int64_t *", room), 14), room.digest, room.epoch, room.generation, room.index_entries,
-                         room.time_entries, room.transaction_entries)
+                         room.time_entries, room.transaction_entries, room.flags)
 
     def publish(self, published: Published, directory: Page | None) -> None:
         lib.el_page_publish(self.raw, _tuple(published), directory.raw if directory else ffi.NULL)

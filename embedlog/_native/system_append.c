@@ -234,11 +234,16 @@ static void start_run(const el_tuple *tuple, el_run *run) {
     run->time_from = tuple->time_entries;
 }
 
-static void mark_unsynced(el_page *page, const el_tuple *before, el_appended *out) {
+/* The first record that is not durable starts the clock of flush.ms, and tells the housekeeper that there is something to do. */
+static void mark_unsynced(const el_writer *writer, const el_tuple *before, el_appended *out) {
+    el_page *page = page_of(writer);
     int64_t now = el_boot_ns();
     out->durable = atomic_load(&page->words[EL_WORD_DURABLE]);
-    if (out->durable >= before->log_end)
+    if (out->durable >= before->log_end) {
         atomic_store(&page->words[EL_WORD_UNSYNCED_SINCE], now);
+        if (writer->directory)
+            atomic_fetch_add(&((el_page *)(uintptr_t)writer->directory)->words[EL_WORD_UNSYNCED_COUNT], 1);
+    }
     out->unsynced_ms = (now - atomic_load(&page->words[EL_WORD_UNSYNCED_SINCE])) / 1000000;
 }
 
@@ -262,7 +267,7 @@ int32_t el_append_held(el_writer *writer, const uint8_t *data, int64_t size, el_
     if (taken == 0)
         return EL_MUST_ROLL;
     run.tuple.high_watermark = run.tuple.log_end;
-    mark_unsynced(page, &before, out);
+    mark_unsynced(writer, &before, out);
     el_page_publish(writer->page, &run.tuple, writer->directory);
     out->base_offset = before.log_end;
     out->next_offset = run.tuple.log_end;

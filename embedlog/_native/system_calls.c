@@ -218,6 +218,7 @@ static void fill(const struct stat *from, el_file_facts *out) {
     out->modified_ns = (int64_t)from->st_mtim.tv_sec * 1000000000 + from->st_mtim.tv_nsec;
     out->links = (int64_t)from->st_nlink;
     out->mode = (int64_t)from->st_mode;
+    out->changed_ns = (int64_t)from->st_ctim.tv_sec * 1000000000 + from->st_ctim.tv_nsec;
 }
 
 int32_t el_facts(int32_t fd, el_file_facts *out) {

@@ -61,6 +61,8 @@ int32_t el_page_check(const uint8_t *raw, const el_identity *expected) {
     return same_identity(&page->identity, expected) ? EL_PAGE_VALID : EL_PAGE_FOREIGN;
 }
 
+int32_t el_page_alive(const uint8_t *raw) { return as_page(raw)->magic == EL_PAGE_MAGIC; }
+
 int32_t el_page_identity(const uint8_t *raw, el_identity *out) {
     const el_page *page = as_page(raw);
     *out = page->identity;

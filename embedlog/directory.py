@@ -1,0 +1,258 @@
+"""Who is in a log directory: the door, `.lock`, incarnations, the clean mark (`docs/protocol.md`, opening and closing).
+
+B1  a door serialises openers and closers, for the whole of what they do
+B2  a broker holds `.lock` exclusively, each of us holds it shared; who gets it exclusively is the first one in
+B3  after locking, and once more behind foreign use, the name must still lead to what was locked: a broker unlinks it late
+B4  the first one in takes the clean mark away, durably, before anything is written; the last one out writes it after the syncs
+B5  our mark is remembered by inode and time: another mark, or ours gone, means that somebody else was here
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from embedlog import files, layout
+from embedlog._native import system
+from embedlog.errors import (
+    DirectoryInUseError,
+    ForeignDirectoryError,
+    StorageError,
+    UnsupportedFilesystemError,
+    UnsupportedFormatError,
+)
+from embedlog.identity import ensure_meta, read_clean_mark, remove_clean_mark, write_clean_mark
+
+SETTLING_S: Final = 0.05  # a broker unlinks `.lock` some time after it has unlocked it
+
+# f_type of statfs for file systems whose locks and shared mappings hold between processes of one host.
+LOCAL_FILESYSTEMS: Final = {
+    0xEF53: "ext4", 0x58465342: "xfs", 0x9123683E: "btrfs", 0x01021994: "tmpfs", 0x794C7630: "overlayfs", 0x2FC12FC1: "zfs", 0xF2F52010: "f2fs",
+    0xCA451A4E: "bcachefs", 0x858458F6: "ramfs",
+}
+REMOTE_FILESYSTEMS: Final = {0x6969: "NFS", 0xFF534D42: "SMB", 0xFE534D42: "SMB", 0x517B: "SMB", 0x65735546: "FUSE", 0x00C36400: "Ceph", 0x0BD00BD0: "Lustre",
+                             0x47504653: "GPFS", 0x01021997: "9p"}
+
+# Words of the directory's control page.
+MARK_INODE, MARK_NS, WAS_CLEAN, WAS_FOREIGN = 0, 1, 2, 3
+
+
+class Directory:
+    """One process's presence in a log directory. Threads: `enter` and `leave` once each; the rest may be read from any."""
+
+    def __init__(self, path: Path, *, read_only: bool, mode: int, lock_timeout_ms: int, shared: str) -> None:
+        self.path, self.read_only, self._mode = path, read_only, mode
+        self._timeout_ms, self._shared = lock_timeout_ms, shared
+        self._door: files.LockFile | None = None
+        self._lock_fd = -1
+        self.page: system.Page | None = None
+        self.incarnation = os.urandom(16)
+        self.clean = False
+        self.foreign = False
+
+    def _deadline(self) -> int:
+        return system.boot_ns() + self._timeout_ms * 1_000_000
+
+    # ---- coming in -------------------------------------------------------------------------------
+
+    def enter(self, prepare: Callable[[bool], None]) -> None:
+        """Come in; `prepare(first)` runs inside the door, with `.lock` held exclusively if first.
+
+        Raises DirectoryInUseError, UnsupportedFilesystemError, ForeignDirectoryError, LockTimeoutError.
+        """
+        check_filesystem(self.path, self._shared)
+        if self.read_only:
+            self._enter_read_only()
+            prepare(False)
+            return
+        self._door = files.LockFile(self.path / layout.DOOR, self._mode)
+        try:
+            with self._door.hold(self._deadline()):
+                first = self._take_lock()
+                if first:
+                    self._begin_incarnation()
+                else:
+                    self._join_incarnation()
+                prepare(first)
+                if first:
+                    system.lock_try(self._lock_fd, False)
+        except BaseException:
+            self._let_go()
+            raise
+
+    def _enter_read_only(self) -> None:
+        self.refresh()
+        mark = read_clean_mark(self.path)
+        self.clean, self.foreign = mark is not None, True
+
+    def refresh(self) -> bool:
+        """Look whether somebody of ours is writing here: True if so, with their incarnation. Refuses a broker. Read-only use."""
+        state = self._probe()
+        if state == 2:
+            raise DirectoryInUseError("the directory is held exclusively: a Kafka broker is running on it", path=self.path / layout.BROKER_LOCK)
+        if state == 0:
+            return False
+        path = self.path / layout.CONTROL
+        if self.page is None and files.exists(path):
+            with files.opened(path, files.READ) as fd:
+                self.page = system.Page(fd, False)
+        if self.page is None:
+            return False
+        self.incarnation = self.page.incarnation()
+        return True
+
+    def _probe(self) -> int:
+        """State of `.lock`; an exclusive holder is looked at until it had time to be an opener or closer of ours."""
+        try:
+            fd = files.open_file(self.path / layout.BROKER_LOCK, files.READ)
+        except StorageError as problem:
+            if problem.errno in (errno.ENOENT, errno.EACCES):
+                return 0
+            raise
+        try:
+            deadline = system.boot_ns() + min(self._timeout_ms, 2000) * 1_000_000
+            while (state := system.lock_probe(fd)) == 2 and system.boot_ns() < deadline:
+                time.sleep(0.005)
+            return max(state, 0)
+        finally:
+            files.close(fd)
+
+    def _take_lock(self) -> bool:
+        """Hold `.lock`: True if exclusively, that is as the first one in."""
+        path = self.path / layout.BROKER_LOCK
+        deadline = self._deadline()
+        while True:
+            fd = files.open_file(path, files.CREATE, self._mode)
+            first = system.lock_try(fd, True) == 0
+            if not first and system.lock_try(fd, False) < 0:
+                files.close(fd)
+                raise DirectoryInUseError("the directory is held exclusively: a Kafka broker is running on it", path=path)
+            self._lock_fd = fd
+            self._look_at_mark()
+            if self._still_ours(fd, path, settle=first and self.foreign):
+                return first
+            files.close(fd)
+            self._lock_fd = -1
+            if system.boot_ns() > deadline:
+                raise DirectoryInUseError("somebody keeps replacing the lock file", path=path)
+
+    def _still_ours(self, fd: int, path: Path, settle: bool) -> bool:
+        if system.mutated("no_stat_again"):
+            return True
+        if settle and not system.mutated("no_settle"):
+            time.sleep(SETTLING_S)
+        held, named = files.facts(fd, path), files.facts_of(path)
+        return named is not None and (named.device, named.inode) == (held.device, held.inode)
+
+    def still_in(self) -> bool:
+        """Whether `.lock` is still the file that we hold: if not, a broker may have come in, and writing must stop."""
+        if self.read_only:
+            return True
+        return self._lock_fd >= 0 and self._still_ours(self._lock_fd, self.path / layout.BROKER_LOCK, settle=False)
+
+    # ---- incarnations ----------------------------------------------------------------------------
+
+    def _look_at_mark(self) -> None:
+        """Was the directory left in order, and by us?"""
+        mark = files.facts_of(self.path / layout.CLEAN_MARK)
+        page = self._map()
+        remembered = (page.word(MARK_INODE), page.word(MARK_NS)) if page else None
+        self.clean = mark is not None
+        if remembered is None:
+            self.foreign = mark is not None or any(name.endswith("-checkpoint") for name in files.listing(self.path))
+        elif mark is not None:
+            self.foreign = remembered != (mark.inode, mark.modified_ns)
+        else:
+            self.foreign = remembered[0] != 0  # ours was there and is gone: a broker takes it away when it starts
+
+    def _map(self) -> system.Page | None:
+        path = self.path / layout.CONTROL
+        found = files.facts_of(path)
+        if self.page is None and found is not None and found.size >= system.PAGE_BYTES:
+            with files.opened(path, files.WRITE) as fd:
+                self.page = system.Page(fd, True)
+        return self.page
+
+    def _begin_incarnation(self) -> None:
+        path = self.path / layout.CONTROL
+        page = self._map()
+        if page is not None and page.version() > system.PAGE_VERSION:
+            raise UnsupportedFormatError("the control page was written by a newer embedlog", path=path, expected=system.PAGE_VERSION, found=page.version())
+        if not system.mutated("keep_mark"):
+            remove_clean_mark(self.path)
+        ensure_meta(self.path, self._mode)
+        if page is None:
+            with files.opened(path, files.CREATE, self._mode) as fd:
+                files.allocate(fd, system.PAGE_BYTES, path)
+            page = self._map()
+        found = files.facts_of(path)
+        if page is None or found is None:
+            raise StorageError("the control page vanished while it was being made", path=path)
+        page.write_directory(system.identity(self.incarnation, bytes(16), -1, found.device, found.inode))
+        for word, value in ((MARK_INODE, 0), (MARK_NS, 0), (WAS_CLEAN, int(self.clean)), (WAS_FOREIGN, int(self.foreign))):
+            page.set(word, value)
+
+    def _join_incarnation(self) -> None:
+        page = self._map()
+        if page is None or page.version() < 0:
+            raise ForeignDirectoryError("others hold this directory, but their control page is gone", path=self.path / layout.CONTROL)
+        if page.version() != system.PAGE_VERSION:
+            raise UnsupportedFormatError("the directory is in use by another version of embedlog", path=self.path / layout.CONTROL,
+                                         expected=system.PAGE_VERSION, found=page.version())
+        self.incarnation = page.incarnation()
+        self.clean, self.foreign = bool(page.word(WAS_CLEAN)), bool(page.word(WAS_FOREIGN))
+
+    # ---- going out -------------------------------------------------------------------------------
+
+    def leave(self, close_all: Callable[[], None]) -> None:
+        """Go; the last one out runs `close_all` and then writes the clean mark, not if that fails."""
+        if self._door is None:
+            self._let_go()
+            return
+        try:
+            with self._door.hold(self._deadline()):
+                last = system.lock_try(self._lock_fd, True) == 0 and self.still_in()
+                if last:
+                    close_all()
+                    self._write_mark()
+        finally:
+            self._let_go()
+
+    def _write_mark(self) -> None:
+        write_clean_mark(self.path, mode=self._mode)
+        mark = files.facts_of(self.path / layout.CLEAN_MARK)
+        if self.page is not None and mark is not None:
+            self.page.set(MARK_INODE, mark.inode)
+            self.page.set(MARK_NS, mark.modified_ns)
+
+    def _let_go(self) -> None:
+        files.close(self._lock_fd)
+        self._lock_fd = -1
+        if self._door is not None:
+            self._door.close()
+            self._door = None
+        if self.page is not None:
+            self.page.close()
+            self.page = None
+
+    def abandon(self) -> None:
+        """In a forked child: give up what was inherited, touching nothing that the parent still uses."""
+        fd, self._lock_fd = self._lock_fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def check_filesystem(path: Path, shared: str) -> None:
+    """Refuse a file system whose locks and mappings cannot be trusted, unless `shared="locks"` accepts that."""
+    kind = system.filesystem(os.fspath(path))
+    if kind < 0:
+        raise StorageError("cannot look at the file system", errno=system.errno_of(kind), path=path)
+    if kind in LOCAL_FILESYSTEMS or shared == "locks":
+        return
+    name = REMOTE_FILESYSTEMS.get(kind, f"type 0x{kind:x}")
+    raise UnsupportedFilesystemError(f'file system {name} is not known to keep locks and mapped pages between processes; shared="locks" asks for it anyway',
+                                     path=path, expected="one of " + ", ".join(sorted(LOCAL_FILESYSTEMS.values())), found=name)

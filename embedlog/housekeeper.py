@@ -1,0 +1,161 @@
+"""Housekeeping without a daemon: a thread of whichever open process holds the housekeeper's lock.
+
+J1  one at a time in a directory, by a lock; nobody after close
+J2  what others wait for they can do themselves: appenders sync, `log.housekeep()` does a round by hand
+J3  a failure in one partition is logged and the others go on; the thread ends only with its log
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from embedlog import closing, files, layout, retention, topic_files
+from embedlog._native import system
+from embedlog.errors import EmbedlogError
+
+if TYPE_CHECKING:
+    from embedlog.log import Log
+    from embedlog.partition import Partition
+
+logger = logging.getLogger("embedlog")
+
+# Words of the directory's control page: when, on the boot clock, the next one is due.
+NEXT_ROUND_NS, NEXT_POINTS_NS = 4, 5
+
+
+class Housekeeper:
+    """The thread and what it does. Threads: `start`, `stop` from the log's owner; `round` from anyone."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._lock = files.LockFile(log.path / layout.HOUSEKEEPER, log.config.file_mode)
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._seen_unsynced = -1
+        self._unsynced: set[tuple[str, int]] = set()
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name=f"embedlog housekeeper {self._log.path.name}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and wait for it. Idempotent."""
+        self._stop.set()
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        self._lock.close()
+
+    def abandon(self) -> None:
+        """In a forked child there is no thread to wait for."""
+        self._stop.set()
+        self._thread = None
+
+    # ---- the thread ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._log.config.log_flush_scheduler_interval_ms / 1000):
+            try:
+                self._tick()
+            except EmbedlogError as problem:
+                logger.warning("housekeeping of %s: %s", self._log.path, problem)
+            except Exception:  # a thread's edge: a defect here must not end the flushing
+                logger.exception("housekeeping of %s", self._log.path)
+
+    def _tick(self) -> None:
+        """What is due now, unless another process is at it: the lock is held for the work only, so that nobody waits for an idle one."""
+        if not self._lock.mutex.acquire(blocking=False):
+            return
+        try:
+            if self._lock.try_lock():
+                try:
+                    self._due()
+                finally:
+                    self._lock.unlock()
+        finally:
+            self._lock.mutex.release()
+
+    def _due(self) -> None:
+        config = self._log.config
+        self.flush_due()
+        if self._turn(NEXT_ROUND_NS, config.log_initial_task_delay_ms, config.log_retention_check_interval_ms):
+            self._round()
+        if self._turn(NEXT_POINTS_NS, config.log_flush_offset_checkpoint_interval_ms, config.log_flush_offset_checkpoint_interval_ms):
+            self._points()
+
+    def _turn(self, word: int, first_ms: int, interval_ms: int) -> bool:
+        """Whether something that is done once per interval, by whichever process, is due; the directory's page remembers."""
+        page, now_ns = self._log._home.directory_page, system.boot_ns()
+        if page is None:
+            return False
+        due_ns = page.word(word)
+        if due_ns == 0 or due_ns > now_ns + max(first_ms, interval_ms) * 1_000_000:  # new here, or from another boot
+            page.set(word, now_ns + first_ms * 1_000_000)
+            return False
+        if now_ns < due_ns:
+            return False
+        page.set(word, now_ns + max(interval_ms, 1) * 1_000_000)
+        return True
+
+    def flush_due(self) -> None:
+        """Sync the partitions whose oldest unsynced record is older than their `flush.ms`."""
+        page = self._log._home.directory_page
+        count = page.word(system.WORD_UNSYNCED_COUNT) if page is not None else 0
+        if count == self._seen_unsynced and not self._unsynced:
+            return
+        if count != self._seen_unsynced:
+            self._unsynced = {(partition.topic, partition.number) for partition in self._log._all_partitions(loaded_only=True)}
+            self._seen_unsynced = count
+        for topic, number in list(self._unsynced):
+            with _logged(f"flush of {topic}-{number}"):
+                partition = self._log._partition(topic, number)
+                if partition.durable_offset >= partition.bounds().log_end:
+                    self._unsynced.discard((topic, number))
+                elif self._is_due(partition):
+                    partition.sync()
+
+    def _is_due(self, partition: Partition) -> bool:
+        age_ns = system.boot_ns() - partition.page.word(system.WORD_UNSYNCED_SINCE)
+        slack_ms = self._log.config.log_flush_scheduler_interval_ms
+        return age_ns >= max(0, partition.config.flush_ms - 2 * slack_ms) * 1_000_000
+
+    # ---- a round ---------------------------------------------------------------------------------
+
+    def by_hand(self, deadline_ns: int) -> None:
+        """One whole round now, in the caller's thread. Raises LockTimeoutError if another housekeeper is at work for too long."""
+        with self._lock.hold(deadline_ns):
+            self._round(by_hand=True)
+            self._points()
+
+    def _round(self, by_hand: bool = False) -> None:
+        for partition in self._log._all_partitions(loaded_only=False):
+            with _logged(f"{partition.topic}-{partition.number}"):
+                if retention.wants(partition) or partition.bounds().log_start > 0:
+                    retention.retain(partition)
+                retention.unlink_deleted(partition)
+                if by_hand and partition.durable_offset < partition.bounds().log_end and self._is_due(partition):
+                    partition.sync()
+        delay_ms = self._log.config.log_segment_delete_delay_ms
+        topic_files.purge_retired(self._log.path, system.wall_ms() * 1_000_000, delay_ms)
+
+    def _points(self) -> None:
+        with self._log._directory_lock():
+            closing.write_checkpoints([each for each in self._log._all_partitions(loaded_only=True) if each.page_file is not None], closing=False)
+
+
+class _logged:
+    """Reports an error of one partition and lets the others go on."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: object) -> bool:
+        if isinstance(problem, EmbedlogError):
+            logger.warning("housekeeping, %s: %s", self._what, problem)
+            return True
+        return False

@@ -1,0 +1,132 @@
+"""Offset and time index of a segment (format.md 2.2, 2.3, 2.5).
+
+X1  losing an index loses time, never data: `Builder` makes it again from the batches
+X2  an entry names the last offset and the first byte of one batch; whoever uses one looks whether the batch there agrees
+X3  the number of valid entries comes from the page or from the file's size, never from what the entries hold
+X4  entries are written at number x size, never appended: a failed append leaves nothing that the next one does not overwrite
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from embedlog import files, layout
+from embedlog._native import codec
+from embedlog.errors import CorruptRecordError, StorageError
+from embedlog.record import Batches
+
+OFFSET_ENTRY: Final = struct.Struct(">ii")  # relative offset, position
+TIME_ENTRY: Final = struct.Struct(">qi")  # timestamp, relative offset
+
+
+class Place(NamedTuple):
+    """Where a lookup says to begin: entry number (-1: the segment's start), the batch's last offset there, its first byte."""
+
+    number: int
+    last_offset: int
+    position: int
+
+
+def count(path: Path, entry_bytes: int) -> int:
+    """Entries in an index file by its size, 0 if it is not there."""
+    found = files.facts_of(path)
+    return found.size // entry_bytes if found is not None else 0
+
+
+def offset_floor(fd: int, entries: int, base: int, offset: int) -> Place:
+    """The last entry at or below `offset`, or the segment's start: also where the index is shorter than it should be."""
+    target = min(offset - base, 2**31 - 1)
+    if entries == 0 or target < 0:
+        return Place(-1, base - 1, 0)
+    number, raw = codec.index_floor_file(fd, entries, target)
+    if not _found(number):
+        return Place(-1, base - 1, 0)
+    relative, position = OFFSET_ENTRY.unpack(raw)
+    return Place(number, base + relative, position)
+
+
+def time_floor(fd: int, entries: int, base: int, timestamp_ms: int) -> int:
+    """The offset at which a search for a time may begin: nothing before it is as new as `timestamp_ms`."""
+    if entries == 0:
+        return base
+    number, raw = codec.time_floor_file(fd, entries, timestamp_ms)
+    return int(base + TIME_ENTRY.unpack(raw)[1]) if _found(number) else base
+
+
+def _found(number: int) -> bool:
+    if number <= -1000:
+        raise StorageError("cannot read an index", errno=-number - 1000)
+    return number >= 0
+
+
+def last_entry(path: Path, layout_: struct.Struct) -> tuple[int, int] | None:
+    """The last entry of an index file, None if it is empty or absent. Raises CorruptRecordError for a broken size."""
+    found = files.facts_of(path)
+    if found is None or found.size < layout_.size:
+        return None
+    if found.size % layout_.size:
+        raise CorruptRecordError("index of a broken size", path=path, expected=f"a multiple of {layout_.size}", found=found.size)
+    with files.opened(path) as fd:
+        first, second = layout_.unpack(files.pread(fd, layout_.size, found.size - layout_.size, path))
+    return first, second
+
+
+class Builder:
+    """Makes both indexes from batch headers, by the rule that an append follows too (format.md 2.5)."""
+
+    def __init__(self, base: int, interval_bytes: int) -> None:
+        self.base = base
+        self.interval_bytes = interval_bytes
+        self.offsets = bytearray()
+        self.times = bytearray()
+        self.bytes_since_entry = 0
+        self.max_timestamp = -1
+        self.max_timestamp_offset = base
+        self.last_time_entry = -1
+
+    @property
+    def offset_entries(self) -> int:
+        return len(self.offsets) // OFFSET_ENTRY.size
+
+    @property
+    def time_entries(self) -> int:
+        return len(self.times) // TIME_ENTRY.size
+
+    def add(self, batches: Batches) -> None:
+        """Take batches that follow on those before; their positions are bytes of the segment."""
+        rows = zip(batches["base_offset"].tolist(), batches["last_offset_delta"].tolist(), batches["position"].tolist(), batches["size"].tolist(),
+                   batches["max_timestamp"].tolist(), strict=True)
+        for first, delta, position, size, timestamp in rows:
+            last = first + delta
+            if timestamp > self.max_timestamp:
+                self.max_timestamp, self.max_timestamp_offset = timestamp, last
+            if self.bytes_since_entry > self.interval_bytes:
+                self.offsets += OFFSET_ENTRY.pack(last - self.base, position)
+                self.add_time_entry()
+                self.bytes_since_entry = 0
+            self.bytes_since_entry += size
+
+    def add_time_entry(self) -> None:
+        """The largest timestamp so far, unless the index has it: at each offset entry, and when the segment is closed."""
+        if self.max_timestamp > self.last_time_entry:
+            self.times += TIME_ENTRY.pack(self.max_timestamp, self.max_timestamp_offset - self.base)
+            self.last_time_entry = self.max_timestamp
+
+    def write(self, directory: Path, mode: int = 0o666) -> None:
+        """Put both files in place of whatever is there. REQUIRES the append lock."""
+        for suffix, raw in ((layout.INDEX, self.offsets), (layout.TIME_INDEX, self.times)):
+            path = layout.segment_path(directory, self.base, suffix)
+            with files.opened(path, files.CREATE, mode) as fd:
+                files.write_all(fd, raw, 0, path)
+                files.truncate(fd, len(raw), path)
+
+    def write_tail(self, directory: Path, offset_entries: int, time_entries: int, mode: int = 0o666) -> None:
+        """Put what was built behind the first entries of files that are there, and cut what follows. REQUIRES the append lock."""
+        tails = ((layout.INDEX, self.offsets, offset_entries * OFFSET_ENTRY.size), (layout.TIME_INDEX, self.times, time_entries * TIME_ENTRY.size))
+        for suffix, raw, position in tails:
+            path = layout.segment_path(directory, self.base, suffix)
+            with files.opened(path, files.CREATE, mode) as fd:
+                files.write_all(fd, raw, position, path)
+                files.truncate(fd, position + len(raw), path)

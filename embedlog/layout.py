@@ -1,0 +1,66 @@
+"""Names of files in a partition directory: Kafka's and ours (format.md 2.1; `docs/layout.md`).
+
+N1  a segment's base offset is twenty digits, its files differ in their suffix only
+N2  our own names neither start with a digit nor end in a suffix of Kafka's, so that a broker ignores them
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+LOG: Final = ".log"
+INDEX: Final = ".index"
+TIME_INDEX: Final = ".timeindex"
+TRANSACTION_INDEX: Final = ".txnindex"
+SNAPSHOT: Final = ".snapshot"
+DELETED: Final = ".deleted"
+CLEANED: Final = ".cleaned"
+SWAP: Final = ".swap"
+SEGMENT_SUFFIXES: Final = (LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX)
+
+LOCK: Final = "embedlog.lock"
+PAGE: Final = "embedlog.page"
+SYNC_LOCK: Final = "embedlog.sync"
+DURABLE: Final = "embedlog.durable"
+MANIFEST: Final = "embedlog.manifest"
+DIRTY: Final = "embedlog.dirty"
+POISON: Final = "embedlog.poison-"
+CUT: Final = "embedlog.cut-"
+
+EPOCHS: Final = "leader-epoch-checkpoint"
+PARTITION_METADATA: Final = "partition.metadata"
+
+# in the log directory
+DOOR: Final = "embedlog.door"
+DIRECTORY_LOCK: Final = "embedlog.directory"
+HOUSEKEEPER: Final = "embedlog.housekeeper"
+CONTROL: Final = "embedlog.control"
+BROKER_LOCK: Final = ".lock"
+CLEAN_MARK: Final = ".kafka_cleanshutdown"
+RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
+LOG_STARTS: Final = "log-start-offset-checkpoint"
+HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
+
+_SEGMENT_FILE = re.compile(r"^(\d{20})(\.[a-z.]+)$")
+
+
+def file_name(base: int, suffix: str) -> str:
+    return f"{base:020d}{suffix}"
+
+
+def segment_path(directory: Path, base: int, suffix: str = LOG) -> Path:
+    return directory / file_name(base, suffix)
+
+
+def parse(name: str) -> tuple[int, str] | None:
+    """Base offset and suffix of a file of Kafka's, None for any other name."""
+    match = _SEGMENT_FILE.match(name)
+    return (int(match[1]), match[2]) if match else None
+
+
+def bases(names: list[str], suffix: str = LOG) -> list[int]:
+    """Base offsets of all files with exactly this suffix, rising."""
+    found = (parse(name) for name in names)
+    return sorted(each[0] for each in found if each is not None and each[1] == suffix)

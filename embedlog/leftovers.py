@@ -1,0 +1,67 @@
+"""What a crash left lying in a partition directory: `.deleted`, `.cleaned`, `.swap`, indexes without a log (format.md 5, steps 1-3).
+
+F1  `.cleaned` was never finished and goes; `.swap` is complete and takes its place
+F2  nothing is touched without the right to write; a reader gets the names as they would be afterwards
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from embedlog import files, layout, segment
+from embedlog.record import Chain
+
+
+def settle(directory: Path, *, write: bool) -> list[str]:
+    """Finish or undo what was under way and return the names that are left. REQUIRES the append lock if `write`."""
+    names = files.listing(directory)
+    gone = {name for name in names if name.endswith(layout.DELETED)}
+    cleaned = [name for name in names if name.endswith(layout.CLEANED)]
+    swaps = [name for name in names if name.endswith(layout.SWAP)]
+    cleaned_bases = [parsed[0] for name in cleaned if (parsed := layout.parse(name))]
+    if cleaned_bases:  # the swap was not reached for these: a split that was broken off
+        unfinished = {name for name in swaps if (parsed := layout.parse(name)) and parsed[0] >= min(cleaned_bases)}
+        gone |= unfinished
+        swaps = [name for name in swaps if name not in unfinished]
+    gone |= set(cleaned)
+    if swaps:
+        gone |= _replaced(directory, names, swaps)
+    if write:
+        for name in sorted(gone):
+            files.unlink(directory / name, missing_ok=True)
+        for name in swaps:
+            files.rename(directory / name, directory / name.removesuffix(layout.SWAP))
+        if swaps:
+            files.sync_directory(directory)
+    left = {name for name in names if name not in gone and name not in swaps}
+    if write:
+        left |= {name.removesuffix(layout.SWAP) for name in swaps}
+    return sorted(left - _orphans(directory, left, write=write))
+
+
+def _replaced(directory: Path, names: list[str], swaps: list[str]) -> set[str]:
+    """Files that a finished swap takes the place of: those whose base lies within what the swapped logs cover."""
+    logs = [parsed[0] for name in swaps if (parsed := layout.parse(name)) and parsed[1] == layout.LOG + layout.SWAP]
+    if not logs:
+        return set()
+    first, end = min(logs), max(_end_of(directory, base) for base in logs)
+    return {name for name in names if not name.endswith(layout.SWAP) and (parsed := layout.parse(name)) and first <= parsed[0] < end}
+
+
+def _end_of(directory: Path, base: int) -> int:
+    path = directory / layout.file_name(base, layout.LOG + layout.SWAP)
+    chain = Chain(base, gaps_allowed=True)
+    with files.opened(path) as fd:
+        for _ in segment.Walk(fd, path, chain, 0, files.facts(fd, path).size):
+            pass
+    return max(chain.next_offset, base + 1)
+
+
+def _orphans(directory: Path, names: set[str], *, write: bool) -> set[str]:
+    """Index files whose log is not there."""
+    logs = {parsed[0] for name in names if (parsed := layout.parse(name)) and parsed[1] == layout.LOG}
+    orphans = {name for name in names if (parsed := layout.parse(name)) and parsed[1] in layout.SEGMENT_SUFFIXES[1:] and parsed[0] not in logs}
+    if write:
+        for name in sorted(orphans):
+            files.unlink(directory / name, missing_ok=True)
+    return orphans

@@ -1,0 +1,322 @@
+"""One open log directory: topics by name, partitions by number, and the way in and out.
+
+G1  opening reads one file of topics; a partition is looked at when it is first used
+G2  a handle belongs to the process that opened it: in a forked child it refuses
+G3  closing is idempotent; the last process out leaves the directory as Kafka leaves it after an orderly shutdown
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from embedlog import checkpoint, closing, files, layout, topic_files
+from embedlog._native import system
+from embedlog.admin import Admin
+from embedlog.config import LogConfig, TopicConfig, parse
+from embedlog.directory import Directory
+from embedlog.errors import (
+    ClosedError,
+    ForeignDirectoryError,
+    ForkedError,
+    ReadOnlyError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
+from embedlog.handles import Handles
+from embedlog.housekeeper import Housekeeper
+from embedlog.partition import Home, Partition, Writers
+from embedlog.topic import Topic, TopicRegistry
+
+logger = logging.getLogger("embedlog")
+
+_open_logs: weakref.WeakSet[Log] = weakref.WeakSet()
+WRITE_SETS_DIVISOR: Final = 8  # a partition that is written to keeps about this many descriptors
+STATIC_LOOK_S: Final = 0.1  # how often a reader of a directory that nobody writes looks whether somebody does
+
+
+class Log(Admin):
+    """An open log directory. Threads: every method may be called from any thread. Pickling is refused: open it in the worker."""
+
+    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, create: bool = True, config: Mapping[str, Any] | None = None) -> None:
+        self.path = Path(path).absolute()
+        self.read_only = read_only
+        self.config = parse(LogConfig, config)
+        self._pid = os.getpid()
+        self._closed = False
+        self._mutex = threading.RLock()
+        self._partitions: dict[tuple[str, int], Partition] = {}
+        self._waiters: weakref.WeakKeyDictionary[object, system.Waiter] = weakref.WeakKeyDictionary()
+        self._children: weakref.WeakSet[Any] = weakref.WeakSet()
+        system.guard()
+        self._make_directory(create)
+        mode = self.config.file_mode
+        self._registry = TopicRegistry(self.path, mode)
+        self._dir_lock = None if read_only else files.LockFile(self.path / layout.DIRECTORY_LOCK, mode)
+        self._directory = Directory(self.path, read_only=read_only, mode=mode, lock_timeout_ms=self.config.lock_timeout_ms, shared=self.config.shared)
+        try:
+            self._directory.enter(self._prepare)
+        except BaseException:
+            if self._dir_lock is not None:
+                self._dir_lock.close()
+            raise
+        self._home = self._make_home()
+        self._housekeeper = None if read_only else Housekeeper(self)
+        if self._housekeeper is not None and self.config.housekeeping:
+            self._housekeeper.start()
+        _open_logs.add(self)
+
+    # ---- opening ---------------------------------------------------------------------------------
+
+    def _make_directory(self, create: bool) -> None:
+        if files.is_directory(self.path):
+            return
+        if files.exists(self.path):
+            raise ForeignDirectoryError("not a directory", path=self.path)
+        if self.read_only or not create:
+            raise StorageError("no such log directory", errno=2, path=self.path)
+        missing = [self.path]
+        while not files.exists(missing[-1].parent):
+            missing.append(missing[-1].parent)
+        for each in reversed(missing):
+            files.mkdir(each, topic_files.directory_mode(self.config.file_mode), exist_ok=True)
+            files.sync_directory(each.parent)
+
+    def _prepare(self, first: bool) -> None:
+        """Inside the door: know the topics, and finish what a crash left half done if we are alone."""
+        self._registry.load()
+        found = topic_files.scan_directories(self.path) if first or self.read_only else None
+        if self._directory.read_only:
+            if found is not None:
+                adoption = topic_files.adopt(self._known(), found, foreign=True)
+                self._registry.adopt_in_memory(adoption.topics, adoption.gone)
+            return
+        if found is None:
+            return
+        adoption = topic_files.adopt(self._known(), found, foreign=self._directory.foreign)
+        if adoption.topics or adoption.gone:
+            self._registry.change(adoption.topics, adoption.gone)
+        for topic in self._registry.unfinished():
+            if topic.state == "deleting":
+                topic_files.finish_deletion(self.path, self._registry, topic)
+            else:
+                topic_files.finish_creation(self.path, self._registry, topic, self.config.file_mode)
+        if self._directory.foreign:
+            self._forget_marks(found)
+
+    def _known(self) -> dict[str, Topic]:
+        return {topic.name: topic for topic in self._registry.all()}
+
+    @staticmethod
+    def _forget_marks(found: topic_files.Directories) -> None:
+        """Behind foreign use our DIRTY marks tell nothing."""
+        for numbers in found.live.values():
+            for path in numbers.values():
+                files.unlink(path / layout.DIRTY, missing_ok=True)
+
+    def _make_home(self) -> Home:
+        directory = self._directory
+        return Home(
+            self.path, directory.incarnation, directory.page, read_only=self.read_only, clean=directory.clean, foreign=directory.foreign,
+            mode=self.config.file_mode, lock_timeout_ms=self.config.lock_timeout_ms,
+            recovery_points=checkpoint.read_offsets(self.path / layout.RECOVERY_POINTS), log_starts=checkpoint.read_offsets(self.path / layout.LOG_STARTS),
+            check_open=self._check_open, handles=Handles(max(8, self.config.max_open_files // 2)),
+            writers=Writers(max(2, self.config.max_open_files // 2 // WRITE_SETS_DIVISOR)), refresh=self._refresh_live if self.read_only else None)
+
+    def _refresh_live(self) -> bool:
+        """For a reader: is somebody writing here now, and in which incarnation?"""
+        live = self._directory.refresh()
+        self._home.incarnation, self._home.directory_page = self._directory.incarnation, self._directory.page
+        return live
+
+    # ---- what the other rooms ask ----------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        """Raises ClosedError after close, ForkedError in a forked child."""
+        if self._pid != os.getpid():
+            raise ForkedError("this log was opened in the parent process; open it again here", path=self.path)
+        if self._closed:
+            raise ClosedError("the log is closed", path=self.path)
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self.read_only:
+            raise ReadOnlyError("the log was opened read-only", path=self.path)
+        if not self._directory.still_in():
+            raise StorageError("the lock file of this directory was replaced; a broker may be using it", path=self.path / layout.BROKER_LOCK)
+
+    def _topic(self, name: str) -> Topic:
+        if self._registry.refresh():
+            self._refresh_partitions()
+        return self._registry.live(name)
+
+    def _topics(self) -> list[str]:
+        if self._registry.refresh():
+            self._refresh_partitions()
+        return self._registry.names()
+
+    def _refresh_partitions(self) -> None:
+        """Another process changed topics: take over new settings, let go of what is no longer there."""
+        with self._mutex:
+            for (name, number), partition in list(self._partitions.items()):
+                topic = self._registry.get(name)
+                if topic is None or topic.state == "deleting" or topic.id_bytes != partition.topic_id:
+                    del self._partitions[name, number]
+                    partition.close()
+                else:
+                    partition.apply_config(self.config.topic_config(topic.config))
+        if self.read_only:
+            self._adopt_again()
+
+    def _adopt_again(self) -> None:
+        adoption = topic_files.adopt(self._known(), topic_files.scan_directories(self.path), foreign=True)
+        self._registry.adopt_in_memory(adoption.topics, adoption.gone)
+
+    def _topic_config(self, name: str) -> TopicConfig:
+        return self.config.topic_config(self._topic(name).config)
+
+    def _partition_count(self, name: str) -> int:
+        return self._topic(name).partitions
+
+    def _partition(self, name: str, number: int) -> Partition:
+        """The open partition. Raises UnknownTopicOrPartitionError."""
+        self._check_open()
+        topic = self._topic(name)
+        found = self._partitions.get((name, number))
+        if found is not None:
+            return found
+        if number not in topic.numbers or number >= max(topic.partitions, max(topic.only, default=-1) + 1):
+            raise UnknownTopicOrPartitionError(f"topic {name!r} has no partition {number}", path=self.path, expected=f"0 to {topic.partitions - 1}", found=number)
+        with self._mutex:
+            found = self._partitions.get((name, number))
+            if found is None:
+                path = self.path / topic_files.partition_name(name, number)
+                found = Partition(self._home, name, number, path, topic.id_bytes, self.config.topic_config(topic.config))
+                self._partitions[name, number] = found
+        return found
+
+    def _all_partitions(self, *, loaded_only: bool) -> list[Partition]:
+        """Every partition here; `loaded_only`: those that have a page of this incarnation, or are open already."""
+        found = []
+        for name in self._topics():
+            for number in self._registry.live(name).numbers:
+                if not loaded_only or (name, number) in self._partitions or files.exists(self.path / topic_files.partition_name(name, number) / layout.DIRTY):
+                    with contextlib.suppress(UnknownTopicOrPartitionError):
+                        found.append(self._partition(name, number))
+        return found
+
+    @contextlib.contextmanager
+    def _directory_lock(self) -> Iterator[None]:
+        """What changes topics or the directory's checkpoints holds this."""
+        if self._dir_lock is None:
+            raise ReadOnlyError("the log was opened read-only", path=self.path)
+        with self._dir_lock.hold(files.deadline_after(self.config.lock_timeout_ms / 1000)):
+            yield
+
+    # ---- waiting ---------------------------------------------------------------------------------
+
+    def _waiter(self, owner: object) -> system.Waiter:
+        with self._mutex:
+            found = self._waiters.get(owner)
+            if found is None:
+                found = self._waiters[owner] = system.Waiter()
+            return found
+
+    def _wait(self, tails: Sequence[tuple[Partition, int]], timeout_s: float | None, owner: object, committed: bool = False) -> None:
+        """Sleep until one of the partitions can be read beyond its offset, until `_wake(owner)`, or for `timeout_s`."""
+        self._check_open()
+        waiter = self._waiter(owner)
+        deadline = files.deadline_after(timeout_s)
+        live = [(partition.page_file.page, offset) for partition, offset in tails if partition.page_file is not None]
+        if len(live) == len(tails):
+            waiter.wait(live, committed, self._home.directory_page, deadline)
+        else:
+            waiter.wait(live, committed, None, min(deadline, files.deadline_after(STATIC_LOOK_S)))
+        waiter.reset()
+        for partition, _ in tails:
+            partition.look_again()
+
+    def _wake(self, owner: object) -> None:
+        self._waiter(owner).wake()
+
+    # ---- the public verbs ------------------------------------------------------------------------
+
+    def flush(self, topic: str | None = None) -> None:
+        """Put everything that is published now on stable storage. Raises DurabilityError."""
+        self._check_writable()
+        names = self._topics() if topic is None else [self._topic(topic).name]
+        for name in names:
+            for number in self._registry.live(name).numbers:
+                partition = self._partition(name, number)
+                if partition.durable_offset < partition.bounds().log_end:
+                    partition.sync()
+
+    def durable_offset(self, topic: str, partition: int) -> int:
+        """Records below this offset are on stable storage."""
+        return self._partition(topic, partition).durable_offset
+
+    def housekeep(self) -> None:
+        """One round of retention, expiry and removal of old files, now, in this thread."""
+        self._check_writable()
+        if self._housekeeper is not None:
+            self._housekeeper.by_hand(files.deadline_after(self.config.lock_timeout_ms / 1000))
+
+    def close(self) -> None:
+        """Leave the directory; the last process out closes it in order. Idempotent. Raises DurabilityError if that sync fails."""
+        with self._mutex:
+            if self._closed or self._pid != os.getpid():
+                return
+            for child in list(self._children):
+                child.close()
+            self._closed = True
+        if self._housekeeper is not None:
+            self._housekeeper.stop()
+        self._closed = False  # the partitions still have to be reached, by this thread only
+        try:
+            self._directory.leave(self._close_all)
+        finally:
+            self._closed = True
+            for partition in self._partitions.values():
+                partition.close()
+            self._home.handles.forget()
+            if self._dir_lock is not None:
+                self._dir_lock.close()
+
+    def _close_all(self) -> None:
+        """The last one out: bring every partition to rest that anybody left dirty."""
+        if system.mutated("close_own_only"):
+            return
+        every = self._directory.foreign and not self._directory.clean
+        dirty = [partition for partition in self._all_partitions(loaded_only=False) if every or files.exists(partition.path / layout.DIRTY)]
+        for partition in dirty:
+            closing.close_in_order(partition)
+        closing.write_checkpoints(dirty, closing=True)
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<embedlog.Log {str(self.path)!r}{' read-only' if self.read_only else ''}{' closed' if self._closed else ''}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Log cannot be pickled: call embedlog.open(path) in the worker")
+
+
+def _after_fork() -> None:
+    """In a child: handles refuse; what was inherited is given up so that the parent's locks die with the parent."""
+    for log in list(_open_logs):
+        log._directory.abandon()
+        if log._housekeeper is not None:
+            log._housekeeper.abandon()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,155 @@
+"""The manifest: one record per sealed segment, so that opening reads one file, not all of them.
+
+M1  a cache: whatever it says can be found again in the segments, but for the digest, which is made while appending and
+    would bless damage if it were made later
+M2  appended to under the partition's append lock, one record with one write; a torn or damaged record ends it
+M3  the last record of a base offset counts; records of deleted segments are left until the file is rewritten
+M4  a CLOSED record describes the active segment as an orderly close left it; it is valid while the file still has that size
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from embedlog import files, layout
+from embedlog._native import codec
+from embedlog.errors import UnsupportedFormatError
+
+MAGIC: Final = b"ELOGMNFT"
+VERSION: Final = 1
+_HEAD = struct.Struct(">8sI4x16s")  # magic, version, topic id
+HEAD_BYTES: Final = _HEAD.size
+# kind, flags, base, size, next offset, largest timestamp, its offset, digest, index entries, time entries, transaction entries, created, epoch
+_ENTRY = struct.Struct(">HHqqqqqQIIIqi")
+_CHECK = struct.Struct(">I")
+ENTRY_BYTES: Final = _ENTRY.size + _CHECK.size
+
+SEALED: Final = 1
+CLOSED: Final = 2
+GAPLESS: Final = 1  # every offset is there: a jump is damage
+DIGESTED: Final = 2  # the digest was carried forward while appending
+
+
+class SegmentInfo(NamedTuple):
+    """What is known of a segment without reading it."""
+
+    base: int
+    size: int
+    next_offset: int
+    max_timestamp: int = -1
+    max_timestamp_offset: int = 0
+    digest: int = 0
+    index_entries: int = 0
+    time_entries: int = 0
+    transaction_entries: int = 0
+    created_ms: int = 0
+    epoch: int = 0
+    flags: int = 0
+    kind: int = SEALED
+
+    @property
+    def gapless(self) -> bool:
+        return bool(self.flags & GAPLESS)
+
+    @property
+    def digested(self) -> bool:
+        return bool(self.flags & DIGESTED)
+
+
+def _pack(info: SegmentInfo) -> bytes:
+    body = _ENTRY.pack(info.kind, info.flags, info.base, info.size, info.next_offset, info.max_timestamp, info.max_timestamp_offset, info.digest,
+                       info.index_entries, info.time_entries, info.transaction_entries, info.created_ms, info.epoch)
+    return body + _CHECK.pack(codec.crc32c(body))
+
+
+def _unpack(raw: bytes) -> SegmentInfo | None:
+    body = raw[: _ENTRY.size]
+    if len(raw) < ENTRY_BYTES or _CHECK.unpack_from(raw, _ENTRY.size)[0] != codec.crc32c(body):
+        return None
+    kind, flags, *rest = _ENTRY.unpack(body)
+    return SegmentInfo(*rest, flags=flags, kind=kind)
+
+
+class Manifest:
+    """The manifest file of one partition. Threads: one at a time, as its owner's mutex has it."""
+
+    def __init__(self, directory: Path, topic_id: bytes) -> None:
+        self.path = directory / layout.MANIFEST
+        self._topic_id = topic_id
+        self._read = 0  # bytes of the file that `segments` reflects
+        self._inode = 0
+        self.segments: dict[int, SegmentInfo] = {}
+        self.closed: SegmentInfo | None = None
+
+    def refresh(self) -> None:
+        """Take in what others appended; start over if the file was rewritten or is of another topic."""
+        found = files.facts_of(self.path)
+        if found is None:
+            self._forget(0)
+            return
+        if found.inode != self._inode or found.size < self._read:
+            self._forget(found.inode)
+        if found.size - self._read < ENTRY_BYTES and self._read:
+            return
+        with files.opened(self.path) as fd:
+            raw = files.pread(fd, found.size - self._read, self._read, self.path)
+        self._take(raw)
+
+    def _forget(self, inode: int) -> None:
+        self._read, self._inode = 0, inode
+        self.segments.clear()
+        self.closed = None
+
+    def _take(self, raw: bytes) -> None:
+        at = 0
+        if self._read == 0:
+            if not self._head_is_ours(raw):
+                return
+            at = HEAD_BYTES
+        while at + ENTRY_BYTES <= len(raw):
+            info = _unpack(raw[at : at + ENTRY_BYTES])
+            if info is None:
+                break
+            self._apply(info)
+            at += ENTRY_BYTES
+        self._read += at
+
+    def _head_is_ours(self, raw: bytes) -> bool:
+        if len(raw) < HEAD_BYTES:
+            return False
+        magic, version, topic_id = _HEAD.unpack_from(raw)
+        if magic == MAGIC and version > VERSION:
+            raise UnsupportedFormatError("the manifest was written by a newer embedlog", path=self.path, expected=f"version {VERSION}", found=version)
+        return bool(magic == MAGIC and topic_id == self._topic_id)
+
+    def _apply(self, info: SegmentInfo) -> None:
+        if info.kind == SEALED:
+            self.segments[info.base] = info
+        self.closed = info if info.kind == CLOSED else None
+
+    def append(self, info: SegmentInfo) -> None:
+        """Add a record behind the last good one. REQUIRES the append lock."""
+        self.refresh()
+        if self._read == 0:
+            self.rewrite([info])
+            return
+        with files.opened(self.path, files.WRITE) as fd:
+            files.write_all(fd, _pack(info), self._read, self.path)
+        self._read += ENTRY_BYTES
+        self._apply(info)
+
+    def rewrite(self, infos: Iterable[SegmentInfo]) -> None:
+        """Replace the whole file. REQUIRES the append lock."""
+        kept = sorted(infos, key=lambda info: info.base)
+        raw = _HEAD.pack(MAGIC, VERSION, self._topic_id) + b"".join(map(_pack, kept))
+        files.write_atomically(self.path, raw)
+        self._forget(0)
+        self.refresh()
+
+    def sync(self) -> None:
+        if files.exists(self.path):
+            with files.opened(self.path) as fd:
+                files.datasync(fd, self.path)

@@ -1,0 +1,146 @@
+"""A partition's control page and its record of what is on stable storage.
+
+G1  page and lock file are never unlinked and never renamed over; a page comes into being by link(2) of a finished temporary,
+    and is rebuilt in place, both under the append lock
+G2  a page counts only in the incarnation of the directory that it names, and only as the inode that it names
+G3  a page of an earlier incarnation is a floor at most: what it published was written, if the machine has not been restarted since
+G4  the durable record is stored after the sync that it tells of, so it is never too high; it may be low
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from embedlog import files, layout
+from embedlog._native import codec, system
+from embedlog._native.system import Published
+from embedlog.errors import StorageError, UnsupportedFormatError
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+def boot_number() -> int:
+    """A number for this boot of the machine: what the page cache holds does not outlive it."""
+    try:
+        text = _BOOT_ID.read_text(encoding="ascii")
+    except OSError:
+        text = ""  # no such file: every opening then counts as one behind a reboot
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big") if text else 0
+
+
+class PageFile:
+    """The mapped page of one partition. Threads: as `system.Page`."""
+
+    def __init__(self, path: Path, page: system.Page, device: int, inode: int) -> None:
+        self.path = path
+        self.page = page
+        self.device = device
+        self.inode = inode
+
+    def close(self) -> None:
+        self.page.close()
+
+
+def map_page(path: Path, writable: bool) -> PageFile | None:
+    """Map a page that is there; None if it is absent or too short to be one."""
+    found = files.facts_of(path)
+    if found is None or found.size < system.PAGE_BYTES:
+        return None
+    with files.opened(path, files.WRITE if writable else files.READ) as fd:
+        facts = files.facts(fd, path)
+        try:
+            page = system.Page(fd, writable)
+        except OSError as problem:
+            raise StorageError("cannot map the control page", errno=problem.errno, path=path) from problem
+    return PageFile(path, page, facts.device, facts.inode)
+
+
+def make_page(path: Path, mode: int) -> PageFile:
+    """Map the page, made first if need be. REQUIRES the append lock; its content is the caller's to write."""
+    found = files.facts_of(path)
+    if found is not None and found.size < system.PAGE_BYTES:
+        with files.opened(path, files.WRITE) as fd:  # somebody cut it: the inode stays, the content is rebuilt
+            files.allocate(fd, system.PAGE_BYTES, path)
+    elif found is None:
+        temporary = path.with_name(path.name + "-new")
+        files.unlink(temporary, missing_ok=True)
+        with files.opened(temporary, files.EXCLUSIVE, mode) as fd:
+            files.allocate(fd, system.PAGE_BYTES, temporary)
+        files.link(temporary, path)
+        files.unlink(temporary)
+    mapped = map_page(path, writable=True)
+    if mapped is None:
+        raise StorageError("the control page vanished while it was being made", path=path)
+    return mapped
+
+
+def check(mapped: PageFile, expected: Any) -> bool:
+    """Whether this page counts now. Raises UnsupportedFormatError for one that a newer embedlog wrote."""
+    state = mapped.page.check(expected)
+    if state == system.NEWER:
+        raise UnsupportedFormatError("the control page was written by a newer embedlog; close that one first", path=mapped.path,
+                                     expected=f"version {system.PAGE_VERSION}", found=mapped.page.version())
+    return state == system.VALID
+
+
+def floor_of(mapped: PageFile, topic_id: bytes, partition: int) -> Published | None:
+    """What a page of an earlier incarnation published in this boot, None if it proves nothing."""
+    page = mapped.page
+    boot = boot_number()
+    if not boot or page.word(system.WORD_BOOT) != boot:
+        return None
+    own = system.identity(page.incarnation(), topic_id, partition, mapped.device, mapped.inode)
+    if page.check(own) != system.VALID:
+        return None
+    return page.read()
+
+
+class Durable(NamedTuple):
+    """What was on stable storage when this was stored, and where."""
+
+    offset: int
+    segment_base: int
+    sequence: int
+
+
+_SLOT = struct.Struct(">8sQ16sqqI")  # magic, sequence, topic id, offset, segment base, CRC-32C of what is before
+_DURABLE_MAGIC: Final = b"ELOGDUR1"
+
+
+class DurableRecord:
+    """`embedlog.durable`: two slots, written in turn. Threads: under the sync lock."""
+
+    def __init__(self, directory: Path, topic_id: bytes) -> None:
+        self.path = directory / layout.DURABLE
+        self._topic_id = topic_id
+
+    def read(self) -> Durable | None:
+        raw = files.read_bytes(self.path) or b""
+        found = [each for at in (0, _SLOT.size) if (each := self._slot(raw[at : at + _SLOT.size])) is not None]
+        return max(found, key=lambda each: each.sequence, default=None)
+
+    def _slot(self, raw: bytes) -> Durable | None:
+        if len(raw) < _SLOT.size:
+            return None
+        magic, sequence, topic_id, offset, base, check_sum = _SLOT.unpack(raw)
+        if magic != _DURABLE_MAGIC or topic_id != self._topic_id or check_sum != codec.crc32c(raw[: _SLOT.size - 4]):
+            return None
+        return Durable(offset, base, sequence)
+
+    def store(self, offset: int, segment_base: int, mode: int) -> None:
+        """Store a new value into the other slot, and put the one before on disk with it."""
+        before = self.read()
+        sequence = before.sequence + 1 if before else 1
+        body = _SLOT.pack(_DURABLE_MAGIC, sequence, self._topic_id, offset, segment_base, 0)[:-4]
+        raw = body + struct.pack(">I", codec.crc32c(body))
+        with files.opened(self.path, files.CREATE, mode) as fd:
+            files.datasync(fd, self.path)
+            files.write_all(fd, raw, _SLOT.size * (sequence & 1), self.path)
+
+    def sync(self) -> None:
+        if files.exists(self.path):
+            with files.opened(self.path) as fd:
+                files.datasync(fd, self.path)

@@ -1,0 +1,282 @@
+"""Reading a partition: from an offset or a time to whole, checked batches.
+
+Q1  nothing at or above the published end is read; the generation is looked at again behind every read
+Q2  what an index says is believed only if the batch there agrees; else the segment is read from its start
+Q3  every batch passes its CRC, follows on the one before, and carries the epoch that the epoch cache has for its offset
+Q4  a sealed segment that was read from end to end must have the digest that its appenders left
+Q5  a file that is gone means that the list of segments is old: it is made anew once before anybody complains
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from embedlog import checkpoint, files, index, layout
+from embedlog._native import system
+from embedlog._native.system import Published
+from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
+from embedlog.handles import Handles
+from embedlog.index import Place
+from embedlog.manifest import SegmentInfo
+from embedlog.record import Batches, Chain, Scanned, Window, decode, scan
+from embedlog.values import OffsetAndTimestamp
+
+if TYPE_CHECKING:
+    from embedlog.buffers import BufferPool
+    from embedlog.partition import Partition
+
+HINTS_MAX: Final = 32
+HEADER_BYTES: Final = 61
+
+
+@dataclass(slots=True)
+class Fetched:
+    """Whole batches as they lie on disk. `batches["position"]` counts from the first byte of `data`, which is byte `position` of `path`."""
+
+    data: memoryview
+    batches: Batches
+    next_offset: int
+    path: Path
+    position: int
+    aborted: list[tuple[int, int]] = field(default_factory=list)  # (producer id, first offset) of transactions that were aborted
+
+
+class _Hint(NamedTuple):
+    """Where the fetch that ended at some offset may go on."""
+
+    base: int
+    position: int
+    epoch: int
+    digest: int
+    from_start: bool
+
+
+class Reader:
+    """Fetches from one partition. Threads: any number at a time."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._hints: OrderedDict[int, _Hint] = OrderedDict()
+        self._mutex = threading.Lock()
+        self._epochs: checkpoint.EpochCache | None = None
+
+    def close(self) -> None:
+        self.handles.forget(self._partition.path)
+
+    @property
+    def handles(self) -> Handles:
+        return self._partition.home.handles
+
+    # ---- by offset -------------------------------------------------------------------------------
+
+    def fetch(self, offset: int, *, max_bytes: int, committed: bool, upto: int | None, pool: BufferPool | None) -> Fetched:
+        """Batches from the one that holds `offset`, at least one if there is any below the limit."""
+        for again in (True, False):
+            now = self._partition.published()
+            limit = self._limit(now, committed, upto)
+            if offset < now.log_start or offset > now.log_end:
+                raise OffsetOutOfRangeError(f"{self._partition.topic}-{self._partition.number} has no offset {offset}", path=self._partition.path,
+                                            expected=f"{now.log_start} to {now.log_end}", found=offset)
+            try:
+                found = self._fetch(offset, limit, now, max_bytes, pool)
+            except StorageError as problem:
+                if not again or problem.errno != 2:
+                    raise
+                self._stale()
+                continue
+            if self._partition.published().generation == now.generation:
+                return found
+            self._stale()
+        raise StorageError("the files of this partition keep changing under a reader", path=self._partition.path)
+
+    def _limit(self, now: Published, committed: bool, upto: int | None) -> int:
+        limit = now.high_watermark
+        if committed and now.first_unstable >= 0:
+            limit = min(limit, now.first_unstable)
+        return limit if upto is None else min(limit, upto)
+
+    def _stale(self) -> None:
+        self._partition.segments.forget()
+        self.handles.forget(self._partition.path)
+        with self._mutex:
+            self._hints.clear()
+
+    def _fetch(self, offset: int, limit: int, now: Published, max_bytes: int, pool: BufferPool | None) -> Fetched:
+        info = self._partition.segments.at(offset, now)
+        while offset < limit:
+            found = self._from_segment(info, offset, limit, max_bytes, pool)
+            if found is not None:
+                return found
+            following = self._partition.segments.after(info.base, now)
+            if following is None:
+                break
+            info = following
+        return Fetched(memoryview(b""), np.empty(0, self._dtype()), max(offset, min(limit, now.high_watermark)), self._partition.path, 0)
+
+    @staticmethod
+    def _dtype() -> np.dtype[np.void]:
+        from embedlog.record import BATCH
+
+        return BATCH
+
+    def _from_segment(self, info: SegmentInfo, offset: int, limit: int, max_bytes: int, pool: BufferPool | None) -> Fetched | None:
+        """Batches of this segment that reach to `offset` or beyond, None if it has none."""
+        with self._mutex:
+            hint = self._hints.pop(offset, None)
+        if hint is None or hint.base != info.base:
+            place = self.place(info, offset)
+            hint = _Hint(info.base, place.position, -1, 0, place.number < 0)
+        else:
+            place = Place(-2, -1, hint.position)
+        path = layout.segment_path(self._partition.path, info.base)
+        while hint.position < info.size:
+            chain = self._chain(info, hint, offset if place.number == -2 else -1)
+            data, scanned = self._read(path, info, hint, chain, max_bytes, pool)
+            batches = scanned.batches
+            if place.number >= 0 and len(batches) and int(batches["base_offset"][0] + batches["last_offset_delta"][0]) != place.last_offset:
+                place, hint = Place(-1, info.base - 1, 0), _Hint(info.base, 0, -1, 0, True)  # the index lies: from the start then
+                continue
+            self._check(path, info, hint, scanned, chain)
+            self._check_epochs(path, batches, hint.position)
+            after = _Hint(info.base, hint.position + scanned.consumed, chain.epoch, chain.digest, hint.from_start)
+            self._check_digest(path, info, after)
+            useful = batches[(batches["base_offset"] + batches["last_offset_delta"] >= offset) & (batches["base_offset"] < limit)]
+            if len(useful):
+                return self._fetched(useful, batches, data, path, hint, after)
+            hint, place = after, Place(-3, -1, after.position)
+            if int(batches["base_offset"][-1]) >= limit:
+                break
+        return None
+
+    def _fetched(self, useful: Batches, batches: Batches, data: memoryview, path: Path, hint: _Hint, after: _Hint) -> Fetched:
+        next_offset = int(useful["base_offset"][-1]) + int(useful["last_offset_delta"][-1]) + 1
+        if len(useful) and useful["base_offset"][-1] == batches["base_offset"][-1]:
+            with self._mutex:
+                self._hints[next_offset] = after
+                while len(self._hints) > HINTS_MAX:
+                    self._hints.popitem(last=False)
+        return Fetched(data, useful, next_offset, path, hint.position)
+
+    def place(self, info: SegmentInfo, offset: int) -> Place:
+        """Where in a segment a search for an offset begins."""
+        if info.index_entries == 0 or offset <= info.base:
+            return Place(-1, info.base - 1, 0)
+        path = layout.segment_path(self._partition.path, info.base, layout.INDEX)
+        try:
+            with self.handles.borrow(self._partition.path, path) as fd:
+                return index.offset_floor(fd, info.index_entries, info.base, offset)
+        except (StorageError, CorruptRecordError) as problem:
+            if isinstance(problem, StorageError) and problem.errno != 2:
+                raise
+            return Place(-1, info.base - 1, 0)  # no index: time is lost, not data
+
+    def _chain(self, info: SegmentInfo, hint: _Hint, offset: int) -> Chain:
+        expected = offset if info.gapless and offset >= 0 else -1
+        if hint.position == 0:
+            expected = info.base if info.gapless else -1
+        return Chain(expected, hint.epoch, hint.digest, gaps_allowed=not info.gapless)
+
+    def _read(self, path: Path, info: SegmentInfo, hint: _Hint, chain: Chain, max_bytes: int, pool: BufferPool | None) -> tuple[memoryview, Scanned]:
+        """Read and scan; more if the first batch alone is larger than what was asked for."""
+        want = max(max_bytes, HEADER_BYTES)
+        while True:
+            size = min(want, info.size - hint.position)
+            room = pool.lease(size).view[:size] if pool is not None else memoryview(bytearray(size))
+            with self.handles.borrow(self._partition.path, path) as fd:
+                got = files.pread_into(fd, room, hint.position, path)
+            scanned = scan(room[:got], chain)
+            if len(scanned.batches) or scanned.problem is not None or got < size or hint.position + size >= info.size:
+                return room[:got], scanned
+            want = max(scanned.need, 2 * want)
+
+    # ---- what must hold --------------------------------------------------------------------------
+
+    def _check(self, path: Path, info: SegmentInfo, hint: _Hint, scanned: Scanned, chain: Chain) -> None:
+        """A first bad batch is an error; behind good ones it is the next fetch's."""
+        if len(scanned.batches):
+            return
+        problem = scanned.problem
+        if problem is not None:
+            raise CorruptRecordError(problem.message, path=path, position=hint.position + problem.position, expected=problem.expected, found=problem.found)
+        raise CorruptRecordError("a batch ends behind the end of its segment", path=path, position=hint.position,
+                                 expected=f"{scanned.need} bytes", found=f"{info.size - hint.position} bytes")
+
+    def _epoch_cache(self, epoch: int) -> checkpoint.EpochCache:
+        cache = self._epochs
+        if cache is None or cache.latest_epoch < epoch:
+            static = self._partition.static
+            cache = static.epochs if static is not None else checkpoint.read_epochs(self._partition.path / layout.EPOCHS)
+            self._epochs = cache
+        return cache
+
+    def _check_epochs(self, path: Path, batches: Batches, position: int) -> None:
+        if system.mutated("no_epoch_check"):
+            return
+        entries = self._epoch_cache(int(batches["leader_epoch"][-1])).entries
+        if not entries:
+            return
+        starts = np.array([start for _, start in entries], np.int64)
+        epochs = np.array([epoch for epoch, _ in entries], np.int64)
+        slots = np.searchsorted(starts, batches["base_offset"], side="right") - 1
+        wrong = (slots >= 0) & (epochs[slots] != batches["leader_epoch"])
+        if wrong.any():
+            at = int(wrong.argmax())
+            raise CorruptRecordError("a batch carries another leader epoch than its offset belongs to", path=path,
+                                     position=position + int(batches["position"][at]), expected=int(epochs[slots[at]]), found=int(batches["leader_epoch"][at]))
+
+    def _check_digest(self, path: Path, info: SegmentInfo, after: _Hint) -> None:
+        complete = after.from_start and after.position == info.size and info.digested
+        if complete and info.digest != after.digest and not self._grown(info):
+            raise CorruptRecordError("the batch heads of this segment are not those that were written", path=path, position=after.position,
+                                     expected=f"digest {info.digest:016x}", found=f"{after.digest:016x}")
+
+    def _grown(self, info: SegmentInfo) -> bool:
+        """Whether the segment is active and has moved on since `info` was read."""
+        now = self._partition.published()
+        return now.segment_base == info.base and now.segment_size != info.size
+
+    # ---- by time ---------------------------------------------------------------------------------
+
+    def offset_for_time(self, timestamp_ms: int, committed: bool) -> OffsetAndTimestamp | None:
+        """The first record at or after a time (format.md 2.7)."""
+        now = self._partition.published()
+        for info in self._partition.segments.all(now):
+            if info.max_timestamp < timestamp_ms:
+                continue
+            found = self._time_in(info, timestamp_ms, now, committed)
+            if found is not None:
+                return found
+        return None
+
+    def _time_in(self, info: SegmentInfo, timestamp_ms: int, now: Published, committed: bool) -> OffsetAndTimestamp | None:
+        offset = max(self._time_start(info, timestamp_ms), now.log_start)
+        end = min(info.next_offset, self._limit(now, committed, None))
+        while offset < end:
+            found = self.fetch(offset, max_bytes=1 << 16, committed=committed, upto=end, pool=None)
+            for at in np.flatnonzero(found.batches["max_timestamp"] >= timestamp_ms):
+                rows = decode(found.data, found.batches[at : at + 1], window=Window(start_offset=max(offset, now.log_start), start_ms=timestamp_ms),
+                              columns=frozenset({"offset", "timestamp", "leader_epoch"}))
+                if rows.count:
+                    return OffsetAndTimestamp(int(rows.offsets[0]), int(rows.timestamps[0]), int(found.batches["leader_epoch"][at]))
+            if found.next_offset <= offset:
+                break
+            offset = found.next_offset
+        return None
+
+    def _time_start(self, info: SegmentInfo, timestamp_ms: int) -> int:
+        if info.time_entries == 0:
+            return info.base
+        path = layout.segment_path(self._partition.path, info.base, layout.TIME_INDEX)
+        try:
+            with self.handles.borrow(self._partition.path, path) as fd:
+                return index.time_floor(fd, info.time_entries, info.base, timestamp_ms)
+        except StorageError as problem:
+            if problem.errno != 2:
+                raise
+            return info.base

@@ -1,0 +1,311 @@
+"""Loading a partition: from files, clean or not, to the tuple that its page publishes (DESIGN 6, format.md 5).
+
+V1  a bad batch above what is known to be durable is a torn tail: copied aside, cut, reported
+V2  a bad batch below it is corruption: an error, and not a byte of the partition is changed
+V3  batches behind a hole never come back: what follows a cut goes aside with it
+V4  nothing is written unless `Loading.write`; and then only under the append lock, in an order that can be broken off anywhere
+V5  an unclean recovery behind a reboot, and every cut below a published end, begins a new leader epoch
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from embedlog import checkpoint, files, index, layout, leftovers, segment
+from embedlog._native import system
+from embedlog._native.system import Published
+from embedlog.errors import CorruptRecordError
+from embedlog.manifest import CLOSED, DIGESTED, GAPLESS, Manifest, SegmentInfo
+from embedlog.record import Chain, Problem
+
+logger = logging.getLogger("embedlog")
+
+COPY_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class Loading:
+    """What a loader is told. `floor` is what an earlier page published in this boot; `known_durable` what was synced before."""
+
+    directory: Path
+    topic_id: bytes
+    clean: bool = False  # an orderly shutdown left this directory, ours or a broker's
+    write: bool = True
+    recovery_point: int = 0
+    log_start: int = 0
+    floor: Published | None = None
+    known_durable: int = 0
+    interval_bytes: int = 4096
+    mode: int = 0o666
+    gaps_allowed: bool = False  # the topic is compacted
+
+
+@dataclass
+class Loaded:
+    """What came of it. The last of `segments` is the active one, as `published` describes it."""
+
+    published: Published
+    segments: list[SegmentInfo]
+    epochs: checkpoint.EpochCache
+    cut: list[str] = field(default_factory=list)  # what was cut off, in words
+
+
+def load(loading: Loading) -> Loaded:
+    """Bring a partition into a state that can be published. Raises CorruptRecordError for damage below the durable offset."""
+    names = leftovers.settle(loading.directory, write=loading.write)
+    return _Loader(loading, names).run()
+
+
+class _Loader:
+    def __init__(self, loading: Loading, names: list[str]) -> None:
+        self.loading = loading
+        self.directory = loading.directory
+        self.names = set(names)
+        self.bases = layout.bases(names)
+        self.manifest = Manifest(loading.directory, loading.topic_id)
+        self.manifest.refresh()
+        self.epochs = checkpoint.read_epochs(self.directory / layout.EPOCHS)
+        self.cut: list[str] = []
+        floor = loading.floor
+        self.trusted_end = max(loading.recovery_point, loading.known_durable, floor.log_end if floor else 0)
+        self.chain = Chain()
+        self.seen_epochs: list[tuple[int, int]] = []
+
+    def run(self) -> Loaded:
+        if not self.bases:
+            self.bases = [self._first_segment()]
+        segments: list[SegmentInfo] = []
+        active: Published | None = None
+        for number, base in enumerate(self.bases):
+            last = number + 1 == len(self.bases)
+            following = None if last else self.bases[number + 1]
+            trusted = self._trusted(base, following)
+            if trusted is not None and not last:
+                segments.append(trusted)
+                self.chain = Chain(trusted.next_offset, trusted.epoch)
+                continue
+            info, active, whole = self._examine(base, following, closed=trusted)
+            segments.append(info)
+            if not whole and not last:
+                self._drop(self.bases[number + 1 :])
+                break
+        if active is None:
+            raise AssertionError("the last segment is always examined")
+        return self._finish(segments, active)
+
+    def _first_segment(self) -> int:
+        base = self.loading.log_start
+        if self.loading.write:
+            segment.create(self.directory, base, self.loading.mode)
+        return base
+
+    def _trusted(self, base: int, following: int | None) -> SegmentInfo | None:
+        """What is known of a segment that need not be read: ours and unchanged, or left by an orderly shutdown."""
+        path = layout.segment_path(self.directory, base)
+        found = files.facts_of(path)
+        indexed = layout.file_name(base, layout.INDEX) in self.names
+        size = found.size if found else 0
+        info = self.manifest.segments.get(base)
+        closed = self.manifest.closed
+        if following is None:
+            usable = closed is not None and closed.base == base and closed.size == size and indexed
+            return closed if usable else None
+        below = following <= max(self.trusted_end, self.loading.recovery_point)
+        if info is not None and info.size == size and info.next_offset == following and indexed and (self.loading.clean or below):
+            return info
+        if (self.loading.clean or below) and indexed:
+            return self._from_files(base, size, following)
+        return None
+
+    def _from_files(self, base: int, size: int, following: int) -> SegmentInfo:
+        """A sealed segment that an orderly broker left: its last time-index entry has its largest timestamp."""
+        paths = segment.paths(self.directory, base)
+        newest = index.last_entry(paths.time_index, index.TIME_ENTRY) if files.exists(paths.time_index) else None
+        timestamp, relative = newest or (-1, 0)
+        epoch = self.epochs.epoch_for(following - 1) if following > base else -1
+        return SegmentInfo(base, size, following, timestamp, base + relative, index_entries=index.count(paths.index, index.OFFSET_ENTRY.size),
+                           time_entries=index.count(paths.time_index, index.TIME_ENTRY.size), epoch=max(epoch, 0))
+
+    # ---- one segment, read -----------------------------------------------------------------------
+
+    def _examine(self, base: int, following: int | None, closed: SegmentInfo | None) -> tuple[SegmentInfo, Published, bool]:
+        """Read a segment: from its last index entry if it was closed in order, else all of it. Whole: nothing had to be cut."""
+        path = layout.segment_path(self.directory, base)
+        size = segment.size_of(self.directory, base) if path.name in self.names else 0
+        if following is None and (self.loading.clean or closed is not None):
+            short = self._from_last_entry(base, path, size, closed)
+            if short is not None:
+                return short, self._published(short, size - self._last_position(base), short.time_entries), True
+        return self._scan(base, path, size, following)
+
+    def _last_position(self, base: int) -> int:
+        last = index.last_entry(layout.segment_path(self.directory, base, layout.INDEX), index.OFFSET_ENTRY)
+        return last[1] if last else 0
+
+    def _from_last_entry(self, base: int, path: Path, size: int, closed: SegmentInfo | None) -> SegmentInfo | None:
+        """The active segment of an orderly shutdown: its end lies behind the last index entry. None if it does not agree."""
+        paths = segment.paths(self.directory, base)
+        if paths.index.name not in self.names or paths.time_index.name not in self.names:
+            return None
+        last = index.last_entry(paths.index, index.OFFSET_ENTRY)
+        start = last[1] if last else 0
+        chain = Chain(-1 if last else base, -1, gaps_allowed=True)
+        if size == 0:
+            chain.next_offset = base
+        else:
+            with files.opened(path) as fd:
+                walk = segment.Walk(fd, path, chain, start, size)
+                for batches in walk:
+                    if last is not None:
+                        if int(batches["base_offset"][0]) + int(batches["last_offset_delta"][0]) != base + last[0]:
+                            return None  # the index points elsewhere: read everything
+                        last = None
+                    self._note_epochs(batches)
+            if walk.problem is not None or walk.end != size or last is not None:
+                return None
+        newest = index.last_entry(paths.time_index, index.TIME_ENTRY)
+        timestamp, relative = newest or (-1, 0)
+        known = closed if closed is not None and closed.next_offset == chain.next_offset else None
+        return SegmentInfo(base, size, chain.next_offset, timestamp, base + relative, known.digest if known else 0,
+                           index.count(paths.index, index.OFFSET_ENTRY.size), index.count(paths.time_index, index.TIME_ENTRY.size),
+                           created_ms=known.created_ms if known else 0, epoch=max(chain.epoch, self.chain.epoch, 0),
+                           flags=known.flags if known else 0, kind=CLOSED)
+
+    def _scan(self, base: int, path: Path, size: int, following: int | None) -> tuple[SegmentInfo, Published, bool]:
+        builder = index.Builder(base, self.loading.interval_bytes)
+        gaps = self.loading.gaps_allowed or base not in self.manifest.segments
+        first = self.chain.next_offset if self.chain.next_offset >= 0 else base
+        chain = Chain(first if gaps else max(first, base), self.chain.epoch, gaps_allowed=True)
+        gapless, expected = True, base
+        with files.opened(path) as fd:
+            walk = segment.Walk(fd, path, chain, 0, size)
+            for batches in walk:
+                bases = batches["base_offset"]
+                gapless = gapless and int(bases[0]) == expected and bool((bases[1:] == (bases + batches["last_offset_delta"] + 1)[:-1]).all())
+                expected = int(bases[-1]) + int(batches["last_offset_delta"][-1]) + 1
+                builder.add(batches)
+                self._note_epochs(batches)
+        chain.next_offset = max(chain.next_offset, base)
+        self.chain = Chain(chain.next_offset, chain.epoch)
+        self._check_floor(base, path, walk, chain)
+        if walk.end < size:
+            self._cut(base, path, walk.end, size, walk.problem)
+        whole = walk.end == size and (following is None or chain.next_offset <= following)
+        if following is not None:
+            builder.add_time_entry()
+        if self.loading.write:
+            builder.write(self.directory, self.loading.mode)
+        info = SegmentInfo(base, walk.end, chain.next_offset, builder.max_timestamp, builder.max_timestamp_offset, chain.digest,
+                           builder.offset_entries, builder.time_entries, epoch=max(chain.epoch, 0),
+                           flags=DIGESTED | (GAPLESS if gapless else 0))
+        return info, self._published(info, builder.bytes_since_entry, builder.time_entries, builder.last_time_entry), whole
+
+    def _note_epochs(self, batches: object) -> None:
+        epochs, bases = batches["leader_epoch"].tolist(), batches["base_offset"].tolist()  # type: ignore[index]
+        latest = self.seen_epochs[-1][0] if self.seen_epochs else -1
+        for epoch, base in zip(epochs, bases, strict=True):
+            if epoch > latest:
+                self.seen_epochs.append((epoch, base))
+                latest = epoch
+
+    # ---- damage ----------------------------------------------------------------------------------
+
+    def _check_floor(self, base: int, path: Path, walk: segment.Walk, chain: Chain) -> None:
+        """What an earlier page of this boot published is there, byte for byte (the digest covers what Kafka's CRC leaves out)."""
+        floor = self.loading.floor
+        if floor is None or floor.segment_base != base or walk.end != floor.segment_size or not floor.flags & DIGESTED:
+            return
+        if chain.digest != floor.digest:
+            raise CorruptRecordError("the batch heads of this segment are not those that were written", path=path, position=walk.end,
+                                     expected=f"digest {floor.digest:016x}", found=f"{chain.digest:016x}")
+
+    def _cut(self, base: int, path: Path, end: int, size: int, problem: Problem | None) -> None:
+        if system.mutated("truncate_below_recovery_point"):
+            durable = 0
+        else:
+            durable = self.trusted_end
+        lost_from = self.chain.next_offset
+        if lost_from < durable:
+            raise CorruptRecordError(
+                problem.message if problem else "the file ends inside a batch that was durable", path=path, position=problem.position if problem else end,
+                expected=f"offsets up to {durable}" if problem is None or problem.expected is None else problem.expected,
+                found=f"none from {lost_from} on" if problem is None or problem.found is None else problem.found)
+        what = problem.message if problem else "the file ends inside a batch"
+        self.cut.append(f"{path}: {size - end} bytes from byte {end} on, offset {lost_from}: {what}")
+        if self.loading.write:
+            logger.warning("cut a torn tail of %d bytes at byte %d of %s (offset %d): %s", size - end, end, path, lost_from, what)
+            copy_aside(path, end, size, self.directory / f"{layout.CUT}{base:020d}-{end}", self.loading.mode)
+            with files.opened(path, files.WRITE) as fd:
+                files.truncate(fd, end, path)
+
+    def _drop(self, following: list[int]) -> None:
+        """Segments behind a hole: kept aside, never read again."""
+        for base in following:
+            path = layout.segment_path(self.directory, base)
+            self.cut.append(f"{path}: all of it, it lies behind a hole")
+            if base < self.trusted_end:
+                raise CorruptRecordError("a segment below the durable offset does not follow on the one before", path=path,
+                                         expected=f"base offset {self.chain.next_offset}", found=base)
+            if self.loading.write:
+                logger.warning("set aside %s: it lies behind a hole", path)
+                files.rename(path, self.directory / f"{layout.CUT}{base:020d}-0")
+                segment.set_aside(self.directory, base)
+
+    # ---- the end ---------------------------------------------------------------------------------
+
+    def _published(self, info: SegmentInfo, since_entry: int, time_entries: int, last_time_entry: int | None = None) -> Published:
+        return Published(
+            segment_base=info.base, segment_size=info.size, log_end=info.next_offset, high_watermark=info.next_offset, max_timestamp=info.max_timestamp,
+            max_timestamp_offset=info.max_timestamp_offset, last_time_entry=info.max_timestamp if last_time_entry is None else last_time_entry,
+            created_ms=info.created_ms or system.wall_ms(), bytes_since_entry=since_entry, digest=info.digest, epoch=info.epoch,
+            index_entries=info.index_entries, time_entries=time_entries, flags=info.flags)
+
+    def _finish(self, segments: list[SegmentInfo], active: Published) -> Loaded:
+        loading = self.loading
+        end = active.log_end
+        if end < loading.log_start:
+            raise CorruptRecordError("the log ends before its start", path=self.directory, expected=f"a log end of at least {loading.log_start}", found=end)
+        for epoch, start in self.seen_epochs:
+            if epoch > self.epochs.latest_epoch:
+                self.epochs.assign(epoch, start)
+        self.epochs.truncate_from_end(end)
+        rebooted = loading.floor is None
+        below_published = loading.floor is not None and end < loading.floor.log_end
+        if (not loading.clean and rebooted and end > segments[0].base) or below_published:
+            self.epochs.assign(max(self.epochs.latest_epoch, active.epoch) + 1, end)
+        elif self.epochs.latest_epoch < 0:
+            self.epochs.assign(max(active.epoch, 0), end if end > segments[0].base and active.epoch > 0 else segments[0].base)
+        start = max(loading.log_start, segments[0].base)
+        self.epochs.truncate_from_start(start)
+        epoch = max(self.epochs.latest_epoch, 0)
+        first = self._first_timestamp(active)
+        return Loaded(active._replace(log_start=start, epoch=epoch, first_timestamp=first), segments, self.epochs, self.cut)
+
+    def _first_timestamp(self, active: Published) -> int:
+        if active.segment_size == 0:
+            return -1
+        path = layout.segment_path(self.directory, active.segment_base)
+        with files.opened(path) as fd:
+            for batches in segment.Walk(fd, path, Chain(gaps_allowed=True), 0, active.segment_size):
+                return int(batches["max_timestamp"][0])
+        return -1
+
+
+def copy_aside(path: Path, start: int, end: int, target: Path, mode: int) -> None:
+    """Keep bytes that are about to be cut, unless they are all zero."""
+    with files.opened(path) as source:
+        whole = b"" if end - start > 1 << 28 else files.pread(source, end - start, start, path)
+        if whole and not any(whole):
+            return
+        with files.opened(target, files.CREATE, mode) as fd:
+            for at in range(start, end, COPY_BYTES):
+                files.write_all(fd, files.pread(source, min(COPY_BYTES, end - at), at, path), at - start, target)
+            files.sync(fd, target)
+
+
+def without_floor(loading: Loading) -> Loading:
+    """The same, as behind a reboot."""
+    return replace(loading, floor=None)

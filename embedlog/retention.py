@@ -1,0 +1,123 @@
+"""Deleting old segments: by log start, by size, by time (format.md 8).
+
+E1  only a prefix of whole segments goes, and the scan stops at the first one that stays
+E2  the log start is published before a file is renamed: whoever then misses a file finds out why
+E3  files are renamed first and unlinked after `file.delete.delay.ms`: readers in other processes finish
+E4  the wall clock decides here, and only here; a segment without a timestamp counts by its file's modification time
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from embedlog import checkpoint, files, layout, rolling, segment
+from embedlog._native import system
+from embedlog._native.system import Published
+from embedlog.errors import OffsetOutOfRangeError
+from embedlog.manifest import SegmentInfo
+
+if TYPE_CHECKING:
+    from embedlog.partition import Partition
+
+
+def wants(partition: Partition) -> bool:
+    """Whether this partition's settings let anything be deleted by size or time."""
+    config = partition.config
+    return "delete" in config.cleanup_policy and (config.retention_ms >= 0 or config.retention_bytes >= 0)
+
+
+def retain(partition: Partition) -> int:
+    """Delete what the rules allow now; how many segments went. Raises LockTimeoutError."""
+    now = partition.published()
+    if not _deletable(partition, now):
+        return 0
+    with partition.exclusive() as now:
+        doomed = _deletable(partition, now)
+        if doomed and doomed[-1].base == now.segment_base:
+            now = rolling.roll_locked(partition, now)
+        if not doomed:
+            return 0
+        start = max(now.log_start, doomed[-1].next_offset)
+        publish_start_locked(partition, now, start)
+        for info in doomed:
+            segment.set_aside(partition.path, info.base)
+        files.sync_directory(partition.path)
+        partition.segments.forget()
+    return len(doomed)
+
+
+def _deletable(partition: Partition, now: Published) -> list[SegmentInfo]:
+    partition.segments.forget()
+    infos = _all_on_disk(partition, now)
+    config = partition.config
+    by_policy = "delete" in config.cleanup_policy
+    excess = sum(info.size for info in infos) - config.retention_bytes if by_policy and config.retention_bytes >= 0 else -1
+    wall_ms = system.wall_ms()
+    doomed: list[SegmentInfo] = []
+    for info in infos:
+        active = info.base == now.segment_base
+        if info.next_offset > now.high_watermark or (active and now.segment_size == 0):
+            break
+        below_start = not active and info.next_offset <= now.log_start
+        too_much = excess >= 0 and excess - info.size >= 0
+        too_old = by_policy and config.retention_ms >= 0 and wall_ms - _newest(partition, info) > config.retention_ms
+        if not (below_start or too_much or too_old):
+            break
+        excess -= info.size
+        doomed.append(info)
+    return doomed
+
+
+def _all_on_disk(partition: Partition, now: Published) -> list[SegmentInfo]:
+    """Segments below the log start too, as long as their files are there."""
+    infos = partition.segments.all(now)
+    partition.manifest.refresh()
+    below = sorted(base for base, info in partition.manifest.segments.items() if info.next_offset <= now.log_start and base < infos[0].base)
+    there = [partition.manifest.segments[base] for base in below if files.exists(layout.segment_path(partition.path, base))]
+    return there + infos
+
+
+def _newest(partition: Partition, info: SegmentInfo) -> int:
+    if info.max_timestamp >= 0:
+        return info.max_timestamp
+    found = files.facts_of(layout.segment_path(partition.path, info.base))
+    return found.modified_ns // 1_000_000 if found else system.wall_ms()
+
+
+def publish_start_locked(partition: Partition, now: Published, start: int) -> Published:
+    """Raise the log start and cut the epochs before it. REQUIRES the append lock."""
+    after = now._replace(log_start=max(start, now.log_start))
+    partition.page.publish(after, partition.home.directory_page)
+    epochs = checkpoint.read_epochs(partition.path / layout.EPOCHS)
+    if epochs.truncate_from_start(after.log_start):
+        checkpoint.write_epochs(partition.path / layout.EPOCHS, epochs, partition.home.mode)
+    return after
+
+
+def delete_records(partition: Partition, offset: int) -> int:
+    """Raise the log start to `offset` (-1: the high watermark), on disk before it returns; the new log start.
+
+    REQUIRES the directory lock, which covers the checkpoint. Raises OffsetOutOfRangeError.
+    """
+    with partition.exclusive() as now:
+        start = now.high_watermark if offset == -1 else offset
+        if not 0 <= start <= now.high_watermark:
+            raise OffsetOutOfRangeError(f"cannot delete records of {partition.topic}-{partition.number}", path=partition.path,
+                                        expected=f"-1, or 0 to {now.high_watermark}", found=offset)
+        if start <= now.log_start:
+            return now.log_start
+        partition.mark_dirty()
+        checkpoint.update(partition.home.root / layout.LOG_STARTS, {(partition.topic, partition.number): start}, partition.home.mode)
+        return publish_start_locked(partition, now, start).log_start
+
+
+def unlink_deleted(partition: Partition) -> int:
+    """Unlink what was renamed long enough ago; how many files went. For the housekeeper."""
+    delay_ns = partition.config.file_delete_delay_ms * 1_000_000
+    gone = 0
+    for name in files.listing(partition.path):
+        if name.endswith(layout.DELETED):
+            found = files.facts_of(partition.path / name)
+            if found is not None and system.wall_ms() * 1_000_000 - found.changed_ns >= delay_ns:
+                gone += files.unlink(partition.path / name, missing_ok=True)
+    return gone

@@ -1,0 +1,140 @@
+"""One segment: a `.log` file and the indexes that point into it.
+
+S1  every batch in the file starts at an offset at or above the base offset, rising
+S2  bytes behind the size that is asked for do not exist
+S3  losing an index loses time, never data: `rebuild` makes it again
+S4  nothing here knows that other segments exist, or who may write
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from embedlog import files, index, layout
+from embedlog.errors import StorageError
+from embedlog.record import Batches, Chain, Problem, scan
+
+CHUNK_BYTES: Final = 1 << 20
+BATCH_BYTES_MAX: Final = (1 << 31) - 1  # a .log file is no larger (format.md 2.1)
+
+
+class Paths(NamedTuple):
+    """The files of one segment."""
+
+    log: Path
+    index: Path
+    time_index: Path
+    transaction_index: Path
+
+
+def paths(directory: Path, base: int) -> Paths:
+    return Paths(*(layout.segment_path(directory, base, suffix) for suffix in layout.SEGMENT_SUFFIXES))
+
+
+class Walk:
+    """Reads a stretch of a segment batch by batch, each checked; afterwards `end` and `problem` say how it ended.
+
+    `end` is the first byte behind the last good batch. `problem` is None where the file ended, even in the middle of a batch.
+    """
+
+    def __init__(self, fd: int, path: Path, chain: Chain, start: int, size: int) -> None:
+        self._fd, self._path, self._size = fd, path, size
+        self.chain = chain
+        self.end = start
+        self.problem: Problem | None = None
+
+    def __iter__(self) -> Iterator[Batches]:
+        for _, batches in self.chunks():
+            yield batches
+
+    def chunks(self) -> Iterator[tuple[memoryview, Batches]]:
+        """The bytes too: `batches["position"]` counts in the file, the view begins at the first batch."""
+        want = CHUNK_BYTES
+        while self.end < self._size:
+            room = bytearray(min(want, self._size - self.end))
+            got = files.pread_into(self._fd, room, self.end, self._path)
+            view = memoryview(room)[:got]
+            scanned = scan(view, self.chain, position=self.end)
+            if scanned.consumed:
+                self.end += scanned.consumed
+                want = CHUNK_BYTES
+                yield view[: scanned.consumed], scanned.batches
+            if scanned.problem is not None:
+                self.problem = scanned.problem
+                return
+            if scanned.consumed == 0:
+                if got < len(room) or self.end + got >= self._size:
+                    return  # the file ends inside this batch
+                want = max(scanned.need, 2 * want)
+
+
+def rebuild(directory: Path, base: int, size: int, interval_bytes: int, *, final: bool, mode: int) -> index.Builder:
+    """Make both indexes of a segment again from its first `size` bytes. REQUIRES the append lock.
+
+    `final` adds the last time-index entry, as a closed segment has it.
+    """
+    builder = index.Builder(base, interval_bytes)
+    path = layout.segment_path(directory, base)
+    with files.opened(path) as fd:
+        for batches in Walk(fd, path, Chain(gaps_allowed=True), 0, size):
+            builder.add(batches)
+    if final:
+        builder.add_time_entry()
+    builder.write(directory, mode)
+    return builder
+
+
+def create(directory: Path, base: int, mode: int) -> None:
+    """New empty files, in place of leftovers of the same names. REQUIRES the append lock and the roll intent in the page."""
+    for suffix in (layout.INDEX, layout.TIME_INDEX, layout.LOG):
+        with files.opened(layout.segment_path(directory, base, suffix), files.CREATE, mode) as fd:
+            files.truncate(fd, 0)
+    files.unlink(layout.segment_path(directory, base, layout.TRANSACTION_INDEX), missing_ok=True)
+
+
+def set_aside(directory: Path, base: int, suffixes: tuple[str, ...] = (*layout.SEGMENT_SUFFIXES, layout.SNAPSHOT)) -> None:
+    """Rename the files of a segment that is no longer part of the log; they are unlinked when their delay is over."""
+    for suffix in suffixes:
+        path = layout.segment_path(directory, base, suffix)
+        with contextlib.suppress(FileNotFoundError):
+            _rename_if_there(path, path.with_name(path.name + layout.DELETED))
+
+
+def _rename_if_there(source: Path, target: Path) -> None:
+    if files.exists(source):
+        files.rename(source, target)
+
+
+def finish(directory: Path, base: int, size: int, index_entries: int, time_entries: int, final_entry: tuple[int, int] | None, *, sync: bool) -> int:
+    """Leave a segment as Kafka leaves a closed one: final time-index entry, all files cut to their size (format.md 2.5).
+
+    Returns the number of time-index entries. REQUIRES the append lock.
+    """
+    files_of = paths(directory, base)
+    if final_entry is not None:
+        with files.opened(files_of.time_index, files.WRITE) as fd:
+            files.write_all(fd, index.TIME_ENTRY.pack(*final_entry), time_entries * index.TIME_ENTRY.size, files_of.time_index)
+        time_entries += 1
+    sizes = ((files_of.log, size), (files_of.index, index_entries * index.OFFSET_ENTRY.size), (files_of.time_index, time_entries * index.TIME_ENTRY.size))
+    for path, wanted in sizes:
+        with files.opened(path, files.WRITE) as fd:
+            if files.facts(fd, path).size != wanted:
+                files.truncate(fd, wanted, path)
+            if sync:
+                files.sync(fd, path)
+    if sync and files.exists(files_of.transaction_index):
+        with files.opened(files_of.transaction_index) as fd:
+            files.sync(fd, files_of.transaction_index)
+    return time_entries
+
+
+def size_of(directory: Path, base: int) -> int:
+    """Bytes in the `.log` file now. Raises StorageError if it is not there."""
+    path = layout.segment_path(directory, base)
+    found = files.facts_of(path)
+    if found is None:
+        raise StorageError("no such segment", errno=2, path=path)
+    return found.size

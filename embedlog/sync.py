@@ -1,0 +1,188 @@
+"""Putting a partition on stable storage, and telling the truth about it (`docs/protocol.md`, durability).
+
+Y1  one syncer a partition, by a lock of its own; who waited looks first whether the other one has done it
+Y2  an intent is left in the page before anything is synced; who finds one treats it as a failed sync
+Y3  `durable` rises only after every segment in [durable, end) and the directory were synced through descriptors that can be believed:
+    opened before anything in there was written, or by which all of it was rewritten
+Y4  a failed sync is never tried again as if nothing had happened: the segment is marked, on disk before in the page, and rolled
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from embedlog import files, layout, segment
+from embedlog._native import system
+from embedlog._native.system import Published
+from embedlog.errors import DurabilityError, LockTimeoutError, StorageError
+from embedlog.manifest import SegmentInfo
+from embedlog.page import DurableRecord
+from embedlog.record import Chain
+
+if TYPE_CHECKING:
+    from embedlog.partition import Partition
+
+logger = logging.getLogger("embedlog")
+
+
+class Syncer:
+    """Group commit for one partition. Threads: any; one syncs, the others wait for its result."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._lock: files.LockFile | None = None
+        self._fds: dict[int, int] = {}  # segment base -> descriptor of our own
+        self._believed: set[int] = set()  # bases whose descriptor has seen every write since `durable`
+        self._record = DurableRecord(partition.path, partition.topic_id)
+        self._opening = threading.Lock()
+
+    def opened(self, base: int, fd: int) -> None:
+        """This process begins to write a segment: take a descriptor for its syncs now, then look what is unsynced."""
+        self._descriptor(base)
+
+    def close(self) -> None:
+        fds, self._fds = self._fds, {}
+        for fd in fds.values():
+            files.close(fd)
+        self._believed.clear()
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.close()
+
+    def sync(self, upto: int, deadline_ns: int) -> int:
+        """Return once `durable` has reached `upto`. Raises DurabilityError, LockTimeoutError."""
+        partition = self._partition
+        if partition.page.word(system.WORD_DURABLE) >= upto:
+            return partition.page.word(system.WORD_DURABLE)
+        if system.mutated("ack_before_fsync"):
+            return upto
+        with self._opening:
+            lock = self._lock = self._lock or files.LockFile(partition.path / layout.SYNC_LOCK, partition.home.mode)
+        with lock.hold(deadline_ns):
+            durable = partition.page.word(system.WORD_DURABLE)
+            return durable if durable >= upto else self._sync_locked(partition.published())
+
+    def _sync_locked(self, now: Published) -> int:
+        page = self._partition.page
+        durable = page.word(system.WORD_DURABLE)
+        left_behind = page.word(system.WORD_SYNC_OWNER) != 0 and not system.mutated("no_sync_intent")
+        if not system.mutated("no_sync_intent"):
+            page.set(system.WORD_SYNC_FROM, durable)
+            page.set(system.WORD_SYNC_TO, now.log_end)
+            page.set(system.WORD_SYNC_OWNER, os.getpid())
+        began_ns = system.boot_ns()
+        system.point("sync-intent")
+        todo = [info for info in self._partition.segments.all(now) if info.next_offset > durable]
+        if left_behind:
+            self._poison([info.base for info in todo])
+        try:
+            self._sync_all(todo, durable, now)
+        except StorageError as problem:
+            self._poison([info.base for info in todo])
+            page.set(system.WORD_SYNC_OWNER, 0)
+            raise DurabilityError(
+                f"a sync of {self._partition.topic}-{self._partition.number} failed: records from offset {durable} on may not survive a power loss",
+                path=problem.path, expected=f"offsets below {now.log_end} on stable storage", found=os.strerror(problem.errno or errno.EIO)) from problem
+        self._raise(now)
+        page.set(system.WORD_UNSYNCED_SINCE, began_ns)
+        page.set(system.WORD_SYNC_OWNER, 0)
+        return now.log_end
+
+    def _sync_all(self, todo: list[SegmentInfo], durable: int, now: Published) -> None:
+        poisoned = self._poisoned()
+        for info in todo:
+            fd = self._descriptor(info.base)
+            if info.base in poisoned or info.base not in self._believed:
+                if not system.mutated("no_poison"):
+                    self._rewrite(info, fd, durable)
+                self._believed.add(info.base)
+            system.point("sync-segment")
+            files.datasync(fd, layout.segment_path(self._partition.path, info.base))
+            if info.base != now.segment_base:
+                self._sync_sealed(info)
+        if any(info.base >= durable for info in todo) or not durable:
+            files.sync_directory(self._partition.path)
+            self._partition.manifest.sync()
+
+    def _sync_sealed(self, info: SegmentInfo) -> None:
+        """What recovery reads of a sealed segment instead of the log itself."""
+        directory = self._partition.path
+        for suffix in (layout.INDEX, layout.TIME_INDEX, layout.TRANSACTION_INDEX):
+            path = layout.segment_path(directory, info.base, suffix)
+            if files.exists(path):
+                with files.opened(path, files.WRITE) as fd:
+                    files.datasync(fd, path)
+        snapshot = layout.segment_path(directory, info.next_offset, layout.SNAPSHOT)
+        if files.exists(snapshot):
+            with files.opened(snapshot, files.WRITE) as fd:
+                files.datasync(fd, snapshot)
+
+    def _descriptor(self, base: int) -> int:
+        """Our descriptor of a segment: opened first, published compared with durable after (rule 17)."""
+        partition = self._partition
+        with self._opening:
+            fd = self._fds.get(base)
+            if fd is None:
+                fd = self._fds[base] = files.open_file(layout.segment_path(partition.path, base), files.WRITE, partition.home.mode)
+                system.point("sync-opened")
+                now = partition.page.read()
+                if now is not None and (now.log_end <= partition.page.word(system.WORD_DURABLE) or (now.segment_base == base and not now.segment_size)):
+                    self._believed.add(base)
+            return fd
+
+    def _rewrite(self, info: SegmentInfo, fd: int, durable: int) -> None:
+        """Write the same bytes once more through our own descriptor: a failed write-back left them clean in the cache."""
+        path = layout.segment_path(self._partition.path, info.base)
+        at = self._partition.reader.place(info, durable).position
+        walk = segment.Walk(fd, path, Chain(gaps_allowed=True), at, info.size)
+        for view, batches in walk.chunks():
+            ends = batches["base_offset"] + batches["last_offset_delta"]
+            keep = ends >= durable
+            if keep.any():
+                first = int(batches["position"][keep.argmax()]) - at
+                files.write_all(fd, view[first:], at + first, path)
+            at += len(view)
+        if walk.end != info.size:
+            raise StorageError("bytes that were never on stable storage are damaged in the cache too", errno=errno.EIO, path=path, position=walk.end)
+
+    def _poisoned(self) -> set[int]:
+        from embedlog.partition import poisoned_bases
+
+        return set(poisoned_bases(self._partition.path))
+
+    def _poison(self, bases: list[int]) -> None:
+        """Mark segments whose sync failed: a file first, then the page, so that nobody trusts the next sync that says OK."""
+        if system.mutated("no_poison"):
+            return
+        partition = self._partition
+        for base in bases:
+            logger.error("sync failed: %s is marked, its unsynced bytes will be written again", layout.segment_path(partition.path, base))
+            path = partition.path / f"{layout.POISON}{base}"
+            try:
+                with files.opened(path, files.CREATE, partition.home.mode) as fd:
+                    files.sync(fd, path)
+                files.sync_directory(partition.path)
+            except StorageError as problem:
+                logger.error("cannot put the mark on disk: %s", problem)
+            self._believed.discard(base)
+        if bases:
+            partition.page.set(system.WORD_POISON, bases[-1] + 1)
+
+    def _raise(self, now: Published) -> None:
+        partition = self._partition
+        self._record.store(now.log_end, now.segment_base, partition.home.mode)
+        system.point("durable-stored")
+        partition.page.set(system.WORD_DURABLE, now.log_end)
+        for base in [base for base in self._fds if base < now.segment_base]:
+            files.close(self._fds.pop(base))
+            self._believed.discard(base)
+
+    def wait(self, upto: int, deadline_ns: int) -> None:
+        """As `sync`, with an error if the deadline passes."""
+        if self.sync(upto, deadline_ns) < upto:
+            raise LockTimeoutError("not durable before the deadline", path=self._partition.path, expected=upto,
+                                   found=self._partition.page.word(system.WORD_DURABLE))
