@@ -155,10 +155,8 @@ def layers() -> str:
     tree = ast.parse((DOCS.parent / "tests" / "test_layers.py").read_text())
     held = next(node.value for node in tree.body if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "LAYERS")
     found = ast.literal_eval(held) if held is not None else {}
-    rows = (
-        (str(floor), rooms, ", ".join(f"`{name}`" for name in names.split())) for floor, (rooms, names) in enumerate(found.items())
-    )
-    return table(("floor", "rooms", "modules"), rows)
+    rows = ((rooms, ", ".join(f"`{name}`" for name in names.split())) for rooms, names in found.items())
+    return table(("from the bottom up", "modules"), rows)
 
 
 def filled(text: str) -> str:
