@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.processes import Nursery
 from tests.kafka import oracle
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -112,3 +113,22 @@ def broker(kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[or
     """The one broker of the run, started. A test that stops it starts it again."""
     with oracle.Broker(tmp_path_factory.mktemp("broker") / "log") as running:
         yield running
+
+
+# ---- faults ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    """Victims: processes that are told what to do, stopped at chosen calls and killed."""
+    with Nursery() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _no_victims_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No process of one test lives on into the next."""
+    nursery = request.getfixturevalue("nursery") if "nursery" in request.fixturenames else None
+    yield
+    if nursery is not None:
+        nursery.end()

@@ -118,7 +118,8 @@ def partition_after(partition: int, rows: list[Row], bounds: tuple[int, int], kn
     return bad
 
 
-def epoch_rises(verdict: Verdict, reader: Victim, partition: int, rows: list[Row], bounds: tuple[int, int], known: Known) -> None:
+def epoch_rises(verdict: Verdict, reader: Victim, partition: int, rows: list[Row], bounds: tuple[int, int],
+                known: Known) -> None:
     """What is written over a lost tail that was acknowledged has a larger epoch than anything before."""
     offset, = reader.call("append", [value_of(7, partition, 150)], partition)
     if offset != bounds[1]:
@@ -126,5 +127,5 @@ def epoch_rises(verdict: Verdict, reader: Victim, partition: int, rows: list[Row
     row = reader.call("read", TOPIC, partition)[partition][-1]
     before = max((row.epoch for row in rows), default=0)
     if (partition, offset) in known.acks and row.epoch <= before:
-        verdict.violations.append(f"partition {partition}: offset {offset} was {known.acks[partition, offset]} and is now another "
-                                  f"record in epoch {row.epoch}")
+        was = known.acks[partition, offset]
+        verdict.violations.append(f"partition {partition}: offset {offset}: {was}, then another one in epoch {row.epoch}")

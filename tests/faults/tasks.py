@@ -196,6 +196,12 @@ def tail(stage: Stage, count: int, topic: str = TOPIC) -> list[Row]:
     return rows
 
 
+@task
+def pretend_filesystem(_: Stage, kind: int) -> None:
+    """Let `statfs` tell another type of file system."""
+    system.filesystem = lambda path: kind
+
+
 # -- work until told otherwise ----------------------------------------------------------------------
 
 

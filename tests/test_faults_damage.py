@@ -1,0 +1,100 @@
+"""E6 and E7: flipped bits and damaged files. The right records or a typed error; no wrong one, no silent gap, no signal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.damage import is_cache
+from tests.faults.processes import Nursery
+from tests.faults.tasks import TOPIC
+
+Report = tuple[dict[str, int], list[str]]
+
+
+def built(nursery: Nursery, path: Path, **options: object) -> Path:
+    maker = nursery.spawn()
+    maker.call("build", str(path), **options)
+    nursery.end(maker)
+    return path
+
+
+def told(what: str, report: Report) -> None:
+    counts, bad = report
+    print(f"{what}: {sum(counts.values())} cases: {counts}")
+    assert not bad, f"{len(bad)} of {sum(counts.values())}: " + "\n".join(bad[:20])
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_e6_flipped_bits_of_segments_are_found(nursery: Nursery, tmp_path: Path, codec: str) -> None:
+    """Every bit of the first header of each segment, and a bit of every few bytes behind it."""
+    path = built(nursery, tmp_path / "log", codec=codec, batches=12)
+    report = nursery.spawn().call("flip_log", str(path), 11, 61)
+    told(f"E6, segments, {codec}", report)
+    assert report[0].get("CorruptRecordError", 0) > 0.9 * sum(report[0].values()), "the flips were not even read"
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("codec", ["none", "gzip", "lz4", "zstd"])
+def test_e6_every_bit(nursery: Nursery, tmp_path: Path, codec: str) -> None:
+    path = built(nursery, tmp_path / "log", codec=codec)
+    told(f"E6, every bit, {codec}", nursery.spawn().call("flip_log", str(path), 1, 1 << 30, deadline_s=1700))
+
+
+def small_files(path: Path) -> list[str]:
+    found = (each.relative_to(path) for each in path.rglob("*") if each.is_file() and each.suffix != ".log")
+    return sorted(str(each) for each in found if (path / each).stat().st_size)
+
+
+def test_e6_flipped_bits_of_everything_else(nursery: Nursery, tmp_path: Path) -> None:
+    path = built(nursery, tmp_path / "log")
+    names = small_files(path)
+    assert any(is_cache(name) for name in names)
+    told("E6, other files", nursery.spawn().call("flip_files", str(path), str(tmp_path / "copy"), names, 12, deadline_s=100))
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1800)
+def test_e6_every_bit_of_everything_else(nursery: Nursery, tmp_path: Path) -> None:
+    path = built(nursery, tmp_path / "log")
+    names = small_files(path)
+    told("E6, other files", nursery.spawn().call("flip_files", str(path), str(tmp_path / "copy"), names, 2000, deadline_s=1700))
+
+
+def test_e7_damaged_files_are_refused_or_made_good(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+    path = built(nursery, tmp_path / "log")
+    told("E7", nursery.spawn().call("damage", str(path), str(tmp_path / "copy"), seed, 250, deadline_s=100))
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1800)
+def test_e7_every_kind_of_damage(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+    path = built(nursery, tmp_path / "log")
+    told("E7", nursery.spawn().call("damage", str(path), str(tmp_path / "copy"), seed, 1 << 30, deadline_s=1700))
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("mutant", ["no_crc_on_read"])
+def test_e6_kills_the_mutant(nursery: Nursery, tmp_path: Path, mutant: str) -> None:
+    path = built(nursery, tmp_path / "log", batches=12)
+    victim = nursery.spawn()
+    victim.call("mutants", mutant)
+    counts, bad = victim.call("flip_log", str(path), 11, 61)
+    print(f"E6 with {mutant}: {counts}")
+    assert bad, f"{mutant} survived"
+
+
+def test_what_is_damaged_is_named_with_file_and_position(nursery: Nursery, tmp_path: Path) -> None:
+    path = built(nursery, tmp_path / "log", batches=6)
+    segment = next((path / f"{TOPIC}-0").glob("*.log"))
+    data = bytearray(segment.read_bytes())
+    data[100] ^= 4
+    segment.write_bytes(data)
+    from tests.faults.processes import RemoteError
+
+    with pytest.raises(RemoteError) as refused:
+        nursery.spawn().call("read_directory", str(path))
+    assert segment.name in str(refused.value)
+    assert "at byte" in str(refused.value)

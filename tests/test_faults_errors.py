@@ -1,0 +1,66 @@
+"""E10 and E11: calls that fail. A typed error, nothing unacknowledged counts, the log is usable at once."""
+
+from __future__ import annotations
+
+import errno
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.faults import crashes
+from tests.faults.content import Verdict
+from tests.faults.processes import Nursery
+
+RUNS_FAST = 70
+
+
+def fail_everywhere(nursery: Nursery, directory: Path, seed: int, limit: int | None) -> tuple[Verdict, int, int]:
+    """Verdict, runs, and how many steps failed in them."""
+    rng = random.Random(seed)
+    counts = crashes.count_calls(nursery, directory, seed)
+    cases = [(kind, nth, error) for kind in crashes.FAILING for nth in range(1, counts[kind] + 1) for error in crashes.ERRORS]
+    step = 1 if limit is None else max(1, len(cases) // limit)
+    total, runs, failures = Verdict(), 0, 0
+    for kind, nth, error in cases[rng.randrange(step)::step]:
+        sticky = rng.random() < 0.3
+        verdict, promises = crashes.fail_at(nursery, directory, seed, nth, error, kinds=(kind,), sticky=sticky)
+        total.add(verdict)
+        runs, failures = runs + 1, failures + len(promises.failures)
+        if verdict.violations:
+            break
+        shutil.rmtree(directory, ignore_errors=True)
+    return total, runs, failures
+
+
+def test_e10_any_failing_call_is_a_typed_error_and_no_more(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+    verdict, runs, failures = fail_everywhere(nursery, tmp_path / "log", seed, RUNS_FAST)
+    print(f"E10: {runs} failing calls, {failures} failed steps: {verdict}")
+    assert not verdict.violations, verdict
+    assert runs >= RUNS_FAST
+    assert failures > runs // 10, "hardly any fault was felt"
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(3600)
+def test_e10_every_call_and_error(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+    verdict, runs, failures = fail_everywhere(nursery, tmp_path / "log", seed, None)
+    print(f"E10: {runs} failing calls, {failures} failed steps: {verdict}")
+    assert not verdict.violations, verdict
+
+
+def full_disk(nursery: Nursery, directory: Path, seed: int, nth: int) -> Verdict:
+    """From the nth write on everything that needs space fails, until it is freed again."""
+    kinds = ("pwrite", "fallocate", "open", "mkdir", "link")
+    verdict, _ = crashes.fail_at(nursery, directory, seed, nth, errno.ENOSPC, kinds=kinds, sticky=True)
+    return verdict
+
+
+def test_e10_a_full_disk_loses_nothing_and_is_over_when_space_returns(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+    rng, total = random.Random(seed), Verdict()
+    for _ in range(12):
+        total.add(full_disk(nursery, tmp_path / "log", seed, rng.randint(1, 250)))
+        assert not total.violations, total
+        shutil.rmtree(tmp_path / "log", ignore_errors=True)
+    print(f"E10, full disk: 12 runs: {total}")

@@ -1,0 +1,143 @@
+"""E12 and E13: control files cut or replaced under living processes, and readers beside a writer that rolls and deletes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.faults.content import Verdict, check
+from tests.faults.processes import Nursery
+from tests.faults.stage import Play
+from tests.faults.tasks import TOPIC
+
+
+def cut_to_nothing(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def cut_in_half(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def fill_with_noise(path: Path) -> None:
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.write(os.urandom(size))
+
+
+def replace_by_noise(path: Path) -> None:
+    other = path.with_name("stray")
+    other.write_bytes(os.urandom(path.stat().st_size))
+    other.replace(path)
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+HARMS: list[Callable[[Path], None]] = [cut_to_nothing, cut_in_half, fill_with_noise, replace_by_noise, remove]
+NAMES = ["embedlog.page", "embedlog.control", "embedlog.lock", "embedlog.manifest", "embedlog.durable", ".log", ".index",
+         ".timeindex"]
+CACHES = {".index", ".timeindex", "embedlog.manifest"}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("name", NAMES)
+def test_e12_a_file_harmed_under_living_processes_is_an_exception(
+    nursery: Nursery, tmp_path: Path, name: str, harm: Callable[[Path], None],
+) -> None:
+    """Two processes live on, the other partition works in both, and where only a cache was harmed nothing fails at all."""
+    play = Play(nursery, tmp_path / "log", partitions=2)
+    a, b = play.enter(), play.enter()
+    for partition in (0, 1):
+        play.append(a, partition)
+        play.append(b, partition)
+    target = min((play.directory if name == "embedlog.control" else play.partition).glob(f"*{name}"))
+    if name in CACHES and harm is remove:
+        pytest.skip("an open descriptor does not notice; opening again is E7's")
+    harm(target)
+    failed = []
+    for number, victim in enumerate((a, b)):
+        failed += victim.call("try_things", 50 + number, 10 * number, 2)
+    assert a.alive
+    assert b.alive
+    others = [what for what in failed if " 1:" in what]
+    assert not others, f"the other partition suffered: {others}"
+    if name in CACHES:
+        assert not failed, failed
+    rows = a.call("read", TOPIC, 1)
+    verdict = check(rows, {here: mark for here, mark in play.acks.items() if here[0] == 1}, ordered=False)
+    assert not verdict.violations, verdict
+
+
+def tail_beside(nursery: Nursery, directory: Path, seed: int, batches: int, retention_bytes: int,
+                readers: int = 3) -> tuple[Verdict, int]:
+    play = Play(nursery, directory, config={
+        "segment.bytes": 200_000, "retention.bytes": retention_bytes, "file.delete.delay.ms": 0, "index.interval.bytes": 1000,
+    })
+    writer = play.enter()
+    tails = [play.enter() for _ in range(readers)]
+    count, size = 200, 100
+    for number, tail in enumerate(tails):
+        tail.start("follow", batches * count, seed + number)
+    writer.call("write_columns", 1, batches, count, size, deadline_s=110)
+    verdict, jumps = Verdict(), 0
+    for tail in tails:
+        found = tail.result(deadline_s=110)
+        verdict.read += found["read"]
+        verdict.violations += found["bad"]
+        jumps += found["jumps"]
+    return verdict, jumps
+
+
+def test_e13_readers_beside_a_rolling_writer_see_every_record_once(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+    verdict, jumps = tail_beside(nursery, tmp_path / "log", seed, batches=150, retention_bytes=-1)
+    print(f"E13: {verdict}")
+    assert not verdict.violations, verdict
+    assert verdict.read == 3 * 150 * 200
+    assert jumps == 0
+
+
+def test_e13_readers_survive_retention(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+    verdict, jumps = tail_beside(nursery, tmp_path / "log", seed, batches=100, retention_bytes=400_000)
+    print(f"E13, retention: {verdict}, {jumps} jumps to the log start")
+    assert not verdict.violations, verdict
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1800)
+def test_e13_long(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+    total = Verdict()
+    for turn, retention in enumerate((-1, 400_000, 2_000_000, -1)):
+        verdict, _ = tail_beside(nursery, tmp_path / "log", seed + turn, batches=2500, retention_bytes=retention)
+        total.add(verdict)
+        shutil.rmtree(tmp_path / "log")
+    print(f"E13: {total}")
+    assert not total.violations, total
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("mutant", ["publish_before_write", "read_by_file_size", "torn_publish"])
+def test_e13_kills_the_mutant(nursery: Nursery, tmp_path: Path, seed: int, mutant: str) -> None:
+    """A reader sees what is not written yet, as soon as the writer is a little slow between the two."""
+    play = Play(nursery, tmp_path / "log", mutants=(mutant,))
+    writer, reader = play.enter(), play.enter()
+    play.append(writer)
+    writer.arm(["pwrite"], "delay", error=2000)
+    verdict = Verdict()
+    for _ in range(100):
+        play.start_append(writer, size=3000)
+        while not writer.note_waiting():
+            verdict.add(play.seen_by(reader))
+            start, end = reader.call("ends")[0]
+            if end > start and len(reader.call("read")[0]) < end - start:
+                verdict.violations.append(f"fewer records than {end - start}")
+            if verdict.violations:
+                print(f"E13 with {mutant}: {verdict}")
+                return
+        play.finish_append(writer)
+    pytest.fail(f"{mutant} survived: {verdict}")

@@ -1,0 +1,485 @@
+"""The protocol's rules on who is in and on opening and closing (1-6, 22-25), step by step with several processes.
+
+A Kafka broker is played by a few lines that do what it does to `.lock`, the clean mark and the log; real ones are in
+`test_interop.py`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.faults.content import Mark, Verdict, value_of
+from tests.faults.processes import Died, Nursery, RemoteError, Victim
+from tests.faults.stage import Play
+from tests.faults.tasks import TOPIC
+
+Steps = Callable[[Play], Verdict]
+MARK = ".kafka_cleanshutdown"
+
+
+def fails_without(mutant: str, steps: Steps, nursery: Nursery, directory: Path) -> None:
+    """The same steps with the rule off must show a violation, an error or a death."""
+    try:
+        verdict = steps(Play(nursery, directory, mutants=(mutant,)))
+    except (AssertionError, RemoteError, Died):
+        return
+    assert verdict.violations, f"{mutant}: nothing was noticed"
+
+
+class FakeBroker:
+    """What a broker does around its log: an exclusive POSIX lock on `.lock`, unlocked before it is unlinked."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / ".lock"
+        self._fd = -1
+
+    def start(self) -> bool:
+        """False if somebody holds the lock."""
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._fd)
+            return False
+        (self.path.parent / MARK).unlink(missing_ok=True)
+        return True
+
+    def append(self, value: bytes) -> None:
+        """One more batch with one record, in Kafka's format, by copying the last one's shape."""
+        from tests.faults.batches import append_batch
+
+        append_batch(self.path.parent / f"{TOPIC}-0", value)
+
+    def mark_and_unlock(self) -> None:
+        (self.path.parent / MARK).write_text('{"version":0,"brokerEpoch":1}')
+        os.close(self._fd)
+
+    def unlink(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+# -- rule 1 ---------------------------------------------------------------------------------------------------------------
+
+
+def page_deleted_between(play: Play) -> Verdict:
+    """Trace `opening: without identity`."""
+    a = play.enter()
+    play.append(a)
+    (play.partition / "embedlog.page").unlink()
+    b = play.enter()
+    for _ in range(5):
+        play.append(b)
+    play.append(a)
+    play.append(b)
+    verdict = play.seen_by(a)
+    verdict.add(play.seen_by(b))
+    play.leave(a)
+    play.leave(b)
+    verdict.add(play.seen_afresh())
+    return verdict
+
+
+def test_rule_1_a_page_that_the_name_does_not_lead_to_is_mapped_again(nursery: Nursery, tmp_path: Path) -> None:
+    verdict = page_deleted_between(Play(nursery, tmp_path / "log"))
+    assert not verdict.violations, verdict
+    fails_without("no_identity", page_deleted_between, nursery, tmp_path / "mutant")
+
+
+def test_rule_1_a_page_is_made_under_the_append_lock(nursery: Nursery, tmp_path: Path) -> None:
+    """Trace `opening: without made_under_lock`: B may not scan while A stands between writing and publishing."""
+    play = Play(nursery, tmp_path / "log")
+    a = play.enter()
+    play.append(a)
+    play.stop_in_append(a, "before-publish")
+    (play.partition / "embedlog.page").unlink()
+    b = play.enter()
+    play.start_append(b)
+    assert not b._line.poll(0.1), "B made a page beside A's append"
+    a.resume()
+    play.finish_append(a)
+    play.finish_append(b)
+    play.append(a)
+    verdict = play.seen_by(a)
+    play.leave(a)
+    play.leave(b)
+    verdict.add(play.seen_afresh())
+    assert not verdict.violations, verdict
+
+
+def test_rule_1_a_lock_file_that_was_replaced_locks_nobody_out(nursery: Nursery, tmp_path: Path) -> None:
+    play = Play(nursery, tmp_path / "log")
+    a = play.enter()
+    play.append(a)
+    (play.partition / "embedlog.lock").unlink()
+    b = play.enter()
+    play.append(b)
+    play.append(a)
+    play.append(b)
+    play.leave(a)
+    play.leave(b)
+    assert not play.seen_afresh().violations
+
+
+# -- rule 2 ---------------------------------------------------------------------------------------------------------------
+
+
+def departing_broker_unlinks_late(play: Play) -> Verdict:
+    """Traces `opening: without stat_again` and `without settle`: we lock the inode that a broker is about to unlink."""
+    broker = FakeBroker(play.directory)
+    assert broker.start(), "nobody is in"
+    a = play.nursery.spawn()
+    if play.mutants:
+        a.call("mutants", *play.mutants)
+    a.arm(["lock"], "stop_before", name="/.lock")
+    a.start("open", str(play.directory), config={"housekeeping": False})
+    a.wait_stopped()
+    broker.mark_and_unlock()
+    broker.unlink()
+    a.resume()
+    a.result()
+    verdict = Verdict()
+    if FakeBroker(play.directory).start():
+        verdict.violations.append("a broker and we are in at once")
+    return verdict
+
+
+def test_rule_2_the_lock_is_looked_at_again_after_locking(nursery: Nursery, tmp_path: Path) -> None:
+    verdict = departing_broker_unlinks_late(Play(nursery, tmp_path / "log"))
+    assert not verdict.violations, verdict
+    fails_without("no_stat_again", departing_broker_unlinks_late, nursery, tmp_path / "mutant")
+
+
+def test_rule_2_behind_foreign_use_the_lock_is_looked_at_once_more(nursery: Nursery, tmp_path: Path) -> None:
+    """The broker unlinks only after we have locked and looked: the second look, after the settling delay, sees it."""
+    play = Play(nursery, tmp_path / "log")
+    broker = FakeBroker(play.directory)
+    assert broker.start()
+    broker.mark_and_unlock()
+    a = play.nursery.spawn()
+    a.arm(["lock"], "stop_after", name="/.lock")
+    a.start("open", str(play.directory), config={"housekeeping": False})
+    a.wait_stopped()
+    broker.unlink()
+    a.resume()
+    a.result()
+    assert not FakeBroker(play.directory).start(), "a broker and we are in at once"
+
+
+def test_rule_2_who_lost_the_lock_file_retakes_it_or_stops_writing(nursery: Nursery, tmp_path: Path) -> None:
+    play = Play(nursery, tmp_path / "log")
+    a = play.enter()
+    play.append(a)
+    (play.directory / ".lock").unlink()
+    broker = FakeBroker(play.directory)
+    if not broker.start():
+        return                                              # somebody holds the new one already
+    with pytest.raises(RemoteError) as refused:
+        play.append(a)
+        play.append(a)
+    assert refused.value.kind in ("DirectoryInUseError", "StateError", "ClosedError"), refused.value
+
+
+def test_rule_2_a_running_broker_keeps_us_out_and_we_it(nursery: Nursery, tmp_path: Path) -> None:
+    play = Play(nursery, tmp_path / "log")
+    broker = FakeBroker(play.directory)
+    assert broker.start()
+    with pytest.raises(RemoteError) as refused:
+        play.enter()
+    assert refused.value.kind == "DirectoryInUseError"
+    broker.mark_and_unlock()
+    broker.unlink()
+    play.enter()
+    assert not FakeBroker(play.directory).start()
+
+
+# -- rule 3 ---------------------------------------------------------------------------------------------------------------
+
+
+def broker_between_two_of_our_openings(play: Play) -> Verdict:
+    """Trace `opening: without incarnation`."""
+    a = play.enter()
+    for _ in range(3):
+        play.append(a)
+    play.leave(a)
+    broker = FakeBroker(play.directory)
+    assert broker.start()
+    mark = Mark(99, 1)
+    broker.append(value_of(*mark, 150))
+    play.acks[0, 3] = mark
+    broker.mark_and_unlock()
+    broker.unlink()
+    b = play.enter()
+    play.append(b)
+    verdict = play.seen_by(b)
+    play.leave(b)
+    verdict.add(play.seen_afresh())
+    return verdict
+
+
+def test_rule_3_a_page_of_another_incarnation_is_rebuilt_from_the_log(nursery: Nursery, tmp_path: Path) -> None:
+    verdict = broker_between_two_of_our_openings(Play(nursery, tmp_path / "log"))
+    assert not verdict.violations, verdict
+
+
+def test_rule_3_a_copy_of_a_live_directory_is_another_directory(nursery: Nursery, tmp_path: Path) -> None:
+    play = Play(nursery, tmp_path / "log")
+    a = play.enter()
+    for _ in range(3):
+        play.append(a)
+    shutil.copytree(play.directory, tmp_path / "copy")
+    play.append(a)
+    b = nursery.spawn()
+    b.call("open", str(tmp_path / "copy"), config={"housekeeping": False})
+    assert b.call("append", [value_of(77, 0, 150)]) == [3]
+    assert b.call("append", [value_of(77, 1, 150)]) == [4]
+    assert play.append(a) == 4
+    assert not play.seen_by(a).violations
+    assert len(b.call("read")[0]) == 5
+
+
+def test_rule_3_below_an_old_pages_end_a_bad_batch_is_corruption(nursery: Nursery, tmp_path: Path) -> None:
+    """Everybody is killed, nothing was synced, and a published batch is damaged: the page of this boot says what was there."""
+    play = Play(nursery, tmp_path / "log")
+    a = play.enter()
+    for _ in range(4):
+        play.append(a)
+    a.kill()
+    log = play.partition / f"{0:020d}.log"
+    size = log.stat().st_size
+    with log.open("r+b") as file:
+        file.seek(size - 20)
+        file.write(b"\xff" * 5)
+    with pytest.raises(RemoteError) as refused:
+        play.seen_afresh()
+    assert refused.value.kind == "CorruptRecordError"
+    assert log.stat().st_size == size, "refused, and cut nevertheless"
+
+
+# -- rule 4 ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", ["locked", "before-publish", "after-publish", "before-unlock"])
+def test_rule_4_who_joins_loads_nothing_while_others_write(nursery: Nursery, tmp_path: Path, point: str) -> None:
+    """Trace `opening: without loads_alone`: B opens while A stands in the middle of an append."""
+    play = Play(nursery, tmp_path / "log")
+    a = play.enter()
+    play.append(a)
+    play.stop_in_append(a, point)
+    size = (play.partition / f"{0:020d}.log").stat().st_size
+    b = play.enter()
+    rows = b.call("read")[0]
+    assert len(rows) >= 1
+    assert (play.partition / f"{0:020d}.log").stat().st_size == size
+    a.resume()
+    play.finish_append(a)
+    play.append(b)
+    verdict = play.seen_by(b)
+    play.leave(b)
+    play.leave(a)
+    verdict.add(play.seen_afresh())
+    assert not verdict.violations, verdict
+
+
+# -- rules 5 and 6 --------------------------------------------------------------------------------------------------------
+
+
+def test_rule_5_our_files_have_names_that_a_broker_passes_over(nursery: Nursery, tmp_path: Path) -> None:
+    play = Play(nursery, tmp_path / "log", config={"segment.bytes": 500})
+    a = play.enter()
+    for _ in range(10):
+        play.append(a)
+    a.call("flush")
+    a.call("on_log", "housekeep")
+    ours = [path for path in play.directory.rglob("*") if path.name.startswith("embedlog")]
+    assert len(ours) > 8
+    suffixes = (".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".deleted", ".cleaned", ".swap", ".checkpoint")
+    for path in play.directory.rglob("*"):
+        assert path.is_dir() == (path.name == f"{TOPIC}-0"), f"a directory of ours: {path}"
+    for path in ours:
+        assert not path.name[0].isdigit()
+        assert not path.name.endswith(suffixes), path.name
+
+
+def answer_to(play: Play, victim: Victim) -> int | str:
+    """The offset of an append, or the name of its error."""
+    try:
+        return play.append(victim)
+    except RemoteError as refused:
+        return refused.kind
+
+
+def test_rule_6_nothing_is_acknowledged_into_a_topic_that_was_deleted(nursery: Nursery, tmp_path: Path) -> None:
+    play = Play(nursery, tmp_path / "log")
+    a, b = play.enter(), play.enter()
+    play.append(a)
+    b.call("on_log", "delete_topic", TOPIC)
+    b.call("create_topic", TOPIC, 1, {"flush.ms": 3_600_000})
+    play.acks.clear()
+    answer = answer_to(play, a)
+    assert answer in ("UnknownTopicOrPartitionError", 0), f"the new topic was empty; A was told {answer}"
+    play.append(b)
+    verdict = play.seen_by(b)
+    assert not verdict.violations, verdict
+
+
+# -- rule 22 --------------------------------------------------------------------------------------------------------------
+
+
+def mark_of(play: Play) -> bool:
+    return (play.directory / MARK).exists()
+
+
+def killed_then_joined_then_closed(play: Play) -> Verdict:
+    """Traces `opening: without dirty` and `without close_all`: A dies in an append; B, who never touched it, is the last out."""
+    a = play.enter()
+    play.append(a)
+    b = play.enter()
+    a.arm(["pwrite"], "torn_kill", name=".log")
+    play.start_append(a, size=5000)
+    a.wait_dead()
+    play.leave(b)
+    verdict = Verdict()
+    if not mark_of(play):
+        verdict.violations.append("no clean mark although the last one closed in order")
+    log = play.partition / f"{0:020d}.log"
+    lying = log.stat().st_size > 1000
+    if lying:
+        verdict.violations.append("the clean mark lies: half a batch is in the log")
+    verdict.add(play.seen_afresh())
+    return verdict
+
+
+def test_rule_22_the_last_one_out_closes_what_a_dead_one_left(nursery: Nursery, tmp_path: Path) -> None:
+    verdict = killed_then_joined_then_closed(Play(nursery, tmp_path / "log"))
+    assert not verdict.violations, verdict
+    fails_without("no_dirty", killed_then_joined_then_closed, nursery, tmp_path / "mutant")
+
+
+def test_rule_22_the_mark_is_there_only_while_nobody_is_in(nursery: Nursery, tmp_path: Path) -> None:
+    play = Play(nursery, tmp_path / "log")
+    assert mark_of(play)
+    a = play.enter()
+    assert not mark_of(play), "the first one in takes it away before any write"
+    b = play.enter()
+    play.append(b)
+    play.leave(a)
+    assert not mark_of(play), "B is still in"
+    play.leave(b)
+    assert mark_of(play)
+    c = play.enter()
+    play.append(c)
+    c.kill()
+    assert not mark_of(play), "C was killed"
+    assert not play.seen_afresh().violations
+
+
+def test_rule_22_an_opener_waits_for_a_closer_at_the_door(nursery: Nursery, tmp_path: Path) -> None:
+    """Trace `opening: without door`: B comes while A, the last one, is closing."""
+    play = Play(nursery, tmp_path / "log")
+    a = play.enter()
+    play.append(a)
+    a.arm(["fsync", "fdatasync"], "stop_before")
+    a.start("close")
+    a.wait_stopped()
+    b = play.start_entering()
+    assert not b._line.poll(0.1), "B came in while A was closing"
+    a.resume()
+    a.result()
+    b.result()
+    play.append(b)
+    play.leave(b)
+    assert mark_of(play)
+    assert not play.seen_afresh().violations
+
+
+def test_rule_22_a_failed_sync_at_the_end_leaves_no_clean_mark(nursery: Nursery, tmp_path: Path) -> None:
+    play = Play(nursery, tmp_path / "log")
+    a = play.enter()
+    play.append(a)
+    a.arm(["fsync", "fdatasync"], "fail", sticky=True)
+    with pytest.raises(RemoteError):
+        a.call("close")
+    a.kill()
+    assert not mark_of(play)
+    assert not play.seen_afresh().violations
+
+
+# -- rules 23 to 25 -------------------------------------------------------------------------------------------------------
+
+
+def test_rule_23_delete_records_is_on_disk_before_it_returns(nursery: Nursery, tmp_path: Path) -> None:
+    play = Play(nursery, tmp_path / "log", config={"segment.bytes": 500})
+    a = play.enter()
+    for _ in range(8):
+        play.append(a)
+    a.call("delete_records", 5)
+    a.kill()
+    b = play.enter()
+    assert b.call("ends")[0] == (5, 8)
+
+
+def test_rule_23_checkpoints_of_two_processes_do_not_undo_each_other(nursery: Nursery, tmp_path: Path) -> None:
+    play = Play(nursery, tmp_path / "log", partitions=3, config={"segment.bytes": 500})
+    a, b = play.enter(), play.enter()
+    for partition in range(3):
+        for _ in range(6):
+            play.append(a, partition)
+    a.arm(["rename"], "stop_before", name="log-start-offset-checkpoint")
+    a.start("delete_records", 2, 0)
+    a.wait_stopped()
+    b.start("delete_records", 3, 1)
+    a.resume()
+    a.result()
+    b.result()
+    a.kill()
+    b.kill()
+    c = play.enter()
+    assert {n: start for n, (start, _) in c.call("ends").items()} == {0: 2, 1: 3, 2: 0}
+
+
+def listing(directory: Path) -> dict[str, tuple[int, int]]:
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in directory.rglob("*")}
+
+
+def test_rule_24_a_read_only_reader_tails_and_writes_nothing(nursery: Nursery, tmp_path: Path) -> None:
+    play = Play(nursery, tmp_path / "log")
+    a = play.enter()
+    play.append(a)
+    before = listing(play.directory)
+    b = play.enter(read_only=True)
+    assert len(b.call("read")[0]) == 1
+    b.start("tail", 3)
+    assert listing(play.directory) == before
+    play.append(a)
+    play.append(a)
+    assert len(b.result()) == 3
+    broker = FakeBroker(play.directory)
+    assert not broker.start(), "A is in"
+    with pytest.raises(RemoteError):
+        b.call("append", [b"x"])
+
+
+def test_rule_24_a_read_only_reader_refuses_a_brokers_directory(nursery: Nursery, tmp_path: Path) -> None:
+    play = Play(nursery, tmp_path / "log")
+    broker = FakeBroker(play.directory)
+    assert broker.start()
+    with pytest.raises(RemoteError) as refused:
+        play.enter(read_only=True, config={"lock.timeout.ms": 100})
+    assert refused.value.kind == "DirectoryInUseError"
+
+
+def test_rule_25_an_unknown_file_system_is_refused_unless_asked_for(nursery: Nursery, tmp_path: Path) -> None:
+    play = Play(nursery, tmp_path / "log")
+    a = nursery.spawn()
+    a.call("pretend_filesystem", 0x6969)
+    with pytest.raises(RemoteError) as refused:
+        a.call("open", str(play.directory))
+    assert refused.value.kind == "UnsupportedFilesystemError"
+    assert "NFS" in str(refused.value)
+    a.call("open", str(play.directory), config={"shared": "locks", "housekeeping": False})
