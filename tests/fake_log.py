@@ -1,0 +1,182 @@
+"""A log in memory, for tests of what lies above it: real batch bytes, no files, no other process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from embedlog import record
+from embedlog.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from embedlog.values import OffsetAndTimestamp
+from tests.batches import ABORT, COMMIT, TRANSACTIONAL, Row, batch, marker
+
+
+class Bounds(NamedTuple):
+    log_start: int
+    log_end: int
+    high_watermark: int
+    last_stable: int
+    epoch: int
+
+
+class Fetched(NamedTuple):
+    data: memoryview
+    batches: Any
+    next_offset: int
+    aborted: list[tuple[int, int]]
+    path: str = "memory"
+    position: int = 0
+
+
+class Stored(NamedTuple):
+    """One batch as it lies in the log, and its rows for the fake's own use."""
+
+    base: int
+    last: int
+    data: bytes
+    rows: Sequence[Row]
+
+
+class FakePartition:
+    """Batches in a list. Transactions: `append(…, producer=7)` and then `end(7, ABORT)`."""
+
+    def __init__(self, log: FakeLog, topic: str, number: int) -> None:
+        self.topic, self.number = topic, number
+        self.log_start = 0
+        self.log_end = 0
+        self.fetches = 0
+        self.stored: list[Stored] = []
+        self._open: dict[int, int] = {}
+        self._aborted: list[tuple[int, int, int]] = []  # producer, first offset, offset of the marker
+        self._log = log
+
+    # ---- writing ----
+
+    def append(self, rows: Iterable[Row | bytes], producer: int | None = None, data: bytes | None = None) -> None:
+        """One batch; `data` stands in its place, broken as the test likes."""
+        made = [row if isinstance(row, Row) else Row(row) for row in rows]
+        if producer is not None:
+            self._open.setdefault(producer, self.log_end)
+            facts = {"attributes": TRANSACTIONAL, "producer_id": producer, "producer_epoch": 0, "base_sequence": 0}
+        else:
+            facts = dict[str, int]()
+        self._store(len(made), batch(self.log_end, made, **facts) if data is None else data, made)
+
+    def end(self, producer: int, kind: int) -> None:
+        first = self._open.pop(producer)
+        if kind == ABORT:
+            self._aborted.append((producer, first, self.log_end))
+        self._store(1, marker(self.log_end, producer, kind), [])
+
+    def skip(self, count: int) -> None:
+        """A gap, as compaction leaves it."""
+        self.log_end += count
+
+    def _store(self, count: int, data: bytes, rows: Sequence[Row]) -> None:
+        with self._log.changed:
+            self.stored.append(Stored(self.log_end, self.log_end + count - 1, data, rows))
+            self.log_end += count
+            self._log.changed.notify_all()
+
+    # ---- the interface of a partition ----
+
+    def bounds(self) -> Bounds:
+        stable = min(self._open.values(), default=self.log_end)
+        return Bounds(self.log_start, self.log_end, self.log_end, stable, 0)
+
+    def fetch(
+        self,
+        offset: int,
+        *,
+        max_bytes: int = 1 << 20,
+        isolation: str = "read_uncommitted",
+        upto: int | None = None,
+        pool: Any = None,
+    ) -> Fetched:
+        self._log._check_open()
+        self.fetches += 1
+        if not self.log_start <= offset <= self.log_end:
+            raise OffsetOutOfRangeError("no such offset", expected=f"{self.log_start} to {self.log_end}", found=offset)
+        bounds = self.bounds()
+        limit = bounds.last_stable if isolation == "read_committed" else bounds.high_watermark
+        limit = limit if upto is None else min(limit, upto)
+        found = b""
+        following = offset
+        for each in self.stored:
+            if each.last < offset or each.base >= limit:
+                continue
+            if found and len(found) + len(each.data) > max_bytes:
+                break
+            found += each.data
+            following = each.last + 1
+        scanned = record.scan(found, record.Chain(gaps_allowed=True))
+        assert scanned.problem is None
+        aborted = []
+        if isolation == "read_committed":
+            aborted = [(producer, first) for producer, first, end in self._aborted if end >= offset and first < following]
+        return Fetched(memoryview(found), scanned.batches, following, aborted)
+
+    def offset_for_time(self, time_ms: int) -> OffsetAndTimestamp | None:
+        for each in self.stored:
+            for place, row in enumerate(each.rows):
+                if row.timestamp_ms >= time_ms and each.base + place >= self.log_start:
+                    return OffsetAndTimestamp(each.base + place, row.timestamp_ms, 0)
+        return None
+
+
+class FakeLog:
+    """Topics of fake partitions. `waits` counts how often somebody lay down to sleep."""
+
+    def __init__(self, **partition_counts: int) -> None:
+        self.changed = threading.Condition()
+        self.problem: Exception | None = None  # what `_check_open` raises
+        self.waits = 0
+        self.sleeping = threading.Event()
+        self._woken: set[int] = set()
+        self._topics: dict[str, list[FakePartition]] = {}
+        for topic, count in partition_counts.items():
+            self.grow(topic, count)
+
+    def grow(self, topic: str, count: int) -> None:
+        partitions = self._topics.setdefault(topic, [])
+        partitions += [FakePartition(self, topic, number) for number in range(len(partitions), count)]
+
+    def topics(self, include_internal: bool = False) -> list[str]:
+        return sorted(name for name in self._topics if include_internal or not name.startswith("__"))
+
+    def _partition(self, topic: str, number: int) -> FakePartition:
+        if not 0 <= number < self._partition_count(topic):
+            raise UnknownTopicOrPartitionError(f"{topic}-{number}")
+        return self._topics[topic][number]
+
+    def _partition_count(self, topic: str) -> int:
+        if topic not in self._topics:
+            raise UnknownTopicOrPartitionError(topic)
+        return len(self._topics[topic])
+
+    def _check_open(self) -> None:
+        if self.problem is not None:
+            raise self.problem
+
+    def _wait(self, tails: list[tuple[FakePartition, int]], timeout_s: float | None, waiter: object = None) -> None:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self.changed:
+            self.waits += 1
+            self.sleeping.set()
+            while not any(partition.log_end > offset for partition, offset in tails) and id(waiter) not in self._woken:
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    break
+                self.changed.wait(left)
+            self._woken.discard(id(waiter))
+            self.sleeping.clear()
+
+    def _wake(self, waiter: object) -> None:
+        with self.changed:
+            self._woken.add(id(waiter))
+            self.changed.notify_all()
+
+
+__all__ = ["ABORT", "COMMIT", "FakeLog", "FakePartition", "Row"]
