@@ -15,7 +15,7 @@ from typing import Any
 
 import embedlog
 from embedlog import TopicPartition
-from embedlog._native import system
+from embedlog._native import recording, system
 
 from .content import Mark, Row, value_of
 
@@ -103,6 +103,12 @@ def mutants(_: Stage, *names: str) -> None:
 @task
 def trace(_: Stage, path: str | None) -> None:
     system.fault_trace(-1 if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+
+
+@task
+def record(_: Stage, path: str | None) -> None:
+    """Record every change to files from now on."""
+    recording.record_to(-1 if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
 
 
 @task
