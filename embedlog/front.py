@@ -1,0 +1,90 @@
+"""The public face of an open log: one directory, and the verbs that start everything else.
+
+F1  each verb makes one object and hands it the log; what the verbs do is written in their own rooms
+F2  what a log has made is closed with it: what a producer still holds is appended, what a consumer waits for is ended
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from embedlog import log
+from embedlog.config import ProducerConfig, parse
+from embedlog.consumer import Consumer
+from embedlog.isolation import READ_UNCOMMITTED
+from embedlog.producer import Producer
+from embedlog.scan import Scan
+
+__all__ = ["Log", "open"]
+
+
+class Log(log.Log):
+    """One open log directory; made by `embedlog.open`. A context manager; `close` is idempotent.
+
+    **Threads:** every method may be called from any thread. **Processes:** any number may open the same directory; a handle
+    belongs to the one that opened it, it cannot be pickled, and in a forked child it refuses.
+    """
+
+    def producer(self, **config: Any) -> Producer:
+        """A producer, with Kafka's producer settings (docs/configuration.md). Raises ConfigError, ReadOnlyError, ClosedError."""
+        self._check_writable()
+        made = Producer(self, parse(ProducerConfig, config))
+        self._children.add(made)
+        return made
+
+    def consumer(self, *topics: str, group_id: str | None = None, **config: Any) -> Consumer:
+        """A consumer of all partitions of `topics`, new ones noticed; without topics, of what it is given by `assign`.
+
+        Raises ConfigError, UnknownTopicOrPartitionError, ClosedError.
+        """
+        self._check_open()
+        made = Consumer(self, topics, config, group_id=group_id)
+        self._children.add(made)
+        return made
+
+    def scan(
+        self,
+        topic: str,
+        *,
+        partitions: int | Iterable[int] | None = None,
+        start_offset: int | Mapping[int, int] | None = None,
+        end_offset: int | Mapping[int, int] | None = None,
+        start_time: int | datetime | None = None,
+        end_time: int | datetime | None = None,
+        columns: Iterable[str] | None = None,
+        isolation_level: str = READ_UNCOMMITTED,
+    ) -> Scan:
+        """What `topic` holds now between the bounds, to be read any number of times: as records, or as columns.
+
+        Starts are inclusive, ends exclusive; offsets are numbers, or one for each partition; times are ms or aware datetimes.
+        Raises UnknownTopicOrPartitionError, ConfigError, ClosedError.
+        """
+        self._check_open()
+        return Scan(
+            self,
+            topic,
+            partitions=partitions,
+            start_offset=start_offset,
+            end_offset=end_offset,
+            start_time=start_time,
+            end_time=end_time,
+            columns=columns,
+            isolation_level=isolation_level,
+        )
+
+
+def open(
+    path: str | os.PathLike[str], *, read_only: bool = False, create: bool = True, config: Mapping[str, Any] | None = None
+) -> Log:
+    """Opens a log directory, which is made if it is not there; any number of processes may.
+
+    `read_only` writes nothing, takes no lock and needs no permission to write; it follows what others append. `create=False`
+    refuses a path where nothing is. `config` has settings of the log (docs/configuration.md).
+
+    Raises DirectoryInUseError where a broker is in, ForeignDirectoryError, UnsupportedFormatError, UnsupportedFilesystemError,
+    ConfigError, StorageError.
+    """
+    return Log(path, read_only=read_only, create=create, config=config)
