@@ -11,7 +11,8 @@ import pytest
 
 from tests.faults import crashes
 from tests.faults.content import Verdict
-from tests.faults.processes import Nursery
+from tests.faults.processes import Nursery, RemoteError
+from tests.faults.stage import Play
 
 RUNS_FAST = 70
 
@@ -64,3 +65,28 @@ def test_e10_a_full_disk_loses_nothing_and_is_over_when_space_returns(nursery: N
         assert not total.violations, total
         shutil.rmtree(tmp_path / "log", ignore_errors=True)
     print(f"E10, full disk: 12 runs: {total}")
+
+
+@pytest.mark.parametrize("nth", range(1, 9))
+def test_e11_any_failing_sync_is_never_a_durable_acknowledgement(nursery: Nursery, tmp_path: Path, nth: int) -> None:
+    """With `flush.messages` 1 every acknowledgement is durable: where the sync behind it failed there must be none."""
+    play = Play(nursery, tmp_path / "log", config={"flush.messages": 1, "segment.bytes": 700})
+    a, b = play.enter(), play.enter()
+    a.arm(["fdatasync", "fsync"], "fail", nth=nth)
+    refused: list[tuple[str, ...]] = []
+    for turn in range(6):
+        victim = a if turn % 2 == 0 else b
+        try:
+            offset = play.append(victim)
+        except RemoteError as problem:
+            refused.append(problem.kinds)
+        else:
+            assert victim.call("durable") > offset, "acknowledged, but not durable"
+    struck = a.call("disarm")
+    assert all({"DurabilityError", "StorageError"} & set(kinds) for kinds in refused), refused
+    assert struck == 0 or len(refused) <= 1, "one failed sync failed more than one append"
+    verdict = play.seen_by(b)
+    a.kill()
+    b.kill()
+    verdict.add(play.seen_afresh())
+    assert not verdict.violations, verdict

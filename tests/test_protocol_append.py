@@ -9,26 +9,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.faults.content import Verdict
-from tests.faults.processes import Died, Nursery, RemoteError
-from tests.faults.stage import Play
-
-Steps = Callable[[Play], Verdict]
-
-
-def fails_without(mutant: str, steps: Steps, nursery: Nursery, directory: Path) -> None:
-    """The same steps with the rule off must show a violation, an error or a death."""
-    try:
-        verdict = steps(Play(nursery, directory, mutants=(mutant,)))
-    except (AssertionError, RemoteError, Died):
-        return
-    assert verdict.violations, f"{mutant}: nothing was noticed"
-
+from tests.faults.processes import Nursery, RemoteError
+from tests.faults.stage import Play, Steps, fails_without
 
 # -- rule 7 ---------------------------------------------------------------------------------------------------------------
 

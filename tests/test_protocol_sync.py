@@ -10,7 +10,6 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,19 +17,8 @@ import pytest
 from tests.faults.batches import end_of
 from tests.faults.content import Verdict
 from tests.faults.powerloss import Change, changes
-from tests.faults.processes import Died, Nursery, RemoteError, Victim, until
-from tests.faults.stage import Play
-
-Steps = Callable[[Play], Verdict]
-
-
-def fails_without(mutant: str, steps: Steps, nursery: Nursery, directory: Path) -> None:
-    """The same steps with the rule off must show a violation, an error or a death."""
-    try:
-        verdict = steps(Play(nursery, directory, mutants=(mutant,)))
-    except (AssertionError, RemoteError, Died):
-        return
-    assert verdict.violations, f"{mutant}: nothing was noticed"
+from tests.faults.processes import Nursery, RemoteError, Victim, until
+from tests.faults.stage import Play, fails_without
 
 
 def failing_sync(victim: Victim, nth: int = 1) -> None:
@@ -205,31 +193,6 @@ def test_rule_17_bytes_lost_in_the_cache_are_told_and_the_log_goes_on(nursery: N
     rows = a.call("read")[0]
     assert rows[-1].epoch > rows[0].epoch, "another record at an offset that readers saw needs a larger epoch"
     assert not play.seen_by(a).violations
-
-
-@pytest.mark.parametrize("nth", range(1, 9))
-def test_e11_any_failing_sync_is_never_a_durable_acknowledgement(nursery: Nursery, tmp_path: Path, nth: int) -> None:
-    """With `flush.messages` 1 every acknowledgement is durable: where the sync behind it failed there must be none."""
-    play = Play(nursery, tmp_path / "log", config={"flush.messages": 1, "segment.bytes": 700})
-    a, b = play.enter(), play.enter()
-    a.arm(["fdatasync", "fsync"], "fail", nth=nth)
-    refused: list[tuple[str, ...]] = []
-    for turn in range(6):
-        victim = a if turn % 2 == 0 else b
-        try:
-            offset = play.append(victim)
-        except RemoteError as problem:
-            refused.append(problem.kinds)
-        else:
-            assert victim.call("durable") > offset, "acknowledged, but not durable"
-    struck = a.call("disarm")
-    assert all({"DurabilityError", "StorageError"} & set(kinds) for kinds in refused), refused
-    assert struck == 0 or len(refused) <= 1, "one failed sync failed more than one append"
-    verdict = play.seen_by(b)
-    a.kill()
-    b.kill()
-    verdict.add(play.seen_afresh())
-    assert not verdict.violations, verdict
 
 
 def acknowledged_before_its_sync(play: Play) -> Verdict:

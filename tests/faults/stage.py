@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import fcntl
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from .batches import append_batch
 from .content import Mark, Verdict, check, value_of
-from .processes import Nursery, Victim
+from .processes import Died, Nursery, RemoteError, Victim
 from .tasks import TOPIC
 
+MARK = ".kafka_cleanshutdown"
 QUIET = {"flush.ms": 3_600_000}                     # no sync but those that a step asks for
 
 
@@ -94,3 +98,45 @@ class Play:
     @property
     def partition(self) -> Path:
         return self.directory / f"{TOPIC}-0"
+
+
+Steps = Callable[[Play], Verdict]
+
+
+def fails_without(mutant: str, steps: Steps, nursery: Nursery, directory: Path) -> None:
+    """The same steps with the rule off must show a violation, an error or a death."""
+    try:
+        verdict = steps(Play(nursery, directory, mutants=(mutant,)))
+    except (AssertionError, RemoteError, Died):
+        return
+    assert verdict.violations, f"{mutant}: nothing was noticed"
+
+
+class FakeBroker:
+    """What a broker does around its log: an exclusive POSIX lock on `.lock`, unlocked before it is unlinked."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / ".lock"
+        self._fd = -1
+
+    def start(self) -> bool:
+        """False if somebody holds the lock."""
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._fd)
+            return False
+        (self.path.parent / MARK).unlink(missing_ok=True)
+        return True
+
+    def append(self, value: bytes) -> None:
+        """One more batch with one record, in Kafka's format, by copying the last one's shape."""
+        append_batch(self.path.parent / f"{TOPIC}-0", value)
+
+    def mark_and_unlock(self) -> None:
+        (self.path.parent / MARK).write_text('{"version":0,"brokerEpoch":1}')
+        os.close(self._fd)
+
+    def unlink(self) -> None:
+        self.path.unlink(missing_ok=True)
