@@ -32,6 +32,8 @@ class Admin:
         self._check_writable()
         with self._directory_lock():
             self._registry.refresh()
-            topic = Topic(check_name(name), new_id(), partitions, {key: str(value) for key, value in (config or {}).items()}, "creating")
+            topic = Topic(
+                check_name(name), new_id(), partitions, {key: str(value) for key, value in (config or {}).items()}, "creating"
+            )
             self._registry.put(topic)
             topic_files.finish_creation(self.path, self._registry, topic, self.config.file_mode)

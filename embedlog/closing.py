@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 def close_in_order(partition: Partition) -> None:
     """Bring the files to rest. REQUIRES the door, as the last one out. Raises DurabilityError if a sync fails."""
     with partition.exclusive() as now:
-        final = (now.max_timestamp, now.max_timestamp_offset - now.segment_base) if now.max_timestamp > now.last_time_entry else None
-        times = segment.finish(partition.path, now.segment_base, now.segment_size, now.index_entries, now.time_entries, final, sync=True)
+        final = (
+            (now.max_timestamp, now.max_timestamp_offset - now.segment_base) if now.max_timestamp > now.last_time_entry else None
+        )
+        times = segment.finish(
+            partition.path, now.segment_base, now.segment_size, now.index_entries, now.time_entries, final, sync=True
+        )
         after = now._replace(time_entries=times, last_time_entry=max(now.last_time_entry, now.max_timestamp))
         partition.carry_snapshot(now.log_end)
         partition.page.publish(after, None)
@@ -34,7 +38,10 @@ def close_in_order(partition: Partition) -> None:
 
 
 def write_checkpoints(partitions: list[Partition], *, closing: bool) -> None:
-    """Recovery points, log starts and high watermarks of these partitions. REQUIRES the directory lock or the door as the last one out."""
+    """Recovery points, log starts and high watermarks of these partitions.
+
+    REQUIRES the directory lock, or the door as the last one out.
+    """
     if not partitions:
         return
     root, mode = partitions[0].home.root, partitions[0].home.mode

@@ -31,11 +31,27 @@ SETTLING_S: Final = 0.05  # a broker unlinks `.lock` some time after it has unlo
 
 # f_type of statfs for file systems whose locks and shared mappings hold between processes of one host.
 LOCAL_FILESYSTEMS: Final = {
-    0xEF53: "ext4", 0x58465342: "xfs", 0x9123683E: "btrfs", 0x01021994: "tmpfs", 0x794C7630: "overlayfs", 0x2FC12FC1: "zfs", 0xF2F52010: "f2fs",
-    0xCA451A4E: "bcachefs", 0x858458F6: "ramfs",
+    0xEF53: "ext4",
+    0x58465342: "xfs",
+    0x9123683E: "btrfs",
+    0x01021994: "tmpfs",
+    0x794C7630: "overlayfs",
+    0x2FC12FC1: "zfs",
+    0xF2F52010: "f2fs",
+    0xCA451A4E: "bcachefs",
+    0x858458F6: "ramfs",
 }
-REMOTE_FILESYSTEMS: Final = {0x6969: "NFS", 0xFF534D42: "SMB", 0xFE534D42: "SMB", 0x517B: "SMB", 0x65735546: "FUSE", 0x00C36400: "Ceph", 0x0BD00BD0: "Lustre",
-                             0x47504653: "GPFS", 0x01021997: "9p"}
+REMOTE_FILESYSTEMS: Final = {
+    0x6969: "NFS",
+    0xFF534D42: "SMB",
+    0xFE534D42: "SMB",
+    0x517B: "SMB",
+    0x65735546: "FUSE",
+    0x00C36400: "Ceph",
+    0x0BD00BD0: "Lustre",
+    0x47504653: "GPFS",
+    0x01021997: "9p",
+}
 
 # Words of the directory's control page.
 MARK_INODE, MARK_NS, WAS_CLEAN, WAS_FOREIGN = 0, 1, 2, 3
@@ -93,7 +109,9 @@ class Directory:
         """Look whether somebody of ours is writing here: True if so, with their incarnation. Refuses a broker. Read-only use."""
         state = self._probe()
         if state == 2:
-            raise DirectoryInUseError("the directory is held exclusively: a Kafka broker is running on it", path=self.path / layout.BROKER_LOCK)
+            raise DirectoryInUseError(
+                "the directory is held exclusively: a Kafka broker is running on it", path=self.path / layout.BROKER_LOCK
+            )
         if state == 0:
             return False
         path = self.path / layout.CONTROL
@@ -181,7 +199,9 @@ class Directory:
         path = self.path / layout.CONTROL
         page = self._map()
         if page is not None and page.version() > system.PAGE_VERSION:
-            raise UnsupportedFormatError("the control page was written by a newer embedlog", path=path, expected=system.PAGE_VERSION, found=page.version())
+            raise UnsupportedFormatError(
+                "the control page was written by a newer embedlog", path=path, expected=system.PAGE_VERSION, found=page.version()
+            )
         if not system.mutated("keep_mark"):
             remove_clean_mark(self.path)
         ensure_meta(self.path, self._mode)
@@ -199,10 +219,16 @@ class Directory:
     def _join_incarnation(self) -> None:
         page = self._map()
         if page is None or page.version() < 0:
-            raise ForeignDirectoryError("others hold this directory, but their control page is gone", path=self.path / layout.CONTROL)
+            raise ForeignDirectoryError(
+                "others hold this directory, but their control page is gone", path=self.path / layout.CONTROL
+            )
         if page.version() != system.PAGE_VERSION:
-            raise UnsupportedFormatError("the directory is in use by another version of embedlog", path=self.path / layout.CONTROL,
-                                         expected=system.PAGE_VERSION, found=page.version())
+            raise UnsupportedFormatError(
+                "the directory is in use by another version of embedlog",
+                path=self.path / layout.CONTROL,
+                expected=system.PAGE_VERSION,
+                found=page.version(),
+            )
         self.incarnation = page.incarnation()
         self.clean, self.foreign = bool(page.word(WAS_CLEAN)), bool(page.word(WAS_FOREIGN))
 
@@ -254,5 +280,9 @@ def check_filesystem(path: Path, shared: str) -> None:
     if kind in LOCAL_FILESYSTEMS or shared == "locks":
         return
     name = REMOTE_FILESYSTEMS.get(kind, f"type 0x{kind:x}")
-    raise UnsupportedFilesystemError(f'file system {name} is not known to keep locks and mapped pages between processes; shared="locks" asks for it anyway',
-                                     path=path, expected="one of " + ", ".join(sorted(LOCAL_FILESYSTEMS.values())), found=name)
+    raise UnsupportedFilesystemError(
+        f'file system {name} is not known to keep locks and mapped pages between processes; shared="locks" asks for it anyway',
+        path=path,
+        expected="one of " + ", ".join(sorted(LOCAL_FILESYSTEMS.values())),
+        found=name,
+    )

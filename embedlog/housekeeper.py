@@ -65,7 +65,7 @@ class Housekeeper:
                 logger.exception("housekeeping of %s", self._log.path)
 
     def _tick(self) -> None:
-        """What is due now, unless another process is at it: the lock is held for the work only, so that nobody waits for an idle one."""
+        """What is due now, unless another process is at it: the lock is held for the work only, never by an idle one."""
         if not self._lock.mutex.acquire(blocking=False):
             return
         try:
@@ -82,7 +82,9 @@ class Housekeeper:
         self.flush_due()
         if self._turn(NEXT_ROUND_NS, config.log_initial_task_delay_ms, config.log_retention_check_interval_ms):
             self._round()
-        if self._turn(NEXT_POINTS_NS, config.log_flush_offset_checkpoint_interval_ms, config.log_flush_offset_checkpoint_interval_ms):
+        if self._turn(
+            NEXT_POINTS_NS, config.log_flush_offset_checkpoint_interval_ms, config.log_flush_offset_checkpoint_interval_ms
+        ):
             self._points()
 
     def _turn(self, word: int, first_ms: int, interval_ms: int) -> bool:
@@ -109,7 +111,7 @@ class Housekeeper:
             self._unsynced = {(partition.topic, partition.number) for partition in self._log._all_partitions(loaded_only=True)}
             self._seen_unsynced = count
         for topic, number in list(self._unsynced):
-            with _logged(f"flush of {topic}-{number}"):
+            with _Reported(f"flush of {topic}-{number}"):
                 partition = self._log._partition(topic, number)
                 if partition.durable_offset >= partition.bounds().log_end:
                     self._unsynced.discard((topic, number))
@@ -131,7 +133,7 @@ class Housekeeper:
 
     def _round(self, by_hand: bool = False) -> None:
         for partition in self._log._all_partitions(loaded_only=False):
-            with _logged(f"{partition.topic}-{partition.number}"):
+            with _Reported(f"{partition.topic}-{partition.number}"):
                 if retention.wants(partition) or partition.bounds().log_start > 0:
                     retention.retain(partition)
                 retention.unlink_deleted(partition)
@@ -142,10 +144,12 @@ class Housekeeper:
 
     def _points(self) -> None:
         with self._log._directory_lock():
-            closing.write_checkpoints([each for each in self._log._all_partitions(loaded_only=True) if each.page_file is not None], closing=False)
+            closing.write_checkpoints(
+                [each for each in self._log._all_partitions(loaded_only=True) if each.page_file is not None], closing=False
+            )
 
 
-class _logged:
+class _Reported:
     """Reports an error of one partition and lets the others go on."""
 
     def __init__(self, what: str) -> None:

@@ -96,8 +96,14 @@ class Builder:
 
     def add(self, batches: Batches) -> None:
         """Take batches that follow on those before; their positions are bytes of the segment."""
-        rows = zip(batches["base_offset"].tolist(), batches["last_offset_delta"].tolist(), batches["position"].tolist(), batches["size"].tolist(),
-                   batches["max_timestamp"].tolist(), strict=True)
+        rows = zip(
+            batches["base_offset"].tolist(),
+            batches["last_offset_delta"].tolist(),
+            batches["position"].tolist(),
+            batches["size"].tolist(),
+            batches["max_timestamp"].tolist(),
+            strict=True,
+        )
         for first, delta, position, size, timestamp in rows:
             last = first + delta
             if timestamp > self.max_timestamp:
@@ -124,7 +130,10 @@ class Builder:
 
     def write_tail(self, directory: Path, offset_entries: int, time_entries: int, mode: int = 0o666) -> None:
         """Put what was built behind the first entries of files that are there, and cut what follows. REQUIRES the append lock."""
-        tails = ((layout.INDEX, self.offsets, offset_entries * OFFSET_ENTRY.size), (layout.TIME_INDEX, self.times, time_entries * TIME_ENTRY.size))
+        tails = (
+            (layout.INDEX, self.offsets, offset_entries * OFFSET_ENTRY.size),
+            (layout.TIME_INDEX, self.times, time_entries * TIME_ENTRY.size),
+        )
         for suffix, raw, position in tails:
             path = layout.segment_path(directory, self.base, suffix)
             with files.opened(path, files.CREATE, mode) as fd:

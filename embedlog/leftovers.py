@@ -1,4 +1,4 @@
-"""What a crash left lying in a partition directory: `.deleted`, `.cleaned`, `.swap`, indexes without a log (format.md 5, steps 1-3).
+"""What a crash left lying in a partition directory: `.deleted`, `.cleaned`, `.swap`, indexes without a log.
 
 F1  `.cleaned` was never finished and goes; `.swap` is complete and takes its place
 F2  nothing is touched without the right to write; a reader gets the names as they would be afterwards
@@ -45,7 +45,9 @@ def _replaced(directory: Path, names: list[str], swaps: list[str]) -> set[str]:
     if not logs:
         return set()
     first, end = min(logs), max(_end_of(directory, base) for base in logs)
-    return {name for name in names if not name.endswith(layout.SWAP) and (parsed := layout.parse(name)) and first <= parsed[0] < end}
+    return {
+        name for name in names if not name.endswith(layout.SWAP) and (parsed := layout.parse(name)) and first <= parsed[0] < end
+    }
 
 
 def _end_of(directory: Path, base: int) -> int:
@@ -60,7 +62,11 @@ def _end_of(directory: Path, base: int) -> int:
 def _orphans(directory: Path, names: set[str], *, write: bool) -> set[str]:
     """Index files whose log is not there."""
     logs = {parsed[0] for name in names if (parsed := layout.parse(name)) and parsed[1] == layout.LOG}
-    orphans = {name for name in names if (parsed := layout.parse(name)) and parsed[1] in layout.SEGMENT_SUFFIXES[1:] and parsed[0] not in logs}
+    orphans = {
+        name
+        for name in names
+        if (parsed := layout.parse(name)) and parsed[1] in layout.SEGMENT_SUFFIXES[1:] and parsed[0] not in logs
+    }
     if write:
         for name in sorted(orphans):
             files.unlink(directory / name, missing_ok=True)

@@ -30,8 +30,9 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from embedlog.handles import Handles
+from embedlog.home import Home, Writers
 from embedlog.housekeeper import Housekeeper
-from embedlog.partition import Home, Partition, Writers
+from embedlog.partition import Partition
 from embedlog.topic import Topic, TopicRegistry
 
 logger = logging.getLogger("embedlog")
@@ -44,7 +45,14 @@ STATIC_LOOK_S: Final = 0.1  # how often a reader of a directory that nobody writ
 class Log(Admin):
     """An open log directory. Threads: every method may be called from any thread. Pickling is refused: open it in the worker."""
 
-    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, create: bool = True, config: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        read_only: bool = False,
+        create: bool = True,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
         self.path = Path(path).absolute()
         self.read_only = read_only
         self.config = parse(LogConfig, config)
@@ -59,7 +67,9 @@ class Log(Admin):
         mode = self.config.file_mode
         self._registry = TopicRegistry(self.path, mode)
         self._dir_lock = None if read_only else files.LockFile(self.path / layout.DIRECTORY_LOCK, mode)
-        self._directory = Directory(self.path, read_only=read_only, mode=mode, lock_timeout_ms=self.config.lock_timeout_ms, shared=self.config.shared)
+        self._directory = Directory(
+            self.path, read_only=read_only, mode=mode, lock_timeout_ms=self.config.lock_timeout_ms, shared=self.config.shared
+        )
         try:
             self._directory.enter(self._prepare)
         except BaseException:
@@ -104,11 +114,15 @@ class Log(Admin):
             self._registry.change(adoption.topics, adoption.gone)
         for topic in self._registry.unfinished():
             if topic.state == "deleting":
-                topic_files.finish_deletion(self.path, self._registry, topic)
+                topic_files.finish_deletion(self.path, self._registry, topic, self._retire, self.config.file_mode)
             else:
                 topic_files.finish_creation(self.path, self._registry, topic, self.config.file_mode)
         if self._directory.foreign:
             self._forget_marks(found)
+
+    @staticmethod
+    def _retire(number: int, path: Path) -> None:
+        """Alone in the directory nobody else can append."""
 
     def _known(self) -> dict[str, Topic]:
         return {topic.name: topic for topic in self._registry.all()}
@@ -123,11 +137,21 @@ class Log(Admin):
     def _make_home(self) -> Home:
         directory = self._directory
         return Home(
-            self.path, directory.incarnation, directory.page, read_only=self.read_only, clean=directory.clean, foreign=directory.foreign,
-            mode=self.config.file_mode, lock_timeout_ms=self.config.lock_timeout_ms,
-            recovery_points=checkpoint.read_offsets(self.path / layout.RECOVERY_POINTS), log_starts=checkpoint.read_offsets(self.path / layout.LOG_STARTS),
-            check_open=self._check_open, handles=Handles(max(8, self.config.max_open_files // 2)),
-            writers=Writers(max(2, self.config.max_open_files // 2 // WRITE_SETS_DIVISOR)), refresh=self._refresh_live if self.read_only else None)
+            self.path,
+            directory.incarnation,
+            directory.page,
+            read_only=self.read_only,
+            clean=directory.clean,
+            foreign=directory.foreign,
+            mode=self.config.file_mode,
+            lock_timeout_ms=self.config.lock_timeout_ms,
+            recovery_points=checkpoint.read_offsets(self.path / layout.RECOVERY_POINTS),
+            log_starts=checkpoint.read_offsets(self.path / layout.LOG_STARTS),
+            check_open=self._check_open,
+            handles=Handles(max(8, self.config.max_open_files // 2)),
+            writers=Writers(max(2, self.config.max_open_files // 2 // WRITE_SETS_DIVISOR)),
+            refresh=self._refresh_live if self.read_only else None,
+        )
 
     def _refresh_live(self) -> bool:
         """For a reader: is somebody writing here now, and in which incarnation?"""
@@ -149,7 +173,9 @@ class Log(Admin):
         if self.read_only:
             raise ReadOnlyError("the log was opened read-only", path=self.path)
         if not self._directory.still_in():
-            raise StorageError("the lock file of this directory was replaced; a broker may be using it", path=self.path / layout.BROKER_LOCK)
+            raise StorageError(
+                "the lock file of this directory was replaced; a broker may be using it", path=self.path / layout.BROKER_LOCK
+            )
 
     def _topic(self, name: str) -> Topic:
         if self._registry.refresh():
@@ -192,7 +218,9 @@ class Log(Admin):
         if found is not None:
             return found
         if number not in topic.numbers or number >= max(topic.partitions, max(topic.only, default=-1) + 1):
-            raise UnknownTopicOrPartitionError(f"topic {name!r} has no partition {number}", path=self.path, expected=f"0 to {topic.partitions - 1}", found=number)
+            raise UnknownTopicOrPartitionError(
+                f"topic {name!r} has no partition {number}", path=self.path, expected=f"0 to {topic.partitions - 1}", found=number
+            )
         with self._mutex:
             found = self._partitions.get((name, number))
             if found is None:
@@ -206,7 +234,11 @@ class Log(Admin):
         found = []
         for name in self._topics():
             for number in self._registry.live(name).numbers:
-                if not loaded_only or (name, number) in self._partitions or files.exists(self.path / topic_files.partition_name(name, number) / layout.DIRTY):
+                if (
+                    not loaded_only
+                    or (name, number) in self._partitions
+                    or files.exists(self.path / topic_files.partition_name(name, number) / layout.DIRTY)
+                ):
                     with contextlib.suppress(UnknownTopicOrPartitionError):
                         found.append(self._partition(name, number))
         return found
@@ -228,7 +260,9 @@ class Log(Admin):
                 found = self._waiters[owner] = system.Waiter()
             return found
 
-    def _wait(self, tails: Sequence[tuple[Partition, int]], timeout_s: float | None, owner: object, committed: bool = False) -> None:
+    def _wait(
+        self, tails: Sequence[tuple[Partition, int]], timeout_s: float | None, owner: object, committed: bool = False
+    ) -> None:
         """Sleep until one of the partitions can be read beyond its offset, until `_wake(owner)`, or for `timeout_s`."""
         self._check_open()
         waiter = self._waiter(owner)
@@ -293,7 +327,11 @@ class Log(Admin):
         if system.mutated("close_own_only"):
             return
         every = self._directory.foreign and not self._directory.clean
-        dirty = [partition for partition in self._all_partitions(loaded_only=False) if every or files.exists(partition.path / layout.DIRTY)]
+        dirty = [
+            partition
+            for partition in self._all_partitions(loaded_only=False)
+            if every or files.exists(partition.path / layout.DIRTY)
+        ]
         for partition in dirty:
             closing.close_in_order(partition)
         closing.write_checkpoints(dirty, closing=True)

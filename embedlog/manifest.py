@@ -22,7 +22,7 @@ MAGIC: Final = b"ELOGMNFT"
 VERSION: Final = 1
 _HEAD = struct.Struct(">8sI4x16s")  # magic, version, topic id
 HEAD_BYTES: Final = _HEAD.size
-# kind, flags, base, size, next offset, largest timestamp, its offset, digest, index entries, time entries, transaction entries, created, epoch
+# kind, flags, base, size, next offset, largest timestamp, its offset, digest, entries of the three indexes, created, epoch
 _ENTRY = struct.Struct(">HHqqqqqQIIIqi")
 _CHECK = struct.Struct(">I")
 ENTRY_BYTES: Final = _ENTRY.size + _CHECK.size
@@ -60,8 +60,21 @@ class SegmentInfo(NamedTuple):
 
 
 def _pack(info: SegmentInfo) -> bytes:
-    body = _ENTRY.pack(info.kind, info.flags, info.base, info.size, info.next_offset, info.max_timestamp, info.max_timestamp_offset, info.digest,
-                       info.index_entries, info.time_entries, info.transaction_entries, info.created_ms, info.epoch)
+    body = _ENTRY.pack(
+        info.kind,
+        info.flags,
+        info.base,
+        info.size,
+        info.next_offset,
+        info.max_timestamp,
+        info.max_timestamp_offset,
+        info.digest,
+        info.index_entries,
+        info.time_entries,
+        info.transaction_entries,
+        info.created_ms,
+        info.epoch,
+    )
     return body + _CHECK.pack(codec.crc32c(body))
 
 
@@ -70,7 +83,7 @@ def _unpack(raw: bytes) -> SegmentInfo | None:
     if len(raw) < ENTRY_BYTES or _CHECK.unpack_from(raw, _ENTRY.size)[0] != codec.crc32c(body):
         return None
     kind, flags, *rest = _ENTRY.unpack(body)
-    return SegmentInfo(*rest, flags=flags, kind=kind)
+    return SegmentInfo(*rest, flags, kind)
 
 
 class Manifest:
@@ -122,7 +135,9 @@ class Manifest:
             return False
         magic, version, topic_id = _HEAD.unpack_from(raw)
         if magic == MAGIC and version > VERSION:
-            raise UnsupportedFormatError("the manifest was written by a newer embedlog", path=self.path, expected=f"version {VERSION}", found=version)
+            raise UnsupportedFormatError(
+                "the manifest was written by a newer embedlog", path=self.path, expected=f"version {VERSION}", found=version
+            )
         return bool(magic == MAGIC and topic_id == self._topic_id)
 
     def _apply(self, info: SegmentInfo) -> None:

@@ -3,7 +3,7 @@
 G1  page and lock file are never unlinked and never renamed over; a page comes into being by link(2) of a finished temporary,
     and is rebuilt in place, both under the append lock
 G2  a page counts only in the incarnation of the directory that it names, and only as the inode that it names
-G3  a page of an earlier incarnation is a floor at most: what it published was written, if the machine has not been restarted since
+G3  a page of an earlier incarnation is a floor at most: what it published was written, unless the machine restarted since
 G4  the durable record is stored after the sync that it tells of, so it is never too high; it may be low
 """
 
@@ -81,8 +81,12 @@ def check(mapped: PageFile, expected: Any) -> bool:
     """Whether this page counts now. Raises UnsupportedFormatError for one that a newer embedlog wrote."""
     state = mapped.page.check(expected)
     if state == system.NEWER:
-        raise UnsupportedFormatError("the control page was written by a newer embedlog; close that one first", path=mapped.path,
-                                     expected=f"version {system.PAGE_VERSION}", found=mapped.page.version())
+        raise UnsupportedFormatError(
+            "the control page was written by a newer embedlog; close that one first",
+            path=mapped.path,
+            expected=f"version {system.PAGE_VERSION}",
+            found=mapped.page.version(),
+        )
     return state == system.VALID
 
 

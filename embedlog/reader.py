@@ -37,7 +37,7 @@ HEADER_BYTES: Final = 61
 
 @dataclass(slots=True)
 class Fetched:
-    """Whole batches as they lie on disk. `batches["position"]` counts from the first byte of `data`, which is byte `position` of `path`."""
+    """Whole batches as they lie on disk. `batches["position"]` counts from the first byte of `data`: byte `position` of `path`."""
 
     data: memoryview
     batches: Batches
@@ -66,8 +66,12 @@ class Reader:
         self._mutex = threading.Lock()
         self._epochs: checkpoint.EpochCache | None = None
 
-    def close(self) -> None:
+    def forget(self) -> None:
+        """The files may be others now."""
         self.handles.forget(self._partition.path)
+        with self._mutex:
+            self._hints.clear()
+            self._epochs = None
 
     @property
     def handles(self) -> Handles:
@@ -81,8 +85,12 @@ class Reader:
             now = self._partition.published()
             limit = self._limit(now, committed, upto)
             if offset < now.log_start or offset > now.log_end:
-                raise OffsetOutOfRangeError(f"{self._partition.topic}-{self._partition.number} has no offset {offset}", path=self._partition.path,
-                                            expected=f"{now.log_start} to {now.log_end}", found=offset)
+                raise OffsetOutOfRangeError(
+                    f"{self._partition.topic}-{self._partition.number} has no offset {offset}",
+                    path=self._partition.path,
+                    expected=f"{now.log_start} to {now.log_end}",
+                    found=offset,
+                )
             try:
                 found = self._fetch(offset, limit, now, max_bytes, pool)
             except StorageError as problem:
@@ -103,9 +111,7 @@ class Reader:
 
     def _stale(self) -> None:
         self._partition.segments.forget()
-        self.handles.forget(self._partition.path)
-        with self._mutex:
-            self._hints.clear()
+        self.forget()
 
     def _fetch(self, offset: int, limit: int, now: Published, max_bytes: int, pool: BufferPool | None) -> Fetched:
         info = self._partition.segments.at(offset, now)
@@ -117,7 +123,9 @@ class Reader:
             if following is None:
                 break
             info = following
-        return Fetched(memoryview(b""), np.empty(0, self._dtype()), max(offset, min(limit, now.high_watermark)), self._partition.path, 0)
+        return Fetched(
+            memoryview(b""), np.empty(0, self._dtype()), max(offset, min(limit, now.high_watermark)), self._partition.path, 0
+        )
 
     @staticmethod
     def _dtype() -> np.dtype[np.void]:
@@ -125,7 +133,9 @@ class Reader:
 
         return BATCH
 
-    def _from_segment(self, info: SegmentInfo, offset: int, limit: int, max_bytes: int, pool: BufferPool | None) -> Fetched | None:
+    def _from_segment(
+        self, info: SegmentInfo, offset: int, limit: int, max_bytes: int, pool: BufferPool | None
+    ) -> Fetched | None:
         """Batches of this segment that reach to `offset` or beyond, None if it has none."""
         with self._mutex:
             hint = self._hints.pop(offset, None)
@@ -139,7 +149,11 @@ class Reader:
             chain = self._chain(info, hint, offset if place.number == -2 else -1)
             data, scanned = self._read(path, info, hint, chain, max_bytes, pool)
             batches = scanned.batches
-            if place.number >= 0 and len(batches) and int(batches["base_offset"][0] + batches["last_offset_delta"][0]) != place.last_offset:
+            if (
+                place.number >= 0
+                and len(batches)
+                and int(batches["base_offset"][0] + batches["last_offset_delta"][0]) != place.last_offset
+            ):
                 place, hint = Place(-1, info.base - 1, 0), _Hint(info.base, 0, -1, 0, True)  # the index lies: from the start then
                 continue
             self._check(path, info, hint, scanned, chain)
@@ -182,7 +196,9 @@ class Reader:
             expected = info.base if info.gapless else -1
         return Chain(expected, hint.epoch, hint.digest, gaps_allowed=not info.gapless)
 
-    def _read(self, path: Path, info: SegmentInfo, hint: _Hint, chain: Chain, max_bytes: int, pool: BufferPool | None) -> tuple[memoryview, Scanned]:
+    def _read(
+        self, path: Path, info: SegmentInfo, hint: _Hint, chain: Chain, max_bytes: int, pool: BufferPool | None
+    ) -> tuple[memoryview, Scanned]:
         """Read and scan; more if the first batch alone is larger than what was asked for."""
         want = max(max_bytes, HEADER_BYTES)
         while True:
@@ -203,9 +219,20 @@ class Reader:
             return
         problem = scanned.problem
         if problem is not None:
-            raise CorruptRecordError(problem.message, path=path, position=hint.position + problem.position, expected=problem.expected, found=problem.found)
-        raise CorruptRecordError("a batch ends behind the end of its segment", path=path, position=hint.position,
-                                 expected=f"{scanned.need} bytes", found=f"{info.size - hint.position} bytes")
+            raise CorruptRecordError(
+                problem.message,
+                path=path,
+                position=hint.position + problem.position,
+                expected=problem.expected,
+                found=problem.found,
+            )
+        raise CorruptRecordError(
+            "a batch ends behind the end of its segment",
+            path=path,
+            position=hint.position,
+            expected=f"{scanned.need} bytes",
+            found=f"{info.size - hint.position} bytes",
+        )
 
     def _epoch_cache(self, epoch: int) -> checkpoint.EpochCache:
         cache = self._epochs
@@ -227,14 +254,24 @@ class Reader:
         wrong = (slots >= 0) & (epochs[slots] != batches["leader_epoch"])
         if wrong.any():
             at = int(wrong.argmax())
-            raise CorruptRecordError("a batch carries another leader epoch than its offset belongs to", path=path,
-                                     position=position + int(batches["position"][at]), expected=int(epochs[slots[at]]), found=int(batches["leader_epoch"][at]))
+            raise CorruptRecordError(
+                "a batch carries another leader epoch than its offset belongs to",
+                path=path,
+                position=position + int(batches["position"][at]),
+                expected=int(epochs[slots[at]]),
+                found=int(batches["leader_epoch"][at]),
+            )
 
     def _check_digest(self, path: Path, info: SegmentInfo, after: _Hint) -> None:
         complete = after.from_start and after.position == info.size and info.digested
         if complete and info.digest != after.digest and not self._grown(info):
-            raise CorruptRecordError("the batch heads of this segment are not those that were written", path=path, position=after.position,
-                                     expected=f"digest {info.digest:016x}", found=f"{after.digest:016x}")
+            raise CorruptRecordError(
+                "the batch heads of this segment are not those that were written",
+                path=path,
+                position=after.position,
+                expected=f"digest {info.digest:016x}",
+                found=f"{after.digest:016x}",
+            )
 
     def _grown(self, info: SegmentInfo) -> bool:
         """Whether the segment is active and has moved on since `info` was read."""
@@ -260,10 +297,16 @@ class Reader:
         while offset < end:
             found = self.fetch(offset, max_bytes=1 << 16, committed=committed, upto=end, pool=None)
             for at in np.flatnonzero(found.batches["max_timestamp"] >= timestamp_ms):
-                rows = decode(found.data, found.batches[at : at + 1], window=Window(start_offset=max(offset, now.log_start), start_ms=timestamp_ms),
-                              columns=frozenset({"offset", "timestamp", "leader_epoch"}))
+                rows = decode(
+                    found.data,
+                    found.batches[at : at + 1],
+                    window=Window(start_offset=max(offset, now.log_start), start_ms=timestamp_ms),
+                    columns=frozenset({"offset", "timestamp", "leader_epoch"}),
+                )
                 if rows.count:
-                    return OffsetAndTimestamp(int(rows.offsets[0]), int(rows.timestamps[0]), int(found.batches["leader_epoch"][at]))
+                    return OffsetAndTimestamp(
+                        int(rows.offsets[0]), int(rows.timestamps[0]), int(found.batches["leader_epoch"][at])
+                    )
             if found.next_offset <= offset:
                 break
             offset = found.next_offset

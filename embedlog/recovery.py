@@ -126,8 +126,16 @@ class _Loader:
         newest = index.last_entry(paths.time_index, index.TIME_ENTRY) if files.exists(paths.time_index) else None
         timestamp, relative = newest or (-1, 0)
         epoch = self.epochs.epoch_for(following - 1) if following > base else -1
-        return SegmentInfo(base, size, following, timestamp, base + relative, index_entries=index.count(paths.index, index.OFFSET_ENTRY.size),
-                           time_entries=index.count(paths.time_index, index.TIME_ENTRY.size), epoch=max(epoch, 0))
+        return SegmentInfo(
+            base,
+            size,
+            following,
+            timestamp,
+            base + relative,
+            index_entries=index.count(paths.offset_index, index.OFFSET_ENTRY.size),
+            time_entries=index.count(paths.time_index, index.TIME_ENTRY.size),
+            epoch=max(epoch, 0),
+        )
 
     # ---- one segment, read -----------------------------------------------------------------------
 
@@ -148,9 +156,9 @@ class _Loader:
     def _from_last_entry(self, base: int, path: Path, size: int, closed: SegmentInfo | None) -> SegmentInfo | None:
         """The active segment of an orderly shutdown: its end lies behind the last index entry. None if it does not agree."""
         paths = segment.paths(self.directory, base)
-        if paths.index.name not in self.names or paths.time_index.name not in self.names:
+        if paths.offset_index.name not in self.names or paths.time_index.name not in self.names:
             return None
-        last = index.last_entry(paths.index, index.OFFSET_ENTRY)
+        last = index.last_entry(paths.offset_index, index.OFFSET_ENTRY)
         start = last[1] if last else 0
         chain = Chain(-1 if last else base, -1, gaps_allowed=True)
         if size == 0:
@@ -169,10 +177,20 @@ class _Loader:
         newest = index.last_entry(paths.time_index, index.TIME_ENTRY)
         timestamp, relative = newest or (-1, 0)
         known = closed if closed is not None and closed.next_offset == chain.next_offset else None
-        return SegmentInfo(base, size, chain.next_offset, timestamp, base + relative, known.digest if known else 0,
-                           index.count(paths.index, index.OFFSET_ENTRY.size), index.count(paths.time_index, index.TIME_ENTRY.size),
-                           created_ms=known.created_ms if known else 0, epoch=max(chain.epoch, self.chain.epoch, 0),
-                           flags=known.flags if known else 0, kind=CLOSED)
+        return SegmentInfo(
+            base,
+            size,
+            chain.next_offset,
+            timestamp,
+            base + relative,
+            known.digest if known else 0,
+            index.count(paths.offset_index, index.OFFSET_ENTRY.size),
+            index.count(paths.time_index, index.TIME_ENTRY.size),
+            created_ms=known.created_ms if known else 0,
+            epoch=max(chain.epoch, self.chain.epoch, 0),
+            flags=known.flags if known else 0,
+            kind=CLOSED,
+        )
 
     def _scan(self, base: int, path: Path, size: int, following: int | None) -> tuple[SegmentInfo, Published, bool]:
         builder = index.Builder(base, self.loading.interval_bytes)
@@ -184,7 +202,11 @@ class _Loader:
             walk = segment.Walk(fd, path, chain, 0, size)
             for batches in walk:
                 bases = batches["base_offset"]
-                gapless = gapless and int(bases[0]) == expected and bool((bases[1:] == (bases + batches["last_offset_delta"] + 1)[:-1]).all())
+                gapless = (
+                    gapless
+                    and int(bases[0]) == expected
+                    and bool((bases[1:] == (bases + batches["last_offset_delta"] + 1)[:-1]).all())
+                )
                 expected = int(bases[-1]) + int(batches["last_offset_delta"][-1]) + 1
                 builder.add(batches)
                 self._note_epochs(batches)
@@ -198,9 +220,18 @@ class _Loader:
             builder.add_time_entry()
         if self.loading.write:
             builder.write(self.directory, self.loading.mode)
-        info = SegmentInfo(base, walk.end, chain.next_offset, builder.max_timestamp, builder.max_timestamp_offset, chain.digest,
-                           builder.offset_entries, builder.time_entries, epoch=max(chain.epoch, 0),
-                           flags=DIGESTED | (GAPLESS if gapless else 0))
+        info = SegmentInfo(
+            base,
+            walk.end,
+            chain.next_offset,
+            builder.max_timestamp,
+            builder.max_timestamp_offset,
+            chain.digest,
+            builder.offset_entries,
+            builder.time_entries,
+            epoch=max(chain.epoch, 0),
+            flags=DIGESTED | (GAPLESS if gapless else 0),
+        )
         return info, self._published(info, builder.bytes_since_entry, builder.time_entries, builder.last_time_entry), whole
 
     def _note_epochs(self, batches: object) -> None:
@@ -219,8 +250,13 @@ class _Loader:
         if floor is None or floor.segment_base != base or walk.end != floor.segment_size or not floor.flags & DIGESTED:
             return
         if chain.digest != floor.digest:
-            raise CorruptRecordError("the batch heads of this segment are not those that were written", path=path, position=walk.end,
-                                     expected=f"digest {floor.digest:016x}", found=f"{chain.digest:016x}")
+            raise CorruptRecordError(
+                "the batch heads of this segment are not those that were written",
+                path=path,
+                position=walk.end,
+                expected=f"digest {floor.digest:016x}",
+                found=f"{chain.digest:016x}",
+            )
 
     def _cut(self, base: int, path: Path, end: int, size: int, problem: Problem | None) -> None:
         if system.mutated("truncate_below_recovery_point"):
@@ -230,9 +266,12 @@ class _Loader:
         lost_from = self.chain.next_offset
         if lost_from < durable:
             raise CorruptRecordError(
-                problem.message if problem else "the file ends inside a batch that was durable", path=path, position=problem.position if problem else end,
+                problem.message if problem else "the file ends inside a batch that was durable",
+                path=path,
+                position=problem.position if problem else end,
                 expected=f"offsets up to {durable}" if problem is None or problem.expected is None else problem.expected,
-                found=f"none from {lost_from} on" if problem is None or problem.found is None else problem.found)
+                found=f"none from {lost_from} on" if problem is None or problem.found is None else problem.found,
+            )
         what = problem.message if problem else "the file ends inside a batch"
         self.cut.append(f"{path}: {size - end} bytes from byte {end} on, offset {lost_from}: {what}")
         if self.loading.write:
@@ -247,8 +286,12 @@ class _Loader:
             path = layout.segment_path(self.directory, base)
             self.cut.append(f"{path}: all of it, it lies behind a hole")
             if base < self.trusted_end:
-                raise CorruptRecordError("a segment below the durable offset does not follow on the one before", path=path,
-                                         expected=f"base offset {self.chain.next_offset}", found=base)
+                raise CorruptRecordError(
+                    "a segment below the durable offset does not follow on the one before",
+                    path=path,
+                    expected=f"base offset {self.chain.next_offset}",
+                    found=base,
+                )
             if self.loading.write:
                 logger.warning("set aside %s: it lies behind a hole", path)
                 files.rename(path, self.directory / f"{layout.CUT}{base:020d}-0")
@@ -258,16 +301,32 @@ class _Loader:
 
     def _published(self, info: SegmentInfo, since_entry: int, time_entries: int, last_time_entry: int | None = None) -> Published:
         return Published(
-            segment_base=info.base, segment_size=info.size, log_end=info.next_offset, high_watermark=info.next_offset, max_timestamp=info.max_timestamp,
-            max_timestamp_offset=info.max_timestamp_offset, last_time_entry=info.max_timestamp if last_time_entry is None else last_time_entry,
-            created_ms=info.created_ms or system.wall_ms(), bytes_since_entry=since_entry, digest=info.digest, epoch=info.epoch,
-            index_entries=info.index_entries, time_entries=time_entries, flags=info.flags)
+            segment_base=info.base,
+            segment_size=info.size,
+            log_end=info.next_offset,
+            high_watermark=info.next_offset,
+            max_timestamp=info.max_timestamp,
+            max_timestamp_offset=info.max_timestamp_offset,
+            last_time_entry=info.max_timestamp if last_time_entry is None else last_time_entry,
+            created_ms=info.created_ms or system.wall_ms(),
+            bytes_since_entry=since_entry,
+            digest=info.digest,
+            epoch=info.epoch,
+            index_entries=info.index_entries,
+            time_entries=time_entries,
+            flags=info.flags,
+        )
 
     def _finish(self, segments: list[SegmentInfo], active: Published) -> Loaded:
         loading = self.loading
         end = active.log_end
         if end < loading.log_start:
-            raise CorruptRecordError("the log ends before its start", path=self.directory, expected=f"a log end of at least {loading.log_start}", found=end)
+            raise CorruptRecordError(
+                "the log ends before its start",
+                path=self.directory,
+                expected=f"a log end of at least {loading.log_start}",
+                found=end,
+            )
         for epoch, start in self.seen_epochs:
             if epoch > self.epochs.latest_epoch:
                 self.epochs.assign(epoch, start)

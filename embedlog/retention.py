@@ -72,7 +72,9 @@ def _all_on_disk(partition: Partition, now: Published) -> list[SegmentInfo]:
     """Segments below the log start too, as long as their files are there."""
     infos = partition.segments.all(now)
     partition.manifest.refresh()
-    below = sorted(base for base, info in partition.manifest.segments.items() if info.next_offset <= now.log_start and base < infos[0].base)
+    below = sorted(
+        base for base, info in partition.manifest.segments.items() if info.next_offset <= now.log_start and base < infos[0].base
+    )
     there = [partition.manifest.segments[base] for base in below if files.exists(layout.segment_path(partition.path, base))]
     return there + infos
 
@@ -102,12 +104,18 @@ def delete_records(partition: Partition, offset: int) -> int:
     with partition.exclusive() as now:
         start = now.high_watermark if offset == -1 else offset
         if not 0 <= start <= now.high_watermark:
-            raise OffsetOutOfRangeError(f"cannot delete records of {partition.topic}-{partition.number}", path=partition.path,
-                                        expected=f"-1, or 0 to {now.high_watermark}", found=offset)
+            raise OffsetOutOfRangeError(
+                f"cannot delete records of {partition.topic}-{partition.number}",
+                path=partition.path,
+                expected=f"-1, or 0 to {now.high_watermark}",
+                found=offset,
+            )
         if start <= now.log_start:
             return now.log_start
         partition.mark_dirty()
-        checkpoint.update(partition.home.root / layout.LOG_STARTS, {(partition.topic, partition.number): start}, partition.home.mode)
+        checkpoint.update(
+            partition.home.root / layout.LOG_STARTS, {(partition.topic, partition.number): start}, partition.home.mode
+        )
         return publish_start_locked(partition, now, start).log_start
 
 

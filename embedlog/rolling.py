@@ -37,7 +37,9 @@ def roll_locked(partition: Partition, now: Published) -> Published:
     page.set(system.WORD_ROLL_INTENT, base + 1)
     system.point("roll-intent")
     final = (now.max_timestamp, now.max_timestamp_offset - now.segment_base) if now.max_timestamp > now.last_time_entry else None
-    times = segment.finish(partition.path, now.segment_base, now.segment_size, now.index_entries, now.time_entries, final, sync=False)
+    times = segment.finish(
+        partition.path, now.segment_base, now.segment_size, now.index_entries, now.time_entries, final, sync=False
+    )
     partition.carry_snapshot(base)
     segment.create(partition.path, base, partition.home.mode)
     system.point("roll-created")
@@ -52,13 +54,29 @@ def roll_locked(partition: Partition, now: Published) -> Published:
 def fresh(now: Published, base: int, jitter_ms: int) -> Published:
     """The tuple with a new, empty active segment at `base`."""
     jitter = random.randrange(jitter_ms) if jitter_ms > 0 else 0
-    return now._replace(segment_base=base, segment_size=0, max_timestamp=-1, max_timestamp_offset=base, last_time_entry=-1, first_timestamp=-1,
-                        created_ms=system.wall_ms(), roll_jitter_ms=jitter, bytes_since_entry=0, digest=0, index_entries=0, time_entries=0,
-                        transaction_entries=0, flags=GAPLESS | DIGESTED)
+    return now._replace(
+        segment_base=base,
+        segment_size=0,
+        max_timestamp=-1,
+        max_timestamp_offset=base,
+        last_time_entry=-1,
+        first_timestamp=-1,
+        created_ms=system.wall_ms(),
+        roll_jitter_ms=jitter,
+        bytes_since_entry=0,
+        digest=0,
+        index_entries=0,
+        time_entries=0,
+        transaction_entries=0,
+        flags=GAPLESS | DIGESTED,
+    )
 
 
 def repair_locked(partition: Partition) -> Published:
-    """Make files and page agree again: adopt the valid tail, cut the rest, undo a roll that was not published. REQUIRES the append lock."""
+    """Make files and page agree again: adopt the valid tail, cut the rest, undo a roll that was not published.
+
+    REQUIRES the append lock.
+    """
     now = partition.page.read()
     if now is None:
         raise StorageError("the control page is damaged", path=partition.path / layout.PAGE)
@@ -67,8 +85,12 @@ def repair_locked(partition: Partition) -> Published:
     after = _adopt(partition, now)
     _remove_unpublished(partition, after)
     if after.segment_size < now.segment_size:
-        raise CorruptRecordError("published bytes are gone", path=layout.segment_path(partition.path, now.segment_base),
-                                 expected=f"{now.segment_size} bytes", found=after.segment_size)
+        raise CorruptRecordError(
+            "published bytes are gone",
+            path=layout.segment_path(partition.path, now.segment_base),
+            expected=f"{now.segment_size} bytes",
+            found=after.segment_size,
+        )
     partition.page.publish(after, partition.home.directory_page)
     partition.page.set(system.WORD_ROLL_INTENT, 0)
     return after
@@ -86,7 +108,9 @@ def _adopt(partition: Partition, now: Published) -> Published:
     builder.max_timestamp, builder.max_timestamp_offset = now.max_timestamp, now.max_timestamp_offset
     first_timestamp = now.first_timestamp
     with files.opened(path, files.WRITE) as fd:
-        walk = segment.Walk(fd, path, chain, now.segment_size, now.segment_size if system.mutated("cut_instead_of_adopt") else size)
+        walk = segment.Walk(
+            fd, path, chain, now.segment_size, now.segment_size if system.mutated("cut_instead_of_adopt") else size
+        )
         for batches in walk:
             builder.add(batches)
             if first_timestamp < 0 and now.segment_size == 0 and int(batches["position"][0]) == 0:
@@ -96,13 +120,23 @@ def _adopt(partition: Partition, now: Published) -> Published:
             files.truncate(fd, walk.end, path)
             logger.warning("repaired %s: cut %d bytes at byte %d that a broken-off append left", path, size - walk.end, walk.end)
     if walk.end > now.segment_size:
-        logger.warning("repaired %s: took over offsets %d to %d, which a dead process had written", path, now.log_end, chain.next_offset - 1)
+        logger.warning(
+            "repaired %s: took over offsets %d to %d, which a dead process had written", path, now.log_end, chain.next_offset - 1
+        )
     builder.write_tail(directory, now.index_entries, now.time_entries, partition.home.mode)
     return now._replace(
-        segment_size=walk.end, log_end=chain.next_offset, high_watermark=chain.next_offset, digest=chain.digest, first_timestamp=first_timestamp,
-        max_timestamp=builder.max_timestamp, max_timestamp_offset=builder.max_timestamp_offset, last_time_entry=builder.last_time_entry,
-        bytes_since_entry=builder.bytes_since_entry, index_entries=now.index_entries + builder.offset_entries,
-        time_entries=now.time_entries + builder.time_entries)
+        segment_size=walk.end,
+        log_end=chain.next_offset,
+        high_watermark=chain.next_offset,
+        digest=chain.digest,
+        first_timestamp=first_timestamp,
+        max_timestamp=builder.max_timestamp,
+        max_timestamp_offset=builder.max_timestamp_offset,
+        last_time_entry=builder.last_time_entry,
+        bytes_since_entry=builder.bytes_since_entry,
+        index_entries=now.index_entries + builder.offset_entries,
+        time_entries=now.time_entries + builder.time_entries,
+    )
 
 
 def _remove_unpublished(partition: Partition, now: Published) -> None:
@@ -117,4 +151,3 @@ def _remove_unpublished(partition: Partition, now: Published) -> None:
         for suffix in (*layout.SEGMENT_SUFFIXES, layout.SNAPSHOT):
             files.unlink(layout.segment_path(partition.path, base, suffix), missing_ok=True)
         logger.warning("repaired %s: removed segment %d of a roll that was broken off", partition.path, base)
-

@@ -25,7 +25,7 @@ class Paths(NamedTuple):
     """The files of one segment."""
 
     log: Path
-    index: Path
+    offset_index: Path
     time_index: Path
     transaction_index: Path
 
@@ -108,7 +108,16 @@ def _rename_if_there(source: Path, target: Path) -> None:
         files.rename(source, target)
 
 
-def finish(directory: Path, base: int, size: int, index_entries: int, time_entries: int, final_entry: tuple[int, int] | None, *, sync: bool) -> int:
+def finish(
+    directory: Path,
+    base: int,
+    size: int,
+    index_entries: int,
+    time_entries: int,
+    final_entry: tuple[int, int] | None,
+    *,
+    sync: bool,
+) -> int:
     """Leave a segment as Kafka leaves a closed one: final time-index entry, all files cut to their size (format.md 2.5).
 
     Returns the number of time-index entries. REQUIRES the append lock.
@@ -118,7 +127,11 @@ def finish(directory: Path, base: int, size: int, index_entries: int, time_entri
         with files.opened(files_of.time_index, files.WRITE) as fd:
             files.write_all(fd, index.TIME_ENTRY.pack(*final_entry), time_entries * index.TIME_ENTRY.size, files_of.time_index)
         time_entries += 1
-    sizes = ((files_of.log, size), (files_of.index, index_entries * index.OFFSET_ENTRY.size), (files_of.time_index, time_entries * index.TIME_ENTRY.size))
+    sizes = (
+        (files_of.log, size),
+        (files_of.offset_index, index_entries * index.OFFSET_ENTRY.size),
+        (files_of.time_index, time_entries * index.TIME_ENTRY.size),
+    )
     for path, wanted in sizes:
         with files.opened(path, files.WRITE) as fd:
             if files.facts(fd, path).size != wanted:

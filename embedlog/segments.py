@@ -7,6 +7,7 @@ O2  a segment that the manifest does not know is looked at by stat, never guesse
 from __future__ import annotations
 
 from bisect import bisect_right
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from embedlog import files, index, layout
@@ -65,12 +66,19 @@ class Segments:
     def _from_manifest(self, now: Published) -> list[SegmentInfo]:
         manifest = self._partition.manifest
         manifest.refresh()
-        known = sorted((info for info in manifest.segments.values() if info.base < now.segment_base and info.next_offset > now.log_start),
-                       key=lambda info: info.base)
-        follows = all(one.next_offset <= other.base for one, other in zip(known, known[1:], strict=False))
+        known = sorted(
+            (info for info in manifest.segments.values() if info.base < now.segment_base and info.next_offset > now.log_start),
+            key=lambda info: info.base,
+        )
+        follows = all(one.next_offset <= other.base for one, other in pairwise(known))
         covers = (not known and now.segment_base <= now.log_start) or bool(known and known[0].base <= now.log_start)
         joined = not known or known[-1].next_offset == now.segment_base
-        if follows and covers and joined and all(one.next_offset == other.base for one, other in zip(known, known[1:], strict=False)):
+        if (
+            follows
+            and covers
+            and joined
+            and all(one.next_offset == other.base for one, other in pairwise(known))
+        ):
             return known
         return self._from_directory(now, manifest.segments)
 
@@ -91,12 +99,31 @@ class Segments:
         time_path = layout.segment_path(directory, base, layout.TIME_INDEX)
         newest = index.last_entry(time_path, index.TIME_ENTRY)
         timestamp, relative = newest or (-1, 0)
-        return SegmentInfo(base, size, following, timestamp, base + relative,
-                           index_entries=index.count(layout.segment_path(directory, base, layout.INDEX), index.OFFSET_ENTRY.size),
-                           time_entries=index.count(time_path, index.TIME_ENTRY.size))
+        return SegmentInfo(
+            base,
+            size,
+            following,
+            timestamp,
+            base + relative,
+            index_entries=index.count(layout.segment_path(directory, base, layout.INDEX), index.OFFSET_ENTRY.size),
+            time_entries=index.count(time_path, index.TIME_ENTRY.size),
+        )
 
 
 def active_info(now: Published) -> SegmentInfo:
     """The active segment as the page describes it."""
-    return SegmentInfo(now.segment_base, now.segment_size, now.log_end, now.max_timestamp, now.max_timestamp_offset, now.digest, now.index_entries,
-                       now.time_entries, now.transaction_entries, now.created_ms, now.epoch, now.flags, CLOSED)
+    return SegmentInfo(
+        now.segment_base,
+        now.segment_size,
+        now.log_end,
+        now.max_timestamp,
+        now.max_timestamp_offset,
+        now.digest,
+        now.index_entries,
+        now.time_entries,
+        now.transaction_entries,
+        now.created_ms,
+        now.epoch,
+        now.flags,
+        CLOSED,
+    )

@@ -2,8 +2,8 @@
 
 Y1  one syncer a partition, by a lock of its own; who waited looks first whether the other one has done it
 Y2  an intent is left in the page before anything is synced; who finds one treats it as a failed sync
-Y3  `durable` rises only after every segment in [durable, end) and the directory were synced through descriptors that can be believed:
-    opened before anything in there was written, or by which all of it was rewritten
+Y3  `durable` rises only after every segment in [durable, end) and the directory were synced through descriptors that can
+    be believed: opened before anything in there was written, or by which all of it was rewritten
 Y4  a failed sync is never tried again as if nothing had happened: the segment is marked, on disk before in the page, and rolled
 """
 
@@ -21,6 +21,7 @@ from embedlog._native.system import Published
 from embedlog.errors import DurabilityError, LockTimeoutError, StorageError
 from embedlog.manifest import SegmentInfo
 from embedlog.page import DurableRecord
+from embedlog.presence import poisoned_bases
 from embedlog.record import Chain
 
 if TYPE_CHECKING:
@@ -84,9 +85,13 @@ class Syncer:
         except StorageError as problem:
             self._poison([info.base for info in todo])
             page.set(system.WORD_SYNC_OWNER, 0)
+            name = f"{self._partition.topic}-{self._partition.number}"
             raise DurabilityError(
-                f"a sync of {self._partition.topic}-{self._partition.number} failed: records from offset {durable} on may not survive a power loss",
-                path=problem.path, expected=f"offsets below {now.log_end} on stable storage", found=os.strerror(problem.errno or errno.EIO)) from problem
+                f"a sync of {name} failed: records from offset {durable} on may not survive a power loss",
+                path=problem.path,
+                expected=f"offsets below {now.log_end} on stable storage",
+                found=os.strerror(problem.errno or errno.EIO),
+            ) from problem
         self._raise(now)
         page.set(system.WORD_UNSYNCED_SINCE, began_ns)
         page.set(system.WORD_SYNC_OWNER, 0)
@@ -127,10 +132,14 @@ class Syncer:
         with self._opening:
             fd = self._fds.get(base)
             if fd is None:
-                fd = self._fds[base] = files.open_file(layout.segment_path(partition.path, base), files.WRITE, partition.home.mode)
+                fd = self._fds[base] = files.open_file(
+                    layout.segment_path(partition.path, base), files.WRITE, partition.home.mode
+                )
                 system.point("sync-opened")
                 now = partition.page.read()
-                if now is not None and (now.log_end <= partition.page.word(system.WORD_DURABLE) or (now.segment_base == base and not now.segment_size)):
+                if now is not None and (
+                    now.log_end <= partition.page.word(system.WORD_DURABLE) or (now.segment_base == base and not now.segment_size)
+                ):
                     self._believed.add(base)
             return fd
 
@@ -147,11 +156,14 @@ class Syncer:
                 files.write_all(fd, view[first:], at + first, path)
             at += len(view)
         if walk.end != info.size:
-            raise StorageError("bytes that were never on stable storage are damaged in the cache too", errno=errno.EIO, path=path, position=walk.end)
+            raise StorageError(
+                "bytes that were never on stable storage are damaged in the cache too",
+                errno=errno.EIO,
+                path=path,
+                position=walk.end,
+            )
 
     def _poisoned(self) -> set[int]:
-        from embedlog.partition import poisoned_bases
-
         return set(poisoned_bases(self._partition.path))
 
     def _poison(self, bases: list[int]) -> None:
@@ -160,7 +172,9 @@ class Syncer:
             return
         partition = self._partition
         for base in bases:
-            logger.error("sync failed: %s is marked, its unsynced bytes will be written again", layout.segment_path(partition.path, base))
+            logger.error(
+                "sync failed: %s is marked, its unsynced bytes will be written again", layout.segment_path(partition.path, base)
+            )
             path = partition.path / f"{layout.POISON}{base}"
             try:
                 with files.opened(path, files.CREATE, partition.home.mode) as fd:
@@ -184,5 +198,9 @@ class Syncer:
     def wait(self, upto: int, deadline_ns: int) -> None:
         """As `sync`, with an error if the deadline passes."""
         if self.sync(upto, deadline_ns) < upto:
-            raise LockTimeoutError("not durable before the deadline", path=self._partition.path, expected=upto,
-                                   found=self._partition.page.word(system.WORD_DURABLE))
+            raise LockTimeoutError(
+                "not durable before the deadline",
+                path=self._partition.path,
+                expected=upto,
+                found=self._partition.page.word(system.WORD_DURABLE),
+            )

@@ -27,13 +27,40 @@ PAGE_BYTES: Final[int] = lib.EL_PAGE_BYTES
 PAGE_VERSION: Final[int] = lib.EL_PAGE_VERSION
 SLICE_NS: Final = 50_000_000
 
-CALLS: Final = ("open", "close", "pread", "pwrite", "fsync", "fdatasync", "ftruncate", "rename", "unlink", "link", "mkdir", "rmdir",
-                "fallocate", "stat", "lock", "mmap", "list", "point")
+CALLS: Final = (
+    "open",
+    "close",
+    "pread",
+    "pwrite",
+    "fsync",
+    "fdatasync",
+    "ftruncate",
+    "rename",
+    "unlink",
+    "link",
+    "mkdir",
+    "rmdir",
+    "fallocate",
+    "stat",
+    "lock",
+    "mmap",
+    "list",
+    "point",
+)
 ACTIONS: Final = ("none", "fail", "short", "torn_kill", "kill_before", "kill_after", "stop_before", "stop_after", "delay")
 
 # Rules that a test switches off to see itself fail. Those with a number reach into C; the others are asked by `mutated`.
-_C_MUTANTS: Final = {"skip_fsync": 0, "skip_dir_fsync": 1, "publish_before_write": 2, "ignore_short_write": 3, "no_owner_word": 4,
-                     "no_append_lock": 5, "no_identity": 6, "torn_publish": 7, "no_wake": 8}
+_C_MUTANTS: Final = {
+    "skip_fsync": 0,
+    "skip_dir_fsync": 1,
+    "publish_before_write": 2,
+    "ignore_short_write": 3,
+    "no_owner_word": 4,
+    "no_append_lock": 5,
+    "no_identity": 6,
+    "torn_publish": 7,
+    "no_wake": 8,
+}
 MUTANTS: set[str] = set()
 
 
@@ -45,7 +72,9 @@ def errno_of(code: int) -> int:
 # ---- faults and mutants ---------------------------------------------------------------------------
 
 
-def fault_arm(kinds: Sequence[str], nth: int = 1, action: str = "fail", error: int = errno.EIO, *, sticky: bool = False, name: str = "") -> None:
+def fault_arm(
+    kinds: Sequence[str], nth: int = 1, action: str = "fail", error: int = errno.EIO, *, sticky: bool = False, name: str = ""
+) -> None:
     """Let the nth call of these kinds whose path (or point) holds `name` suffer `action`; no kinds: off."""
     mask = 0
     for kind in kinds:
@@ -103,7 +132,9 @@ class Facts(NamedTuple):
 
 
 def _facts(code: int, room: Any) -> Facts | int:
-    return code if code < 0 else Facts(room.size, room.device, room.inode, room.modified_ns, room.links, room.mode, room.changed_ns)
+    return (
+        code if code < 0 else Facts(room.size, room.device, room.inode, room.modified_ns, room.links, room.mode, room.changed_ns)
+    )
 
 
 def facts(fd: int) -> Facts | int:
@@ -236,12 +267,44 @@ def crash_now() -> None:
 VALID, FOREIGN, LOST, NEWER, DAMAGED = range(5)
 FLAG_DELETED: Final[int] = lib.EL_FLAG_DELETED
 FLAG_REPLACED: Final[int] = lib.EL_FLAG_REPLACED
-(WORD_FLAGS, WORD_OWNER, WORD_OWNER_SINCE, WORD_ROLL_INTENT, WORD_SYNC_OWNER, WORD_SYNC_FROM, WORD_SYNC_TO, WORD_DURABLE, WORD_POISON,
- WORD_UNSYNCED_SINCE, WORD_BOOT, WORD_UNSYNCED_COUNT) = range(12)
+(
+    WORD_FLAGS,
+    WORD_OWNER,
+    WORD_OWNER_SINCE,
+    WORD_ROLL_INTENT,
+    WORD_SYNC_OWNER,
+    WORD_SYNC_FROM,
+    WORD_SYNC_TO,
+    WORD_DURABLE,
+    WORD_POISON,
+    WORD_UNSYNCED_SINCE,
+    WORD_BOOT,
+    WORD_UNSYNCED_COUNT,
+) = range(12)
 
-TUPLE_FIELDS: Final = ("segment_base", "segment_size", "log_start", "log_end", "high_watermark", "first_unstable", "purged_to", "max_timestamp",
-                       "max_timestamp_offset", "last_time_entry", "first_timestamp", "created_ms", "roll_jitter_ms", "bytes_since_entry", "digest",
-                       "epoch", "generation", "index_entries", "time_entries", "transaction_entries", "flags")
+TUPLE_FIELDS: Final = (
+    "segment_base",
+    "segment_size",
+    "log_start",
+    "log_end",
+    "high_watermark",
+    "first_unstable",
+    "purged_to",
+    "max_timestamp",
+    "max_timestamp_offset",
+    "last_time_entry",
+    "first_timestamp",
+    "created_ms",
+    "roll_jitter_ms",
+    "bytes_since_entry",
+    "digest",
+    "epoch",
+    "generation",
+    "index_entries",
+    "time_entries",
+    "transaction_entries",
+    "flags",
+)
 
 
 class Published(NamedTuple):
@@ -276,8 +339,10 @@ def _tuple(published: Published) -> Any:
 
 def identity(incarnation: bytes, topic_id: bytes, partition: int, device: int, inode: int) -> Any:
     """What a page must carry to be taken for this partition's, in this incarnation of the directory."""
-    return ffi.new("el_identity *", {"incarnation": list(incarnation), "topic_id": list(topic_id), "partition": partition,
-                                     "device": device, "inode": inode})
+    return ffi.new(
+        "el_identity *",
+        {"incarnation": list(incarnation), "topic_id": list(topic_id), "partition": partition, "device": device, "inode": inode},
+    )
 
 
 class Page:
@@ -330,8 +395,16 @@ class Page:
             room = self._room.tuple = ffi.new("el_tuple *")
         if lib.el_page_read(self.raw, room) < 0:
             return None
-        return Published(*ffi.unpack(ffi.cast("int64_t *", room), 14), room.digest, room.epoch, room.generation, room.index_entries,
-                         room.time_entries, room.transaction_entries, room.flags)
+        return Published(
+            *ffi.unpack(ffi.cast("int64_t *", room), 14),
+            room.digest,
+            room.epoch,
+            room.generation,
+            room.index_entries,
+            room.time_entries,
+            room.transaction_entries,
+            room.flags,
+        )
 
     def publish(self, published: Published, directory: Page | None) -> None:
         lib.el_page_publish(self.raw, _tuple(published), directory.raw if directory else ffi.NULL)
@@ -385,12 +458,27 @@ class Writer:
     Threads: `append`, `begin`, `held` and `end` need the caller's own mutex; the OFD lock excludes other processes.
     """
 
-    def __init__(self, page: Page, directory: Page | None, lock_path: str, page_path: str, lock_fd: int, device: int, inode: int) -> None:
+    def __init__(
+        self, page: Page, directory: Page | None, lock_path: str, page_path: str, lock_fd: int, device: int, inode: int
+    ) -> None:
         self._names = (ffi.new("char[]", os.fsencode(lock_path)), ffi.new("char[]", os.fsencode(page_path)))
-        self.raw = ffi.new("el_writer *", {
-            "page": page.raw, "directory": directory.raw if directory else ffi.NULL, "lock_path": self._names[0], "page_path": self._names[1],
-            "page_device": device, "page_inode": inode, "lock_fd": lock_fd, "log_fd": -1, "index_fd": -1, "time_fd": -1,
-            "segment_base": -1, "process": os.getpid()})
+        self.raw = ffi.new(
+            "el_writer *",
+            {
+                "page": page.raw,
+                "directory": directory.raw if directory else ffi.NULL,
+                "lock_path": self._names[0],
+                "page_path": self._names[1],
+                "page_device": device,
+                "page_inode": inode,
+                "lock_fd": lock_fd,
+                "log_fd": -1,
+                "index_fd": -1,
+                "time_fd": -1,
+                "segment_base": -1,
+                "process": os.getpid(),
+            },
+        )
         self.out = ffi.new("el_appended *")
 
     def limits(self, *, segment_bytes: int, segment_ms: int, index_bytes: int, index_interval: int, append_time: bool) -> None:

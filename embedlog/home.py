@@ -1,0 +1,80 @@
+"""What partitions share: the directory they lie in, the bound on their descriptors, the shapes of their answers.
+
+T1  a `Home` is made when a log is opened and outlives its partitions
+T2  write descriptors are given back by whoever has been idle longest, never under an append
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from embedlog._native import system
+from embedlog.handles import Handles
+
+if TYPE_CHECKING:
+    from embedlog.partition import Partition
+
+
+class Appended(NamedTuple):
+    """Where a run came to lie. Between its pieces (base offset, next offset) other processes may have appended."""
+
+    base_offset: int
+    last_offset: int
+    append_time_ms: int  # -1 under CreateTime
+    pieces: tuple[tuple[int, int], ...]
+
+
+class Bounds(NamedTuple):
+    """The published offsets: readers see [log_start, high_watermark), committed ones below last_stable."""
+
+    log_start: int
+    log_end: int
+    high_watermark: int
+    last_stable: int
+    epoch: int
+
+
+class Writers:
+    """Bounds the partitions whose write descriptors are open: the longest idle gives its own back. Threads: any."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._mutex = threading.Lock()
+        self._open: OrderedDict[int, Partition] = OrderedDict()
+
+    def opened(self, partition: Partition) -> None:
+        with self._mutex:
+            self._open[id(partition)] = partition
+            idle = [each for each in self._open.values() if each is not partition][: max(0, len(self._open) - self._limit)]
+        for each in idle:
+            if each.release():
+                self.closed(each)
+
+    def closed(self, partition: Partition) -> None:
+        with self._mutex:
+            self._open.pop(id(partition), None)
+
+
+@dataclass
+class Home:
+    """What a partition must know of the directory it lies in. Shared by all partitions of one open log."""
+
+    root: Path
+    incarnation: bytes
+    directory_page: system.Page | None
+    read_only: bool = False
+    clean: bool = False  # the directory was left in order before this incarnation
+    foreign: bool = False  # somebody else wrote here since we last did
+    mode: int = 0o666
+    lock_timeout_ms: int = 10_000
+    recovery_points: dict[tuple[str, int], int] = field(default_factory=dict)
+    log_starts: dict[tuple[str, int], int] = field(default_factory=dict)
+    check_open: Callable[[], None] = lambda: None
+    handles: Handles = field(default_factory=lambda: Handles(400))
+    writers: Writers = field(default_factory=lambda: Writers(32))
+    refresh: Callable[[], bool] | None = None  # for a reader: does somebody write here now?

@@ -1,0 +1,274 @@
+"""A partition's presence in this process: its page mapped, its files loaded, its descriptors given back.
+
+D1  positions come from the page, never from a file's size or from what this process remembers
+D2  a page counts only in the incarnation in which it was made; loading writes only under the append lock
+D3  a partition is marked dirty on disk before it is first written to
+D4  a read-only reader follows a live page if there is one, else what it found in the files
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from pathlib import Path
+
+from embedlog import checkpoint, files, layout, recovery
+from embedlog._native import system
+from embedlog._native.system import Published
+from embedlog.config import TopicConfig
+from embedlog.errors import ClosedError, LockTimeoutError, StorageError, UnknownTopicOrPartitionError
+from embedlog.home import Bounds, Home
+from embedlog.manifest import Manifest
+from embedlog.page import DurableRecord, PageFile, boot_number, check, floor_of, make_page, map_page
+
+
+class Presence:
+    """What of a partition needs no appending: opening, the published offsets, closing."""
+
+    def __init__(self, home: Home, topic: str, number: int, path: Path, topic_id: bytes, config: TopicConfig) -> None:
+        self.home, self.topic, self.number, self.path, self.topic_id = home, topic, number, path, topic_id
+        self.config = config
+        self.mutex = threading.Lock()
+        self.page_file: PageFile | None = None
+        self.manifest = Manifest(path, topic_id)
+        self.static: recovery.Loaded | None = None
+        self.closed = False
+        self._marked_dirty = False
+
+    # ---- opening and closing ---------------------------------------------------------------------
+
+    def ensure_open(self) -> None:
+        """Map the page, made and loaded first if this incarnation has none yet."""
+        if self.closed:
+            raise ClosedError(f"partition {self.topic}-{self.number} is closed")
+        if self.page_file is not None:
+            return
+        with self.mutex:
+            if self.page_file is None and self.static is None:
+                self._open_read_only() if self.home.read_only else self._open_for_writing()
+            elif self.home.read_only and self.page_file is None:
+                self._switch_to_live()
+
+    def _expected(self, page_file: PageFile) -> object:
+        return system.identity(self.home.incarnation, self.topic_id, self.number, page_file.device, page_file.inode)
+
+    def _switch_to_live(self) -> bool:
+        """Follow a live page if somebody has made one since: a read-only reader of a directory that others write."""
+        if self.home.refresh is None or not self.home.refresh():
+            return False
+        mapped = map_page(self.path / layout.PAGE, writable=False)
+        if mapped is None:
+            return False
+        if not check(mapped, self._expected(mapped)):
+            mapped.close()
+            return False
+        self.page_file, self.static = mapped, None
+        self._forget_files()
+        return True
+
+    def _open_read_only(self) -> None:
+        if not self._switch_to_live():
+            self.static = recovery.load(self.loading(write=False))
+
+    def _open_for_writing(self) -> None:
+        """Map the page of this incarnation; if there is none yet, make it from the files, under the append lock."""
+        mapped = map_page(self.path / layout.PAGE, writable=True)
+        if mapped is not None and check(mapped, self._expected(mapped)):
+            self.page_file = mapped
+            return
+        if mapped is not None:
+            mapped.close()
+        lock = self._open_lock()
+        try:
+            self._lock_os(lock, self.deadline())
+            try:
+                self.page_file = self._page_locked()
+            finally:
+                lock.unlock()
+        finally:
+            lock.close()
+
+    def _open_lock(self) -> files.LockFile:
+        """The lock file, made by whoever comes first. Raises UnknownTopicOrPartitionError if the partition is gone."""
+        if not files.is_directory(self.path):
+            raise UnknownTopicOrPartitionError(f"partition {self.topic}-{self.number} has no directory", path=self.path)
+        return files.LockFile(self.path / layout.LOCK, self.home.mode)
+
+    def _page_locked(self) -> PageFile:
+        """The valid page of this incarnation, loaded from the files if nobody has done so yet."""
+        mapped = make_page(self.path / layout.PAGE, self.home.mode)
+        try:
+            if not check(mapped, self._expected(mapped)):
+                self._load_locked(mapped)
+            return mapped
+        except BaseException:
+            mapped.close()
+            raise
+
+    def _load_locked(self, mapped: PageFile) -> None:
+        floor = None if self.home.foreign else floor_of(mapped, self.topic_id, self.number)
+        loading = self.loading(write=True, floor=floor)
+        if not loading.clean:
+            self.mark_dirty()
+        loaded = recovery.load(loading)
+        epochs = checkpoint.read_epochs(self.path / layout.EPOCHS)
+        if epochs.entries != loaded.epochs.entries:
+            checkpoint.write_epochs(self.path / layout.EPOCHS, loaded.epochs, self.home.mode)
+        sealed = loaded.segments[:-1]
+        self.manifest.refresh()
+        if self.home.foreign or [self.manifest.segments.get(info.base) for info in sealed] != sealed:
+            self.manifest.rewrite(sealed)
+        durable = (
+            loaded.published.log_end
+            if loading.clean and not self.home.foreign
+            else min(loading.known_durable, loaded.published.log_end)
+        )
+        mapped.page.write(self._expected(mapped), loaded.published, durable)
+        mapped.page.set(system.WORD_BOOT, boot_number())
+        for base in poisoned_bases(self.path):
+            mapped.page.set(system.WORD_POISON, base + 1)
+
+    def loading(self, *, write: bool, floor: Published | None = None) -> recovery.Loading:
+        """What the loader has to know of this partition."""
+        dirty = files.exists(self.path / layout.DIRTY) and not self.home.foreign
+        name = (self.topic, self.number)
+        durable = None if self.home.foreign else DurableRecord(self.path, self.topic_id).read()
+        return recovery.Loading(
+            self.path,
+            self.topic_id,
+            clean=self.home.clean and not dirty,
+            write=write,
+            recovery_point=self.home.recovery_points.get(name, 0),
+            log_start=self.home.log_starts.get(name, 0),
+            floor=floor,
+            known_durable=durable.offset if durable else 0,
+            interval_bytes=self.config.index_interval_bytes,
+            mode=self.home.mode,
+            gaps_allowed=self.config.compacted,
+        )
+
+    def mark_dirty(self) -> None:
+        """On disk before the first write of this incarnation: the last one out closes it. REQUIRES the append lock."""
+        if self._marked_dirty or system.mutated("no_dirty"):
+            return
+        path = self.path / layout.DIRTY
+        if not files.exists(path):
+            with files.opened(path, files.CREATE, self.home.mode) as fd:
+                files.sync(fd, path)
+            files.sync_directory(self.path)
+        self._marked_dirty = True
+
+    def close(self) -> None:
+        """Give back descriptors and mapping; what was appended stays where it is. Idempotent."""
+        with self.mutex:
+            self.closed = True
+            self._drop_writer()
+            self._forget_files()
+            if self.page_file is not None:
+                self.page_file.close()
+                self.page_file = None
+
+    # ---- what is published -----------------------------------------------------------------------
+
+    @property
+    def page(self) -> system.Page:
+        if self.page_file is None:
+            raise ClosedError(f"partition {self.topic}-{self.number} is closed")
+        return self.page_file.page
+
+    def published(self) -> Published:
+        """The published tuple. Raises StorageError if the page was destroyed under us and cannot be rebuilt."""
+        self.ensure_open()
+        if self.page_file is None:
+            if self._switch_to_live() and self.page_file is not None:
+                return self.published()
+            if self.static is None:
+                raise ClosedError(f"partition {self.topic}-{self.number} is closed")
+            return self.static.published
+        found = self.page_file.page.read()
+        if found is None or not self._page_stands():
+            return self._published_again()
+        return found
+
+    def _page_stands(self) -> bool:
+        """Whether the page that is mapped is still one of this incarnation: not cut, not overwritten."""
+        mapped = self.page_file
+        return mapped is not None and mapped.page.alive()
+
+    def _published_again(self) -> Published:
+        self.remap()
+        found = self.page.read()
+        if found is None:
+            raise StorageError("the control page is damaged and could not be rebuilt", path=self.path / layout.PAGE)
+        return found
+
+    def look_again(self) -> None:
+        """At a wait's end: does the page's name still lead to what is mapped? If not, map it anew."""
+        mapped = self.page_file
+        if mapped is None or self.closed:
+            return
+        named = files.facts_of(mapped.path)
+        if named is None or (named.device, named.inode) != (mapped.device, mapped.inode):
+            self.remap()
+
+    def bounds(self) -> Bounds:
+        """Offsets of this moment; one page read."""
+        now = self.published()
+        stable = now.high_watermark if now.first_unstable < 0 else min(now.high_watermark, now.first_unstable)
+        return Bounds(now.log_start, now.log_end, now.high_watermark, stable, now.epoch)
+
+    @property
+    def durable_offset(self) -> int:
+        """Records below it are on stable storage, as far as this machine was told."""
+        self.ensure_open()
+        return self.page.word(system.WORD_DURABLE) if self.page_file is not None else self.published().log_end
+
+    # ---- the lock, as far as opening needs it ------------------------------------------------------
+
+    def deadline(self) -> int:
+        return system.boot_ns() + self.home.lock_timeout_ms * 1_000_000
+
+    def _lock_os(self, lock: files.LockFile, deadline_ns: int) -> None:
+        code = system.lock_until(lock.fd, True, deadline_ns)
+        if code == system.TIMED_OUT:
+            raise self._lock_timeout()
+        if code < 0:
+            raise StorageError("cannot lock", errno=system.errno_of(code), path=lock.path)
+
+    def _lock_timeout(self) -> LockTimeoutError:
+        owner, since = "an unknown process", ""
+        if self.page_file is not None and (pid := self.page_file.page.word(system.WORD_OWNER)):
+            age_s = (system.boot_ns() - self.page_file.page.word(system.WORD_OWNER_SINCE)) / 1e9
+            owner, since = f"pid {pid} on {socket.gethostname()}", f" for {age_s:.1f} s"
+        return LockTimeoutError(f"append lock not free before the deadline: held by {owner}{since}", path=self.path / layout.LOCK)
+
+    # ---- what a partition that can be appended to does more ----------------------------------------
+
+    def _drop_writer(self) -> None:
+        """Give back the descriptors for appending."""
+
+    def _forget_files(self) -> None:
+        """The files may be others now: forget what was cached of them."""
+
+    def remap(self) -> None:
+        """The page was replaced, cut or deleted under us: find or make the right one."""
+        with self.mutex:
+            if not self.closed:
+                self._remap_mutexed()
+
+    def _remap_mutexed(self) -> None:
+        self._drop_writer()
+        if self.page_file is not None:
+            self.page_file.close()
+            self.page_file = None
+        if not files.is_directory(self.path):
+            raise UnknownTopicOrPartitionError(f"topic {self.topic} was deleted", path=self.path)
+        self._forget_files()
+        self._open_read_only() if self.home.read_only else self._open_for_writing()
+
+
+def poisoned_bases(directory: Path) -> list[int]:
+    """Segments of which a sync failed once: marker files that outlive a reboot."""
+    names = (name.removeprefix(layout.POISON) for name in os.listdir(directory) if name.startswith(layout.POISON))
+    return sorted(int(name) for name in names if name.isdigit())
