@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from embedlog import record
+from embedlog.buffers import shared_pool
 from embedlog.columns import OFFSET_MIN, Decoded, Window
 from embedlog.errors import CorruptRecordError
 from embedlog.isolation import seen
@@ -25,12 +26,12 @@ class Chunk(NamedTuple):
 
 
 def read_chunk(partition: Any, offset: int, *, max_bytes: int, isolation: str) -> Chunk | None:
-    """What comes at `offset`, all columns; None at the end.
+    """What comes at `offset`, all columns; None if there is nothing and the position stays.
 
     Raises OffsetOutOfRangeError, and CorruptRecordError if not even the first batch is good.
     """
-    fetched = partition.fetch(offset, max_bytes=max_bytes, isolation=isolation)
-    if len(fetched.batches) == 0:
+    fetched = partition.fetch(offset, max_bytes=max_bytes, isolation=isolation, pool=shared_pool())
+    if len(fetched.batches) == 0 and fetched.next_offset <= offset:
         return None
     window = Window(start_offset=offset)
     batches = visible(fetched, window)
@@ -55,7 +56,7 @@ def visible(fetched: Any, window: Window) -> record.Batches:
 
 def decode(fetched: Any, batches: record.Batches, window: Window, columns: Sequence[str] | None = None) -> Decoded:
     """The records of these batches inside the window. Raises CorruptRecordError."""
-    return record.decode(fetched.data, batches, window=window, columns=columns)
+    return record.decode(fetched.data, batches, window=window, columns=columns, pool=shared_pool())
 
 
 def _good_prefix(fetched: Any, batches: record.Batches, window: Window) -> int:
@@ -95,7 +96,11 @@ class Source:
             number, partition, window = self._waiting[-1]
             if self._position < window.end_offset:
                 fetched = partition.fetch(
-                    self._position, max_bytes=self._max_bytes, isolation=self._isolation, upto=window.end_offset
+                    self._position,
+                    max_bytes=self._max_bytes,
+                    isolation=self._isolation,
+                    upto=window.end_offset,
+                    pool=shared_pool(),
                 )
                 if len(fetched.batches):
                     self._position = fetched.next_offset

@@ -14,6 +14,7 @@ from embedlog._native._rows import Record
 from embedlog.batch import records_of
 from embedlog.chunks import Chunk, read_chunk
 from embedlog.errors import SerializationError
+from embedlog.isolation import end_offset
 from embedlog.positions import Cursor
 
 Deserializer = Callable[[bytes], Any]
@@ -73,7 +74,8 @@ class Fetcher:
             cursor.fill([], chunk.next_offset)
 
     def _next(self, cursor: Cursor) -> Chunk | None:
-        cursor.seen_end = cursor.partition.bounds().high_watermark  # before the fetch: what comes later wakes the wait
+        # Before the fetch: what comes later ends the wait. Not the position: behind it may be nothing but what is not seen.
+        cursor.seen_end = end_offset(cursor.partition.bounds(), self.isolation)
         chunk = read_chunk(cursor.partition, cursor.position, max_bytes=self._max_bytes, isolation=self.isolation)
         if chunk is not None:
             self.fetch_count += 1

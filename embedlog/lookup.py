@@ -36,7 +36,7 @@ class Lookup:
 
     def _at(self, tp: TopicPartition, time_ms: int) -> OffsetAndTimestamp | None:
         partition = self._log._partition(*tp)
-        found: OffsetAndTimestamp | None = partition.offset_for_time(time_ms)
+        found: OffsetAndTimestamp | None = partition.offset_for_time(time_ms, self._isolation)
         if found is None or found.offset >= end_offset(partition.bounds(), self._isolation):
             return None
         return found

@@ -55,7 +55,7 @@ class Reset:
         if self.kind == "earliest":
             return int(bounds.log_start)
         if self.kind == "by_duration":
-            found = partition.offset_for_time(now_ms() - self._duration_ms)
+            found = partition.offset_for_time(now_ms() - self._duration_ms, isolation)
             if found is not None:
                 return min(int(found.offset), end_offset(bounds, isolation))
         if self.kind == "none":

@@ -16,7 +16,7 @@ from embedlog.batch import Batch
 from embedlog.client_options import ConsumerConfig
 from embedlog.errors import EmbedlogError, OffsetOutOfRangeError, StateError, WakeupError
 from embedlog.fetcher import Fetcher
-from embedlog.isolation import end_offset
+from embedlog.isolation import READ_COMMITTED, end_offset
 from embedlog.positions import EARLIEST, Cursor, Reset, Rotation
 from embedlog.subscription import Subscription
 from embedlog.values import TopicPartition
@@ -61,12 +61,10 @@ class Reading:
 
     def follow(self, subscription: Subscription, *, first: bool = False) -> None:
         """Takes in all partitions of the subscribed topics; those that come later are read from their start."""
-        counts = subscription.partition_counts()
-        if sum(counts.values()) == len(self.rotation) and not first:
-            return
-        later = None if first else EARLIEST
-        tps = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
-        self.replace([self.cursor(tp, later) for tp in tps])
+        tps = subscription.partitions()
+        if len(tps) != len(self.rotation) or any(tp not in self.rotation for tp in tps):
+            later = None if first else EARLIEST
+            self.replace([self.cursor(tp, later) for tp in tps])
 
     # ---- waiting ----
 
@@ -94,7 +92,8 @@ class Reading:
         left_s = None if deadline is None else deadline - time.monotonic()
         if left_s is not None and left_s <= 0:
             return False
-        self._log._wait([(cursor.partition, cursor.seen_end) for cursor in self.rotation.turns()], left_s, self)
+        tails = [(cursor.partition, cursor.seen_end) for cursor in self.rotation.turns()]
+        self._log._wait(tails, left_s, self, self._isolation == READ_COMMITTED)
         self._log._check_open()
         return True
 

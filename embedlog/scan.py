@@ -27,6 +27,7 @@ from embedlog.errors import (
 )
 from embedlog.isolation import READ_COMMITTED, READ_UNCOMMITTED, end_offset
 from embedlog.readahead import read_ahead
+from embedlog.subscription import partition_numbers
 from embedlog.values import milliseconds
 
 Time = int | datetime
@@ -67,7 +68,7 @@ class Scan:
         self._log = log
         self._start_ms = OFFSET_MIN if start_time is None else _time("start_time", start_time)
         self._end_ms = OFFSET_MAX if end_time is None else _time("end_time", end_time)
-        numbers = _numbers(partitions, topic, log._partition_count(topic))
+        numbers = _numbers(partitions, topic, partition_numbers(log, topic))
         starts, ends = _offsets("start_offset", start_offset), _offsets("end_offset", end_offset)
         self._bounds = {number: self._pinned(number, starts(number), ends(number)) for number in numbers}
 
@@ -79,7 +80,7 @@ class Scan:
         last = end_offset(bounds, self.isolation_level)
         last = last if end is None else min(end, last)
         if self._start_ms > 0 and first < last:
-            found = partition.offset_for_time(self._start_ms)
+            found = partition.offset_for_time(self._start_ms, self.isolation_level)
             first = last if found is None else max(first, found.offset)
         return int(first), int(max(first, last))
 
@@ -168,15 +169,16 @@ def _time(name: str, time: Time) -> int:
     return time_ms
 
 
-def _numbers(partitions: int | Iterable[int] | None, topic: str, count: int) -> list[int]:
+def _numbers(partitions: int | Iterable[int] | None, topic: str, known: list[int]) -> list[int]:
     """The partitions to read. Raises UnknownTopicOrPartitionError."""
     if partitions is None:
-        return list(range(count))
+        return known
     numbers = [partitions] if isinstance(partitions, int) else list(dict.fromkeys(partitions))
     for number in numbers:
         _check_int("partitions", number)
-        if not 0 <= number < count:
-            raise UnknownTopicOrPartitionError(f"{topic} has no such partition", expected=f"0 to {count - 1}", found=number)
+        if number not in known:
+            expected = f"0 to {len(known) - 1}" if known == list(range(len(known))) else f"one of {known}"
+            raise UnknownTopicOrPartitionError(f"{topic} has no such partition", expected=expected, found=number)
     return numbers
 
 

@@ -8,7 +8,7 @@ S2  topics are looked at again before each wait; a partition that was added late
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from embedlog.errors import InvalidTopicError, StateError
@@ -27,6 +27,16 @@ def topic_partitions(given: Iterable[object]) -> list[TopicPartition]:
     if isinstance(given, (str, TopicPartition)):
         raise TypeError(f"expected an iterable of TopicPartition, not {given!r}")
     return list(dict.fromkeys(topic_partition(tp) for tp in given))
+
+
+def partition_numbers(log: Any, name: str) -> list[int]:
+    """The partitions of a topic that can be read: all, but those being made, and those that other brokers held.
+
+    Raises UnknownTopicOrPartitionError.
+    """
+    topic = log._topic(name)
+    made: int = max(topic.partitions, max(topic.only, default=-1) + 1)
+    return [number for number in topic.numbers if number < made]
 
 
 class Subscription:
@@ -57,12 +67,12 @@ class Subscription:
         self._turn_to("topics")
         self.topics = names
 
-    def partition_counts(self) -> Mapping[str, int]:
-        """The topics to be read now, with their partition counts. Raises UnknownTopicOrPartitionError."""
+    def partitions(self) -> list[TopicPartition]:
+        """The partitions to be read now. Raises UnknownTopicOrPartitionError."""
         if self._pattern is not None:
             names = self._log.topics(include_internal=not self._exclude_internal)
             self.topics = frozenset(name for name in names if self._pattern.fullmatch(name))
-        return {name: self._log._partition_count(name) for name in sorted(self.topics)}
+        return [TopicPartition(name, number) for name in sorted(self.topics) for number in partition_numbers(self._log, name)]
 
     def _turn_to(self, kind: str) -> None:
         by_topic = {"topics", "pattern"}

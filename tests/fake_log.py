@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from embedlog import record
 from embedlog.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from embedlog.topic import Topic
 from embedlog.values import OffsetAndTimestamp
 from tests.batches import ABORT, COMMIT, TRANSACTIONAL, Row, batch, marker
 
@@ -86,6 +87,10 @@ class FakePartition:
         stable = min(self._open.values(), default=self.log_end)
         return Bounds(self.log_start, self.log_end, self.log_end, stable, 0)
 
+    def visible_end(self, committed: bool) -> int:
+        bounds = self.bounds()
+        return bounds.last_stable if committed else bounds.high_watermark
+
     def fetch(
         self,
         offset: int,
@@ -99,11 +104,10 @@ class FakePartition:
         self.fetches += 1
         if not self.log_start <= offset <= self.log_end:
             raise OffsetOutOfRangeError("no such offset", expected=f"{self.log_start} to {self.log_end}", found=offset)
-        bounds = self.bounds()
-        limit = bounds.last_stable if isolation == "read_committed" else bounds.high_watermark
+        limit = self.visible_end(isolation == "read_committed")
         limit = limit if upto is None else min(limit, upto)
         found = b""
-        following = offset
+        following = max(offset, limit)  # unless there is something: all up to the limit was compacted away
         for each in self.stored:
             if each.last < offset or each.base >= limit:
                 continue
@@ -118,9 +122,10 @@ class FakePartition:
             aborted = [(producer, first) for producer, first, end in self._aborted if end >= offset and first < following]
         return Fetched(memoryview(found), scanned.batches, following, aborted)
 
-    def offset_for_time(self, time_ms: int) -> OffsetAndTimestamp | None:
+    def offset_for_time(self, time_ms: int, isolation: str) -> OffsetAndTimestamp | None:
+        end = self.visible_end(isolation == "read_committed")
         for each in self.stored:
-            for place, row in enumerate(each.rows):
+            for place, row in enumerate(each.rows if each.last < end else ()):
                 if row.timestamp_ms >= time_ms and each.base + place >= self.log_start:
                     return OffsetAndTimestamp(each.base + place, row.timestamp_ms, 0)
         return None
@@ -147,35 +152,37 @@ class FakeLog:
         return sorted(name for name in self._topics if include_internal or not name.startswith("__"))
 
     def _partition(self, topic: str, number: int) -> FakePartition:
-        if not 0 <= number < self._partition_count(topic):
+        if number not in self._topic(topic).numbers:
             raise UnknownTopicOrPartitionError(f"{topic}-{number}")
         return self._topics[topic][number]
 
-    def _partition_count(self, topic: str) -> int:
-        if topic not in self._topics:
-            raise UnknownTopicOrPartitionError(topic)
-        return len(self._topics[topic])
+    def _topic(self, name: str) -> Topic:
+        if name not in self._topics:
+            raise UnknownTopicOrPartitionError(name)
+        return Topic(name, "", len(self._topics[name]))
 
     def _check_open(self) -> None:
         if self.problem is not None:
             raise self.problem
 
-    def _wait(self, tails: list[tuple[FakePartition, int]], timeout_s: float | None, waiter: object = None) -> None:
+    def _wait(
+        self, tails: list[tuple[FakePartition, int]], timeout_s: float | None, owner: object, committed: bool = False
+    ) -> None:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self.changed:
             self.waits += 1
             self.sleeping.set()
-            while not any(partition.log_end > offset for partition, offset in tails) and id(waiter) not in self._woken:
+            while id(owner) not in self._woken and not any(each.visible_end(committed) > offset for each, offset in tails):
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     break
                 self.changed.wait(left)
-            self._woken.discard(id(waiter))
+            self._woken.discard(id(owner))
             self.sleeping.clear()
 
-    def _wake(self, waiter: object) -> None:
+    def _wake(self, owner: object) -> None:
         with self.changed:
-            self._woken.add(id(waiter))
+            self._woken.add(id(owner))
             self.changed.notify_all()
 
 

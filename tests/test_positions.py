@@ -30,7 +30,7 @@ class Dated:
     def bounds(self) -> Bounds:
         return Bounds()
 
-    def offset_for_time(self, time_ms: int) -> OffsetAndTimestamp | None:
+    def offset_for_time(self, time_ms: int, isolation: str) -> OffsetAndTimestamp | None:
         offset = max(3, 3 + -(-time_ms // 1000))
         return OffsetAndTimestamp(offset, (offset - 3) * 1000, 0) if offset < 20 else None
 
