@@ -22,18 +22,19 @@ PACKAGE = ROOT / "embedlog"
 LAYERS: dict[str, str] = {
     "what can go wrong, what can be set": "_platform errors options client_options config",
     "the native core": "_native",
-    "bytes and files": "arrow_layout buffers columns compression files isolation record values",
+    "bytes and files": "arrow_layout buffers columns compression files isolation record snappy values",
     "small files beside the log": "checkpoint identity index layout manifest page positions",
     "one segment": "segment",
     "one partition": (
-        "closing epochs handles leftovers partition producers reader recovery retention rolling segments sync transaction_index"
+        "closing epochs handles history home leftovers partition presence producers reader recovery retention rolling segments"
+        " sync transaction_index"
     ),
     "named partitions": "topic topic_files",
     "state machines over internal topics": "group replica transactions",
-    "one open directory": "directory housekeeper log",
+    "one open directory": "admin directory housekeeper log",
     "the public verbs": (
-        "accumulator admin arrow_in awaiting backup batch chunks columns_in consumer delivery fetcher lookup producer"
-        " readahead reading scan serializers subscription turns"
+        "accumulator arrow_in awaiting backup batch chunks columns_in consumer delivery fetcher lookup producer"
+        " partitioners readahead reading scan serializers shipping subscription turns"
     ),
     "the front door": "front __init__",
     "guests": "__main__ cli demo testing",
