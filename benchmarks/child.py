@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import resource
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -87,7 +89,28 @@ def open_(directory: str, topic: str, limit: str) -> dict[str, Any]:
     return {"seconds": spent, "open_seconds": opened, "descriptors": used, "records": found}
 
 
-TASKS = {"codec": codec, "memory": memory, "poll": poll, "open": open_}
+def lookup(directory: str, topic: str, limit: str) -> dict[str, Any]:
+    """Median time to find segment and position of an offset: in segments met for the first time, and in some known ones."""
+    limit_descriptors(limit)
+    rng = random.Random(1)
+    with embedlog.open(directory) as log:
+        partition = log._partition(topic, 0)
+        bases = [info.base for info in partition.segments.all(partition.published())]
+        per_segment = bases[1] - bases[0]
+        cold_offsets = [base + rng.randrange(per_segment) for base in rng.sample(bases[:-1], min(2000, len(bases) - 1))]
+        warm_offsets = [offset + at % 3 for at in range(40) for offset in cold_offsets[-50:]]
+        cold, warm = [], []
+        for offsets, times in ((cold_offsets, cold), (warm_offsets, warm)):
+            for offset in offsets:
+                began = time.perf_counter_ns()
+                now = partition.published()
+                partition.reader.place(partition.segments.at(offset, now), offset)
+                times.append(time.perf_counter_ns() - began)
+    return {"segments": len(bases), "lookups": len(cold), "cold_us": statistics.median(cold) / 1e3,
+            "warm_us": statistics.median(warm[50:]) / 1e3}
+
+
+TASKS = {"codec": codec, "memory": memory, "poll": poll, "open": open_, "lookup": lookup}
 
 
 if __name__ == "__main__":
