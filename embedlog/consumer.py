@@ -1,6 +1,6 @@
 """The consumer: hands out the records of its partitions, as objects or in columns, and knows where it stands.
 
-C1  one thread at a time; only `wakeup` may be called from another (a second thread gets ConcurrentUseError)
+C1  one thread at a time (a second one gets ConcurrentUseError); only `wakeup` and `close` may be called from another
 C2  a position moves when records are handed out; an interrupt before that gives them back, so nothing is lost
 C3  a wait sleeps in the kernel until somebody appends, wakes or closes: an idle consumer costs no CPU
 C4  partitions take turns: what was fetched of one is handed out before the next one's, then it goes to the back
@@ -8,6 +8,7 @@ C4  partitions take turns: what was fetched of one is handed out before the next
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
@@ -17,7 +18,7 @@ from typing import Any, NoReturn
 from embedlog._native._rows import Record
 from embedlog.batch import Batch
 from embedlog.client_options import ConsumerConfig
-from embedlog.errors import ClosedError, ConfigError, InvalidGroupIdError, OffsetOutOfRangeError
+from embedlog.errors import ClosedError, ConcurrentUseError, ConfigError, InvalidGroupIdError, OffsetOutOfRangeError
 from embedlog.lookup import Lookup
 from embedlog.options import parse
 from embedlog.positions import EARLIEST, LATEST, Cursor
@@ -35,7 +36,7 @@ class Consumer:
     Made by `log.consumer(*topics, **config)`. Without a group id it reads all partitions of the topics, or those it is given by
     `assign`, and cannot commit. A context manager.
 
-    **Threads:** one at a time; `wakeup` from any.
+    **Threads:** one at a time; `wakeup` and `close` from any.
 
     Example:
         >>> with log.consumer("events", auto_offset_reset="earliest") as consumer:      # doctest: +SKIP
@@ -267,11 +268,12 @@ class Consumer:
             return self._reading.metrics()
 
     def close(self, timeout: float | None = 30.0) -> None:
-        """Forgets everything; any other call raises ClosedError afterwards. Closing twice does nothing."""
+        """Forgets everything; any other call, also one that waits in another thread, raises ClosedError. Twice is nothing."""
         if self._closed:
             return
-        with self._alone:
-            self._closed = True
+        self._closed = True
+        self._reading.stop()
+        with contextlib.suppress(ConcurrentUseError), self._alone:
             self._unsubscribe()
 
     def __enter__(self) -> Consumer:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from embedlog._native._rows import Record
 from embedlog.batch import Batch
 from embedlog.client_options import ConsumerConfig
-from embedlog.errors import EmbedlogError, OffsetOutOfRangeError, StateError, WakeupError
+from embedlog.errors import ClosedError, EmbedlogError, OffsetOutOfRangeError, StateError, WakeupError
 from embedlog.fetcher import Fetcher
 from embedlog.isolation import READ_COMMITTED, end_offset
 from embedlog.positions import EARLIEST, Cursor, Reset, Rotation
@@ -27,7 +27,7 @@ Found = TypeVar("Found")
 class Reading:
     """The assigned partitions, and the ways to take records out of them.
 
-    **Threads:** one at a time, except `wakeup`.
+    **Threads:** one at a time, except `wakeup` and `stop`.
     """
 
     def __init__(self, log: Any, config: ConsumerConfig) -> None:
@@ -41,7 +41,7 @@ class Reading:
             key_deserializer=config.key_deserializer,
             value_deserializer=config.value_deserializer,
         )
-        self._woken = False
+        self._woken = self._stopped = False
         self._poll_began = time.monotonic()
         self._poll_gap_max_s = 0.0
 
@@ -78,6 +78,8 @@ class Reading:
         self._poll_began = now
         self._recall()
         while True:
+            if self._stopped:
+                raise ClosedError("this consumer was closed")
             if self._woken:
                 self._woken = False
                 raise WakeupError("wakeup() was called")
@@ -96,6 +98,11 @@ class Reading:
         self._log._wait(tails, left_s, self, self._isolation == READ_COMMITTED)
         self._log._check_open()
         return True
+
+    def stop(self) -> None:
+        """Ends a wait, and all later ones, with ClosedError."""
+        self._stopped = True
+        self._log._wake(self)
 
     def wakeup(self) -> None:
         self._woken = True

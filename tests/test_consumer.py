@@ -615,13 +615,27 @@ def test_a_second_thread_is_refused(log: FakeLog, consumer: Any) -> None:
     thread = threading.Thread(target=poll)
     thread.start()
     assert log.sleeping.wait(10)
-    for call in (reader.poll, reader.close, lambda: reader.seek(A0, 1), lambda: next(iter(reader))):
+    for call in (reader.poll, reader.metrics, lambda: reader.seek(A0, 1), lambda: next(iter(reader))):
         with pytest.raises(ConcurrentUseError, match="wakeup"):
             call()
     reader.wakeup()
     thread.join()
     assert [type(problem) for problem in problems] == [WakeupError]
     assert reader.poll() == []
+
+
+def test_closing_ends_a_poll_in_another_thread(log: FakeLog, consumer: Any) -> None:
+    reader = consumer("a")
+
+    def close() -> None:
+        assert log.sleeping.wait(10)
+        reader.close()
+
+    thread = threading.Thread(target=close)
+    thread.start()
+    with pytest.raises(ClosedError):
+        reader.poll(timeout=30)
+    thread.join()
 
 
 def test_another_thread_may_use_it_afterwards(log: FakeLog, consumer: Any) -> None:
