@@ -1,39 +1,306 @@
-"""Administration: the verbs that make, change and remove topics."""
+"""Administration: the verbs that make, describe, change and remove topics.
+
+A1  everything is checked before anything is written: a call that raises for its arguments has changed nothing
+A2  what changes topics holds the directory lock, looks at the file again, and first finishes what others left half done
+A3  a partition is retired under its append lock: whoever held its descriptors finds DELETED before it can append
+A4  a creation or growth that fails on the way is taken back; if that fails too, the next change finishes it
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import logging
+import operator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embedlog import topic_files
+from embedlog import files, layout, retention, topic_files
+from embedlog._native import system
+from embedlog.config import LogConfig, TopicConfig, parse
+from embedlog.errors import (
+    EmbedlogError,
+    ForeignDirectoryError,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    OffsetOutOfRangeError,
+    PolicyViolationError,
+    TopicExistsError,
+)
 from embedlog.identity import new_id
-from embedlog.topic import Topic, TopicRegistry, check_name
+from embedlog.options import dotted, known_name
+from embedlog.page import map_page
+from embedlog.topic import Topic, TopicRegistry, check_collision, check_name, is_internal
+from embedlog.values import PartitionDescription, TopicDescription, TopicPartition
 
 if TYPE_CHECKING:
-    from embedlog.config import LogConfig
+    from embedlog.partition import Partition
+
+SETTLING_S = 0.1  # how long a change of one topic waits for the locks of another that was left half deleted
+
+_logger = logging.getLogger("embedlog")
 
 
 class Admin:
-    """Verbs of an open log, for `Log` to inherit. Threads: any."""
+    """The verbs, for `Log` to inherit. **Threads**: any; **processes**: the directory lock orders them."""
 
     config: LogConfig
-    path: Any
+    path: Path
     _registry: TopicRegistry
+    _home: Any  # of the log's partitions
 
-    def _check_writable(self) -> None:
-        raise AssertionError("Log has it")
+    if TYPE_CHECKING:  # what `Log` brings along
 
-    def _directory_lock(self) -> contextlib.AbstractContextManager[None]:
-        raise AssertionError("Log has it")
+        def _check_open(self) -> None: ...
+        def _check_writable(self) -> None: ...
+        def _directory_lock(self) -> contextlib.AbstractContextManager[None]: ...
+        def _topic(self, name: str) -> Topic: ...
+        def _topics(self) -> list[str]: ...
+        def _partition(self, name: str, number: int) -> Partition: ...
+        def _refresh_partitions(self) -> None: ...
 
-    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, Any] | None = None) -> None:
-        """Make a topic."""
+    # ---- asking ----------------------------------------------------------------------------------
+
+    def topics(self, include_internal: bool = False) -> list[str]:
+        """Names of all topics, sorted; those of the log itself (`__consumer_offsets`, …) only if asked for."""
+        self._check_open()
+        return [name for name in self._topics() if include_internal or not is_internal(name)]
+
+    def describe_topic(self, name: str) -> TopicDescription:
+        """A topic's identity, partitions and own settings as they are now. Raises UnknownTopicOrPartitionError."""
+        self._check_open()
+        topic = self._topic(check_name(name))
+        here = [self._describe(self._partition(name, number)) for number in topic.numbers if number < topic.partitions]
+        return TopicDescription(name, topic.topic_id, tuple(here), topic.config, is_internal(name))
+
+    @staticmethod
+    def _describe(partition: Partition) -> PartitionDescription:
+        bounds = partition.bounds()
+        size = sum(info.size for info in partition.segments.all(partition.published()))
+        return PartitionDescription(partition.number, str(partition.path), *bounds, size_bytes=size)
+
+    # ---- making ----------------------------------------------------------------------------------
+
+    def create_topic(self, name: str, partitions: int | None = None, config: Mapping[str, Any] | None = None) -> None:
+        """Make a topic; it is on disk, and every process can use it, when this returns.
+
+        `partitions` is `num.partitions` of the log if not given; `config` holds settings of this topic by Kafka's names.
+        Raises InvalidTopicError, TopicExistsError, InvalidPartitionsError, ConfigError; ForeignDirectoryError if a partition's
+        directory is there already.
+        """
         self._check_writable()
-        with self._directory_lock():
+        check_name(name)
+        _refuse_internal(name)
+        count = self.config.num_partitions if partitions is None else _count(partitions)
+        topic_files.check_lengths(name, count)
+        overrides = parse(TopicConfig, config).overrides()
+        self.config.topic_config(overrides)  # together with the log's defaults
+        with self._changing():
+            self._check_absent(name, count)
+            topic = Topic(name, new_id(), count, overrides, "creating")
+            try:
+                self._registry.put(topic)
+                topic_files.finish_creation(self.path, self._registry, topic, self.config.file_mode)
+            except EmbedlogError:
+                self._take_back(topic)
+                raise
+
+    def _check_absent(self, name: str, count: int) -> None:
+        if self._registry.get(name) is not None:
+            raise TopicExistsError(f"there is a topic {name!r} already", path=self.path)
+        check_collision(name, [topic.name for topic in self._registry.all()])
+        for number in range(count):
+            path = self.path / topic_files.partition_name(name, number)
+            if files.exists(path):
+                raise ForeignDirectoryError("something that is not this log's lies where a partition would", path=path)
+
+    def _take_back(self, topic: Topic) -> None:
+        """Undo a creation that failed; the disk may be full, so this may fail as well."""
+        try:
             self._registry.refresh()
-            topic = Topic(
-                check_name(name), new_id(), partitions, {key: str(value) for key, value in (config or {}).items()}, "creating"
-            )
+            if self._registry.get(topic.name) is not None:
+                topic_files.finish_deletion(self.path, self._registry, topic, mode=self.config.file_mode)
+        except EmbedlogError as problem:
+            _logger.warning("topic %s is half created and could not be taken back: %s", topic.name, problem)
+
+    def create_partitions(self, name: str, total_count: int) -> None:
+        """Raise the number of partitions to `total_count`; never lower. Keys then belong to other partitions than before.
+
+        Raises UnknownTopicOrPartitionError, InvalidPartitionsError.
+        """
+        self._check_writable()
+        check_name(name)
+        _refuse_internal(name)
+        count = _count(total_count)
+        topic_files.check_lengths(name, count)
+        with self._changing():
+            topic = self._registry.live(name)
+            if count <= topic.partitions:
+                expected = f"more than the {topic.partitions} there are"
+                raise InvalidPartitionsError(f"partitions of {name!r} can only be added", expected=expected, found=count)
+            try:
+                self._registry.put(replace(topic, growing=count))
+                topic_files.finish_creation(self.path, self._registry, self._registry.live(name), self.config.file_mode)
+            except EmbedlogError:
+                self._take_back_growth(topic, count)
+                raise
+
+    def _take_back_growth(self, topic: Topic, count: int) -> None:
+        try:
+            for number in range(topic.partitions, count):
+                topic_files.retire_partition(self.path, topic, number)
             self._registry.put(topic)
-            topic_files.finish_creation(self.path, self._registry, topic, self.config.file_mode)
+        except EmbedlogError as problem:
+            _logger.warning("topic %s has grown by half and this could not be taken back: %s", topic.name, problem)
+
+    # ---- changing --------------------------------------------------------------------------------
+
+    def alter_topic(self, name: str, config: Mapping[str, Any]) -> None:
+        """Set settings of a topic; the value None takes one back, so that the log's default holds again. Others stay.
+
+        Raises UnknownTopicOrPartitionError, ConfigError; then nothing has changed.
+        """
+        self._check_writable()
+        check_name(name)
+        _require_mapping(config, "settings of a topic")
+        taken_back = {dotted(known_name(TopicConfig, key)) for key, value in config.items() if value is None}
+        new = parse(TopicConfig, {key: value for key, value in config.items() if value is not None}).overrides()
+        with self._changing():
+            topic = self._registry.live(name)
+            overrides = {key: text for key, text in {**topic.config, **new}.items() if key not in taken_back}
+            self.config.topic_config(overrides)
+            if overrides != topic.config:
+                self._registry.put(replace(topic, config=overrides))
+
+    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete the records below an offset of each partition (-1: all that can be read); returns the new log starts.
+
+        It is on disk when this returns; files go with the next round of housekeeping. An offset below the log start changes
+        nothing. Raises OffsetOutOfRangeError, PolicyViolationError (a topic that is only compacted), InvalidTopicError,
+        UnknownTopicOrPartitionError; then nothing is deleted anywhere.
+        """
+        self._check_writable()
+        _require_mapping(offsets, "offsets by partition")
+        checked = {TopicPartition(*_pair(tp)): _whole_number(offset, "an offset") for tp, offset in offsets.items()}
+        targets = {tp: self._deletable(tp, offset) for tp, offset in checked.items()}
+        with self._changing():
+            return {tp: retention.delete_records(partition, checked[tp]) for tp, partition in targets.items()}
+
+    def _deletable(self, tp: TopicPartition, offset: int) -> Partition:
+        partition = self._partition(check_name(tp.topic), tp.partition)
+        _refuse_internal(tp.topic)
+        if "delete" not in partition.config.cleanup_policy:
+            raise PolicyViolationError(
+                f"records of {tp.topic} cannot be deleted", expected="cleanup.policy with delete",
+                found=",".join(partition.config.cleanup_policy),
+            )  # fmt: skip
+        end = partition.bounds().high_watermark
+        if not -1 <= offset <= end:
+            raise OffsetOutOfRangeError(
+                f"cannot delete records of {tp.topic}-{tp.partition}", path=partition.path, expected=f"-1, or 0 to {end}",
+                found=offset,
+            )  # fmt: skip
+        return partition
+
+    # ---- removing --------------------------------------------------------------------------------
+
+    def delete_topic(self, name: str) -> None:
+        """Remove a topic and its records; a new topic of the same name may be made at once.
+
+        Files go after `file.delete.delay.ms`. Raises UnknownTopicOrPartitionError, InvalidTopicError, LockTimeoutError (another
+        process is stuck in an append: the topic can no longer be used, and the next change finishes the deletion).
+        """
+        self._check_writable()
+        check_name(name)
+        _refuse_internal(name)
+        with self._changing():
+            topic = replace(self._registry.live(name), state="deleting", growing=0)
+            self._registry.put(topic)
+            self._finish_deletion(topic, self.config.lock_timeout_ms / 1000)
+
+    def _finish_deletion(self, topic: Topic, timeout_s: float) -> None:
+        deadline_ns = files.deadline_after(timeout_s)
+
+        def retire(number: int, path: Path) -> None:
+            mark_deleted(path, self._home.directory_page, deadline_ns, self.config.file_mode)
+
+        topic_files.finish_deletion(self.path, self._registry, topic, retire, self.config.file_mode)
+
+    # ---- what all changes have in common -----------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """The directory lock, with the file of topics read and what was left half done finished (A2)."""
+        with self._directory_lock():
+            try:
+                self._registry.refresh()
+                self._settle_topics_locked()
+                yield
+            finally:
+                self._refresh_partitions()
+
+    def _settle_topics_locked(self) -> None:
+        """Finish creations, growths and deletions whose process died. REQUIRES the directory lock.
+
+        One that cannot be finished now, such as a deletion behind a frozen appender, does not hinder other topics.
+        """
+        for topic in self._registry.unfinished():
+            try:
+                if topic.state == "deleting":
+                    self._finish_deletion(topic, SETTLING_S)
+                else:
+                    topic_files.finish_creation(self.path, self._registry, topic, self.config.file_mode)
+            except EmbedlogError as problem:
+                _logger.warning("topic %s is half %s and stays so for now: %s", topic.name, topic.state, problem)
+
+
+def mark_deleted(path: Path, directory_page: system.Page | None, deadline_ns: int, mode: int = 0o666) -> None:
+    """Set DELETED on a partition's page, under its append lock, and wake who waits for records there."""
+    lock = files.LockFile(path / layout.LOCK, mode)
+    try:
+        lock.lock(deadline_ns)
+        mapped = map_page(path / layout.PAGE, writable=True)
+        if mapped is None:  # nobody has opened it since its directory was made, or since a broker had it
+            return
+        try:
+            mapped.page.set(system.WORD_FLAGS, mapped.page.word(system.WORD_FLAGS) | system.FLAG_DELETED)
+            now = mapped.page.read()
+            if now is not None:
+                mapped.page.publish(now._replace(generation=(now.generation + 2) % 2**32), directory_page)
+        finally:
+            mapped.close()
+    finally:
+        lock.close()  # with its descriptor the lock goes too
+
+
+def _refuse_internal(name: str) -> None:
+    if is_internal(name):
+        raise InvalidTopicError(f"{name} is one of the log's own topics")
+
+
+def _require_mapping(value: object, what: str) -> None:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{what} are given as a mapping, not {type(value).__name__}")
+
+
+def _whole_number(value: object, what: str) -> int:
+    if isinstance(value, bool):
+        raise TypeError(f"{what} is an int, not a bool")
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{what} is an int, not {type(value).__name__}") from None
+
+
+def _count(value: object) -> int:
+    count = _whole_number(value, "a number of partitions")
+    if not 1 <= count <= 2**31 - 1:
+        raise InvalidPartitionsError("number of partitions", expected="1 to 2147483647", found=count)
+    return count
+
+
+def _pair(tp: object) -> tuple[str, int]:
+    if not isinstance(tp, tuple) or len(tp) != 2:
+        raise TypeError(f"a partition is given as TopicPartition(topic, partition), not {tp!r:.100}")
+    return tp[0], _whole_number(tp[1], "a partition's number")

@@ -123,17 +123,23 @@ def parse(
     known = options_of(cls)
     values: dict[str, Any] = {}
     for key, value in [*(mapping or {}).items(), *keywords.items()]:
-        if not isinstance(key, str):
-            raise ConfigError(f"the name of an option of {cls.WHOSE} is a text", found=repr(key))
-        name = underscored(key)
-        if name not in known:
-            raise _unknown(cls, key)
+        name = known_name(cls, key)
         if name in values:
             raise ConfigError(f"{dotted(name)} is given twice")
         values[name] = _checked(known[name], dotted(name), value)
     if base is None:
         return cls(**values, given=frozenset(values))
     return replace(base, **values, given=frozenset(values))
+
+
+def known_name(cls: type[Options], key: str) -> str:
+    """The field that a dotted or underscored name means. Raises ConfigError for an unknown or refused one."""
+    if not isinstance(key, str):
+        raise ConfigError(f"the name of an option of {cls.WHOSE} is a text", found=repr(key))
+    name = underscored(key)
+    if name not in options_of(cls):
+        raise _unknown(cls, key)
+    return name
 
 
 def known_only(cls: type[Options], mapping: Mapping[str, Any]) -> dict[str, Any]:

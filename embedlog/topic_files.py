@@ -134,25 +134,37 @@ def retired_name(topic: str, number: int, unique: str) -> str:
 
 
 def finish_deletion(
-    directory: Path, registry: TopicRegistry, topic: Topic, retire: Callable[[int, Path], None], mode: int = 0o666
+    directory: Path,
+    registry: TopicRegistry,
+    topic: Topic,
+    retire: Callable[[int, Path], None] | None = None,
+    mode: int = 0o666,
 ) -> None:
     """Rename what is left of a `deleting` topic, strike it from the checkpoints and forget it; from any point on (D2, D3).
 
-    `retire(number, path)` is called before each renaming: it takes the partition's append lock, sets its DELETED flag and
-    keeps others from appending. **Threads and processes**: the caller holds the directory lock.
+    `retire(number, path)` is called before each renaming: it takes the partition's append lock and sets its DELETED flag; it
+    is needed unless the directory is held exclusively. **Threads and processes**: the caller holds the directory lock.
     """
-    present = scan_directories(directory).live.get(topic.name, {})
-    for number, path in present.items():
-        if read_topic_id(path) not in (topic.topic_id, None):
-            continue  # a newer topic of this name, made by a broker
-        retire(number, path)
-        files.rename(path, directory / retired_name(topic.name, number, uuid.uuid4().hex))
+    for number in scan_directories(directory).live.get(topic.name, {}):
+        retire_partition(directory, topic, number, retire)
     files.sync_directory(directory)
     for name in (layout.RECOVERY_POINTS, layout.LOG_STARTS, layout.HIGH_WATERMARKS, "cleaner-offset-checkpoint"):
         path = directory / name
         known = checkpoint.read_offsets(path)
         checkpoint.update(path, {key: None for key in known if key[0] == topic.name}, mode)
     registry.remove(topic.name)
+
+
+def retire_partition(
+    directory: Path, topic: Topic, number: int, retire: Callable[[int, Path], None] | None = None
+) -> None:
+    """Rename one partition's directory, if it is there and this topic's; the parent is not synced yet."""
+    path = directory / partition_name(topic.name, number)
+    if not files.is_directory(path) or read_topic_id(path) not in (topic.topic_id, None):
+        return  # gone already, or a newer topic of this name that a broker made
+    if retire is not None:
+        retire(number, path)
+    files.rename(path, directory / retired_name(topic.name, number, uuid.uuid4().hex))
 
 
 def purge_retired(directory: Path, now_ns: int, delay_ms: int) -> list[Path]:
@@ -164,7 +176,8 @@ def purge_retired(directory: Path, now_ns: int, delay_ms: int) -> list[Path]:
     for path in scan_directories(directory).deleted:
         try:
             # The renaming changed the directory's ctime; its mtime tells only of the files inside.
-            if now_ns - path.stat().st_ctime_ns < delay_ms * 1_000_000:
+            found = files.facts_of(path)
+            if found is None or now_ns - found.changed_ns < delay_ms * 1_000_000:
                 continue
             for name in files.listing(path):
                 files.unlink(path / name, missing_ok=True)
