@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from embedlog import files, layout
 from embedlog._native import codec
-from embedlog.errors import CorruptRecordError, StorageError
+from embedlog.errors import CorruptRecordError
 from embedlog.record import Batches
 
 OFFSET_ENTRY: Final = struct.Struct(">ii")  # relative offset, position
@@ -40,25 +40,17 @@ def offset_floor(fd: int, entries: int, base: int, offset: int) -> Place:
     target = min(offset - base, 2**31 - 1)
     if entries == 0 or target < 0:
         return Place(-1, base - 1, 0)
-    number, raw = codec.index_floor_file(fd, entries, target)
-    if not _found(number):
+    found = codec.index_floor_file(fd, entries, target)
+    if found is None:
         return Place(-1, base - 1, 0)
-    relative, position = OFFSET_ENTRY.unpack(raw)
-    return Place(number, base + relative, position)
+    relative, position = OFFSET_ENTRY.unpack(found[1])
+    return Place(found[0], base + relative, position)
 
 
 def time_floor(fd: int, entries: int, base: int, timestamp_ms: int) -> int:
     """The offset at which a search for a time may begin: nothing before it is as new as `timestamp_ms`."""
-    if entries == 0:
-        return base
-    number, raw = codec.time_floor_file(fd, entries, timestamp_ms)
-    return int(base + TIME_ENTRY.unpack(raw)[1]) if _found(number) else base
-
-
-def _found(number: int) -> bool:
-    if number <= -1000:
-        raise StorageError("cannot read an index", errno=-number - 1000)
-    return number >= 0
+    found = codec.time_floor_file(fd, entries, timestamp_ms) if entries else None
+    return int(base + TIME_ENTRY.unpack(found[1])[1]) if found is not None else base
 
 
 def last_entry(path: Path, layout_: struct.Struct) -> tuple[int, int] | None:

@@ -83,7 +83,7 @@ def _unpack(raw: bytes) -> SegmentInfo | None:
     if len(raw) < ENTRY_BYTES or _CHECK.unpack_from(raw, _ENTRY.size)[0] != codec.crc32c(body):
         return None
     kind, flags, *rest = _ENTRY.unpack(body)
-    return SegmentInfo(*rest, flags, kind)
+    return SegmentInfo._make((*rest, flags, kind))
 
 
 class Manifest:

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embedlog import files, layout, rolling
+from embedlog import files, history, layout, rolling
 from embedlog._native import system
 from embedlog._native.system import Published
+from embedlog.aborted import Aborted
 from embedlog.config import TopicConfig
 from embedlog.errors import (
     ClosedError,
@@ -49,6 +50,7 @@ class Partition(Presence):
         self.writer_fds: tuple[int, ...] = ()
         self.segments = Segments(self)
         self.reader = Reader(self)
+        self.aborted = Aborted(self)
         self.syncer = Syncer(self)
 
     def close(self) -> None:
@@ -59,6 +61,7 @@ class Partition(Presence):
     def _forget_files(self) -> None:
         self.segments.forget()
         self.reader.forget()
+        self.aborted.forget()
 
     def close_writer(self) -> None:
         fds, self.writer_fds = self.writer_fds, ()
@@ -213,7 +216,7 @@ class Partition(Presence):
         try:
             for suffix in (layout.LOG, layout.INDEX, layout.TIME_INDEX):
                 path = layout.segment_path(self.path, now.segment_base, suffix)
-                fds.append(files.open_file(path, files.CREATE, self.home.mode))  # noqa: PERF401  (closed below if one fails)
+                fds.append(files.open_file(path, files.CREATE, self.home.mode))
         except BaseException:
             for fd in fds:
                 files.close(fd)
@@ -277,7 +280,11 @@ class Partition(Presence):
         """
         self.home.check_open()
         self.ensure_open()
-        return self.reader.fetch(offset, max_bytes=max_bytes, committed=isolation == "read_committed", upto=upto, pool=pool)
+        committed = isolation == "read_committed"
+        found = self.reader.fetch(offset, max_bytes=max_bytes, committed=committed, upto=upto, pool=pool)
+        if committed and len(found.batches):
+            found.aborted = self.aborted.between(int(found.batches["base_offset"][0]), found.next_offset)
+        return found
 
     def offset_for_time(self, timestamp_ms: int, isolation: str = "read_uncommitted") -> OffsetAndTimestamp | None:
         """The first record with this timestamp or a later one, None if there is none."""
@@ -287,6 +294,7 @@ class Partition(Presence):
 
     def carry_snapshot(self, offset: int) -> None:
         """Leave the producers' state beside a segment that begins at `offset`. REQUIRES the append lock."""
+        history.carry(self.path, offset, self.home.mode)
 
     def sync(self, deadline_ns: int | None = None) -> int:
         """Put everything that is published now on stable storage; returns the durable offset. Raises DurabilityError."""

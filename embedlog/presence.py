@@ -13,7 +13,7 @@ import socket
 import threading
 from pathlib import Path
 
-from embedlog import checkpoint, files, layout, recovery
+from embedlog import checkpoint, files, history, layout, recovery
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.config import TopicConfig
@@ -115,6 +115,13 @@ class Presence:
         epochs = checkpoint.read_epochs(self.path / layout.EPOCHS)
         if epochs.entries != loaded.epochs.entries:
             checkpoint.write_epochs(self.path / layout.EPOCHS, loaded.epochs, self.home.mode)
+        history.write(
+            self.path,
+            loaded.history,
+            [info.base for info in loaded.segments],
+            log_start=loaded.published.log_start,
+            mode=self.home.mode,
+        )
         sealed = loaded.segments[:-1]
         self.manifest.refresh()
         if self.home.foreign or [self.manifest.segments.get(info.base) for info in sealed] != sealed:
@@ -180,21 +187,19 @@ class Presence:
     def published(self) -> Published:
         """The published tuple. Raises StorageError if the page was destroyed under us and cannot be rebuilt."""
         self.ensure_open()
-        if self.page_file is None:
-            if self._switch_to_live() and self.page_file is not None:
-                return self.published()
+        mapped = self._mapped()
+        if mapped is None:
             if self.static is None:
                 raise ClosedError(f"partition {self.topic}-{self.number} is closed")
             return self.static.published
-        found = self.page_file.page.read()
-        if found is None or not self._page_stands():
-            return self._published_again()
-        return found
+        found = mapped.page.read()
+        return found if found is not None and mapped.page.alive() else self._published_again()
 
-    def _page_stands(self) -> bool:
-        """Whether the page that is mapped is still one of this incarnation: not cut, not overwritten."""
-        mapped = self.page_file
-        return mapped is not None and mapped.page.alive()
+    def _mapped(self) -> PageFile | None:
+        """The page, if there is one: a reader looks whether somebody has made one since."""
+        if self.page_file is None and self.static is not None:
+            self._switch_to_live()
+        return self.page_file
 
     def _published_again(self) -> Published:
         self.remap()

@@ -37,7 +37,7 @@ HEADER_BYTES: Final = 61
 
 @dataclass(slots=True)
 class Fetched:
-    """Whole batches as they lie on disk. `batches["position"]` counts from the first byte of `data`: byte `position` of `path`."""
+    """Whole batches as they lie on disk. `batches["position"]` counts from `data`'s first byte: byte `position` of `path`."""
 
     data: memoryview
     batches: Batches
@@ -303,7 +303,7 @@ class Reader:
                     window=Window(start_offset=max(offset, now.log_start), start_ms=timestamp_ms),
                     columns=frozenset({"offset", "timestamp", "leader_epoch"}),
                 )
-                if rows.count:
+                if rows.count and rows.offsets is not None and rows.timestamps is not None:
                     return OffsetAndTimestamp(
                         int(rows.offsets[0]), int(rows.timestamps[0]), int(found.batches["leader_epoch"][at])
                     )

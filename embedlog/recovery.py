@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from embedlog import checkpoint, files, index, layout, leftovers, segment
+from embedlog import checkpoint, files, history, index, layout, leftovers, segment
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError
@@ -50,6 +50,7 @@ class Loaded:
     published: Published
     segments: list[SegmentInfo]
     epochs: checkpoint.EpochCache
+    history: history.History
     cut: list[str] = field(default_factory=list)  # what was cut off, in words
 
 
@@ -73,6 +74,8 @@ class _Loader:
         self.trusted_end = max(loading.recovery_point, loading.known_durable, floor.log_end if floor else 0)
         self.chain = Chain()
         self.seen_epochs: list[tuple[int, int]] = []
+        self.read_again: list[int] = []
+        self.saw_producers = False
 
     def run(self) -> Loaded:
         if not self.bases:
@@ -194,6 +197,7 @@ class _Loader:
 
     def _scan(self, base: int, path: Path, size: int, following: int | None) -> tuple[SegmentInfo, Published, bool]:
         builder = index.Builder(base, self.loading.interval_bytes)
+        self.read_again.append(base)
         gaps = self.loading.gaps_allowed or base not in self.manifest.segments
         first = self.chain.next_offset if self.chain.next_offset >= 0 else base
         chain = Chain(first if gaps else max(first, base), self.chain.epoch, gaps_allowed=True)
@@ -235,6 +239,7 @@ class _Loader:
         return info, self._published(info, builder.bytes_since_entry, builder.time_entries, builder.last_time_entry), whole
 
     def _note_epochs(self, batches: object) -> None:
+        self.saw_producers = self.saw_producers or bool((batches["producer_id"] >= 0).any())  # type: ignore[index]
         epochs, bases = batches["leader_epoch"].tolist(), batches["base_offset"].tolist()  # type: ignore[index]
         latest = self.seen_epochs[-1][0] if self.seen_epochs else -1
         for epoch, base in zip(epochs, bases, strict=True):
@@ -340,8 +345,16 @@ class _Loader:
         start = max(loading.log_start, segments[0].base)
         self.epochs.truncate_from_start(start)
         epoch = max(self.epochs.latest_epoch, 0)
-        first = self._first_timestamp(active)
-        return Loaded(active._replace(log_start=start, epoch=epoch, first_timestamp=first), segments, self.epochs, self.cut)
+        past = history.load(
+            self.directory, segments, end=end, clean=loading.clean, read_again=self.read_again, replay=self.saw_producers
+        )
+        published = active._replace(
+            log_start=start,
+            epoch=epoch,
+            first_timestamp=self._first_timestamp(active),
+            first_unstable=past.state.first_unstable(end),
+        )
+        return Loaded(published, segments, self.epochs, past, self.cut)
 
     def _first_timestamp(self, active: Published) -> int:
         if active.segment_size == 0:

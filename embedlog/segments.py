@@ -73,12 +73,7 @@ class Segments:
         follows = all(one.next_offset <= other.base for one, other in pairwise(known))
         covers = (not known and now.segment_base <= now.log_start) or bool(known and known[0].base <= now.log_start)
         joined = not known or known[-1].next_offset == now.segment_base
-        if (
-            follows
-            and covers
-            and joined
-            and all(one.next_offset == other.base for one, other in pairwise(known))
-        ):
+        if follows and covers and joined and all(one.next_offset == other.base for one, other in pairwise(known)):
             return known
         return self._from_directory(now, manifest.segments)
 

@@ -395,16 +395,9 @@ class Page:
             room = self._room.tuple = ffi.new("el_tuple *")
         if lib.el_page_read(self.raw, room) < 0:
             return None
-        return Published(
-            *ffi.unpack(ffi.cast("int64_t *", room), 14),
-            room.digest,
-            room.epoch,
-            room.generation,
-            room.index_entries,
-            room.time_entries,
-            room.transaction_entries,
-            room.flags,
-        )
+        numbers = ffi.unpack(ffi.cast("int64_t *", room), 14)
+        rest = (room.digest, room.epoch, room.generation, room.index_entries, room.time_entries, room.transaction_entries, room.flags)
+        return Published._make((*numbers, *rest))
 
     def publish(self, published: Published, directory: Page | None) -> None:
         lib.el_page_publish(self.raw, _tuple(published), directory.raw if directory else ffi.NULL)

@@ -1,0 +1,153 @@
+"""What producers did in a partition, loaded beside its segments: snapshots, replay, transaction indexes (format.md 4).
+
+W1  the newest valid snapshot at or below the end saves reading; what lies behind it is replayed
+W2  an orderly shutdown without any snapshot means that there were no producers
+W3  the transaction index of a segment that was read again is made again; of others it is checked where it is used
+W4  a reader without the right to write keeps in memory what a writer would have put into files
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from embedlog import files, layout, segment, transaction_index
+from embedlog.errors import CorruptRecordError, UnsupportedFormatError
+from embedlog.manifest import SegmentInfo
+from embedlog.producers import Marker, ProducerState, kept_snapshots
+from embedlog.record import HEADER_SIZE, Chain
+from embedlog.transaction_index import AbortedTransaction
+
+logger = logging.getLogger("embedlog")
+
+
+@dataclass
+class History:
+    """The producers as of the log end, and the transaction indexes that were made again, by segment base."""
+
+    state: ProducerState
+    indexes: dict[int, bytes] = field(default_factory=dict)
+
+
+def load(
+    directory: Path, segments: list[SegmentInfo], *, end: int, clean: bool, read_again: Iterable[int], replay: bool
+) -> History:
+    """The history up to `end`. `read_again`: bases whose files recovery did not trust; `replay`: producers were seen in them."""
+    offsets = layout.bases(files.listing(directory), layout.SNAPSHOT)
+    again = sorted(read_again)
+    below = min(again[0], end) if again and replay else end
+    state = _newest(directory, [offset for offset in offsets if offset <= below])
+    if state is None and clean and not offsets:
+        return History(ProducerState(end))
+    if state is None:
+        state = ProducerState(segments[0].base)
+    history = History(state)
+    if replay or (not again and state.offset < end):
+        _replay(directory, [info for info in segments if info.next_offset > state.offset], history, set(again))
+    state.offset = end
+    return history
+
+
+def _newest(directory: Path, offsets: list[int]) -> ProducerState | None:
+    for offset in reversed(offsets):
+        path = layout.segment_path(directory, offset, layout.SNAPSHOT)
+        try:
+            return ProducerState.decode(files.read_bytes(path) or b"", offset, path)
+        except (CorruptRecordError, UnsupportedFormatError) as problem:
+            logger.warning("passed over a producers' snapshot: %s", problem)
+    return None
+
+
+def _replay(directory: Path, segments: list[SegmentInfo], history: History, again: set[int]) -> None:
+    for info in segments:
+        path = layout.segment_path(directory, info.base)
+        aborted: list[AbortedTransaction] = []
+        with files.opened(path) as fd:
+            walk = segment.Walk(fd, path, Chain(gaps_allowed=True), 0, info.size)
+            for data, batches in walk.chunks():
+                aborted += history.state.replay(batches, _markers_in(data, batches))
+        if info.base in again:
+            history.indexes[info.base] = transaction_index.encode(aborted)
+
+
+def _markers_in(data: memoryview, batches: np.ndarray) -> Callable[[int], Marker | None]:
+    first = int(batches["position"][0])
+
+    def marker_of(row: int) -> Marker | None:
+        at = int(batches["position"][row]) - first
+        return marker_in(bytes(data[at : at + int(batches["size"][row])])) if batches["records"][row] else None
+
+    return marker_of
+
+
+_KEY = struct.Struct(">hh")  # version, type (format.md 1.7)
+_VALUE = struct.Struct(">hi")  # version, coordinator epoch
+ABORT, COMMIT = 0, 1
+
+
+def marker_in(batch: bytes) -> Marker | None:
+    """The transaction marker in a control batch; None for control records of other kinds. Raises CorruptRecordError."""
+    try:
+        at = HEADER_SIZE
+        for _ in range(4):  # length, attributes (one byte, as 0), timestamp delta, offset delta
+            _, at = _varint(batch, at)
+        key_size, at = _varint(batch, at)
+        version, kind = _KEY.unpack_from(batch, at)
+        value_size, at = _varint(batch, at + key_size)
+        if version < 0 or kind not in (ABORT, COMMIT) or value_size < _VALUE.size:
+            return None
+        return Marker(kind == COMMIT, _VALUE.unpack_from(batch, at)[1])
+    except (IndexError, struct.error) as problem:
+        raise CorruptRecordError("a control record is cut short", found=f"{len(batch)} bytes") from problem
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        byte = data[at]
+        number |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return (number >> 1) ^ -(number & 1), at
+
+
+def write(directory: Path, history: History, bases: list[int], *, log_start: int, mode: int) -> None:
+    """Put snapshot and transaction indexes where the next loader finds them. REQUIRES the append lock."""
+    end = history.state.offset
+    for base, data in history.indexes.items():
+        path = layout.segment_path(directory, base, layout.TRANSACTION_INDEX)
+        if data:
+            with files.opened(path, files.CREATE, mode) as fd:
+                files.write_all(fd, data, 0, path)
+                files.truncate(fd, len(data), path)
+        else:
+            files.unlink(path, missing_ok=True)
+    offsets = layout.bases(files.listing(directory), layout.SNAPSHOT)
+    if end not in offsets and (history.state.producers or offsets):
+        write_snapshot(directory, history.state.encode(), end, mode)
+        offsets.append(end)
+    kept = kept_snapshots(offsets, bases, log_start, end)
+    for offset in offsets:
+        if offset not in kept:
+            files.unlink(layout.segment_path(directory, offset, layout.SNAPSHOT), missing_ok=True)
+
+
+def write_snapshot(directory: Path, data: bytes, offset: int, mode: int) -> None:
+    path = layout.segment_path(directory, offset, layout.SNAPSHOT)
+    with files.opened(path, files.CREATE, mode) as fd:
+        files.write_all(fd, data, 0, path)
+        files.truncate(fd, len(data), path)
+
+
+def carry(directory: Path, offset: int, mode: int) -> None:
+    """The newest snapshot once more, at `offset`: no producer has written since it was made. REQUIRES the append lock."""
+    offsets = [each for each in layout.bases(files.listing(directory), layout.SNAPSHOT) if each <= offset]
+    if offset in offsets:
+        return
+    state = _newest(directory, offsets) or ProducerState()
+    write_snapshot(directory, state.encode(), offset, mode)
