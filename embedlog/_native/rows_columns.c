@@ -141,7 +141,24 @@ static PyObject *column_from_list(PyObject *module, PyObject *args) {
     return answer;
 }
 
+/* (bytes of all, bytes of the largest) */
+static PyObject *list_measure(PyObject *module, PyObject *list) {
+    int64_t total = 0, largest = 0;
+    if (!PyList_Check(list)) return PyErr_SetString(PyExc_TypeError, "list_measure() takes a list"), NULL;
+    for (Py_ssize_t row = 0; row < PyList_Size(list); row++) {
+        PyObject *item = PyList_GetItem(list, row);
+        if (item == Py_None) continue;
+        if (!Py_IS_TYPE(item, &PyBytes_Type)) return PyErr_SetObject(PyExc_TypeError, EL_OBJECT(Py_TYPE(item))), NULL;
+        int64_t size = PyBytes_Size(item);
+        total += size;
+        if (size > largest) largest = size;
+    }
+    return Py_BuildValue("(LL)", (long long)total, (long long)largest);
+}
+
 PyMethodDef el_column_methods[] = {
+    {"list_measure", list_measure, METH_O,
+     "list_measure(items) -> (bytes of all, bytes of the largest); a TypeError for what is neither bytes nor None carries the type."},
     {"column_from_list", column_from_list, METH_VARARGS,
      "column_from_list(items, start, max_bytes) -> (data, offsets, validity or None, next)\n\n"
      "Bytes and None from `start` on as one column with int32 offsets, at most max_bytes (but one item at least).\n"

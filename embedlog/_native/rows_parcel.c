@@ -155,6 +155,12 @@ static PyObject *parcel_fail(PyObject *object, PyObject *error) {
     return parcel_settle(self, EL_FAILED);
 }
 
+/* For a forced close: what the sending thread has taken is its own to settle. */
+static PyObject *parcel_abandon(PyObject *object, PyObject *error) {
+    if (((el_parcel *)object)->fate >= EL_TAKEN) Py_RETURN_FALSE;
+    return parcel_fail(object, error);
+}
+
 static PyObject *parcel_get_done(PyObject *object, void *unused) { EL_RETURN_TRUTH(el_fate_known((el_parcel *)object)); }
 static PyObject *parcel_get_opened(PyObject *object, void *unused) { return PyFloat_FromDouble((double)((el_parcel *)object)->opened_ns / 1e9); }
 
@@ -186,6 +192,7 @@ static PyMethodDef parcel_methods[] = {
     {"wait", parcel_wait, METH_O, "wait(timeout_s or None) -> done: sends it on its way and waits for its fate."},
     {"deliver", parcel_deliver, METH_VARARGS, "deliver(base_offset, append_time_ms or -1) -> callbacks or None."},
     {"keep", parcel_keep, METH_O, "keep(result) -> callbacks or None: fulfils a promise."},
+    {"abandon", parcel_abandon, METH_O, "abandon(exception) -> callbacks or None; False, and nothing done, if it was taken to be written."},
     {"fail", parcel_fail, METH_O, "fail(exception) -> callbacks or None."},
     {NULL},
 };

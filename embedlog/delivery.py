@@ -1,0 +1,257 @@
+"""From a producer's lanes into the partitions' logs.
+
+D1  a destination is what the producer knows of one topic; its lanes live as long as it does, so that order survives a new route
+D2  of one partition only this producer's thread appends for it: records lie in the order in which they were taken
+D3  every parcel that was taken is settled, whatever happens
+D4  a topic that grew, changed or went away is noticed when something is written to it
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from embedlog import compression, record
+from embedlog._native import _rows, system
+from embedlog.config import CODEC_NAMES
+from embedlog.errors import DeadlineError, EmbedlogError, UnknownTopicOrPartitionError
+
+if TYPE_CHECKING:
+    from embedlog._native._rows import Callbacks, Lane, Parcel, Route
+    from embedlog.config import ProducerConfig, TopicConfig
+    from embedlog.home import Appended
+
+logger = logging.getLogger("embedlog.producer")
+
+RUN_BYTES = 4 << 20  # parcels of send() that go into one append: large enough that its cost is spread, small enough for the cache
+RATIO_BETTER, RATIO_WORSE, RATIO_MARGIN = 0.005, 0.05, 1.05  # Kafka's steps towards the compression ratio that is seen
+
+
+class Stop:
+    """One partition of a destination: where a lane leads, and how well its records have compressed so far."""
+
+    def __init__(self, destination: Destination, partition: Any, lane: Lane) -> None:
+        self.destination = destination
+        self.partition = partition
+        self.lane = lane
+        self.ratio = 1.0
+
+    def learn(self, before: int, after: int) -> None:
+        """Let batches grow so that they fill batch.size when compressed, as Kafka's estimate does."""
+        seen = after / before
+        self.ratio = max(seen, self.ratio + RATIO_WORSE) if seen > self.ratio else max(seen, self.ratio - RATIO_BETTER)
+        self.lane.limit = min(
+            int(self.destination.batch_size / min(1.0, self.ratio * RATIO_MARGIN)), self.destination.batch_limit
+        )
+
+
+class Destination:
+    """One topic as a producer sees it: its settings, its stops, the route that chooses among them."""
+
+    def __init__(self, name: str, config: TopicConfig, settings: ProducerConfig, rows: _rows.Accumulator) -> None:
+        self.name = name
+        self.config = config
+        self.batch_limit = min(config.max_message_bytes, config.segment_bytes)
+        self.batch_size = max(1, settings.batch_size)
+        self.codec, self.level = _codec(config, settings)
+        self.stops: list[Stop] = []
+        self._settings = settings
+        self._rows = rows
+        self.route: Route | None = None
+
+    def grow(self, partitions: Iterable[Any]) -> None:
+        """Stops for further partitions, and a route over all of them."""
+        for partition in partitions:
+            limit = min(self.batch_size, self.batch_limit)
+            lane = _rows.Lane(self._rows, self.name, partition.number, limit)
+            self.stops.append(Stop(self, partition, lane))
+        own_time = self.config.message_timestamp_type == "CreateTime"
+        self.route = _rows.Route(
+            self._rows,
+            [stop.lane for stop in self.stops],
+            batch_size=self.batch_size,
+            request_limit=self._settings.max_request_size,
+            past_ms=self.config.message_timestamp_before_max_ms if own_time else 2**63 - 1,
+            future_ms=self.config.message_timestamp_after_max_ms if own_time else 2**63 - 1,
+            keys_required="compact" in self.config.cleanup_policy,
+            keys_ignored=self._settings.partitioner_ignore_keys,
+            seed=int.from_bytes(os.urandom(8), "little"),
+        )
+
+
+class Delivery:
+    """The destinations of one producer, and the way of their parcels into the log.
+
+    Threads: `destination` from any, `deliver` from the producer's own only.
+    """
+
+    def __init__(self, log: Any, settings: ProducerConfig) -> None:
+        self._log = log
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._stops: dict[Lane, Stop] = {}
+        self.destinations: dict[str, Destination] = {}
+        self.routes: dict[str, Route] = {}  # what send() looks into first; without an entry it takes the careful way
+        self.settled: Callable[[Callbacks], None] = lambda callbacks: None
+        self.totals = {"batch": 0, "record": 0, "byte": 0, "error": 0, "uncompressed_byte": 0}
+
+    # ---- destinations ----------------------------------------------------------------------------
+
+    def destination(self, topic: str, rows: _rows.Accumulator, *, fast: bool) -> Destination:
+        """What is known of a topic, looked up again if it has changed. Raises UnknownTopicOrPartitionError, InvalidTopicError."""
+        count = self._log._partition_count(topic)
+        with self._lock:
+            found = self.destinations.get(topic)
+            if found is None:
+                config = self._log._partition(topic, 0).config
+                self.destinations[topic] = found = Destination(topic, config, self._settings, rows)
+            if len(found.stops) < count:
+                found.grow(self._log._partition(topic, number) for number in range(len(found.stops), count))
+                self._stops.update((stop.lane, stop) for stop in found.stops)
+            if fast and found.route is not None:
+                self.routes[topic] = found.route
+            return found
+
+    def _look_again(self, stop: Stop) -> None:
+        """Send the next `send()` the careful way if the topic is not what it was."""
+        destination = stop.destination
+        try:
+            count = self._log._partition_count(destination.name)
+            config = stop.partition.config
+            changed = config is not destination.config and config != destination.config
+        except EmbedlogError:  # it is gone, or the log is closed: the next send() says so
+            count, changed = 0, True
+        if count == len(destination.stops) and not changed:
+            return
+        with self._lock:
+            self.routes.pop(destination.name, None)
+            if count == 0:
+                self.destinations.pop(destination.name, None)
+            elif changed:
+                self._reconfigure(destination)
+
+    def _reconfigure(self, destination: Destination) -> None:
+        """The topic's new settings for what is sent from now on, over the lanes that are there."""
+        config = destination.stops[0].partition.config
+        fresh = Destination(destination.name, config, self._settings, destination._rows)
+        fresh.stops = destination.stops
+        for stop in fresh.stops:
+            stop.destination = fresh
+            stop.lane.limit = min(fresh.batch_size, fresh.batch_limit)
+        fresh.grow(())
+        self.destinations[destination.name] = fresh
+
+    # ---- on the producer's thread ----------------------------------------------------------------
+
+    def deliver(self, lane: Lane) -> None:
+        """Write what is due of one lane, as one run, and settle it."""
+        parcels = lane.take(RUN_BYTES)
+        if not parcels:
+            return
+        stop = self._stops[lane]
+        try:
+            run, counts = self._run_of(stop, parcels)
+            appended = self._append(stop, run, self._deadline_ns(parcels[0]))
+            offsets = base_offsets(appended, counts)
+        except Exception as error:  # noqa: BLE001  (the thread's edge: whatever it is, the futures must hear of it)
+            self._fail(stop, parcels, error)
+        else:
+            self._settle(parcels, offsets, appended, run.size)
+        self._look_again(stop)
+
+    def _append(self, stop: Stop, run: record.EncodedRun, deadline_ns: int) -> Appended:
+        try:
+            appended: Appended = stop.partition.append(run, deadline_ns=deadline_ns)
+        except UnknownTopicOrPartitionError:
+            # Deleted; made again under the same name, it is the topic that the sender means
+            fresh = self._log._partition(stop.destination.name, stop.partition.number)
+            if fresh is stop.partition:
+                raise
+            stop.partition = fresh
+            appended = fresh.append(run, deadline_ns=deadline_ns)
+        return appended
+
+    def _run_of(self, stop: Stop, parcels: list[Parcel]) -> tuple[record.EncodedRun, list[int]]:
+        """The encoded run, and the records of its parcels."""
+        if parcels[0].run is not None:
+            run: record.EncodedRun = parcels[0].run.encoded
+            return run, [run.record_count]
+        bodies = self._compressed(stop, parcels) if stop.destination.codec else None
+        buffer, table = _rows.seal(parcels, bodies, stop.destination.codec)
+        counts = [parcel.count for parcel in parcels]
+        batches = np.frombuffer(table, dtype=record.BATCH)
+        return record.EncodedRun(memoryview(buffer), len(parcels), sum(counts), len(buffer), batches), counts
+
+    def _compressed(self, stop: Stop, parcels: list[Parcel]) -> list[Any]:
+        """Records sections, compressed where that makes them smaller; None where it does not."""
+        bodies: list[Any] = []
+        for parcel in parcels:
+            plain = parcel.body
+            body = compression.compress(stop.destination.codec, plain, stop.destination.level)
+            size = memoryview(body).nbytes
+            stop.learn(len(plain), size)
+            bodies.append(body if size < len(plain) else None)
+        return bodies
+
+    def _deadline_ns(self, parcel: Parcel) -> int:
+        age_ns = time.monotonic_ns() - int(parcel.opened * 1e9)
+        left_ns = self._settings.delivery_timeout_ms * 1_000_000 - age_ns
+        if left_ns <= 0:
+            raise DeadlineError(
+                "the batch could not be written in time",
+                expected=f"{self._settings.delivery_timeout_ms} ms (delivery.timeout.ms)",
+            )
+        wait_ms: int = min(self._settings.request_timeout_ms, self._log.config.lock_timeout_ms)
+        return system.boot_ns() + min(left_ns, wait_ms * 1_000_000)
+
+    def _settle(self, parcels: list[Parcel], offsets: list[int], appended: Appended, size: int) -> None:
+        totals, pieces = self.totals, appended.pieces
+        totals["batch"] += len(parcels)
+        totals["byte"] += size
+        for parcel, base_offset in zip(parcels, offsets, strict=True):
+            totals["record"] += parcel.count
+            totals["uncompressed_byte"] += parcel.size
+            if parcel.run is not None:
+                parcel.run.settled(pieces, None)
+            self.settled(parcel.deliver(base_offset, appended.append_time_ms))
+
+    def _fail(self, stop: Stop, parcels: list[Parcel], error: Exception) -> None:
+        count = sum(parcel.count for parcel in parcels)
+        self.totals["error"] += count
+        if not isinstance(error, EmbedlogError):
+            logger.exception(
+                "writing to %s-%d failed in a way that was not foreseen", stop.destination.name, stop.partition.number
+            )
+        logger.warning("%d records for %s-%d were not written: %s", count, stop.destination.name, stop.partition.number, error)
+        for parcel in parcels:
+            if parcel.run is not None:
+                parcel.run.settled((), error)
+            self.settled(parcel.fail(error))
+
+
+def base_offsets(appended: Appended, counts: list[int]) -> list[int]:
+    """Where each of consecutive batches came to lie, given the pieces in which they were appended."""
+    pieces = iter(appended.pieces)
+    offsets: list[int] = []
+    base, end = next(pieces)
+    for count in counts:
+        if base >= end:
+            base, end = next(pieces)
+        offsets.append(base)
+        base += count
+    return offsets
+
+
+def _codec(config: TopicConfig, settings: ProducerConfig) -> tuple[int, int | None]:
+    """Number of the codec and its level: the topic's, unless it leaves that to the producer."""
+    source: Any = settings if config.compression_type == "producer" else config
+    name: str = source.compression_type
+    if name in ("none", "uncompressed"):
+        return 0, None
+    return CODEC_NAMES.index(name), getattr(source, f"compression_{name}_level", None)

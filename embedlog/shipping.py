@@ -1,0 +1,194 @@
+"""What becomes of one `send_batch`: its rows spread over partitions, encoded, and the sum of their fates.
+
+S1  rows keep their order within a partition; rows without keys stick to one, run by run
+S2  the result is complete when the last run has its fate, and failed when one of them failed: the first error counts
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlog import record
+from embedlog._native import codec
+from embedlog.errors import InvalidRecordError, InvalidTimestampError, RecordTooLargeError, UnknownTopicOrPartitionError
+
+if TYPE_CHECKING:
+    from embedlog._native._rows import Callbacks, Parcel
+    from embedlog.columns import BytesColumn
+    from embedlog.columns_in import Piece
+    from embedlog.delivery import Destination
+
+RECORD_OVERHEAD = 61 + 21  # Kafka's upper bound of a batch of one record, beside key, value and headers
+HEADER_OVERHEAD = 10  # the two lengths of a header
+STICK = -1
+
+
+class Share(NamedTuple):
+    """Rows of a piece that go to one partition; `rows` None: all of them, `partition` STICK: wherever rows without keys go."""
+
+    partition: int
+    rows: NDArray[np.int64] | None
+
+
+class Leg:
+    """One encoded run on its way, as a parcel carries it."""
+
+    def __init__(self, shipment: Shipment, partition: int, encoded: record.EncodedRun) -> None:
+        self.encoded = encoded
+        self._shipment = shipment
+        self._partition = partition
+
+    def settled(self, pieces: tuple[tuple[int, int], ...], error: Exception | None) -> None:
+        """To be told once: where the run came to lie, or why it did not."""
+        self._shipment.arrived(self._partition, pieces, error)
+
+
+class Shipment:
+    """All runs of one `send_batch`; keeps its promise when the last one has arrived and no more will leave."""
+
+    def __init__(self, topic: str, promise: Parcel, settled: Callable[[Callbacks], None]) -> None:
+        self._topic = topic
+        self._promise = promise
+        self._settled = settled
+        self._lock = threading.Lock()
+        self._under_way = 1  # the one that finish() takes away
+        self._places: list[tuple[str, int, int, int]] = []
+        self._last: dict[int, int] = {}  # partition → number of its last entry in _places
+        self._error: Exception | None = None
+
+    def leave(self) -> None:
+        """One more run is under way."""
+        with self._lock:
+            self._under_way += 1
+
+    def arrived(self, partition: int, pieces: tuple[tuple[int, int], ...], error: Exception | None) -> None:
+        with self._lock:
+            self._error = self._error or error
+            for base, end in pieces:
+                self._note(partition, base, end - base)
+            self._under_way -= 1
+            complete = self._under_way == 0
+        if complete:
+            self._settled(self._promise.keep(self._places) if self._error is None else self._promise.fail(self._error))
+
+    def finish(self, error: Exception | None = None) -> None:
+        """No further run will leave."""
+        self.arrived(STICK, (), error)
+
+    def _note(self, partition: int, base: int, count: int) -> None:
+        """Join what follows on in one partition: nobody else appended in between."""
+        last = self._last.get(partition)
+        if last is not None and self._places[last][2] + self._places[last][3] == base:
+            topic, _, first, before = self._places[last]
+            self._places[last] = (topic, partition, first, before + count)
+            return
+        self._last[partition] = len(self._places)
+        self._places.append((self._topic, partition, base, count))
+
+
+# ---- checks --------------------------------------------------------------------------------------
+
+
+def check_piece(piece: Piece, destination: Destination, timestamp_ms: int | None, request_limit: int) -> None:
+    """Raises what makes the whole piece impossible to write, before any of it is."""
+    check_sizes(piece, request_limit)
+    if "compact" in destination.config.cleanup_policy and _has_nulls(piece.keys):
+        raise InvalidRecordError(f"{destination.name} is compacted: every record needs a key")
+    if piece.timestamps is not None:
+        check_times(destination, int(piece.timestamps.min()), int(piece.timestamps.max()))
+    elif timestamp_ms is not None:
+        check_times(destination, timestamp_ms, timestamp_ms)
+
+
+def check_times(destination: Destination, earliest_ms: int, latest_ms: int) -> None:
+    """Raises InvalidTimestampError for times outside the topic's window around now."""
+    config, now_ms = destination.config, int(time.time() * 1000)
+    if config.message_timestamp_type != "CreateTime":
+        return
+    least, most = max(0, now_ms - config.message_timestamp_before_max_ms), now_ms + config.message_timestamp_after_max_ms
+    for found in (earliest_ms, latest_ms):
+        if not least <= found <= most:
+            raise InvalidTimestampError(
+                f"the timestamp is not near enough to now for {destination.name}", expected=f"{least} to {most}", found=found
+            )
+
+
+def check_sizes(piece: Piece, request_limit: int) -> None:
+    """Raises RecordTooLargeError if a record is larger than max.request.size."""
+    columns = [np.diff(column.offsets) for column in (piece.values, piece.keys) if column is not None]
+    if piece.headers is not None:
+        each = np.diff(piece.headers.keys.offsets).astype(np.int64) + np.diff(piece.headers.values.offsets) + HEADER_OVERHEAD
+        until = np.concatenate(([0], np.cumsum(each)))
+        columns.append(until[piece.headers.starts[1:]] - until[piece.headers.starts[:-1]])
+    if RECORD_OVERHEAD + sum(int(sizes.max()) for sizes in columns) <= request_limit:
+        return  # not even the largest of each together: no need to add up every row
+    largest = RECORD_OVERHEAD + int(sum(sizes.astype(np.int64) for sizes in columns).max())  # type: ignore[union-attr]
+    if largest > request_limit:
+        raise RecordTooLargeError(
+            "a record is larger than max.request.size", expected=f"at most {request_limit} bytes", found=largest
+        )
+
+
+def _has_nulls(keys: BytesColumn | None) -> bool:
+    if keys is None:
+        return True
+    if keys.validity is None:
+        return False
+    bits = np.unpackbits(keys.validity, count=keys.validity_offset + len(keys), bitorder="little")
+    return not bits[keys.validity_offset :].all()
+
+
+# ---- spreading -----------------------------------------------------------------------------------
+
+
+def shares(
+    piece: Piece, destination: Destination, partition: int | None, partitioner: Callable[..., int] | None, keys_ignored: bool
+) -> Iterator[Share]:
+    """Which rows go where. Raises UnknownTopicOrPartitionError."""
+    count = len(destination.stops)
+    if partition is not None:
+        check_partition(destination, partition)
+        yield Share(partition, None)
+        return
+    numbers: NDArray[Any] | None = piece.partitions
+    if partitioner is not None:
+        numbers = _asked(piece, numbers, partitioner, list(range(count)))
+    elif piece.keys is not None and not keys_ignored:
+        hashed = record.partitions_of(piece.keys, count)
+        numbers = hashed if numbers is None else np.where(numbers < 0, hashed, numbers)
+    if numbers is None:
+        yield Share(STICK, None)
+        return
+    check_partition(destination, int(numbers.max()))
+    check_partition(destination, int(numbers.min()), least=STICK)
+    rows = np.empty(piece.count, dtype=np.int64)
+    starts = np.empty(count + 1, dtype=np.int64)
+    narrow = numbers.astype(np.int32, copy=False)
+    placed = codec.group_rows(narrow, count, rows, starts)
+    if placed < piece.count:
+        yield Share(STICK, np.flatnonzero(narrow == STICK))
+    for number in np.flatnonzero(np.diff(starts)):
+        yield Share(int(number), rows[starts[number] : starts[number + 1]])
+
+
+def check_partition(destination: Destination, partition: int, least: int = 0) -> None:
+    if not least <= partition < len(destination.stops):
+        raise UnknownTopicOrPartitionError(
+            f"{destination.name} has no partition {partition}", expected=f"0 to {len(destination.stops) - 1}", found=partition
+        )
+
+
+def _asked(
+    piece: Piece, numbers: NDArray[Any] | None, partitioner: Callable[..., int], partitions: list[int]
+) -> NDArray[np.int64]:
+    """The user's partitioner, for every row that has no partition yet."""
+    answer = np.full(piece.count, -1, dtype=np.int64) if numbers is None else numbers.astype(np.int64)
+    for row in np.flatnonzero(answer < 0):
+        answer[row] = partitioner(None if piece.keys is None else piece.keys[int(row)], partitions, partitions)
+    return answer
