@@ -1,11 +1,20 @@
 """embedlog: Kafka's log as an embedded library.
 
+    with embedlog.open("data") as log:
+        log.create_topic("events")
+        with log.producer() as producer:
+            producer.send("events", b"value", key=b"key")
+
 This is the front door: everything public is named in `__all__`, and every other name is ours to change.
 """
 
 from __future__ import annotations
 
 from embedlog import _platform as _platform  # refuses where embedlog cannot run, before anything native is loaded
+from embedlog import partitioners, serializers
+from embedlog._native._rows import Future, Record
+from embedlog.batch import Batch
+from embedlog.consumer import Consumer
 from embedlog.errors import (
     BufferExhaustedError,
     ClosedError,
@@ -44,6 +53,9 @@ from embedlog.errors import (
     UnsupportedPlatformError,
     WakeupError,
 )
+from embedlog.front import Log, open
+from embedlog.producer import Producer
+from embedlog.scan import Scan
 from embedlog.values import (
     OffsetAndMetadata,
     OffsetAndTimestamp,
@@ -56,11 +68,13 @@ from embedlog.values import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "Batch",
     "BufferExhaustedError",
     "ClosedError",
     "CommitFailedError",
     "ConcurrentUseError",
     "ConfigError",
+    "Consumer",
     "CorruptRecordError",
     "DeadlineError",
     "DirectoryInUseError",
@@ -69,6 +83,7 @@ __all__ = [
     "FencedError",
     "ForeignDirectoryError",
     "ForkedError",
+    "Future",
     "InvalidGroupIdError",
     "InvalidPartitionsError",
     "InvalidRecordError",
@@ -76,6 +91,7 @@ __all__ = [
     "InvalidTopicError",
     "InvalidTransactionStateError",
     "LockTimeoutError",
+    "Log",
     "LogTruncationError",
     "MissingExtraError",
     "NoOffsetForPartitionError",
@@ -84,9 +100,12 @@ __all__ = [
     "OffsetOutOfRangeError",
     "PartitionDescription",
     "PolicyViolationError",
+    "Producer",
     "ReadOnlyError",
+    "Record",
     "RecordMetadata",
     "RecordTooLargeError",
+    "Scan",
     "SerializationError",
     "StateError",
     "StorageError",
@@ -99,4 +118,7 @@ __all__ = [
     "UnsupportedPlatformError",
     "WakeupError",
     "__version__",
+    "open",
+    "partitioners",
+    "serializers",
 ]
