@@ -89,6 +89,8 @@ def slice_column(column: BytesColumn | None, start: int, stop: int) -> BytesColu
 
 
 def _bytes_pieces(items: Any, what: str) -> Iterator[BytesColumn]:
+    if arrow_in.speaks_arrow(items):
+        return (arrow_in.bytes_column(node, what) for node in arrow_in.arrays(items) if node.length)
     if isinstance(items, np.ndarray):
         return _array_pieces(items, what)
     if isinstance(items, (str, bytes, bytearray, memoryview, dict)) or not isinstance(items, Iterable):
@@ -145,11 +147,7 @@ def _table_pieces(source: Any) -> Iterator[Piece | tuple[BytesColumn]]:
 
 
 def _with_keys(rows: Iterable[Piece], keys: Any) -> Iterator[Piece]:
-    columns = (
-        (arrow_in.bytes_column(node, "key") for node in arrow_in.arrays(keys))
-        if arrow_in.speaks_arrow(keys)
-        else _bytes_pieces(keys, "key")
-    )
+    columns = _bytes_pieces(keys, "key")
     column, at = None, 0
     for piece in rows:
         if piece.keys is not None:
