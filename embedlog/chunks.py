@@ -7,8 +7,11 @@ K3  nothing is decoded behind a batch that cannot be decoded: its first offset i
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from embedlog import record
 from embedlog.buffers import shared_pool
@@ -16,33 +19,56 @@ from embedlog.columns import OFFSET_MIN, Decoded, Window
 from embedlog.errors import CorruptRecordError
 from embedlog.isolation import seen
 
+DECODED_BYTES = 8 << 20  # of one group of compressed batches: memory stays flat whatever they grow to
+GROWTH_GUESS = 8.0
+
 
 class Chunk(NamedTuple):
-    """Decoded records, the position behind them, and their size in the log."""
+    """Decoded records, the position behind them, their size in the log, and how much they grew."""
 
     decoded: Decoded
     next_offset: int
     size_bytes: int
+    growth: float
 
 
-def read_chunk(partition: Any, offset: int, *, max_bytes: int, isolation: str) -> Chunk | None:
+def read_chunk(partition: Any, offset: int, *, max_bytes: int, isolation: str, growth: float = GROWTH_GUESS) -> Chunk | None:
     """What comes at `offset`, all columns; None if there is nothing and the position stays.
 
-    Raises OffsetOutOfRangeError, and CorruptRecordError if not even the first batch is good.
+    `growth` is that of the chunk before. Raises OffsetOutOfRangeError; CorruptRecordError if not even the first batch is good.
     """
     fetched = partition.fetch(offset, max_bytes=max_bytes, isolation=isolation, pool=shared_pool())
     if len(fetched.batches) == 0 and fetched.next_offset <= offset:
         return None
     window = Window(start_offset=offset)
-    batches = visible(fetched, window)
-    size = len(fetched.data)
+    parts = groups(visible(fetched, window), growth)
+    batches = parts[0] if parts else fetched.batches[:0]
+    following = int(parts[1]["base_offset"][0]) if len(parts) > 1 else fetched.next_offset
     try:
-        return Chunk(decode(fetched, batches, window), fetched.next_offset, size)
+        decoded = decode(fetched, batches, window)
     except CorruptRecordError:
         good = _good_prefix(fetched, batches, window)
         if good == 0:
             raise
-        return Chunk(decode(fetched, batches[:good], window), int(batches["base_offset"][good]), size)
+        following = int(batches["base_offset"][good])
+        decoded = decode(fetched, batches[:good], window)
+    return Chunk(decoded, following, len(fetched.data), growth_of(decoded, batches, growth))
+
+
+def groups(batches: record.Batches, growth: float) -> list[record.Batches]:
+    """Compressed batches in groups of about DECODED_BYTES when decoded, at least one each; others as they are."""
+    if len(batches) < 2 or not (batches["attributes"] & record.CODEC_MASK).any():
+        return [batches] if len(batches) else []
+    ends = np.cumsum(batches["size"], dtype=np.int64) // max(1, int(DECODED_BYTES / growth))
+    return np.split(batches, np.flatnonzero(np.diff(ends)) + 1)
+
+
+def growth_of(decoded: Decoded, batches: record.Batches, before: float) -> float:
+    """By what factor the data became larger; `before` where that cannot be told."""
+    if decoded.values is None or not len(batches) or not (batches["attributes"] & record.CODEC_MASK).any():
+        return before
+    grown = len(decoded.values.data) + (0 if decoded.keys is None else len(decoded.keys.data))
+    return max(1.0, grown / int(batches["size"].sum()))
 
 
 def visible(fetched: Any, window: Window) -> record.Batches:
@@ -69,8 +95,20 @@ def _good_prefix(fetched: Any, batches: record.Batches, window: Window) -> int:
     return len(batches)
 
 
+class Piece(NamedTuple):
+    """Fetched batches that are decoded together."""
+
+    number: int  # of the partition
+    window: Window
+    fetched: Any
+    batches: record.Batches
+    whole: bool  # nobody else decodes from these bytes
+
+
 class Source:
     """The chunks of several partitions, one partition after the other: what a scan reads ahead.
+
+    Compressed batches are decoded in groups that come out at about DECODED_BYTES, going by how much the last ones grew.
 
     **Threads:** `fetch` by one at a time, `decode` by any.
     """
@@ -86,31 +124,38 @@ class Source:
     ) -> None:
         self._waiting = [(number, partitions[number], windows[number]) for number in sorted(windows, reverse=True)]
         self._position = self._waiting[-1][2].start_offset if self._waiting else 0
+        self._pieces: deque[Piece] = deque()
+        self._growth = GROWTH_GUESS
         self._isolation = isolation
         self._columns = columns
         self._max_bytes = max_bytes
 
-    def fetch(self) -> tuple[int, Window, Any] | None:
-        """The next bytes, with their partition's number and window; None behind the last."""
-        while self._waiting:
+    def fetch(self) -> Piece | None:
+        """The next piece, still encoded; None behind the last."""
+        while not self._pieces:
+            if not self._waiting:
+                return None
             number, partition, window = self._waiting[-1]
-            if self._position < window.end_offset:
-                fetched = partition.fetch(
-                    self._position,
-                    max_bytes=self._max_bytes,
-                    isolation=self._isolation,
-                    upto=window.end_offset,
-                    pool=shared_pool(),
-                )
-                if len(fetched.batches):
-                    self._position = fetched.next_offset
-                    return number, window, fetched
-            self._waiting.pop()  # the window ends here, or all behind this place was compacted away
-            if self._waiting:
-                self._position = self._waiting[-1][2].start_offset
-        return None
+            if self._position >= window.end_offset or not self._take(number, partition, window):
+                self._waiting.pop()  # the window ends here, or all behind this place was compacted away
+                if self._waiting:
+                    self._position = self._waiting[-1][2].start_offset
+        return self._pieces.popleft()
 
-    def decode(self, fetched: tuple[int, Window, Any]) -> tuple[int, Decoded]:
+    def _take(self, number: int, partition: Any, window: Window) -> bool:
+        """Reads on; False if there is nothing more."""
+        fetched = partition.fetch(
+            self._position, max_bytes=self._max_bytes, isolation=self._isolation, upto=window.end_offset, pool=shared_pool()
+        )
+        parts = groups(visible(fetched, window), self._growth)
+        self._pieces.extend(Piece(number, window, fetched, part, len(parts) == 1) for part in parts)
+        moved: bool = fetched.next_offset > self._position
+        self._position = fetched.next_offset
+        return moved
+
+    def decode(self, piece: Piece) -> tuple[int, Decoded]:
         """Its records, with the partition's number. Raises CorruptRecordError."""
-        number, window, raw = fetched
-        return number, decode(raw, visible(raw, window), window, self._columns)
+        number, window, fetched, batches, whole = piece
+        decoded = record.decode(fetched.data, batches, window=window, columns=self._columns, pool=shared_pool(), in_place=whole)
+        self._growth = growth_of(decoded, batches, self._growth)
+        return number, decoded

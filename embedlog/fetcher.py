@@ -12,7 +12,7 @@ from typing import Any
 
 from embedlog._native._rows import Record
 from embedlog.batch import records_of
-from embedlog.chunks import Chunk, read_chunk
+from embedlog.chunks import GROWTH_GUESS, Chunk, read_chunk
 from embedlog.errors import SerializationError
 from embedlog.isolation import end_offset
 from embedlog.positions import Cursor
@@ -39,6 +39,7 @@ class Fetcher:
         self.record_count = 0
         self.size_bytes = 0
         self._max_bytes = max_bytes
+        self._growth = GROWTH_GUESS
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
         self._deserializes = key_deserializer is not None or value_deserializer is not None
@@ -76,8 +77,11 @@ class Fetcher:
     def _next(self, cursor: Cursor) -> Chunk | None:
         # Before the fetch: what comes later ends the wait. Not the position: behind it may be nothing but what is not seen.
         cursor.seen_end = end_offset(cursor.partition.bounds(), self.isolation)
-        chunk = read_chunk(cursor.partition, cursor.position, max_bytes=self._max_bytes, isolation=self.isolation)
+        chunk = read_chunk(
+            cursor.partition, cursor.position, max_bytes=self._max_bytes, isolation=self.isolation, growth=self._growth
+        )
         if chunk is not None:
+            self._growth = chunk.growth
             self.fetch_count += 1
             self.record_count += chunk.decoded.count
             self.size_bytes += chunk.size_bytes
