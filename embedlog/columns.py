@@ -1,14 +1,16 @@
-"""Columns of byte strings and of records, in Arrow's layout: what goes into the encoder and what comes out of the decoder.
+"""Columns of byte strings and of records, in Arrow's layout, and batches as rows: what goes into the codec and comes out.
 
 C1  a BytesColumn owns nothing: its arrays keep their memory alive, whoever made it
 C2  row i of a BytesColumn is data[offsets[i]:offsets[i + 1]], and null if its bit in `validity` is clear
-C3  on the way in a column that is None has only nulls; on the way out it was not asked for
+C3  a BATCH row describes one batch header; the C core fills and reads the same 72 bytes
+C4  on the way in a column that is None has only nulls; on the way out it was not asked for
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,55 @@ Bytes = NDArray[np.uint8]
 Offsets = NDArray[np.int32] | NDArray[np.int64]
 
 OFFSET_MIN, OFFSET_MAX = -(2**63), 2**63 - 1
+
+# ---- batches -------------------------------------------------------------------------------------
+
+HEADER_SIZE = 61
+
+# Every byte has a name: numpy closes gaps without one when it concatenates.
+BATCH = np.dtype(
+    [
+        ("position", "<i8"),
+        ("size", "<i4"),
+        ("leader_epoch", "<i4"),
+        ("base_offset", "<i8"),
+        ("base_timestamp", "<i8"),
+        ("max_timestamp", "<i8"),
+        ("producer_id", "<i8"),
+        ("last_offset_delta", "<i4"),
+        ("base_sequence", "<i4"),
+        ("records", "<i4"),
+        ("attributes", "<i2"),
+        ("producer_epoch", "<i2"),
+        ("magic", "i1"),
+        ("pad", "i1", 3),
+        ("crc", "<u4"),
+    ]
+)
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+
+Batches = NDArray[Any]  # of BATCH: numpy has no static type for structured rows
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRun:
+    """Consecutive sealed batches, ready to be stamped: base offsets count from 0, epoch 0.
+
+    `batches` has a BATCH row for each, positions within `buffer`. The buffer is the run's own and may be stamped in place.
+    """
+
+    buffer: memoryview
+    batch_count: int
+    record_count: int
+    size: int
+    batches: Batches
+
+
+# ---- records -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,59 +1,80 @@
 """Kafka's record batches: bytes to columns and back.
 
-R1  one BATCH row describes one batch header; the C core fills and reads the same 72 bytes
-R2  `scan` believes nothing: what it returns passed its CRC and follows the chain
-R3  a batch is encoded and checksummed once; offsets and epoch are stamped in later, outside the CRC
+R1  `scan` believes nothing: what it returns passed its CRC and follows the chain
+R2  a batch is encoded and checksummed once; offsets and epoch are stamped in later, outside the CRC
+R3  positions of batches are bytes of the scanned buffer, plus the base position that was given
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlog.columns import BytesColumn, Columns, Decoded, Headers, Window
+from embedlog import legacy
+from embedlog._native import codec
+from embedlog.columns import (
+    BATCH,
+    CODEC_MASK,
+    CONTROL,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    Batches,
+    BytesColumn,
+    Columns,
+    Decoded,
+    EncodedRun,
+    Headers,
+    Window,
+)
+from embedlog.decoding import COLUMNS, control_keys, decode
+from embedlog.encoding import encode, group_by_partition, partitions_of
+from embedlog.errors import CorruptRecordError
 
 __all__ = [
     "BATCH",
+    "CODEC_MASK",
+    "COLUMNS",
+    "CONTROL",
     "HEADER_SIZE",
+    "LOG_APPEND_TIME",
+    "TRANSACTIONAL",
+    "Batches",
     "BytesColumn",
     "Chain",
     "Columns",
     "Decoded",
     "EncodedRun",
     "Headers",
+    "Marker",
     "Problem",
     "Scanned",
     "Window",
+    "aborts",
+    "decode",
+    "encode",
+    "group_by_partition",
+    "markers",
+    "partitions_of",
+    "scan",
+    "set_header_fields",
+    "stamp",
 ]
 
-HEADER_SIZE = 61
+ROWS_AT_ONCE = 1024  # BATCH rows that one crossing may fill
 
-BATCH = np.dtype(
-    {
-        "names": [
-            "position", "size", "leader_epoch", "base_offset", "base_timestamp", "max_timestamp", "producer_id", "last_offset_delta",
-            "base_sequence", "records", "attributes", "producer_epoch", "magic", "crc",
-        ],
-        "formats": ["<i8", "<i4", "<i4", "<i8", "<i8", "<i8", "<i8", "<i4", "<i4", "<i4", "<i2", "<i2", "i1", "<u4"],
-        "offsets": [0, 8, 12, 16, 24, 32, 40, 48, 52, 56, 60, 62, 64, 68],
-        "itemsize": 72,
-    }
-)  # fmt: skip
-
-CODEC_MASK = 0x07
-LOG_APPEND_TIME = 0x08
-TRANSACTIONAL = 0x10
-CONTROL = 0x20
-
-Batches = NDArray[Any]  # of BATCH: numpy has no static type for structured rows
+# ---- scan ----------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Chain:
-    """What must follow. `scan` moves it on over every good batch."""
+    """What must follow: a base offset (-1: any), an epoch that is no smaller. `scan` moves it on over every good batch.
+
+    `digest` is the running XXH3 of bytes 0 to 20 of every batch: of what Kafka's CRC does not cover.
+    """
 
     next_offset: int = -1
     epoch: int = -1
@@ -75,7 +96,8 @@ class Problem:
 class Scanned:
     """Good batches, their total size, and why there are no more.
 
-    `problem` None: the rest is empty or the beginning of a batch, whose whole size is `need` (0 if that cannot be told yet).
+    `problem` None: the rest is empty, or the beginning of a batch whose whole size is `need` (0 if that cannot be told yet), or
+    the limit was reached.
     """
 
     batches: Batches
@@ -84,15 +106,125 @@ class Scanned:
     need: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedRun:
-    """Consecutive sealed batches, ready to be stamped: base offsets count from 0, epoch 0.
+def scan(buffer: Any, chain: Chain, *, position: int = 0, limit: int | None = None) -> Scanned:
+    """Checks the batches that a buffer begins with, and moves `chain` on over the good ones.
 
-    `batches` has a BATCH row for each, positions within `buffer`. The buffer is the run's own and may be stamped in place.
+    `position` is added to the positions of batches and of a problem; `limit` is how many batches to look at.
+
+    **Threads:** any, with a chain each.
     """
+    view = memoryview(buffer).cast("B")
+    start, need, problem = 0, 0, None
+    parts: list[Batches] = []
+    left = len(view) if limit is None else limit
+    while left > 0 and problem is None and start < len(view):
+        rows = np.empty(min(left, ROWS_AT_ONCE, (len(view) - start) // HEADER_SIZE + 1), BATCH)
+        count, consumed, need, problem = _scan_some(view, start, chain, rows)
+        parts.append(rows[:count])
+        rows["position"][:count] += start + position
+        start += consumed
+        left -= count
+        if count < len(rows) and not consumed:
+            break
+        if problem is None and need:
+            break
+    batches = parts[0] if len(parts) == 1 else np.concatenate(parts or [np.empty(0, BATCH)])
+    if problem is not None:
+        problem = Problem(problem.position + position, problem.message, problem.expected, problem.found)
+    return Scanned(batches, start, problem, need)
 
-    buffer: memoryview
-    batch_count: int
-    record_count: int
-    size: int
-    batches: Batches
+
+def _scan_some(view: memoryview, start: int, chain: Chain, rows: Batches) -> tuple[int, int, int, Problem | None]:
+    """One crossing, or one old message: (count, consumed, need, problem)."""
+    state = (chain.next_offset, chain.epoch, chain.digest, chain.gaps_allowed)
+    count, consumed, need, after, bad = codec.scan(view, start, state, rows)
+    chain.next_offset, chain.epoch, chain.digest = after
+    if bad.what == codec.LEGACY and count == 0:
+        message = legacy.scan(view[start:], chain.next_offset, rows)
+        if isinstance(message, legacy.Broken):
+            return 0, 0, 0, Problem(start, message.what, message.expected, message.found)
+        if message.consumed:
+            chain.digest = codec.xxh3_64(view[start : start + codec.DIGEST_SIZE], chain.digest)
+            chain.next_offset = int(rows["base_offset"][0]) + 1
+        return (1 if message.consumed else 0), message.consumed, message.need, None
+    if bad.what in (0, codec.LEGACY):
+        return count, consumed, need, None
+    return count, consumed, 0, _problem(bad, start)
+
+
+def _problem(bad: Any, start: int) -> Problem:
+    expected, found = int(bad.expected), int(bad.found)
+    if bad.what == codec.BAD_CRC:
+        return Problem(start + int(bad.position), codec.WORDS[bad.what], f"{expected:08x}", f"{found:08x}")
+    return Problem(start + int(bad.position), codec.WORDS[bad.what], expected, found)
+
+
+# ---- headers of sealed batches -------------------------------------------------------------------
+
+
+def stamp(run: Any, base_offset: int, leader_epoch: int, digest: int = 0) -> tuple[int, int]:
+    """Writes offsets, from `base_offset` on, and the epoch into every batch of a run: (next offset, digest)."""
+    following, digest = codec.stamp(run, base_offset, leader_epoch, digest)
+    if following < 0:
+        raise CorruptRecordError("sizes of the batches of a run do not add up")
+    return following, digest
+
+
+def set_header_fields(
+    batch: Any,
+    *,
+    attributes: int | None = None,
+    max_timestamp: int | None = None,
+    producer: tuple[int, int] | None = None,
+    base_sequence: int | None = None,
+) -> None:
+    """Changes fields of one sealed batch in place and mends its CRC without reading the records again.
+
+    `producer` is (producer id, producer epoch).
+    """
+    fields = np.zeros(1, BATCH)
+    fields["attributes"] = attributes or 0
+    fields["max_timestamp"] = max_timestamp or 0
+    fields["producer_id"], fields["producer_epoch"] = producer or (0, 0)
+    fields["base_sequence"] = base_sequence or 0
+    given = (attributes is not None, max_timestamp is not None, producer is not None, base_sequence is not None)
+    if codec.set_header_fields(batch, fields, *given) < 0:
+        raise CorruptRecordError("a batch is shorter than its header")
+
+
+# ---- control batches -----------------------------------------------------------------------------
+
+ABORT, COMMIT = 0, 1
+
+
+class Marker(NamedTuple):
+    """A control record: `row` in the batches given, `kind` ABORT, COMMIT or what else Kafka has."""
+
+    row: int
+    offset: int
+    producer_id: int
+    producer_epoch: int
+    kind: int
+    coordinator_epoch: int
+
+
+def markers(data: Any, batches: Batches, *, position: int = 0) -> list[Marker]:
+    """The control records among the batches. Raises CorruptRecordError for one that cannot be read."""
+    found = []
+    for row in np.flatnonzero(batches["attributes"] & CONTROL).tolist():
+        batch = batches[row]
+        for offset, key, value in control_keys(data, batches[row : row + 1], position):
+            if len(key) < 4 or int.from_bytes(key[:2], "big", signed=True) < 0:
+                raise CorruptRecordError("key of a control record", position=int(batch["position"]), found=key.hex())
+            epoch = int.from_bytes(value[2:6], "big", signed=True) if len(value) >= 6 else -1
+            kind = int.from_bytes(key[2:4], "big", signed=True)
+            found.append(Marker(row, offset, int(batch["producer_id"]), int(batch["producer_epoch"]), kind, epoch))
+    return found
+
+
+def aborts(data: Any, batches: Batches, *, position: int = 0) -> NDArray[np.bool_]:
+    """Of each batch: whether it is the marker that aborts its producer's transaction."""
+    marks = np.zeros(len(batches), np.bool_)
+    for marker in markers(data, batches, position=position):
+        marks[marker.row] |= marker.kind == ABORT
+    return marks

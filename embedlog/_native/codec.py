@@ -1,0 +1,277 @@
+"""The codec half of `_core` as Python calls: numpy arrays in, numbers and filled arrays out.
+
+C1  nothing here decides: sizes, columns and errors are the callers'; here is only the crossing
+C2  every array stays referenced for as long as C works on it
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from embedlog._native._core import ffi, lib
+from embedlog.errors import CorruptRecordError, StorageError
+
+EMORE: int = lib.EL_EMORE
+ESPACE: int = lib.EL_ESPACE
+ECORRUPT: int = lib.EL_ECORRUPT
+EINVALID: int = lib.EL_EINVALID
+
+# What a problem is, in words.
+WORDS: dict[int, str] = {
+    lib.EL_BAD_SIZE: "size of a batch",
+    lib.EL_BAD_MAGIC: "magic of a batch",
+    lib.EL_BAD_CRC: "checksum of a batch",
+    lib.EL_BAD_COUNT: "record count of a batch",
+    lib.EL_BAD_OFFSET: "base offset of a batch does not follow",
+    lib.EL_BAD_EPOCH: "leader epoch of a batch falls",
+    lib.EL_BAD_VARINT: "number in a record is cut off or too long",
+    lib.EL_BAD_RECORD_SIZE: "size of a record is not what its fields take",
+    lib.EL_BAD_LENGTH: "length in a record points outside it",
+    lib.EL_BAD_HEADER_COUNT: "header count of a record",
+    lib.EL_SURPLUS: "bytes behind the last record of a batch",
+    lib.EL_BAD_DELTA: "offset of a record is outside its batch or falls",
+}
+BAD_CRC: int = lib.EL_BAD_CRC
+BAD_COUNT: int = lib.EL_BAD_COUNT
+DIGEST_SIZE: int = lib.EL_DIGEST_SIZE
+LEGACY: int = lib.EL_LEGACY
+
+
+def pointer(kind: str, array: Any) -> Any:
+    """A typed pointer to the memory of an array, which it keeps alive; NULL for None."""
+    return ffi.NULL if array is None else ffi.from_buffer(kind, array)
+
+
+# ---- checksums and hashes ------------------------------------------------------------------------
+
+
+def crc32c(data: Any, crc: int = 0) -> int:
+    """CRC-32C of a buffer, going on from `crc`."""
+    view = ffi.from_buffer("uint8_t[]", data)
+    return int(lib.el_crc32c(crc, view, len(view)))
+
+
+def crc32c_combine(crc1: int, crc2: int, size2: int) -> int:
+    """CRC of a + b from those of a and of b, which is `size2` bytes long."""
+    return int(lib.el_crc32c_combine(crc1, crc2, size2))
+
+
+def crc32c_backend() -> str:
+    """Which implementation this processor gets."""
+    name: str = ffi.string(lib.el_crc32c_backend()).decode()
+    return name
+
+
+def crc32c_select(name: str) -> bool:
+    """Switches to another implementation, for tests; False if this machine does not have it."""
+    return int(lib.el_crc32c_select(name.encode())) == 0
+
+
+def murmur2(key: bytes) -> int:
+    return int(lib.el_murmur2(key, len(key)))
+
+
+def xxh3_64(data: Any, seed: int) -> int:
+    """XXH3 of 17 to 128 bytes."""
+    view = ffi.from_buffer("uint8_t[]", data)
+    return int(lib.el_xxh3_64(view, len(view), seed))
+
+
+# ---- columns -------------------------------------------------------------------------------------
+
+
+def set_bytes(to: Any, data: Any, offsets: Any, validity: Any, validity_offset: int) -> list[Any]:
+    """Fills an el_bytes; returns what must stay referenced."""
+    pins = [pointer("uint8_t[]", data), ffi.from_buffer(offsets), pointer("uint8_t[]", validity)]
+    to.data, to.offsets, to.validity = pins
+    to.data_size = len(data)
+    to.validity_offset = validity_offset
+    to.count = len(offsets) - 1
+    to.offset_width = offsets.itemsize
+    return pins
+
+
+def partitions(keys: tuple[Any, Any, Any, int], count: int, out: Any) -> int:
+    column = ffi.new("el_bytes *")
+    pins = set_bytes(column, *keys)
+    result = int(lib.el_partitions(column, count, ffi.from_buffer("int32_t[]", out)))
+    del pins
+    return result
+
+
+def group_rows(numbers: Any, partition_count: int, rows: Any, starts: Any) -> int:
+    return int(
+        lib.el_group_rows(
+            ffi.from_buffer("int32_t[]", numbers),
+            len(numbers),
+            partition_count,
+            ffi.from_buffer("int64_t[]", rows),
+            ffi.from_buffer("int64_t[]", starts),
+        )
+    )
+
+
+# ---- encoding ------------------------------------------------------------------------------------
+
+
+class Encoder:
+    """The state of one encoding: pointers to all columns, and the row that comes next."""
+
+    __slots__ = ("_count", "_pins", "_state")
+
+    def __init__(self, rows: int, count: int, batch_bytes: int, attributes: int) -> None:
+        self._state = ffi.new("el_encoder *")
+        self._state.rows, self._state.count = rows, count
+        self._state.batch_bytes, self._state.attributes = batch_bytes, attributes
+        self._pins: list[Any] = []
+        self._count = ffi.new("int64_t *")
+
+    def column(self, name: str, data: Any, offsets: Any, validity: Any, validity_offset: int) -> None:
+        self._pins += set_bytes(getattr(self._state, name), data, offsets, validity, validity_offset)
+
+    def array(self, name: str, kind: str, array: Any) -> None:
+        self._pins.append(pointer(kind, array))
+        setattr(self._state, name, self._pins[-1])
+
+    def timestamp(self, timestamp_ms: int) -> None:
+        self._state.timestamp = timestamp_ms
+
+    @property
+    def next(self) -> int:
+        return int(self._state.next)
+
+    @property
+    def need(self) -> int:
+        return int(self._state.need)
+
+    def run(self, out: Any, batches: Any) -> tuple[int, int]:
+        """Encodes into `out` as el_encode does: (size or code, count of batches)."""
+        room, rows = ffi.from_buffer("uint8_t[]", out), ffi.from_buffer("el_batch[]", batches)
+        written = lib.el_encode(self._state, room, len(out), rows, len(batches), self._count)
+        return int(written), int(self._count[0])
+
+
+def reseal(batch: Any, body_size: int, codec: int) -> int:
+    return int(lib.el_reseal(ffi.from_buffer("uint8_t[]", batch), body_size, codec))
+
+
+def stamp(run: Any, base_offset: int, leader_epoch: int, digest: int) -> tuple[int, int]:
+    """Offsets and epoch into every batch of a run: (next offset or code, digest)."""
+    view, chained = ffi.from_buffer("uint8_t[]", run), ffi.new("uint64_t *", digest)
+    following = lib.el_stamp(view, len(view), base_offset, leader_epoch, chained)
+    return int(following), int(chained[0])
+
+
+def set_header_fields(batch: Any, fields: Any, attributes: bool, max_timestamp: bool, producer: bool, sequence: bool) -> int:
+    """Fields from a row of BATCH into a sealed batch, its CRC mended."""
+    mask = (
+        (lib.EL_SET_ATTRIBUTES if attributes else 0)
+        | (lib.EL_SET_MAX_TIMESTAMP if max_timestamp else 0)
+        | (lib.EL_SET_PRODUCER if producer else 0)
+        | (lib.EL_SET_SEQUENCE if sequence else 0)
+    )
+    view = ffi.from_buffer("uint8_t[]", batch)
+    return int(lib.el_set_header_fields(view, len(view), ffi.from_buffer("el_batch[]", fields), mask))
+
+
+# ---- scanning ------------------------------------------------------------------------------------
+
+
+def scan(data: Any, start: int, state: tuple[int, int, int, bool], batches: Any) -> tuple[int, int, int, tuple[int, ...], Any]:
+    """el_scan over data[start:]: (count, consumed, need, (next offset, epoch, digest), problem)."""
+    view = ffi.from_buffer("uint8_t[]", data)
+    chain, problem, sizes = ffi.new("el_chain *"), ffi.new("el_problem *"), ffi.new("int64_t[2]")
+    chain.next_offset, chain.epoch, chain.digest, chain.gaps_allowed = state
+    rows = ffi.from_buffer("el_batch[]", batches)
+    count = lib.el_scan(view + start, len(view) - start, chain, rows, len(batches), sizes, sizes + 1, problem)
+    return int(count), int(sizes[0]), int(sizes[1]), (int(chain.next_offset), int(chain.epoch), int(chain.digest)), problem
+
+
+# ---- decoding ------------------------------------------------------------------------------------
+
+
+def window(start_offset: int, end_offset: int, start_ms: int, end_ms: int) -> Any:
+    made = ffi.new("el_window *")
+    made.start_offset, made.end_offset, made.start_ms, made.end_ms = start_offset, end_offset, start_ms, end_ms
+    return made
+
+
+class Decoder:
+    """One decoding: the arrays that records go to, and what has been counted so far."""
+
+    __slots__ = ("_pins", "bad", "columns", "problem")
+
+    def __init__(self, record_capacity: int) -> None:
+        self.columns = ffi.new("el_columns *")
+        self.columns.record_capacity = record_capacity
+        self.problem = ffi.new("el_problem *")
+        self.bad = ffi.new("int64_t *")
+        self._pins: list[Any] = []
+
+    def array(self, name: str, kind: str, array: Any) -> None:
+        self._pins.append(pointer(kind, array))
+        setattr(self.columns, name, self._pins[-1])
+
+    def run(self, data: Any, base: int, batches: Any, within: Any) -> int:
+        """Decodes batches that lie in `data` uncompressed."""
+        view, rows = ffi.from_buffer("uint8_t[]", data), ffi.from_buffer("el_batch[]", batches)
+        return int(lib.el_decode_run(view, len(view), base, rows, len(batches), within, self.columns, self.bad, self.problem))
+
+    def bodies(self, bodies: list[Any], batches: Any, within: Any) -> int:
+        """Decodes records sections that lie apart."""
+        views = [ffi.from_buffer("uint8_t[]", body) for body in bodies]
+        starts, sizes = ffi.new("uint8_t *[]", views), ffi.new("int64_t[]", [len(view) for view in views])
+        rows = ffi.from_buffer("el_batch[]", batches)
+        return int(lib.el_decode(rows, starts, sizes, len(batches), within, self.columns, self.bad, self.problem))
+
+
+def decode_headers(arrays: dict[str, Any], capacities: dict[str, int], bodies: list[Any], batches: Any, within: Any) -> int:
+    """The second pass, over all bodies: headers into the arrays, which are named as in el_headers."""
+    out = ffi.new("el_headers *")
+    kinds = {name: "int32_t[]" if name.endswith("offsets") else "uint8_t[]" for name in arrays}
+    pins = {name: ffi.from_buffer(kinds[name], array) for name, array in arrays.items()}
+    for name, pin in pins.items():
+        setattr(out, name, pin)
+    for name, capacity in capacities.items():
+        setattr(out, name, capacity)
+    rows = ffi.from_buffer("el_batch[]", batches)
+    for row, body in enumerate(bodies):
+        view = ffi.from_buffer("uint8_t[]", body)
+        result = int(lib.el_decode_headers(rows + row, view, len(view), within, out))
+        if result < 0:
+            return result
+    return 0
+
+
+# ---- index search --------------------------------------------------------------------------------
+
+
+def index_floor(entries: Any, target: int) -> int:
+    view = ffi.from_buffer("uint8_t[]", entries)
+    return int(lib.el_index_floor(view, len(view) // lib.EL_INDEX_ENTRY_SIZE, target))
+
+
+def time_floor(entries: Any, timestamp_ms: int) -> int:
+    view = ffi.from_buffer("uint8_t[]", entries)
+    return int(lib.el_time_floor(view, len(view) // lib.EL_TIME_ENTRY_SIZE, timestamp_ms))
+
+
+def index_floor_file(fd: int, count: int, target: int) -> tuple[int, bytes] | None:
+    """Number and bytes of the last of the first `count` entries of a file that is not greater; None if all are."""
+    return _found(lib.el_index_floor_file, fd, count, target, lib.EL_INDEX_ENTRY_SIZE)
+
+
+def time_floor_file(fd: int, count: int, timestamp_ms: int) -> tuple[int, bytes] | None:
+    return _found(lib.el_time_floor_file, fd, count, timestamp_ms, lib.EL_TIME_ENTRY_SIZE)
+
+
+def _found(search: Any, fd: int, count: int, target: int, entry_size: int) -> tuple[int, bytes] | None:
+    entry = ffi.new("uint8_t[]", entry_size)
+    number = int(search(fd, count, target, entry))
+    if number >= 0:
+        return number, bytes(ffi.buffer(entry))
+    if number == -1:
+        return None
+    if number == EMORE:
+        raise CorruptRecordError("an index is shorter than its count says", expected=f"{count} entries of {entry_size} bytes")
+    raise StorageError("reading an index", errno=-number - 1000)

@@ -1,0 +1,72 @@
+"""Snappy as Kafka uses it: raw blocks in Xerial's framing; one bare block is read as well.
+
+S1  a block says how large it is uncompressed; that is compared with the limit before any memory is asked for
+S2  `cramjam` does the blocks and is an extra; everything else works without it
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from embedlog.errors import CorruptRecordError, MissingExtraError
+
+MAGIC = b"\x82SNAPPY\x00"
+HEADER = MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")  # version, and the oldest that may read it
+BLOCK_BYTES = 32 << 10  # of uncompressed bytes: what Xerial's library takes
+
+
+def _blocks() -> Any:
+    try:
+        import cramjam
+    except ImportError as error:
+        raise MissingExtraError("snappy needs cramjam", extra="snappy") from error
+    return cramjam.snappy
+
+
+def compress(data: Any) -> bytes:
+    """One Xerial stream."""
+    blocks, view = _blocks(), memoryview(data).cast("B")
+    pieces = [HEADER]
+    for start in range(0, len(view), BLOCK_BYTES):
+        block = bytes(blocks.compress_raw(view[start : start + BLOCK_BYTES]))
+        pieces += (len(block).to_bytes(4, "big"), block)
+    return b"".join(pieces)
+
+
+def decompress(data: Any, limit: int) -> bytes:
+    """The bytes of a Xerial stream or of one raw block. Raises CorruptRecordError, or ValueError for a broken block."""
+    blocks, view = _blocks(), memoryview(data).cast("B")
+    if bytes(view[: len(MAGIC)]) != MAGIC:
+        return _block(blocks, view, limit)
+    pieces, size, at = [], 0, len(HEADER)
+    while at < len(view):
+        length = int.from_bytes(view[at : at + 4], "big")
+        block = view[at + 4 : at + 4 + length]
+        if len(view) - at < 4 or len(block) < length:
+            raise CorruptRecordError("snappy data of a batch: a block is cut off", expected=length, found=len(block))
+        pieces.append(_block(blocks, block, limit - size))
+        size += len(pieces[-1])
+        at += 4 + length
+    return b"".join(pieces)
+
+
+def _block(blocks: Any, block: memoryview, limit: int) -> bytes:
+    size = _declared_size(block)
+    if size > limit:
+        raise CorruptRecordError("uncompressed size of a batch", expected=f"at most {limit}", found=size)
+    # 64 bytes out of 3 is the most that the format can do: a larger claim is a lie, and would cost memory.
+    if size > 64 * len(block):
+        raise CorruptRecordError("uncompressed size of a snappy block", expected=f"at most {64 * len(block)}", found=size)
+    plain = bytes(blocks.decompress_raw(block))
+    if len(plain) != size:
+        raise CorruptRecordError("uncompressed size of a snappy block", expected=size, found=len(plain))
+    return plain
+
+
+def _declared_size(block: memoryview) -> int:
+    size = 0
+    for place, byte in enumerate(block[:5]):
+        size |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            return size
+    raise CorruptRecordError("snappy data of a batch: no size")
