@@ -104,6 +104,10 @@ class TopicDescription:
         object.__setattr__(self, "partitions", tuple(self.partitions))
         object.__setattr__(self, "config", MappingProxyType(dict(self.config)))
 
+    @property
+    def partition_count(self) -> int:
+        return len(self.partitions)
+
     def __reduce__(self) -> tuple[Any, ...]:
         # A mapping proxy cannot be pickled; the plain dict below it can, and __post_init__ wraps it again.
         return (TopicDescription, (self.name, self.topic_id, self.partitions, dict(self.config), self.internal))
