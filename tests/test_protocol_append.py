@@ -139,7 +139,7 @@ def test_rule_10_a_dead_writers_successor_repairs_first(nursery: Nursery, tmp_pa
 
 
 def test_rule_10_without_the_owner_word_the_successor_writes_over_it(nursery: Nursery, tmp_path: Path) -> None:
-    fails_without("no_owner_word", torn_then_killed, nursery, tmp_path / "mutant")
+    fails_without("no_owner_word", written_but_not_published_stays, nursery, tmp_path / "mutant")
 
 
 @pytest.mark.parametrize("point", ["roll-intent", "roll-created", "roll-published"])

@@ -2,7 +2,8 @@
  *
  * F1  off by default: one relaxed load and a counter per call
  * F2  one hook a process; a fault strikes the nth call of its kinds whose path holds a given text
- * F3  a kill is SIGKILL to oneself: nothing of this process runs behind it */
+ * F3  a kill is SIGKILL to oneself: nothing of this process runs behind it
+ * F4  a stop is sent to this very thread: sent to the process, another thread would take it while this one runs on */
 #include "system.h"
 
 #include <fcntl.h>
@@ -88,7 +89,7 @@ static int strike(void) {
     case EL_FAULT_SHORT: return EL_HALF;
     case EL_FAULT_TORN_KILL: atomic_store(&hook.after, EL_FAULT_TORN_KILL); return EL_HALF;
     case EL_FAULT_KILL_BEFORE: kill(getpid(), SIGKILL); return EL_OK;
-    case EL_FAULT_STOP_BEFORE: kill(getpid(), SIGSTOP); return EL_OK;
+    case EL_FAULT_STOP_BEFORE: raise(SIGSTOP); return EL_OK;
     case EL_FAULT_KILL_AFTER: case EL_FAULT_STOP_AFTER: atomic_store(&hook.after, hook.action); return EL_OK;
     case EL_FAULT_DELAY: nanosleep(&pause, NULL); return EL_OK;
     default: return EL_OK;
@@ -124,7 +125,10 @@ void el_after(int kind) {
     if (__builtin_expect(action == EL_FAULT_NONE, 1))
         return;
     atomic_store(&hook.after, EL_FAULT_NONE);
-    kill(getpid(), action == EL_FAULT_STOP_AFTER ? SIGSTOP : SIGKILL);
+    if (action == EL_FAULT_STOP_AFTER)
+        raise(SIGSTOP);
+    else
+        kill(getpid(), SIGKILL);
 }
 
 int32_t el_point(const char *name) {

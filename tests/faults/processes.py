@@ -34,6 +34,7 @@ class RemoteError(Exception):
         super().__init__(text)
         self.kinds = kinds
         self.trace = trace
+        self.add_note(trace)
 
     @property
     def kind(self) -> str:
