@@ -75,10 +75,13 @@ class Fetcher:
             cursor.fill([], chunk.next_offset)
 
     def _next(self, cursor: Cursor) -> Chunk | None:
+        position, bounds = cursor.position, cursor.partition.bounds()
         # Before the fetch: what comes later ends the wait. Not the position: behind it may be nothing but what is not seen.
-        cursor.seen_end = end_offset(cursor.partition.bounds(), self.isolation)
+        cursor.seen_end = end_offset(bounds, self.isolation)
+        if position == cursor.seen_end and position >= bounds.log_start:
+            return None  # the usual end of a look, without the way to the file
         chunk = read_chunk(
-            cursor.partition, cursor.position, max_bytes=self._max_bytes, isolation=self.isolation, growth=self._growth
+            cursor.partition, position, max_bytes=self._max_bytes, isolation=self.isolation, growth=self._growth
         )
         if chunk is not None:
             self._growth = chunk.growth
