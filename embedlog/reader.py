@@ -300,7 +300,7 @@ class Reader:
                 rows = decode(
                     found.data,
                     found.batches[at : at + 1],
-                    window=Window(start_offset=max(offset, now.log_start), start_ms=timestamp_ms),
+                    window=Window(start_offset=now.log_start, start_ms=timestamp_ms),  # the index names a last offset
                     columns=frozenset({"offset", "timestamp", "leader_epoch"}),
                 )
                 if rows.count and rows.offsets is not None and rows.timestamps is not None:

@@ -45,7 +45,7 @@ def in_order(records: Iterable[Any]) -> list[dict[str, object]]:
 def consumed(log: embedlog.Log, topic: str, isolation: str) -> list[dict[str, object]]:
     """Everything that an assigned consumer gets from the beginning to the end."""
     config = {"isolation_level": isolation, "auto_offset_reset": "earliest"}
-    with log.consumer(topic, consumer_timeout_ms=500, max_poll_records=97, **config) as consumer:
+    with log.consumer(topic, consumer_timeout_ms=50, max_poll_records=97, **config) as consumer:
         return in_order(consumer)
 
 
@@ -136,7 +136,7 @@ def test_what_is_appended_comes_behind_what_kafka_wrote(
     directory = golden_copy(name)
     with embedlog.open(directory) as log, log.producer() as producer:
         for topic in topics:
-            tps = [embedlog.TopicPartition(topic, number) for number in range(log.describe_topic(topic).partition_count)]
+            tps = [embedlog.TopicPartition(topic, number) for number in range(len(log.describe_topic(topic).partitions))]
             with log.consumer(auto_offset_reset="earliest") as consumer:
                 ends = consumer.end_offsets(tps)
             for tp in tps:
