@@ -155,8 +155,9 @@ typedef struct {
 /* Sleep until one of the pages has published more than its tail's offset, the generation moves, `wake` is not 0, or the
  * deadline passes. Returns the index of a ready tail, count if woken otherwise (spurious included), -(1000 + ETIMEDOUT).
  * `directory` is the directory's page, used where more than 120 tails are given or the kernel has no futex_waitv.
- * `wake` is a word of the caller's own that el_wake sets. */
-int64_t el_wait(const el_tail *tails, int64_t count, int32_t committed, uint8_t *directory, uint32_t *wake, int64_t deadline_ns);
+ * `wake` is a word of the caller's own that el_wake sets. `flags`: 1 the stable end counts; 2 a page is mapped for reading
+ * only, so the waiter cannot be counted and returns every millisecond instead. */
+int64_t el_wait(const el_tail *tails, int64_t count, int32_t flags, uint8_t *directory, uint32_t *wake, int64_t deadline_ns);
 int32_t el_wake(uint32_t *wake);
 
 /* ---- appending ---------------------------------------------------------------------------------- */

@@ -355,6 +355,7 @@ class Page:
     def __init__(self, fd: int, writable: bool) -> None:
         error = ffi.new("int32_t *")
         self.raw = lib.el_map(fd, writable, error)
+        self.writable = writable
         self.code = int(error[0])
         self._room = threading.local()
         if self.code:
@@ -412,6 +413,9 @@ class Page:
 # ---- waiting --------------------------------------------------------------------------------------
 
 
+WAIT_COMMITTED, WAIT_UNCOUNTED = 1, 2
+
+
 class Waiter:
     """Sleeps until a page publishes more than a given offset; `wake` from any thread ends it early.
 
@@ -425,12 +429,14 @@ class Waiter:
         """Index of a tail that is ready; len(tails) if woken otherwise; TIMED_OUT at the deadline."""
         room = ffi.new("el_tail[]", [(page.raw, offset) for page, offset in tails])
         shared = directory.raw if directory else ffi.NULL
+        uncounted = not all(page.writable for page, _ in tails) or (directory is not None and not directory.writable)
+        flags = (WAIT_COMMITTED if committed else 0) | (WAIT_UNCOUNTED if uncounted else 0)
         while True:
             until = min(deadline_ns, boot_ns() + SLICE_NS)
-            code = int(lib.el_wait(room, len(tails), committed, shared, self._word, until))
+            code = int(lib.el_wait(room, len(tails), flags, shared, self._word, until))
             if code == len(tails) and not self._word[0]:
                 code = TIMED_OUT
-            if code != TIMED_OUT or until >= deadline_ns:
+            if code != TIMED_OUT or boot_ns() >= deadline_ns:
                 return code
 
     def wake(self) -> None:

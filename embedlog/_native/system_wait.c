@@ -2,7 +2,8 @@
  *
  * W1  raise the count of waiters, look at the positions again, only then sleep: no publication can fall in between
  * W2  a killed waiter leaves its count behind; that costs appenders a system call, never a wake
- * W3  more pages than futex_waitv takes, or a kernel without it: the directory's word, which every publication moves */
+ * W3  who has mapped a page for reading cannot be counted, so nobody wakes it: it looks again every millisecond
+ * W4  more pages than futex_waitv takes, or a kernel without it: the directory's word, which every publication moves */
 #include "system.h"
 
 #include <linux/futex.h>
@@ -70,9 +71,10 @@ static int sleep_on(el_waitv *words, int used, int64_t deadline_ns) {
     return syscall(SYS_futex_waitv, words, used, 0, &until, CLOCK_MONOTONIC) < 0 ? -errno : 0;
 }
 
-enum { EL_BLIND_NAP_NS = 1000000 };
+enum { EL_BLIND_NAP_NS = 1000000, EL_WAIT_COMMITTED = 1, EL_WAIT_UNCOUNTED = 2 };
 
-int64_t el_wait(const el_tail *tails, int64_t count, int32_t committed, uint8_t *directory, uint32_t *wake, int64_t deadline_ns) {
+int64_t el_wait(const el_tail *tails, int64_t count, int32_t flags, uint8_t *directory, uint32_t *wake, int64_t deadline_ns) {
+    int committed = flags & EL_WAIT_COMMITTED, uncounted = flags & EL_WAIT_UNCOUNTED;
     el_waitv words[EL_WAITV_MAX + 2];
     _Atomic uint32_t *own = (_Atomic uint32_t *)wake;
     int used = 0, one_by_one = count <= EL_WAITV_MAX;
@@ -84,11 +86,13 @@ int64_t el_wait(const el_tail *tails, int64_t count, int32_t committed, uint8_t 
     if (!one_by_one && directory)
         add_word(words, &used, &as_page(directory)->data_word);
     uint8_t *shared = one_by_one ? NULL : directory;
-    count_waiter(tails, counted, shared, 1);
+    if (!uncounted)
+        count_waiter(tails, counted, shared, 1);
+    int64_t nap_ns = uncounted ? el_boot_ns() + EL_BLIND_NAP_NS : deadline_ns;
     int64_t found = first_ready(tails, count, committed);
     int rc = 0;
     if (found < 0 && !(own && atomic_load(own)))
-        rc = used ? sleep_on(words, used, deadline_ns) : -ETIMEDOUT;
+        rc = used ? sleep_on(words, used, nap_ns < deadline_ns ? nap_ns : deadline_ns) : -ETIMEDOUT;
     if (rc == -ENOSYS) {                /* no futex_waitv (before Linux 5.16): one word, a millisecond at a time */
         int64_t left = deadline_ns - el_boot_ns();
         _Atomic uint32_t *word = (_Atomic uint32_t *)(uintptr_t)words[used - 1].address;
@@ -96,12 +100,13 @@ int64_t el_wait(const el_tail *tails, int64_t count, int32_t committed, uint8_t 
             el_futex_wait(word, (uint32_t)words[used - 1].value, left < EL_BLIND_NAP_NS ? left : EL_BLIND_NAP_NS);
         rc = left > 0 ? 0 : -ETIMEDOUT;
     }
-    count_waiter(tails, counted, shared, -1);
+    if (!uncounted)
+        count_waiter(tails, counted, shared, -1);
     if (found < 0)
         found = first_ready(tails, count, committed);
     if (found >= 0)
         return found;
-    return rc == -ETIMEDOUT ? EL_SYSTEM_ERROR(ETIMEDOUT) : count;
+    return rc == -ETIMEDOUT && el_boot_ns() >= deadline_ns ? EL_SYSTEM_ERROR(ETIMEDOUT) : count;
 }
 
 int32_t el_wake(uint32_t *wake) {
