@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlog import record
-from embedlog._native import codec
 from embedlog.errors import InvalidRecordError, InvalidTimestampError, RecordTooLargeError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
@@ -167,14 +166,12 @@ def shares(
         return
     check_partition(destination, int(numbers.max()))
     check_partition(destination, int(numbers.min()), least=STICK)
-    rows = np.empty(piece.count, dtype=np.int64)
-    starts = np.empty(count + 1, dtype=np.int64)
-    narrow = numbers.astype(np.int32, copy=False)
-    placed = codec.group_rows(narrow, count, rows, starts)
-    if placed < piece.count:
-        yield Share(STICK, np.flatnonzero(narrow == STICK))
-    for number in np.flatnonzero(np.diff(starts)):
-        yield Share(int(number), rows[starts[number] : starts[number + 1]])
+    groups = record.group_by_partition(numbers.astype(np.int32, copy=False), count)
+    if sum(map(len, groups)) < piece.count:
+        yield Share(STICK, np.flatnonzero(numbers == STICK))
+    for number, rows in enumerate(groups):
+        if len(rows):
+            yield Share(number, rows)
 
 
 def check_partition(destination: Destination, partition: int, least: int = 0) -> None:
