@@ -41,6 +41,7 @@ class Loading:
     interval_bytes: int = 4096
     mode: int = 0o666
     gaps_allowed: bool = False  # the topic is compacted
+    begun: bool = False  # the DIRTY mark was there: somebody had begun to write, even if nothing of it came back
 
 
 @dataclass
@@ -338,7 +339,8 @@ class _Loader:
         self.epochs.truncate_from_end(end)
         rebooted = loading.floor is None
         below_published = loading.floor is not None and end < loading.floor.log_end
-        if (not loading.clean and rebooted and end > segments[0].base) or below_published:
+        unclean = not loading.clean and rebooted and (loading.begun or end > segments[0].base)
+        if (unclean or below_published) and not system.mutated("no_new_epoch"):
             self.epochs.assign(max(self.epochs.latest_epoch, active.epoch) + 1, end)
         elif self.epochs.latest_epoch < 0:
             self.epochs.assign(max(active.epoch, 0), end if end > segments[0].base and active.epoch > 0 else segments[0].base)

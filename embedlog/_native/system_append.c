@@ -193,6 +193,11 @@ static int64_t write_entries(int fd, uint8_t *entries, int *count, uint32_t *fro
 static int64_t write_gathered(const el_writer *writer, el_run *run) {
     if (run->pieces == 0)
         return EL_OK;
+    if (el_is_mutant(EL_PUBLISH_FIRST)) {               /* what A3 is there to prevent */
+        el_tuple early = run->tuple;
+        early.high_watermark = early.log_end;
+        el_page_publish(writer->page, &early, writer->directory);
+    }
     int64_t rc = el_write_all(writer->log_fd, run->gathered, 2 * run->pieces, run->piece_position);
     if (rc < 0)
         return rc;
