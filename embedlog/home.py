@@ -25,8 +25,9 @@ class Appended(NamedTuple):
 
     base_offset: int
     last_offset: int
-    append_time_ms: int  # -1 under CreateTime
+    append_time_ms: int  # of the last piece; -1 under CreateTime
     pieces: tuple[tuple[int, int], ...]
+    times_ms: tuple[int, ...] = ()  # append time of each piece
 
 
 class Bounds(NamedTuple):

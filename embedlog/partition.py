@@ -8,6 +8,7 @@ D7  descriptors are few: one set for the active segment, the others come from th
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ from embedlog.aborted import Aborted
 from embedlog.config import TopicConfig
 from embedlog.errors import (
     ClosedError,
+    DurabilityError,
+    InvalidRecordError,
     LockTimeoutError,
     ReadOnlyError,
     RecordTooLargeError,
@@ -35,6 +38,8 @@ from embedlog.values import OffsetAndTimestamp
 
 if TYPE_CHECKING:
     from embedlog.buffers import BufferPool
+
+logger = logging.getLogger("embedlog")
 
 
 class Partition(Presence):
@@ -237,6 +242,7 @@ class Partition(Presence):
         self._check_sizes(run)
         until = self.deadline() if deadline_ns is None else deadline_ns
         pieces: list[tuple[int, int]] = []
+        times_ms: list[int] = []
         with self._mutex_until(until):
             if not self._marked_dirty:
                 with self._exclusive_mutexed(until):
@@ -250,14 +256,26 @@ class Partition(Presence):
                     continue
                 out = writer.out
                 pieces.append((out.base_offset, out.next_offset))
+                times_ms.append(out.append_time_ms)
                 start += out.consumed
-            time_ms, unsynced_ms, behind = out.append_time_ms, out.unsynced_ms, out.next_offset - out.durable
-        if behind >= self.config.flush_messages or (unsynced_ms > self.config.flush_ms and behind > 0):
-            self.syncer.sync(pieces[-1][1], until)
-        return Appended(pieces[0][0], pieces[-1][1] - 1, time_ms, tuple(pieces))
+            unsynced_ms, behind = out.unsynced_ms, out.next_offset - out.durable
+        self._flush_if_due(pieces[-1][1], behind, unsynced_ms, until)
+        return Appended(pieces[0][0], pieces[-1][1] - 1, times_ms[-1], tuple(pieces), tuple(times_ms))
+
+    def _flush_if_due(self, end: int, behind: int, unsynced_ms: int, deadline_ns: int) -> None:
+        """`flush.messages` is part of the acknowledgement; `flush.ms` is the housekeeper's, unless that one is late."""
+        if behind >= self.config.flush_messages:
+            self.syncer.wait(end, deadline_ns)
+        elif unsynced_ms > self.config.flush_ms and behind > 0:
+            try:
+                self.syncer.sync(end, deadline_ns)
+            except (DurabilityError, LockTimeoutError) as problem:
+                logger.error("background flush of %s-%d: %s", self.topic, self.number, problem)
 
     def _check_sizes(self, run: EncodedRun) -> None:
-        largest = int(run.batches["size"].max()) if len(run.batches) else 0
+        if not len(run.batches) or not len(run.buffer):
+            raise InvalidRecordError(f"an append to {self.topic}-{self.number} without a batch")
+        largest = int(run.batches["size"].max())
         limit = min(self.config.max_message_bytes, self.config.segment_bytes)
         if largest > limit:
             name = "max.message.bytes" if limit == self.config.max_message_bytes else "segment.bytes"
