@@ -13,7 +13,7 @@ import socket
 import threading
 from pathlib import Path
 
-from embedlog import checkpoint, files, history, layout, recovery
+from embedlog import checkpoint, files, history, identity, layout, recovery
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.config import TopicConfig
@@ -97,6 +97,7 @@ class Presence:
 
     def _page_locked(self) -> PageFile:
         """The valid page of this incarnation, loaded from the files if nobody has done so yet."""
+        self._check_topic_locked()
         mapped = make_page(self.path / layout.PAGE, self.home.mode)
         try:
             if not check(mapped, self._expected(mapped)):
@@ -105,6 +106,14 @@ class Presence:
         except BaseException:
             mapped.close()
             raise
+
+    def _check_topic_locked(self) -> None:
+        """A directory that another topic of this name has now is not ours to load. Raises UnknownTopicOrPartitionError."""
+        found = identity.read_topic_id(self.path)
+        if found is None or identity.id_bytes(found) == self.topic_id or system.mutated("no_topic_id_check"):
+            return
+        problem, expected = f"topic {self.topic} was deleted and made anew", f"topic id {identity.id_text(self.topic_id)}"
+        raise UnknownTopicOrPartitionError(problem, path=self.path, expected=expected, found=found)
 
     def _load_locked(self, mapped: PageFile) -> None:
         floor = None if self.home.foreign else floor_of(mapped, self.topic_id, self.number)
@@ -153,6 +162,7 @@ class Presence:
             interval_bytes=self.config.index_interval_bytes,
             mode=self.home.mode,
             gaps_allowed=self.config.compacted,
+            begun=dirty,
         )
 
     def mark_dirty(self) -> None:
