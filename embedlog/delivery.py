@@ -20,7 +20,7 @@ import numpy as np
 from embedlog import compression, record
 from embedlog._native import _rows, system
 from embedlog.config import CODEC_NAMES
-from embedlog.errors import DeadlineError, EmbedlogError, UnknownTopicOrPartitionError
+from embedlog.errors import ClosedError, DeadlineError, EmbedlogError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Callbacks, Lane, Parcel, Route
@@ -168,7 +168,7 @@ class Delivery:
     def _append(self, stop: Stop, run: record.EncodedRun, deadline_ns: int) -> Appended:
         try:
             appended: Appended = stop.partition.append(run, deadline_ns=deadline_ns)
-        except UnknownTopicOrPartitionError:
+        except (UnknownTopicOrPartitionError, ClosedError):
             # Deleted; made again under the same name, it is the topic that the sender means
             fresh = self._log._partition(stop.destination.name, stop.partition.number)
             if fresh is stop.partition:

@@ -166,10 +166,11 @@ def shares(
         return
     check_partition(destination, int(numbers.max()))
     check_partition(destination, int(numbers.min()), least=STICK)
-    groups = record.group_by_partition(numbers.astype(np.int32, copy=False), count)
-    if sum(map(len, groups)) < piece.count:
-        yield Share(STICK, np.flatnonzero(numbers == STICK))
-    for number, rows in enumerate(groups):
+    loose = numbers == STICK
+    if loose.any() and destination.route is not None:
+        # Among others, they go to one partition in one draw: two shares of one partition would not be in input order
+        numbers = np.where(loose, destination.route.stick(int(loose.sum()) * RECORD_OVERHEAD), numbers)
+    for number, rows in enumerate(record.group_by_partition(numbers.astype(np.int32, copy=False), count)):
         if len(rows):
             yield Share(number, rows)
 
