@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 SHOWN_BYTES_MAX = 300  # longer keys and values are told by size and digest
@@ -43,38 +43,38 @@ def create_topics(bootstrap: str, topics: Mapping[str, int], config: Mapping[str
         future.result(60)
 
 
-def messages(bootstrap: str, topic: str, partition_count: int, isolation: str = "read_uncommitted") -> list[Any]:
-    """All messages of a topic, by partition and offset."""
+def messages(bootstrap: str, topics: Mapping[str, int], isolation: str = "read_uncommitted") -> list[Any]:
+    """All messages of these topics (name to partition count), by topic, partition and offset."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
     reader = Consumer({
         "bootstrap.servers": bootstrap, "group.id": "the-judge", "enable.auto.commit": False, "isolation.level": isolation,
-        "check.crcs": True, "enable.partition.eof": True, "fetch.message.max.bytes": 10_000_000,
-        "fetch.wait.max.ms": 10,
+        "check.crcs": True, "enable.partition.eof": True, "fetch.message.max.bytes": 10_000_000, "fetch.wait.max.ms": 10,
     })  # fmt: skip
-    reader.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(partition_count)])
-    ended: set[int] = set()
+    open_ends = {(topic, number) for topic, count in topics.items() for number in range(count)}
+    reader.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for topic, number in open_ends])
     found: list[Any] = []
     deadline = time.monotonic() + 60
-    while len(ended) < partition_count:
+    while open_ends:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{topic}: no end of partitions {set(range(partition_count)) - ended}")
-        for message in reader.consume(500, 0.02):
+            raise TimeoutError(f"no end of {sorted(open_ends)}")
+        for message in reader.consume(10_000, 0.05):
             if not message.error():
                 found.append(message)
             elif message.error().name() == "_PARTITION_EOF":
-                ended.add(message.partition())
+                open_ends.discard((message.topic(), message.partition()))
             else:
                 raise RuntimeError(message.error())
     reader.close()
-    return sorted(found, key=lambda message: (message.partition(), message.offset()))
+    return sorted(found, key=lambda message: (message.topic(), message.partition(), message.offset()))
 
 
-def read(bootstrap: str, topic: str, partition_count: int, isolation: str = "read_uncommitted") -> Iterator[dict[str, object]]:
-    """What a consumer gets of a topic from its beginning, in the words of the `expected` files."""
-    for message in messages(bootstrap, topic, partition_count, isolation):
+def read(bootstrap: str, topics: Mapping[str, int], isolation: str = "read_uncommitted") -> dict[str, list[dict[str, object]]]:
+    """What a consumer gets of each topic from its beginning, in the words of the `expected` files."""
+    rows: dict[str, list[dict[str, object]]] = {topic: [] for topic in topics}
+    for message in messages(bootstrap, topics, isolation):
         kind, time_ms = message.timestamp()
-        yield {
+        rows[message.topic()].append({
             "partition": message.partition(),
             "offset": message.offset(),
             "timestamp_ms": time_ms,
@@ -83,4 +83,5 @@ def read(bootstrap: str, topic: str, partition_count: int, isolation: str = "rea
             "key": shown(message.key()),
             "value": shown(message.value()),
             "headers": [[name, shown(value)] for name, value in message.headers() or []],
-        }
+        })  # fmt: skip
+    return rows

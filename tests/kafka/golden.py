@@ -189,11 +189,11 @@ def groups(broker: Broker, topic: str, partitions: int) -> None:
 
 def expect(broker: Broker, directory: Path, topics: dict[str, int]) -> None:
     directory.mkdir(parents=True)
-    for topic, partitions in topics.items():
-        decided = client.read(broker.bootstrap, topic, partitions, "read_committed")
-        committed = {(row["partition"], row["offset"]) for row in decided}
+    decided = client.read(broker.bootstrap, topics, "read_committed")
+    for topic, rows in client.read(broker.bootstrap, topics).items():
+        committed = {(row["partition"], row["offset"]) for row in decided[topic]}
         with (directory / f"{topic}.jsonl").open("w") as out:
-            for row in client.read(broker.bootstrap, topic, partitions):
+            for row in rows:
                 out.write(json.dumps({**row, "committed": (row["partition"], row["offset"]) in committed}) + "\n")
 
 
