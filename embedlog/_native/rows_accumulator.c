@@ -56,7 +56,8 @@ static PyObject *accumulator_new(PyTypeObject *type, PyObject *args, PyObject *k
 static void accumulator_dealloc(PyObject *object) {
     el_accumulator *self = (el_accumulator *)object;
     PyTypeObject *type = Py_TYPE(object);
-    PyObject **owned[] = {&self->metadata, &self->run_callback, &self->await_future, &self->late_callback, &self->deadline_error, &self->forked_error};
+    PyObject **owned[] = {&self->metadata,      &self->run_callback,   &self->await_future,
+                          &self->late_callback, &self->deadline_error, &self->forked_error};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) Py_CLEAR(*owned[i]);
     if (self->bell) {
         if (!self->rung) PyThread_release_lock(self->bell);

@@ -132,9 +132,13 @@ static PyObject *buffers_of(const struct ArrowSchema *schema, const struct Arrow
     return views;
 }
 
+enum { DEPTH_MAX = 8 }; /* a table of ours has three levels */
+#define ROWS_MAX (INT64_MAX / 64) /* so that no size of a buffer overflows */
+
 /* (name, format, length, offset, null_count, buffers, children, has_dictionary) */
 static PyObject *node_of(const struct ArrowSchema *schema, const struct ArrowArray *array, PyObject *owner, int depth) {
-    if (depth > 8 || schema->n_children != array->n_children || array->length < 0 || array->offset < 0 || array->length > INT64_MAX / 64 - array->offset)
+    int sane = array->length >= 0 && array->offset >= 0 && array->length <= ROWS_MAX && array->offset <= ROWS_MAX;
+    if (depth > DEPTH_MAX || schema->n_children != array->n_children || !sane)
         return PyErr_SetString(PyExc_ValueError, "the Arrow array does not fit its schema"), NULL;
     PyObject *children = PyTuple_New((Py_ssize_t)schema->n_children);
     for (int64_t i = 0; children && i < schema->n_children; i++) {

@@ -13,7 +13,8 @@ static int exact_bytes(PyObject *object, const uint8_t **data, Py_ssize_t *size)
 }
 
 /* Pair `place` of exact types, as borrowed pointers: 1, or 0 for anything else. */
-static int header_find(PyObject *headers, Py_ssize_t place, const uint8_t **key, Py_ssize_t *key_size, const uint8_t **value, Py_ssize_t *value_size) {
+static int header_find(PyObject *headers, Py_ssize_t place, const uint8_t **key, Py_ssize_t *key_size, const uint8_t **value,
+                       Py_ssize_t *value_size) {
     PyObject *pair = PyTuple_GetItem(headers, place);
     if (!Py_IS_TYPE(pair, &PyTuple_Type) || PyTuple_Size(pair) != 2) return 0;
     PyObject *name = PyTuple_GetItem(pair, 0);

@@ -19,7 +19,8 @@ typedef struct {
 } el_route;
 
 static PyObject *route_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"accumulator", "lanes", "batch_size", "request_limit", "past_ms", "future_ms", "keys_required", "keys_ignored", "seed", NULL};
+    static char *names[] = {"accumulator", "lanes", "batch_size", "request_limit", "past_ms", "future_ms", "keys_required",
+                            "keys_ignored", "seed", NULL};
     PyObject *accumulator, *lanes;
     long long batch_size, request_limit, past_ms, future_ms;
     unsigned long long seed;
