@@ -166,6 +166,26 @@ class Directory:
         held, named = files.facts(fd, path), files.facts_of(path)
         return named is not None and (named.device, named.inode) == (held.device, held.inode)
 
+    def held_lock(self) -> tuple[str, int, int]:
+        """Path, device and inode of the `.lock` that we hold, for who looks before every append."""
+        found = files.facts(self._lock_fd)
+        return os.fspath(self.path / layout.BROKER_LOCK), found.device, found.inode
+
+    def retake(self) -> None:
+        """`.lock` is gone or another file: hold it again. Raises DirectoryInUseError if somebody else is or was here."""
+        if self.still_in():
+            return
+        path = self.path / layout.BROKER_LOCK
+        fd = files.open_file(path, files.CREATE, self._mode)
+        free = system.lock_try(fd, False) == 0
+        if not free or not self._still_ours(fd, path, settle=False) or files.exists(self.path / layout.CLEAN_MARK):
+            files.close(fd)
+            raise DirectoryInUseError(
+                "the lock file was taken away, and somebody else uses or used the directory: open it again", path=path
+            )
+        files.close(self._lock_fd)
+        self._lock_fd = fd
+
     def still_in(self) -> bool:
         """Whether `.lock` is still the file that we hold: if not, a broker may have come in, and writing must stop."""
         if self.read_only:

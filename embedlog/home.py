@@ -78,4 +78,6 @@ class Home:
     check_open: Callable[[], None] = lambda: None
     handles: Handles = field(default_factory=lambda: Handles(400))
     writers: Writers = field(default_factory=lambda: Writers(32))
+    held_lock: Callable[[], tuple[str, int, int]] | None = None  # the directory's `.lock`: path, device, inode
+    retake: Callable[[], None] = lambda: None  # it is another file now: hold it again, or refuse
     refresh: Callable[[], bool] | None = None  # for a reader: does somebody write here now?

@@ -151,6 +151,8 @@ class Log(Admin):
             handles=Handles(max(8, self.config.max_open_files // 2)),
             writers=Writers(max(2, self.config.max_open_files // 2 // WRITE_SETS_DIVISOR)),
             refresh=self._refresh_live if self.read_only else None,
+            held_lock=None if self.read_only else directory.held_lock,
+            retake=directory.retake,
         )
 
     def _refresh_live(self) -> bool:

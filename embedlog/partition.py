@@ -130,6 +130,9 @@ class Partition(Presence):
             self._repair(deadline_ns)
         elif code == system.MUST_REMAP:
             self._remap_mutexed()
+        elif code == system.LOST_DIRECTORY:
+            self.home.retake()
+            self._guard_directory()
         elif code == system.IS_DELETED:
             raise UnknownTopicOrPartitionError(f"topic {self.topic} was deleted", path=self.path)
         elif code in (system.MUST_ROLL, system.IS_POISONED):
@@ -175,9 +178,15 @@ class Partition(Presence):
                 mapped.device if mapped else 0,
                 mapped.inode if mapped else 0,
             )
+            self._guard_directory()
             self.apply_config(self.config)
             self.home.writers.opened(self)
         return self.writer
+
+    def _guard_directory(self) -> None:
+        """Before every append the directory's `.lock` must still be the file that we hold: a broker unlinks it late."""
+        if self.writer is not None and self.home.held_lock is not None:
+            self.writer.guard(*self.home.held_lock())
 
     def release(self) -> bool:
         """Give back the descriptors of an idle writer; False if it is at work."""
@@ -196,6 +205,11 @@ class Partition(Presence):
         if self.lock_file is not None:
             self.lock_file.close()
             self.lock_file = None
+
+    def publish_locked(self, after: Published) -> None:
+        """Publish a tuple that describes other files than before. REQUIRES the append lock."""
+        self._forget_files()
+        self.page.publish(after, self.home.directory_page)
 
     def apply_config(self, config: TopicConfig) -> None:
         """Take a topic's new settings."""

@@ -11,7 +11,9 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from pathlib import Path
+from typing import Final
 
 from embedlog import checkpoint, files, history, identity, layout, recovery
 from embedlog._native import system
@@ -21,6 +23,8 @@ from embedlog.errors import ClosedError, LockTimeoutError, StorageError, Unknown
 from embedlog.home import Bounds, Home
 from embedlog.manifest import Manifest
 from embedlog.page import DurableRecord, PageFile, boot_number, check, floor_of, make_page, map_page
+
+LOOK_INTERVAL_NS: Final = 2_000_000  # a look for a writer opens a file: not five times a fetch, as the page would be read
 
 
 class Presence:
@@ -35,6 +39,7 @@ class Presence:
         self.static: recovery.Loaded | None = None
         self.closed = False
         self._marked_dirty = False
+        self._looked_ns = 0
 
     # ---- opening and closing ---------------------------------------------------------------------
 
@@ -55,7 +60,11 @@ class Presence:
 
     def _switch_to_live(self) -> bool:
         """Follow a live page if somebody has made one since: a read-only reader of a directory that others write."""
-        if self.home.refresh is None or not self.home.refresh():
+        now_ns = time.monotonic_ns()
+        if self.home.refresh is None or (self.static is not None and now_ns - self._looked_ns < LOOK_INTERVAL_NS):
+            return False
+        self._looked_ns = now_ns
+        if not self.home.refresh():
             return False
         mapped = map_page(self.path / layout.PAGE, writable=False)
         if mapped is None:

@@ -13,9 +13,10 @@ import errno
 import logging
 import os
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embedlog import files, layout, segment
+from embedlog import cutting, files, layout, segment
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.errors import DurabilityError, LockTimeoutError, StorageError
@@ -28,6 +29,16 @@ if TYPE_CHECKING:
     from embedlog.partition import Partition
 
 logger = logging.getLogger("embedlog")
+
+
+class _Lost(StorageError):
+    """Bytes that were never on stable storage are damaged in the cache too."""
+
+    def __init__(self, base: int, path: Path, position: int) -> None:
+        super().__init__(
+            "a batch that was never on stable storage is damaged in the cache too", errno=errno.EIO, path=path, position=position
+        )
+        self.base = base
 
 
 class Syncer:
@@ -63,9 +74,13 @@ class Syncer:
             return upto
         with self._opening:
             lock = self._lock = self._lock or files.LockFile(partition.path / layout.SYNC_LOCK, partition.home.mode)
-        with lock.hold(deadline_ns):
-            durable = partition.page.word(system.WORD_DURABLE)
-            return durable if durable >= upto else self._sync_locked(partition.published())
+        try:
+            with lock.hold(deadline_ns):
+                durable = partition.page.word(system.WORD_DURABLE)
+                return durable if durable >= upto else self._sync_locked(partition.published())
+        except _Lost as lost:  # behind the sync lock: the append lock comes before it in the order of locks
+            lost_from = cutting.cut_lost(partition, lost.base)
+            raise self._failed(lost_from, lost) from lost
 
     def _sync_locked(self, now: Published) -> int:
         page = self._partition.page
@@ -85,17 +100,23 @@ class Syncer:
         except StorageError as problem:
             self._poison([info.base for info in todo])
             page.set(system.WORD_SYNC_OWNER, 0)
-            name = f"{self._partition.topic}-{self._partition.number}"
-            raise DurabilityError(
-                f"a sync of {name} failed: records from offset {durable} on may not survive a power loss",
-                path=problem.path,
-                expected=f"offsets below {now.log_end} on stable storage",
-                found=os.strerror(problem.errno or errno.EIO),
-            ) from problem
+            if isinstance(problem, _Lost):
+                raise
+            raise self._failed(durable, problem) from problem
         self._raise(now)
         page.set(system.WORD_UNSYNCED_SINCE, began_ns)
         page.set(system.WORD_SYNC_OWNER, 0)
         return now.log_end
+
+    def _failed(self, durable: int, problem: StorageError) -> DurabilityError:
+        name = f"{self._partition.topic}-{self._partition.number}"
+        what = "are lost" if isinstance(problem, _Lost) else "may not survive a power loss"
+        return DurabilityError(
+            f"a sync of {name} failed: records from offset {durable} on {what}",
+            path=problem.path,
+            position=problem.position,
+            found=os.strerror(problem.errno or errno.EIO),
+        )
 
     def _sync_all(self, todo: list[SegmentInfo], durable: int, now: Published) -> None:
         poisoned = self._poisoned()
@@ -156,12 +177,7 @@ class Syncer:
                 files.write_all(fd, view[first:], at + first, path)
             at += len(view)
         if walk.end != info.size:
-            raise StorageError(
-                "bytes that were never on stable storage are damaged in the cache too",
-                errno=errno.EIO,
-                path=path,
-                position=walk.end,
-            )
+            raise _Lost(info.base, path, walk.end)
 
     def _poisoned(self) -> set[int]:
         return set(poisoned_bases(self._partition.path))

@@ -167,8 +167,11 @@ typedef struct {
     uint8_t *directory;              /* the directory's control page, NULL if none */
     const char *lock_path;
     const char *page_path;
+    const char *directory_lock_path; /* `.lock`, which a broker unlinks when it leaves; NULL: not looked at */
     int64_t page_device;
     int64_t page_inode;
+    int64_t directory_lock_device;
+    int64_t directory_lock_inode;
     int64_t segment_base;            /* the segment that the descriptors belong to */
     int64_t segment_bytes;
     int64_t segment_ms;
@@ -185,7 +188,7 @@ typedef struct {
 
 enum el_append_code {
     EL_APPENDED = 0, EL_MUST_REPAIR = 1, EL_MUST_ROLL = 2, EL_MUST_REOPEN = 3, EL_MUST_REMAP = 4, EL_IS_DELETED = 5, EL_TOO_LARGE = 6,
-    EL_IS_POISONED = 7
+    EL_IS_POISONED = 7, EL_LOST_DIRECTORY = 8
 };
 
 typedef struct {

@@ -448,7 +448,7 @@ class Waiter:
 
 # ---- the append -----------------------------------------------------------------------------------
 
-(APPENDED, MUST_REPAIR, MUST_ROLL, MUST_REOPEN, MUST_REMAP, IS_DELETED, TOO_LARGE, IS_POISONED) = range(8)
+(APPENDED, MUST_REPAIR, MUST_ROLL, MUST_REOPEN, MUST_REMAP, IS_DELETED, TOO_LARGE, IS_POISONED, LOST_DIRECTORY) = range(9)
 
 
 class Writer:
@@ -479,6 +479,12 @@ class Writer:
             },
         )
         self.out = ffi.new("el_appended *")
+
+    def guard(self, path: str, device: int, inode: int) -> None:
+        """Look before every append whether the directory's `.lock` is still this file."""
+        self._directory_lock = ffi.new("char[]", os.fsencode(path))
+        self.raw.directory_lock_path = self._directory_lock
+        self.raw.directory_lock_device, self.raw.directory_lock_inode = device, inode
 
     def limits(self, *, segment_bytes: int, segment_ms: int, index_bytes: int, index_interval: int, append_time: bool) -> None:
         raw = self.raw

@@ -25,7 +25,7 @@ static int same_file(const el_file_facts *one, int64_t device, int64_t inode) {
     return one->device == device && one->inode == inode;
 }
 
-/* Rule 1: the names still lead to what we hold. 0, EL_MUST_REMAP, or an error. */
+/* Rules 1 and 2: the names still lead to what we hold. 0, EL_MUST_REMAP, EL_LOST_DIRECTORY, or an error. */
 static int32_t check_identity(el_writer *writer) {
     el_file_facts held, named;
     if (el_is_mutant(EL_NO_IDENTITY))
@@ -37,6 +37,9 @@ static int32_t check_identity(el_writer *writer) {
         return EL_MUST_REMAP;
     if (el_facts_of(writer->page_path, &named) < 0 || !same_file(&named, writer->page_device, writer->page_inode))
         return EL_MUST_REMAP;
+    const char *directory = writer->directory_lock_path;
+    if (directory && (el_facts_of(directory, &named) < 0 || !same_file(&named, writer->directory_lock_device, writer->directory_lock_inode)))
+        return EL_LOST_DIRECTORY;
     return page_of(writer)->magic == EL_PAGE_MAGIC ? EL_OK : EL_MUST_REMAP;
 }
 

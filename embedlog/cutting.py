@@ -1,0 +1,90 @@
+"""Cutting below the published end: what a failed sync lost for good (`docs/protocol.md`, durability).
+
+C1  only what no checksum vouches for any more is cut, never anything below `durable`; it is copied aside first
+C2  the generation is odd while files change, so that readers look again; a new epoch begins at the cut and is on disk
+    before the first append under it: another record at an offset that somebody saw must carry a larger epoch
+C3  the log goes on: nobody waits for ever on bytes that cannot be had again
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from embedlog import checkpoint, files, index, layout, segment
+from embedlog._native.system import Published
+from embedlog.manifest import DIGESTED
+from embedlog.record import Chain
+from embedlog.recovery import copy_aside
+
+if TYPE_CHECKING:
+    from embedlog.partition import Partition
+
+logger = logging.getLogger("embedlog")
+
+
+def cut_lost(partition: Partition, base: int) -> int:
+    """Cut the log at the first bad batch of a segment; the offset from which records are gone, or the log end if none is."""
+    with partition.exclusive() as now:
+        if base > now.segment_base:
+            return now.log_end
+        size = now.segment_size if base == now.segment_base else segment.size_of(partition.path, base)
+        path = layout.segment_path(partition.path, base)
+        chain = Chain(gaps_allowed=True)
+        with files.opened(path) as fd:
+            walk = segment.Walk(fd, path, chain, 0, size)
+            for _ in walk:
+                pass
+        if walk.end == size:
+            return now.log_end
+        lost_from = max(chain.next_offset, base)
+        _cut_locked(partition, now, base, walk.end, lost_from, chain.digest)
+        return lost_from
+
+
+def _cut_locked(partition: Partition, now: Published, base: int, end: int, lost_from: int, digest: int) -> None:
+    directory, mode = partition.path, partition.home.mode
+    moving = now._replace(generation=now.generation | 1)
+    partition.page.publish(moving, partition.home.directory_page)
+    partition.close_writer()
+    path = layout.segment_path(directory, base)
+    logger.error(
+        "cut %s at byte %d: offsets %d to %d are lost, a sync had failed and they are damaged",
+        path,
+        end,
+        lost_from,
+        now.log_end - 1,
+    )
+    copy_aside(path, end, segment.size_of(directory, base), directory / f"{layout.CUT}{base:020d}-{end}", mode)
+    with files.opened(path, files.WRITE) as fd:
+        files.truncate(fd, end, path)
+    for later in layout.bases(files.listing(directory)):
+        if later > base:
+            files.rename(layout.segment_path(directory, later), directory / f"{layout.CUT}{later:020d}-0")
+            segment.set_aside(directory, later)
+    builder = segment.rebuild(directory, base, end, partition.config.index_interval_bytes, final=False, mode=mode)
+    epochs = checkpoint.read_epochs(directory / layout.EPOCHS)
+    epochs.truncate_from_end(lost_from)
+    epochs.assign(max(epochs.latest_epoch, now.epoch) + 1, lost_from)
+    checkpoint.write_epochs(directory / layout.EPOCHS, epochs, mode)
+    partition.publish_locked(_after(moving, builder, end, lost_from, digest, epochs.latest_epoch))
+
+
+def _after(now: Published, builder: index.Builder, end: int, lost_from: int, digest: int, epoch: int) -> Published:
+    return now._replace(
+        segment_base=builder.base,
+        segment_size=end,
+        log_end=lost_from,
+        high_watermark=lost_from,
+        epoch=epoch,
+        generation=now.generation + 1,
+        max_timestamp=builder.max_timestamp,
+        max_timestamp_offset=builder.max_timestamp_offset,
+        last_time_entry=builder.last_time_entry,
+        first_timestamp=now.first_timestamp if builder.base == now.segment_base and end else -1,
+        bytes_since_entry=builder.bytes_since_entry,
+        digest=digest,
+        index_entries=builder.offset_entries,
+        time_entries=builder.time_entries,
+        flags=now.flags | DIGESTED,
+    )
