@@ -40,7 +40,7 @@ class Loading:
     known_durable: int = 0
     interval_bytes: int = 4096
     mode: int = 0o666
-    gaps_allowed: bool = False  # the topic is compacted
+    gaps_allowed: bool = False  # the topic is compacted, or a broker wrote here
     begun: bool = False  # the DIRTY mark was there: somebody had begun to write, even if nothing of it came back
 
 
@@ -220,7 +220,7 @@ class _Loader:
         self._check_floor(base, path, walk, chain)
         if walk.end < size:
             self._cut(base, path, walk.end, size, walk.problem)
-        whole = walk.end == size and (following is None or chain.next_offset <= following)
+        whole = walk.end == size and self._reaches(base, chain.next_offset, following)
         if following is not None:
             builder.add_time_entry()
         if self.loading.write:
@@ -238,6 +238,14 @@ class _Loader:
             flags=DIGESTED | (GAPLESS if gapless else 0),
         )
         return info, self._published(info, builder.bytes_since_entry, builder.time_entries, builder.last_time_entry), whole
+
+    def _reaches(self, base: int, end: int, following: int | None) -> bool:
+        """Whether the next segment follows on this one: a power loss may have kept a later file and lost an earlier one (V3)."""
+        if following is None or end == following:
+            return True
+        known = self.manifest.segments.get(base)
+        gaps = self.loading.gaps_allowed or (known is not None and not known.gapless)
+        return gaps and end < following
 
     def _note_epochs(self, batches: object) -> None:
         self.saw_producers = self.saw_producers or bool((batches["producer_id"] >= 0).any())  # type: ignore[index]
