@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests.faults.processes import Nursery, RemoteError
 from tests.faults.stage import Play
 
 RUNS_FAST = 70
+SLOW_S = 2.0
 
 
 def fail_everywhere(nursery: Nursery, directory: Path, seed: int, limit: int | None) -> tuple[Verdict, int, int]:
@@ -26,7 +28,10 @@ def fail_everywhere(nursery: Nursery, directory: Path, seed: int, limit: int | N
     total, runs, failures = Verdict(), 0, 0
     for kind, nth, error in cases[rng.randrange(step)::step]:
         sticky = rng.random() < 0.3
+        began = time.monotonic()
         verdict, promises = crashes.fail_at(nursery, directory, seed, nth, error, kinds=(kind,), sticky=sticky)
+        if time.monotonic() - began > SLOW_S:
+            print(f"slow: call {nth} of {kind} with {errno.errorcode[error]}: {promises.failures}")
         total.add(verdict)
         runs, failures = runs + 1, failures + len(promises.failures)
         if verdict.violations:

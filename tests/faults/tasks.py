@@ -126,9 +126,12 @@ def open_(stage: Stage, path: str, **keywords: Any) -> None:
 
 @task
 def close(stage: Stage) -> None:
-    stage.drop_producer()
-    stage.opened.close()
-    stage.log = None
+    """Whatever it answers, the handles are closed afterwards."""
+    log, stage.log = stage.opened, None
+    try:
+        stage.drop_producer()
+    finally:
+        log.close()
 
 
 @task
