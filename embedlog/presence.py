@@ -170,7 +170,7 @@ class Presence:
             known_durable=durable.offset if durable else 0,
             interval_bytes=self.config.index_interval_bytes,
             mode=self.home.mode,
-            gaps_allowed=self.config.compacted,
+            gaps_allowed=self.config.compacted or self.home.foreign,
             begun=dirty,
         )
 
