@@ -99,8 +99,16 @@ class BufferPool:
 
     def _give_back(self, block: Block) -> None:
         # The sum may be a block too old when threads give back at once: a bound, not an account.
+        if self.free_bytes + block.size > self._free_bytes_max:
+            self._forget_others(block.size)
         if self.free_bytes + block.size <= self._free_bytes_max:
             self._free.setdefault(block.size, []).append(block)
+
+    def _forget_others(self, size: int) -> None:
+        """What has just been used is used again sooner than blocks of sizes that nobody asks for any more."""
+        for other in list(self._free):
+            if other != size:
+                self._free.pop(other, None)
 
 
 _shared = BufferPool()
