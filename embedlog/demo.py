@@ -28,7 +28,7 @@ from contextlib import contextmanager, nullcontext
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import embedlog
 
@@ -40,7 +40,7 @@ LOOKUPS = 200
 STALLED_S = 60.0  # no progress for so long is a failure, not patience
 
 Line = tuple[bytes, bytes]  # key, text
-Counter = Synchronized[int]
+Counter: TypeAlias = "Synchronized[int]"
 
 
 class DemoError(Exception):
@@ -166,7 +166,7 @@ def find_by_offset(log: embedlog.Log, show: Progress) -> float:
     filled = [number for number, end in enumerate(ends) if end]
     tps = {number: embedlog.TopicPartition(TOPIC, number) for number in filled}
     begun = time.perf_counter()
-    with log.consumer(max_poll_records=1) as consumer:
+    with log.consumer(max_poll_records=1, max_partition_fetch_bytes=1) as consumer:  # no more than the batch with the record
         consumer.assign(list(tps.values()))
         for count in range(LOOKUPS):
             number = rng.choice(filled)
@@ -187,7 +187,7 @@ def find_by_time(log: embedlog.Log, first_ms: int, last_ms: int) -> float:
     moments = [rng.randint(first_ms, last_ms) for _ in range(LOOKUPS // PARTITION_COUNT)]
     tps = [embedlog.TopicPartition(TOPIC, number) for number in range(PARTITION_COUNT)]
     spent = 0.0
-    with log.consumer(max_poll_records=2) as consumer:
+    with log.consumer(max_poll_records=1, max_partition_fetch_bytes=1) as consumer:
         for moment in moments:
             begun = time.perf_counter()
             found = consumer.offsets_for_times(dict.fromkeys(tps, moment))

@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Self
 
 from embedlog import checkpoint, closing, files, layout, topic_files
 from embedlog._native import system
@@ -338,7 +338,7 @@ class Log(Admin):
             closing.close_in_order(partition)
         closing.write_checkpoints(dirty, closing=True)
 
-    def __enter__(self) -> Log:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
