@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from embedlog._native import _core
+from embedlog._native._core import lib
 
 
 def record_to(fd: int) -> None:
     """Write each successful change, with its bytes, to `fd`; -1 ends it. The format is in `api_faults.h`."""
-    _core.lib.el_fault_record(fd)
+    lib.el_fault_record(fd)
