@@ -46,7 +46,8 @@ class Presence:
     def ensure_open(self) -> None:
         """Map the page, made and loaded first if this incarnation has none yet."""
         if self.closed:
-            raise ClosedError(f"partition {self.topic}-{self.number} is closed")
+            self.home.check_open()  # the log closes its partitions, and lets go of those whose topic is gone
+            raise UnknownTopicOrPartitionError(f"topic {self.topic} was deleted", path=self.path)
         if self.page_file is not None:
             return
         with self.mutex:
@@ -196,6 +197,15 @@ class Presence:
                 self.page_file = None
 
     # ---- what is published -----------------------------------------------------------------------
+
+    def check_deleted(self) -> None:
+        """For readers, per fetch: the flag is set before the directory's name leads elsewhere.
+
+        Raises UnknownTopicOrPartitionError.
+        """
+        mapped = self.page_file
+        if mapped is not None and mapped.page.word(system.WORD_FLAGS) & system.FLAG_DELETED:
+            raise UnknownTopicOrPartitionError(f"topic {self.topic} was deleted", path=self.path)
 
     @property
     def page(self) -> system.Page:

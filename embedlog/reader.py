@@ -83,6 +83,7 @@ class Reader:
         """Batches from the one that holds `offset`, at least one if there is any below the limit."""
         for again in (True, False):
             now = self._partition.published()
+            self._partition.check_deleted()
             limit = self._limit(now, committed, upto)
             if offset < now.log_start or offset > now.log_end:
                 raise OffsetOutOfRangeError(
@@ -283,6 +284,7 @@ class Reader:
     def offset_for_time(self, timestamp_ms: int, committed: bool) -> OffsetAndTimestamp | None:
         """The first record at or after a time (format.md 2.7)."""
         now = self._partition.published()
+        self._partition.check_deleted()
         for info in self._partition.segments.all(now):
             if info.max_timestamp < timestamp_ms:
                 continue

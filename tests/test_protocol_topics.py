@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+import embedlog
 from embedlog import layout
+from embedlog._native import system
 from embedlog.identity import id_bytes
 from tests.faults.content import Verdict
 from tests.faults.processes import Nursery, RemoteError, Victim
@@ -75,6 +77,44 @@ def test_rule_6_the_id_is_looked_at_when_the_page_is_mapped_again(nursery: Nurse
     verdict = appender_meets_a_new_topic_of_the_same_name(Play(nursery, tmp_path / "log"))
     assert not verdict.violations, verdict
     fails_without("no_topic_id_check", appender_meets_a_new_topic_of_the_same_name, nursery, tmp_path / "mutant")
+
+
+def read_over_a_deletion(directory: Path) -> str:
+    """A reader has begun when another handle deletes the topic and makes it anew, with other records at the same offsets."""
+    quiet, values = {"housekeeping": False}, []
+    with embedlog.open(directory, config=quiet) as reader, embedlog.open(directory, config=quiet) as other:
+        partition = fill(other, "old", reader)
+        position = partition.fetch(0, max_bytes=1).next_offset
+        other.delete_topic(TOPIC)
+        fill(other, "new", other)
+        try:
+            while position < 40:
+                found = partition.fetch(position, max_bytes=1)
+                values.append(bytes(found.data))
+                position = found.next_offset
+        except embedlog.EmbedlogError as problem:
+            return type(problem).__name__
+    return "records of the new topic" if any(b"new" in value for value in values) else "the old records"
+
+
+def fill(log: Any, word: str, reader: Any) -> Any:
+    """The topic with forty records in as many segments, and a reader's view of it."""
+    log.create_topic(TOPIC, 1, {"segment.bytes": 100})
+    with log.producer(linger_ms=0) as producer:
+        for number in range(40):
+            producer.send_batch(TOPIC, [b"%s %d" % (word.encode(), number)]).result(30)
+    return reader._partition(TOPIC, 0)
+
+
+def test_rule_6_a_reader_never_gets_records_of_another_topic(tmp_path: Path) -> None:
+    """Readers look at the flag with every fetch: the segments that they have not opened yet would be the new topic's."""
+    assert read_over_a_deletion(tmp_path / "log") == "UnknownTopicOrPartitionError"
+    system.mutant("no_deleted_flag")
+    try:
+        # at best a digest tells that these are not the batches it was made of
+        assert read_over_a_deletion(tmp_path / "mutant") in ("records of the new topic", "CorruptRecordError")
+    finally:
+        system.mutant("no_deleted_flag", False)
 
 
 def test_rule_6_a_frozen_appender_delays_one_deletion_and_nothing_else(nursery: Nursery, tmp_path: Path) -> None:
