@@ -15,17 +15,17 @@ HEADER = MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")  # version, and
 BLOCK_BYTES = 32 << 10  # of uncompressed bytes: what Xerial's library takes
 
 
-def _blocks() -> Any:
+def _library() -> Any:
     try:
         import cramjam
     except ImportError as error:
         raise MissingExtraError("snappy needs cramjam", extra="snappy") from error
-    return cramjam.snappy
+    return cramjam
 
 
 def compress(data: Any) -> bytes:
     """One Xerial stream."""
-    blocks, view = _blocks(), memoryview(data).cast("B")
+    blocks, view = _library().snappy, memoryview(data).cast("B")
     pieces = [HEADER]
     for start in range(0, len(view), BLOCK_BYTES):
         block = bytes(blocks.compress_raw(view[start : start + BLOCK_BYTES]))
@@ -34,30 +34,35 @@ def compress(data: Any) -> bytes:
 
 
 def decompress(data: Any, limit: int) -> bytes:
-    """The bytes of a Xerial stream or of one raw block. Raises CorruptRecordError, or ValueError for a broken block."""
-    blocks, view = _blocks(), memoryview(data).cast("B")
+    """The bytes of a Xerial stream or of one raw block. Raises CorruptRecordError."""
+    library, view = _library(), memoryview(data).cast("B")
     if bytes(view[: len(MAGIC)]) != MAGIC:
-        return _block(blocks, view, limit)
+        return _block(library, view, limit)
+    if len(view) < len(HEADER):
+        raise CorruptRecordError("snappy data of a batch: its header is cut off", expected=len(HEADER), found=len(view))
     pieces, size, at = [], 0, len(HEADER)
     while at < len(view):
         length = int.from_bytes(view[at : at + 4], "big")
         block = view[at + 4 : at + 4 + length]
         if len(view) - at < 4 or len(block) < length:
             raise CorruptRecordError("snappy data of a batch: a block is cut off", expected=length, found=len(block))
-        pieces.append(_block(blocks, block, limit - size))
+        pieces.append(_block(library, block, limit - size))
         size += len(pieces[-1])
         at += 4 + length
     return b"".join(pieces)
 
 
-def _block(blocks: Any, block: memoryview, limit: int) -> bytes:
+def _block(library: Any, block: memoryview, limit: int) -> bytes:
     size = _declared_size(block)
     if size > limit:
         raise CorruptRecordError("uncompressed size of a batch", expected=f"at most {limit}", found=size)
     # 64 bytes out of 3 is the most that the format can do: a larger claim is a lie, and would cost memory.
     if size > 64 * len(block):
         raise CorruptRecordError("uncompressed size of a snappy block", expected=f"at most {64 * len(block)}", found=size)
-    plain = bytes(blocks.decompress_raw(block))
+    try:
+        plain = bytes(library.snappy.decompress_raw(block))
+    except library.DecompressionError as error:
+        raise CorruptRecordError(f"snappy data of a batch: {error}") from error
     if len(plain) != size:
         raise CorruptRecordError("uncompressed size of a snappy block", expected=size, found=len(plain))
     return plain

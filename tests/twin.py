@@ -148,6 +148,7 @@ def random_rows(rng: random.Random, count: int, *, headers: bool = True) -> list
     moment, rows = rng.choice([0, 1_700_000_000_000]), []
     for _ in range(count):
         moment = max(0, moment + rng.choice([0, 0, 1, -5, rng.randrange(100_000_000), rng.randrange(2**45)]))
-        some = [(rng.randbytes(rng.randrange(5)).hex(), text(90, 0.2)) for _ in range(rng.choice([0, 0, 0, 1, 3]))] if headers else []
+        names = [rng.randbytes(rng.randrange(5)).hex() for _ in range(rng.choice([0, 0, 0, 1, 3]) if headers else 0)]
+        some = [(name, text(90, 0.2)) for name in names]
         rows.append(Row(text(1200, 0.05), text(300, 0.3), some, moment))
     return rows
