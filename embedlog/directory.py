@@ -225,6 +225,7 @@ class Directory:
         if not system.mutated("keep_mark"):
             remove_clean_mark(self.path)
         ensure_meta(self.path, self._mode)
+        made = page is None
         if page is None:
             with files.opened(path, files.CREATE, self._mode) as fd:
                 files.allocate(fd, system.PAGE_BYTES, path)
@@ -235,6 +236,10 @@ class Directory:
         page.write_directory(system.identity(self.incarnation, bytes(16), -1, found.device, found.inode))
         for word, value in ((MARK_INODE, 0), (MARK_NS, 0), (WAS_CLEAN, int(self.clean)), (WAS_FOREIGN, int(self.foreign))):
             page.set(word, value)
+        with files.opened(path, files.WRITE) as fd:
+            files.sync(fd, path)  # else a power loss could bring back what it remembered of a mark, or lose it: both look foreign
+        if made:
+            files.sync_directory(self.path)
 
     def _join_incarnation(self) -> None:
         page = self._map()
