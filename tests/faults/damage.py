@@ -29,7 +29,7 @@ Rows = dict[int, list[Row]]
 def build(stage: Stage, path: str, batches: int = 24, codec: str = "none", clean: bool = True) -> None:
     """A directory of a few small segments, written in batches of one to three records."""
     tasks.open_(stage, path)
-    tasks.create_topic(stage, TOPIC, 1, CONFIG | {"compression.type": codec})
+    tasks.create_topic(stage, TOPIC, 1, CONFIG | {"compression.type": "uncompressed" if codec == "none" else codec})
     number = 0
     for batch in range(batches):
         count = batch % 3 + 1
