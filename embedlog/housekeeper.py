@@ -143,7 +143,7 @@ class Housekeeper:
         topic_files.purge_retired(self._log.path, system.wall_ms() * 1_000_000, delay_ms)
 
     def _points(self) -> None:
-        with self._log._directory_lock():
+        with self._log._changing():  # which also finishes what dead processes left half made
             closing.write_checkpoints(
                 [each for each in self._log._all_partitions(loaded_only=True) if each.page_file is not None], closing=False
             )

@@ -162,16 +162,21 @@ def test_a_full_disk_at_any_step_is_taken_back(tmp_path: Path, act: str, ever_af
     raise AssertionError("no end of steps")
 
 
-def test_what_a_dead_process_left_half_made_is_finished_by_the_next_change(log: Any, other: Any) -> None:
+@pytest.mark.parametrize("by", ["a change", "housekeeping"])
+def test_what_a_dead_process_left_half_made_is_finished_by_those_who_live(log: Any, other: Any, by: str) -> None:
     registry = log._registry
     with log._directory_lock():
         registry.put(Topic("half", new_id(), 2, {}, "creating"), Topic("gone", new_id(), 1, {}, "deleting"))
     (log.path / "gone-0").mkdir()
     assert other.topics() == []
-    other.create_topic("events", 1)
-    assert other.topics() == ["events", "half"]
-    assert log.topics() == ["events", "half"]
-    assert directories(log.path) == ["events-0", "half-0", "half-1"]
+    if by == "a change":
+        other.create_topic("events", 1)
+        assert other.topics() == log.topics() == ["events", "half"]
+        assert directories(log.path) == ["events-0", "half-0", "half-1"]
+    else:
+        other.housekeep()
+        assert other.topics() == log.topics() == ["half"]
+        assert directories(log.path) == ["half-0", "half-1"]
 
 
 def test_what_a_dead_process_left_half_made_is_finished_by_the_next_opening(tmp_path: Path) -> None:
