@@ -11,8 +11,7 @@ import os
 import threading
 import zlib
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import lz4.frame
 import numpy as np
@@ -20,6 +19,9 @@ import zstandard
 
 from embedlog import snappy
 from embedlog.errors import CorruptRecordError
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 Buffer = Any  # whatever memoryview takes
 
@@ -174,6 +176,8 @@ _workers_lock = threading.Lock()
 
 def _executor() -> ThreadPoolExecutor:
     global _workers
+    from concurrent.futures import ThreadPoolExecutor  # dear to import, and few need it
+
     with _workers_lock:
         if _workers is None:
             _workers = ThreadPoolExecutor(core_count(), thread_name_prefix="embedlog-codec")
