@@ -171,7 +171,8 @@ class Presence:
             known_durable=durable.offset if durable else 0,
             interval_bytes=self.config.index_interval_bytes,
             mode=self.home.mode,
-            gaps_allowed=self.config.compacted or self.home.foreign,
+            gaps_allowed=self.config.compacted,
+            foreign=self.home.foreign,
             begun=dirty,
         )
 

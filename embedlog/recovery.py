@@ -40,7 +40,8 @@ class Loading:
     known_durable: int = 0
     interval_bytes: int = 4096
     mode: int = 0o666
-    gaps_allowed: bool = False  # the topic is compacted, or a broker wrote here
+    gaps_allowed: bool = False  # the topic is compacted
+    foreign: bool = False  # somebody else wrote here since we last did: what we remember of the files may be out of date
     begun: bool = False  # the DIRTY mark was there: somebody had begun to write, even if nothing of it came back
 
 
@@ -120,9 +121,22 @@ class _Loader:
         below = following <= max(self.trusted_end, self.loading.recovery_point)
         if info is not None and info.size == size and info.next_offset == following and indexed and (self.loading.clean or below):
             return info
-        if (self.loading.clean or below) and indexed:
-            return self._from_files(base, size, following)
-        return None
+        if not self.loading.clean and not below:
+            return None
+        self._check_next(info, size, following)
+        return self._from_files(base, size, following) if indexed else None
+
+    def _check_next(self, info: SegmentInfo | None, size: int, following: int) -> None:
+        """The segment that must follow on one that is ours and unchanged is there. Raises CorruptRecordError."""
+        if info is None or self.loading.foreign or self.loading.gaps_allowed or not info.gapless:
+            return
+        if info.size == size and info.next_offset < following:
+            raise CorruptRecordError(
+                "a segment is missing",
+                path=layout.segment_path(self.directory, info.next_offset),
+                expected=f"offset {info.next_offset}",
+                found=f"offset {following}",
+            )
 
     def _from_files(self, base: int, size: int, following: int) -> SegmentInfo:
         """A sealed segment that an orderly broker left: its last time-index entry has its largest timestamp."""
@@ -244,7 +258,7 @@ class _Loader:
         if following is None or end == following:
             return True
         known = self.manifest.segments.get(base)
-        gaps = self.loading.gaps_allowed or (known is not None and not known.gapless)
+        gaps = self.loading.gaps_allowed or self.loading.foreign or (known is not None and not known.gapless)
         return gaps and end < following
 
     def _note_epochs(self, batches: object) -> None:
@@ -339,6 +353,13 @@ class _Loader:
                 "the log ends before its start",
                 path=self.directory,
                 expected=f"a log end of at least {loading.log_start}",
+                found=end,
+            )
+        if end < self.trusted_end and not loading.foreign and not system.mutated("truncate_below_recovery_point"):
+            raise CorruptRecordError(
+                "the log ends before what was on stable storage",
+                path=layout.segment_path(self.directory, active.segment_base),
+                expected=f"a log end of at least {self.trusted_end}",
                 found=end,
             )
         for epoch, start in self.seen_epochs:
