@@ -51,10 +51,11 @@ def test_e12_a_file_harmed_under_living_processes_is_an_exception(
     nursery: Nursery, tmp_path: Path, name: str, harm: Callable[[Path], None],
 ) -> None:
     """Two processes live on, the other partition works in both, and where only a cache was harmed nothing fails at all."""
-    play = Play(nursery, tmp_path / "log", partitions=2)
+    play = Play(nursery, tmp_path / "log", partitions=2, config={"segment.bytes": 400})
     a, b = play.enter(), play.enter()
     for partition in (0, 1):
         play.append(a, partition)
+        play.append(b, partition)
         play.append(b, partition)
     a.call("flush")
     target = min((play.directory if name == "embedlog.control" else play.partition).glob(f"*{name}"))

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import embedlog
-from embedlog import EmbedlogError
+from embedlog import EmbedlogError, directory, layout
+from embedlog._native import system
 
 from . import tasks
 from .content import Row, value_of
@@ -110,13 +111,20 @@ def flip_log(stage: Stage, path: str, step: int, dense: int) -> tuple[dict[str, 
 
 
 def restore(source: Path, target: Path) -> None:
+    """A copy that embedlog takes for the directory itself: the clean mark is the one that the control page remembers."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target, symlinks=True)
+    mark, fd = (target / layout.CLEAN_MARK).stat(), os.open(target / layout.CONTROL, os.O_RDWR)
+    page = system.Page(fd, True)
+    page.set(directory.MARK_INODE, mark.st_ino)
+    page.set(directory.MARK_NS, mark.st_mtime_ns)
+    page.close()
+    os.close(fd)
 
 
 CACHES = (".index", ".timeindex", ".txnindex", ".snapshot", "embedlog.page", "embedlog.manifest", "embedlog.lock",
           "embedlog.control", "embedlog.sync", "embedlog.door", "embedlog.directory", "embedlog.housekeeper",
-          "recovery-point-offset-checkpoint", "replication-offset-checkpoint")
+          "replication-offset-checkpoint")
 
 
 def is_cache(name: str) -> bool:
@@ -211,8 +219,8 @@ def between_segments(source: Path) -> Iterator[Case]:
         yield f"a stray {name}", True, lambda d, n=name: (d / f"{TOPIC}-0" / n).write_bytes(b"stray")
 
 
-def copy_over(directory: Path, source: str, target: str) -> None:
-    shutil.copy(directory / source, directory / target)
+def copy_over(folder: Path, source: str, target: str) -> None:
+    shutil.copy(folder / source, folder / target)
 
 
 @task
@@ -239,6 +247,6 @@ def damage(stage: Stage, source_path: str, path: str, seed: int, most: int) -> t
     return flips.report()
 
 
-def contents(directory: Path) -> dict[str, bytes]:
+def contents(root: Path) -> dict[str, bytes]:
     """The segments as they lie there: an open that fails leaves them alone."""
-    return {str(path): path.read_bytes() for path in directory.rglob("*.log")}
+    return {str(path): path.read_bytes() for path in root.rglob("*.log")}
