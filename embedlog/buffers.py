@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK_BYTES_MIN = 64 << 10
-FREE_BYTES_MAX = 64 << 20  # what a pool keeps for the next one
+FREE_BYTES_MAX = 128 << 20  # what a pool keeps for the next one: a scan that reads ahead has so much in use, half of it untouched
 HUGE_BYTES = 2 << 20  # blocks from here on ask for huge pages: one fault instead of 512
 
 
