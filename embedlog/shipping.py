@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 RECORD_OVERHEAD = 61 + 21  # Kafka's upper bound of a batch of one record, beside key, value and headers
 HEADER_OVERHEAD = 10  # the two lengths of a header
+SHARE_BYTES = 800 << 10  # of a partition's share of the rows that are spread at once: with chance on top, below a batch
 STICK = -1
 
 
@@ -170,9 +171,22 @@ def shares(
     if loose.any() and destination.route is not None:
         # Among others, they go to one partition in one draw: two shares of one partition would not be in input order
         numbers = np.where(loose, destination.route.stick(int(loose.sum()) * RECORD_OVERHEAD), numbers)
-    for number, rows in enumerate(record.group_by_partition(numbers.astype(np.int32, copy=False), count)):
-        if len(rows):
-            yield Share(number, rows)
+    yield from _grouped(numbers.astype(np.int32, copy=False), count, _rows_at_once(piece, count))
+
+
+def _rows_at_once(piece: Piece, partition_count: int) -> int:
+    """Rows that make about one batch for each partition: more would be read from memory once for every partition."""
+    columns = [column for column in (piece.values, piece.keys) if column is not None]
+    size = sum(int(column.offsets[-1]) - int(column.offsets[0]) for column in columns) + piece.count
+    return max(1, SHARE_BYTES * partition_count * piece.count // size)
+
+
+def _grouped(numbers: NDArray[np.int32], partition_count: int, rows_at_once: int) -> Iterator[Share]:
+    for start in range(0, len(numbers), rows_at_once):
+        some = numbers[start : start + rows_at_once]
+        for number, rows in enumerate(record.group_by_partition(some, partition_count)):
+            if len(rows):
+                yield Share(number, rows + start if start else rows)
 
 
 def check_partition(destination: Destination, partition: int, least: int = 0) -> None:
