@@ -123,14 +123,16 @@ class _Loader:
             return info
         if not self.loading.clean and not below:
             return None
-        self._check_next(info, size, following)
+        if info is not None and not self.loading.foreign:
+            self._check_sealed(info, size, following)
         return self._from_files(base, size, following) if indexed else None
 
-    def _check_next(self, info: SegmentInfo | None, size: int, following: int) -> None:
-        """The segment that must follow on one that is ours and unchanged is there. Raises CorruptRecordError."""
-        if info is None or self.loading.foreign or self.loading.gaps_allowed or not info.gapless:
-            return
-        if info.size == size and info.next_offset < following:
+    def _check_sealed(self, info: SegmentInfo, size: int, following: int) -> None:
+        """A segment that we sealed is as long as it was, and the one behind it is there. Raises CorruptRecordError."""
+        if size < info.size:
+            path = layout.segment_path(self.directory, info.base)
+            raise CorruptRecordError("a sealed segment is too short", path=path, position=size, expected=info.size, found=size)
+        if info.next_offset < following and info.gapless and not self.loading.gaps_allowed:
             raise CorruptRecordError(
                 "a segment is missing",
                 path=layout.segment_path(self.directory, info.next_offset),
