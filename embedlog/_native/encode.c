@@ -85,6 +85,20 @@ static uint8_t *put_headers(uint8_t *to, const uint8_t *limit, const el_encoder 
     return to;
 }
 
+/* Selected rows lie apart, so the processor does not guess them: fetch the bytes of one that comes soon. What is not there is not
+ * touched: a prefetch of a wrong address does nothing. */
+INLINE void fetch_ahead(const el_encoder *encoder, int64_t next, int width) {
+    enum { ROWS_AHEAD = 12, CACHE_LINE = 64 };
+    if (next + ROWS_AHEAD >= encoder->count) return;
+    int64_t row = encoder->selection[next + ROWS_AHEAD];
+    if (row < 0 || row >= encoder->rows || !encoder->values.offsets) return;
+    const void *offsets = encoder->values.offsets;
+    int64_t start = width == 8 ? ((const int64_t *)offsets)[row] : ((const int32_t *)offsets)[row];
+    uintptr_t at = (uintptr_t)encoder->values.data + (uintptr_t)start;
+    __builtin_prefetch((const void *)at);
+    __builtin_prefetch((const void *)(at + CACHE_LINE));
+}
+
 /* ---- One batch ----------------------------------------------------------------------------------------------- */
 
 /* Encodes rows behind a header at `out` until they would pass `end`; batch gets records, timestamps and size. `limit` is the end of
@@ -99,6 +113,7 @@ INLINE int encode_rows(el_encoder *encoder, uint8_t *out, const uint8_t *end, co
         el_row row = {.header_count = 0};
         int64_t number = !plain && encoder->selection ? encoder->selection[next] : next, extra = 0;
         row.key.size = -1;
+        if (!plain && encoder->selection) fetch_ahead(encoder, next, width);
         if (EL_UNLIKELY(number < 0 || number >= encoder->rows)) { result = EL_EINVALID; break; }
         if (EL_UNLIKELY(load_cell(&encoder->values, number, width, &row.value))) { result = EL_EINVALID; break; }
         if (!plain && load_cell(&encoder->keys, number, encoder->keys.offset_width, &row.key)) { result = EL_EINVALID; break; }
