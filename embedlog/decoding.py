@@ -20,20 +20,14 @@ from embedlog.buffers import BufferPool, shared_pool
 from embedlog.columns import CODEC_MASK, CONTROL, HEADER_SIZE, Batches, BytesColumn, Decoded, Headers, Window
 from embedlog.errors import CorruptRecordError
 
-COLUMNS = frozenset({"offset", "timestamp", "timestamp_type", "leader_epoch", "key", "value", "headers"})
+COLUMNS = frozenset(codec.WANT)
 
 RECORD_SIZE_MIN = 7
 DATA_BYTES_MAX = 2**31 - 1  # what int32 offsets reach
-ALIGNMENT = 64
 MOVED_BYTES_MIN = 256  # mean size of records that are decoded in place: smaller ones gain nothing
+NOT_PLAIN = codec.HAS_COMPRESSED | codec.HAS_LEGACY
 
-# name: (its array in el_columns, C type, numpy type)
-_FIXED = {
-    "offset": ("offsets", "int64_t[]", np.int64),
-    "timestamp": ("timestamps", "int64_t[]", np.int64),
-    "timestamp_type": ("timestamp_types", "int8_t[]", np.int8),
-    "leader_epoch": ("leader_epochs", "int32_t[]", np.int32),
-}
+_NO_TEXTS = BytesColumn(np.empty(0, np.uint8), np.zeros(1, np.int32))
 
 
 def decode(
@@ -54,12 +48,18 @@ def decode(
 
     **Threads:** any.
     """
-    kept = batches if not (batches["attributes"] & CONTROL).any() else batches[batches["attributes"] & CONTROL == 0]
+    batches = np.ascontiguousarray(batches)
+    survey = codec.survey(batches)
+    if survey.kinds & codec.HAS_CONTROL:
+        batches = batches[batches["attributes"] & CONTROL == 0]
+        survey = codec.survey(batches)
     job = _Job(COLUMNS if columns is None else COLUMNS.intersection(columns), window or Window(), pool or shared_pool(), position)
-    plain = bool(((kept["attributes"] & CODEC_MASK == 0) & (kept["magic"] == 2)).all())
-    if not plain:
-        return job.from_bodies(*_bodies(data, kept, position))
-    return job.from_run(data, kept, in_place and _may_move(data, kept))
+    if survey.kinds & NOT_PLAIN:
+        return job.from_bodies(*_bodies(data, batches, position))
+    if survey.bad >= 0:
+        row = batches[survey.bad]
+        raise _miscounted(row, int(row["size"]) - HEADER_SIZE)
+    return job.from_run(data, batches, survey, in_place and _may_move(data, survey))
 
 
 def control_keys(data: Any, batches: Batches, position: int) -> Iterator[tuple[int, bytes, bytes]]:
@@ -73,12 +73,11 @@ def control_keys(data: Any, batches: Batches, position: int) -> Iterator[tuple[i
         yield offset, decoded.keys[row] or b"", decoded.values[row] or b""
 
 
-def _may_move(data: Any, batches: Batches) -> bool:
+def _may_move(data: Any, survey: Any) -> bool:
     """Whether values can be moved within `data`: batches in order, and records long enough for it to be worth while."""
-    if memoryview(data).readonly or len(batches) == 0:
+    if memoryview(data).readonly or survey.kinds & codec.UNORDERED:
         return False
-    rising = bool((batches["position"][1:] > batches["position"][:-1]).all())
-    return rising and int(batches["size"].sum(dtype=np.int64)) >= MOVED_BYTES_MIN * int(batches["records"].sum(dtype=np.int64))
+    return bool(survey.body_size >= MOVED_BYTES_MIN * survey.records)
 
 
 # ---- records sections ----------------------------------------------------------------------------
@@ -117,25 +116,18 @@ def _miscounted(row: Any, body_bytes: int) -> CorruptRecordError:
 
 
 class _Job:
-    """What is wanted, and the arrays it goes to."""
+    """What is wanted, and how it is put into arrays."""
 
     def __init__(self, names: frozenset[str], window: Window, pool: BufferPool, position: int) -> None:
         self.names, self.pool, self.position = names, pool, position
         self.window = codec.window(window.start_offset, window.end_offset, window.start_ms, window.end_ms)
-        self.arrays: dict[str, NDArray[Any]] = {}
 
-    def from_run(self, data: Any, batches: Batches, in_place: bool) -> Decoded:
-        sizes = batches["size"].astype(np.int64) - HEADER_SIZE
-        records = batches["records"].astype(np.int64)
-        wrong = np.flatnonzero((records < 0) | (records * RECORD_SIZE_MIN > sizes))
-        if len(wrong):
-            row = batches[wrong[0]]
-            raise _miscounted(row, int(row["size"]) - HEADER_SIZE)
-        batches = np.ascontiguousarray(batches)
+    def from_run(self, data: Any, batches: Batches, survey: Any, in_place: bool) -> Decoded:
         if in_place and "headers" in self.names:
-            in_place = self._without_headers(data, batches)
-        values = np.frombuffer(data, np.uint8) if in_place else None
-        decoder = self._decoder(int(records.sum()), int(sizes.sum()), values)
+            in_place = self._without_headers(data, batches, survey.records)
+        values = np.frombuffer(data, np.uint8) if in_place and "value" in self.names else None
+        decoder = self._decoder(survey.records, survey.body_size, values)
+        memory = self._memory(decoder, values)
         if decoder.run(data, self.position, batches, self.window) < 0:
             raise self._error(decoder, batches, HEADER_SIZE)
         bodies = []
@@ -144,87 +136,67 @@ class _Job:
             starts = (batches["position"] - self.position).tolist()
             places = zip(starts, batches["size"].tolist(), strict=True)
             bodies = [view[start + HEADER_SIZE : start + size] for start, size in places]
-        return self._decoded(decoder, batches, bodies)
+        return self._decoded(decoder, memory, values, batches, bodies)
 
-    def _without_headers(self, data: Any, batches: Batches) -> bool:
+    def _without_headers(self, data: Any, batches: Batches, records: int) -> bool:
         """Whether no record has a header: they would be read a second time, when values have moved over them."""
-        decoder = codec.Decoder(int(batches["records"].sum(dtype=np.int64)))
+        decoder = codec.Decoder(0, records, 0)
         return decoder.run(data, self.position, batches, self.window) == 0 and not decoder.columns.header_count
 
     def from_bodies(self, batches: Batches, bodies: list[memoryview]) -> Decoded:
         decoder = self._decoder(int(batches["records"].sum(dtype=np.int64)), sum(map(len, bodies)), None)
+        memory = self._memory(decoder, None)
         if decoder.bodies(bodies, batches, self.window) < 0:
             raise self._error(decoder, batches, None)
-        return self._decoded(decoder, batches, bodies)
+        return self._decoded(decoder, memory, None, batches, bodies)
 
     # ---- memory ----
 
     def _decoder(self, records: int, body_bytes: int, values: NDArray[np.uint8] | None) -> codec.Decoder:
         if body_bytes > DATA_BYTES_MAX:
             raise CorruptRecordError("uncompressed size of one decoding", expected=f"at most {DATA_BYTES_MAX}", found=body_bytes)
-        wanted: list[tuple[str, str, Any, int]] = []
-        for name, (array, kind, number) in _FIXED.items():
-            if name in self.names:
-                wanted.append((array, kind, number, records))
-        for name in ("key", "value"):
-            if name in self.names:
-                wanted.append((f"{name}_offsets", "int32_t[]", np.int32, records + 1))
-                wanted.append((f"{name}_validity", "uint8_t[]", np.uint8, (records + 7) // 8))
-        if "headers" in self.names:
-            wanted.append(("header_starts", "int32_t[]", np.int32, records + 1))
-        # The data last: what is not used of it then lies together, untouched.
-        pools = [name for name in ("value", "key") if name in self.names and not (name == "value" and values is not None)]
-        wanted += [(f"{name}_data", "uint8_t[]", np.uint8, body_bytes) for name in pools]
-        self._lay_out(wanted)
-        if "value" in self.names and values is not None:
-            self.arrays["value_data"] = values
-        decoder = codec.Decoder(records)
-        kinds = {array: kind for array, kind, _, _ in wanted} | {"value_data": "uint8_t[]"}
-        for array, memory in self.arrays.items():
-            decoder.array(array, kinds[array], memory)
-        decoder.columns.key_capacity = body_bytes
-        decoder.columns.value_capacity = body_bytes if values is None else min(len(values), DATA_BYTES_MAX)
-        return decoder
+        wanted = sum(codec.WANT[name] for name in self.names)
+        return codec.Decoder(wanted | (codec.VALUE_DATA if values is None and "value" in self.names else 0), records, body_bytes)
 
-    def _lay_out(self, wanted: list[tuple[str, str, Any, int]]) -> None:
-        """One lease, cut into arrays that begin at multiples of ALIGNMENT."""
-        starts, size = [], 0
-        for _, _, number, count in wanted:
-            starts.append(size)
-            size += -(-count * np.dtype(number).itemsize // ALIGNMENT) * ALIGNMENT
-        memory = self.pool.lease(max(size, 1)).array
-        for start, (array, _, number, count) in zip(starts, wanted, strict=True):
-            self.arrays[array] = memory[start : start + count * np.dtype(number).itemsize].view(number)
+    def _memory(self, decoder: codec.Decoder, values: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
+        """The lease that all columns lie in; `values`: where the values' bytes go instead."""
+        memory = self.pool.lease(max(decoder.size, 1)).array
+        decoder.use(memory, values)
+        return memory
 
     # ---- results ----
 
-    def _decoded(self, decoder: codec.Decoder, batches: Batches, bodies: list[memoryview]) -> Decoded:
-        counted = decoder.columns
-        count = int(counted.count)
+    def _decoded(self, decoder: codec.Decoder, memory: Any, moved: Any, batches: Batches, bodies: list[memoryview]) -> Decoded:
+        counted, names = decoder.columns, self.names
+        count, starts = int(counted.count), decoder.starts
 
-        def fixed(array: str) -> Any:
-            return self.arrays[array][:count] if array in self.arrays else None
+        def array(number: Any, place: int, size: int) -> Any:
+            return np.ndarray(size, number, memory, starts[place])
 
+        keys = values = None
+        if "key" in names:
+            validity = array(np.uint8, 6, (count + 7) // 8) if counted.key_nulls else None
+            keys = BytesColumn(array(np.uint8, 10, counted.key_size), array(np.int32, 5, count + 1), validity)
+        if "value" in names:
+            validity = array(np.uint8, 8, (count + 7) // 8) if counted.value_nulls else None
+            content = array(np.uint8, 9, counted.value_size) if moved is None else moved[: counted.value_size]
+            values = BytesColumn(content, array(np.int32, 7, count + 1), validity)
         return Decoded(
-            count=count,
-            offsets=fixed("offsets"),
-            timestamps=fixed("timestamps"),
-            timestamp_types=fixed("timestamp_types"),
-            leader_epochs=fixed("leader_epochs"),
-            keys=self._column("key", count, int(counted.key_size), int(counted.key_nulls)),
-            values=self._column("value", count, int(counted.value_size), int(counted.value_nulls)),
-            headers=self._headers(decoder, batches, bodies, count) if "headers" in self.names else None,
+            count,
+            array(np.int64, 0, count) if "offset" in names else None,
+            array(np.int64, 1, count) if "timestamp" in names else None,
+            array(np.int8, 2, count) if "timestamp_type" in names else None,
+            array(np.int32, 3, count) if "leader_epoch" in names else None,
+            keys,
+            values,
+            self._headers(decoder, array(np.int32, 4, count + 1), batches, bodies) if "headers" in names else None,
         )
 
-    def _column(self, name: str, count: int, size: int, nulls: int) -> BytesColumn | None:
-        if name not in self.names:
-            return None
-        validity = self.arrays[f"{name}_validity"][: (count + 7) // 8] if nulls else None
-        return BytesColumn(self.arrays[f"{name}_data"][:size], self.arrays[f"{name}_offsets"][: count + 1], validity)
-
-    def _headers(self, decoder: codec.Decoder, batches: Batches, bodies: list[memoryview], count: int) -> Headers:
+    def _headers(self, decoder: codec.Decoder, starts: Any, batches: Batches, bodies: list[memoryview]) -> Headers:
         counted = decoder.columns
         number, keys, values = int(counted.header_count), int(counted.header_key_size), int(counted.header_value_size)
+        if number == 0:
+            return Headers(starts, _NO_TEXTS, _NO_TEXTS)
         largest = max(number, keys, values)
         if largest > DATA_BYTES_MAX:
             raise CorruptRecordError("headers of one decoding", expected=f"at most {DATA_BYTES_MAX}", found=largest)
@@ -236,11 +208,10 @@ class _Job:
             "value_validity": np.empty((number + 7) // 8, np.uint8),
         }
         capacities = {"header_capacity": number, "key_capacity": keys, "value_capacity": values}
-        if number and codec.decode_headers(arrays, capacities, bodies, batches, self.window) < 0:
+        if codec.decode_headers(arrays, capacities, bodies, batches, self.window) < 0:
             raise CorruptRecordError("headers changed while they were read")
         key_column = BytesColumn(arrays["key_data"], arrays["key_offsets"])
-        value_column = BytesColumn(arrays["value_data"], arrays["value_offsets"], arrays["value_validity"] if number else None)
-        return Headers(self.arrays["header_starts"][: count + 1], key_column, value_column)
+        return Headers(starts, key_column, BytesColumn(arrays["value_data"], arrays["value_offsets"], arrays["value_validity"]))
 
     def _error(self, decoder: codec.Decoder, batches: Batches, header_size: int | None) -> CorruptRecordError:
         """`header_size` None: the section was compressed, and a position within it is none of the file's."""

@@ -212,6 +212,42 @@ typedef struct {
     int64_t header_value_size;
 } el_columns;
 
+/* What a decoding of some batches needs, by their headers. */
+enum el_kind {
+    EL_HAS_CONTROL = 1,
+    EL_HAS_COMPRESSED = 2,
+    EL_HAS_LEGACY = 4,
+    EL_UNORDERED = 8       /* positions do not rise */
+};
+
+typedef struct {
+    int64_t records;
+    int64_t body_size;     /* of all records sections as they lie there */
+    int64_t bad;           /* the first batch with more records than its uncompressed section can hold, or -1 */
+    int32_t kinds;         /* enum el_kind */
+    int32_t pad;
+} el_survey;
+
+/* Adds up `count` headers. Never fails. */
+void el_survey_batches(const el_batch *batches, int64_t count, el_survey *survey);
+
+/* Columns that a reader can ask for. */
+enum el_want {
+    EL_WANT_OFFSET = 1,
+    EL_WANT_TIMESTAMP = 2,
+    EL_WANT_TIMESTAMP_TYPE = 4,
+    EL_WANT_LEADER_EPOCH = 8,
+    EL_WANT_KEY = 16,
+    EL_WANT_VALUE = 32,
+    EL_WANT_VALUE_DATA = 64,  /* room for the values' bytes: not with values that are moved in place */
+    EL_WANT_HEADERS = 128
+};
+
+/* Cuts `memory` into the arrays that are wanted (mask of el_want), for as many records and bytes at most, and points `columns` at them;
+ * the others are NULL. starts gets the places of offsets, timestamps, timestamp_types, leader_epochs, header_starts, key_offsets,
+ * key_validity, value_offsets, value_validity, value_data and key_data. Returns the size it takes; memory may be NULL to ask for that. */
+int64_t el_lay_out(el_columns *columns, int32_t wanted, int64_t records, int64_t body_size, uint8_t *memory, int64_t *starts);
+
 /* Decodes the records sections (uncompressed) of batches. bodies[i] is the records section of batches[i], body_sizes[i] bytes of it.
  * Control batches are the caller's to leave out. Takes the records inside the window. Returns EL_OK, EL_ECORRUPT (problem->position: byte
  * in the body of batch *bad), or EL_ESPACE. */

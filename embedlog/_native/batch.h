@@ -25,6 +25,7 @@ enum el_position {
 #define MAGIC 2
 #define CODEC_MASK 0x07
 #define LOG_APPEND_TIME 0x08
+#define CONTROL_BATCH 0x20
 
 _Static_assert(sizeof(el_batch) == 72, "record.BATCH has the same 72 bytes");
 _Static_assert((int)EL_DIGEST_SIZE == (int)CRC_FROM, "the digest covers what the CRC does not");

@@ -196,21 +196,49 @@ def window(start_offset: int, end_offset: int, start_ms: int, end_ms: int) -> An
     return made
 
 
+HAS_CONTROL: int = lib.EL_HAS_CONTROL
+HAS_COMPRESSED: int = lib.EL_HAS_COMPRESSED
+HAS_LEGACY: int = lib.EL_HAS_LEGACY
+UNORDERED: int = lib.EL_UNORDERED
+
+VALUE_DATA: int = lib.EL_WANT_VALUE_DATA
+WANT: dict[str, int] = {
+    "offset": lib.EL_WANT_OFFSET,
+    "timestamp": lib.EL_WANT_TIMESTAMP,
+    "timestamp_type": lib.EL_WANT_TIMESTAMP_TYPE,
+    "leader_epoch": lib.EL_WANT_LEADER_EPOCH,
+    "key": lib.EL_WANT_KEY,
+    "value": lib.EL_WANT_VALUE,
+    "headers": lib.EL_WANT_HEADERS,
+}
+
+
+def survey(batches: Any) -> Any:
+    """Totals over the headers of batches: an el_survey."""
+    totals = ffi.new("el_survey *")
+    lib.el_survey_batches(ffi.from_buffer("el_batch[]", batches), len(batches), totals)
+    return totals
+
+
 class Decoder:
-    """One decoding: the arrays that records go to, and what has been counted so far."""
+    """One decoding: where records go, and what has been counted so far."""
 
-    __slots__ = ("_pins", "bad", "columns", "problem")
+    __slots__ = ("_memory", "bad", "columns", "problem", "size", "starts", "wanted")
 
-    def __init__(self, record_capacity: int) -> None:
-        self.columns = ffi.new("el_columns *")
-        self.columns.record_capacity = record_capacity
-        self.problem = ffi.new("el_problem *")
-        self.bad = ffi.new("int64_t *")
-        self._pins: list[Any] = []
+    def __init__(self, wanted: int, records: int, body_size: int) -> None:
+        self.columns, self.problem = ffi.new("el_columns *"), ffi.new("el_problem *")
+        self.bad, self.starts = ffi.new("int64_t *"), ffi.new("int64_t[11]")
+        self.wanted = wanted
+        self._memory: Any = None
+        self.size = int(lib.el_lay_out(self.columns, wanted, records, body_size, ffi.NULL, self.starts))
 
-    def array(self, name: str, kind: str, array: Any) -> None:
-        self._pins.append(pointer(kind, array))
-        setattr(self.columns, name, self._pins[-1])
+    def use(self, memory: Any, values: Any) -> None:
+        """Gives it `size` bytes for its columns; `values`: other memory for the values' bytes, or None."""
+        self._memory = (ffi.from_buffer("uint8_t[]", memory), pointer("uint8_t[]", values))
+        columns = self.columns
+        lib.el_lay_out(columns, self.wanted, columns.record_capacity, columns.key_capacity, self._memory[0], self.starts)
+        if values is not None:
+            columns.value_data, columns.value_capacity = self._memory[1], min(len(values), 2**31 - 1)
 
     def run(self, data: Any, base: int, batches: Any, within: Any) -> int:
         """Decodes batches that lie in `data` uncompressed."""
