@@ -9,6 +9,7 @@ V5  an unclean recovery behind a reboot, and every cut below a published end, be
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -125,7 +126,9 @@ class _Loader:
             return None
         if info is not None and not self.loading.foreign:
             self._check_sealed(info, size, following)
-        return self._from_files(base, size, following) if indexed else None
+        with contextlib.suppress(CorruptRecordError):
+            return self._from_files(base, size, following) if indexed else None
+        return None
 
     def _check_sealed(self, info: SegmentInfo, size: int, following: int) -> None:
         """A segment that we sealed is as long as it was, and the one behind it is there. Raises CorruptRecordError."""
@@ -163,8 +166,10 @@ class _Loader:
         """Read a segment: from its last index entry if it was closed in order, else all of it. Whole: nothing had to be cut."""
         path = layout.segment_path(self.directory, base)
         size = segment.size_of(self.directory, base) if path.name in self.names else 0
+        short = None
         if following is None and (self.loading.clean or closed is not None):
-            short = self._from_last_entry(base, path, size, closed)
+            with contextlib.suppress(CorruptRecordError):  # an index that cannot be read is made again from the log
+                short = self._from_last_entry(base, path, size, closed)
             if short is not None:
                 return short, self._published(short, size - self._last_position(base), short.time_entries), True
         return self._scan(base, path, size, following)
@@ -197,6 +202,9 @@ class _Loader:
         newest = index.last_entry(paths.time_index, index.TIME_ENTRY)
         timestamp, relative = newest or (-1, 0)
         known = closed if closed is not None and closed.next_offset == chain.next_offset else None
+        times = index.count(paths.time_index, index.TIME_ENTRY.size)
+        if known is not None and (known.time_entries, known.max_timestamp) != (times, timestamp):
+            return None  # the time index was changed since: make it again
         return SegmentInfo(
             base,
             size,
@@ -205,7 +213,7 @@ class _Loader:
             base + relative,
             known.digest if known else 0,
             index.count(paths.offset_index, index.OFFSET_ENTRY.size),
-            index.count(paths.time_index, index.TIME_ENTRY.size),
+            times,
             created_ms=known.created_ms if known else 0,
             epoch=max(chain.epoch, self.chain.epoch, 0),
             flags=known.flags if known else 0,
