@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog.producer")
 
 BATCH_BYTES_MAX = 1 << 20  # of send_batch: large batches compress well and are still small beside a segment
+RUN_BYTES = 2 << 20  # encoded at once: what is handed from thread to thread, small enough to stay in the cache on its way
 
 # What is wrong with the record or the log, not with the call: the future fails of it (Kafka's ApiException)
 FAILS_THE_FUTURE = (
@@ -236,8 +237,14 @@ class Producer:
             piece.count, piece.values, piece.keys, now_ms if piece.timestamps is None else piece.timestamps, piece.headers
         )
         size = min(BATCH_BYTES_MAX, destination.batch_limit)
+        run_bytes = min(RUN_BYTES, max(size, self._config.buffer_memory // 4)) if destination.codec == 0 else None
         for run in record.encode(
-            columns, codec=destination.codec, level=destination.level, batch_bytes=size, selection=share.rows
+            columns,
+            codec=destination.codec,
+            level=destination.level,
+            batch_bytes=size,
+            selection=share.rows,
+            run_bytes=run_bytes,
         ):
             if not self._accumulator.has_room(run.size) or self._rows.waiting:
                 self._wait_for_run(run.size)
