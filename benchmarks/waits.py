@@ -32,6 +32,7 @@ def wakeups_us(directory: Path, samples: int) -> list[float]:
                 time.sleep(PAUSE_S)
                 producer.send("wake", b"%d" % time.monotonic_ns()).result()
                 found.append(int(reader.stdout.readline()) / 1e3)
+            reader.stdout.read()
     return found[samples // 10:]
 
 
