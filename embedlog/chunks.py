@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from embedlog import record
 from embedlog.buffers import shared_pool
 from embedlog.columns import OFFSET_MIN, Decoded, Window
@@ -20,28 +18,30 @@ from embedlog.errors import CorruptRecordError
 from embedlog.isolation import seen
 
 DECODED_BYTES = 8 << 20  # of one group of compressed batches: memory stays flat whatever they grow to
-GROWTH_GUESS = 8.0
+GROUP_MAX = 64  # batches of a group, even where they are small: the next ones may not be
+BATCH_GUESS = 1 << 20  # decoded bytes of a compressed batch before the first was seen: what producers allow themselves
 
 
 class Chunk(NamedTuple):
-    """Decoded records, the position behind them, their size in the log, and how much they grew."""
+    """Decoded records, the position behind them, their size in the log, and the decoded bytes of an average batch."""
 
     decoded: Decoded
     next_offset: int
     size_bytes: int
-    growth: float
+    batch_bytes: int
 
 
-def read_chunk(partition: Any, offset: int, *, max_bytes: int, isolation: str, growth: float = GROWTH_GUESS) -> Chunk | None:
+def read_chunk(partition: Any, offset: int, *, max_bytes: int, isolation: str, batch_bytes: int = BATCH_GUESS) -> Chunk | None:
     """What comes at `offset`, all columns; None if there is nothing and the position stays.
 
-    `growth` is that of the chunk before. Raises OffsetOutOfRangeError; CorruptRecordError if not even the first batch is good.
+    `batch_bytes` is that of the chunk before.
+    Raises OffsetOutOfRangeError, and CorruptRecordError if not even the first batch is good.
     """
     fetched = partition.fetch(offset, max_bytes=max_bytes, isolation=isolation, pool=shared_pool())
     if len(fetched.batches) == 0 and fetched.next_offset <= offset:
         return None
     window = Window(start_offset=offset)
-    parts = groups(visible(fetched, window), growth)
+    parts = groups(visible(fetched, window), batch_bytes)
     batches = parts[0] if parts else fetched.batches[:0]
     following = int(parts[1]["base_offset"][0]) if len(parts) > 1 else fetched.next_offset
     try:
@@ -52,23 +52,26 @@ def read_chunk(partition: Any, offset: int, *, max_bytes: int, isolation: str, g
             raise
         following = int(batches["base_offset"][good])
         decoded = decode(fetched, batches[:good], window)
-    return Chunk(decoded, following, len(fetched.data), growth_of(decoded, batches, growth))
+    return Chunk(decoded, following, len(fetched.data), average(decoded, batches, batch_bytes))
 
 
-def groups(batches: record.Batches, growth: float) -> list[record.Batches]:
-    """Compressed batches in groups of about DECODED_BYTES when decoded, at least one each; others as they are."""
+def groups(batches: record.Batches, batch_bytes: int) -> list[record.Batches]:
+    """Compressed batches in groups of about DECODED_BYTES when decoded, at least one each; others as they are.
+
+    Going by what the last batches came to, not by how well they compressed: a batch is made up to a limit, a ratio knows none.
+    """
     if len(batches) < 2 or not (batches["attributes"] & record.CODEC_MASK).any():
         return [batches] if len(batches) else []
-    ends = np.cumsum(batches["size"], dtype=np.int64) // max(1, int(DECODED_BYTES / growth))
-    return np.split(batches, np.flatnonzero(np.diff(ends)) + 1)
+    count = min(GROUP_MAX, max(1, DECODED_BYTES // batch_bytes))
+    return [batches[start : start + count] for start in range(0, len(batches), count)]
 
 
-def growth_of(decoded: Decoded, batches: record.Batches, before: float) -> float:
-    """By what factor the data became larger; `before` where that cannot be told."""
-    if decoded.values is None or not len(batches) or not (batches["attributes"] & record.CODEC_MASK).any():
+def average(decoded: Decoded, batches: record.Batches, before: int) -> int:
+    """Decoded bytes of a batch; `before` where that cannot be told."""
+    if decoded.values is None or len(batches) == 0:
         return before
-    grown = len(decoded.values.data) + (0 if decoded.keys is None else len(decoded.keys.data))
-    return max(1.0, grown / int(batches["size"].sum()))
+    total = len(decoded.values.data) + (0 if decoded.keys is None else len(decoded.keys.data))
+    return max(1, total // len(batches))
 
 
 def visible(fetched: Any, window: Window) -> record.Batches:
@@ -108,7 +111,7 @@ class Piece(NamedTuple):
 class Source:
     """The chunks of several partitions, one partition after the other: what a scan reads ahead.
 
-    Compressed batches are decoded in groups that come out at about DECODED_BYTES, going by how much the last ones grew.
+    Compressed batches are decoded in groups.
 
     **Threads:** `fetch` by one at a time, `decode` by any.
     """
@@ -125,7 +128,7 @@ class Source:
         self._waiting = [(number, partitions[number], windows[number]) for number in sorted(windows, reverse=True)]
         self._position = self._waiting[-1][2].start_offset if self._waiting else 0
         self._pieces: deque[Piece] = deque()
-        self._growth = GROWTH_GUESS
+        self._batch_bytes = BATCH_GUESS
         self._isolation = isolation
         self._columns = columns
         self._max_bytes = self._want = max_bytes
@@ -148,7 +151,7 @@ class Source:
             self._position, max_bytes=self._want, isolation=self._isolation, upto=window.end_offset, pool=shared_pool()
         )
         self._want = self._fitting(fetched)
-        parts = groups(visible(fetched, window), self._growth)
+        parts = groups(visible(fetched, window), self._batch_bytes)
         self._pieces.extend(Piece(number, window, fetched, part, len(parts) == 1) for part in parts)
         moved: bool = fetched.next_offset > self._position
         self._position = fetched.next_offset
@@ -163,5 +166,5 @@ class Source:
         """Its records, with the partition's number. Raises CorruptRecordError."""
         number, window, fetched, batches, whole = piece
         decoded = record.decode(fetched.data, batches, window=window, columns=self._columns, pool=shared_pool(), in_place=whole)
-        self._growth = growth_of(decoded, batches, self._growth)
+        self._batch_bytes = average(decoded, batches, self._batch_bytes)
         return number, decoded

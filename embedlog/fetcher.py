@@ -12,7 +12,7 @@ from typing import Any
 
 from embedlog._native._rows import Record
 from embedlog.batch import records_of
-from embedlog.chunks import GROWTH_GUESS, Chunk, read_chunk
+from embedlog.chunks import BATCH_GUESS, Chunk, read_chunk
 from embedlog.errors import SerializationError
 from embedlog.isolation import end_offset
 from embedlog.positions import Cursor
@@ -39,7 +39,7 @@ class Fetcher:
         self.record_count = 0
         self.size_bytes = 0
         self._max_bytes = max_bytes
-        self._growth = GROWTH_GUESS
+        self._batch_bytes = BATCH_GUESS
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
         self._deserializes = key_deserializer is not None or value_deserializer is not None
@@ -81,10 +81,10 @@ class Fetcher:
         if position == cursor.seen_end and position >= bounds.log_start:
             return None  # the usual end of a look, without the way to the file
         chunk = read_chunk(
-            cursor.partition, position, max_bytes=self._max_bytes, isolation=self.isolation, growth=self._growth
+            cursor.partition, position, max_bytes=self._max_bytes, isolation=self.isolation, batch_bytes=self._batch_bytes
         )
         if chunk is not None:
-            self._growth = chunk.growth
+            self._batch_bytes = chunk.batch_bytes
             self.fetch_count += 1
             self.record_count += chunk.decoded.count
             self.size_bytes += chunk.size_bytes

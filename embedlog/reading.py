@@ -23,6 +23,8 @@ from embedlog.values import TopicPartition
 
 Found = TypeVar("Found")
 
+TOPICS_LOOK_S = 0.5  # how often a waiting consumer looks for new partitions: nothing in its partitions' pages tells of them
+
 
 class Reading:
     """The assigned partitions, and the ways to take records out of them.
@@ -86,14 +88,16 @@ class Reading:
             if subscription.kind != "assigned":
                 self.follow(subscription)
             found = look()
-            if found or not self._sleep(deadline):
+            if found or not self._sleep(deadline, TOPICS_LOOK_S if subscription.kind != "assigned" else None):
                 return found
 
-    def _sleep(self, deadline: float | None) -> bool:
+    def _sleep(self, deadline: float | None, longest_s: float | None) -> bool:
         """Sleeps until a partition grows, somebody wakes this consumer, or the deadline: False if that has passed."""
         left_s = None if deadline is None else deadline - time.monotonic()
         if left_s is not None and left_s <= 0:
             return False
+        if longest_s is not None:
+            left_s = longest_s if left_s is None else min(left_s, longest_s)
         tails = [(cursor.partition, cursor.seen_end) for cursor in self.rotation.turns()]
         self._log._wait(tails, left_s, self, self._isolation == READ_COMMITTED)
         self._log._check_open()
