@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from embedlog import record
+from embedlog.consumer import Consumer
 from embedlog.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from embedlog.topic import Topic
 from embedlog.values import OffsetAndTimestamp
@@ -186,4 +187,40 @@ class FakeLog:
             self.changed.notify_all()
 
 
-__all__ = ["ABORT", "COMMIT", "FakeLog", "FakePartition", "Row"]
+def consumers(log: FakeLog) -> Iterator[Callable[..., Consumer]]:
+    """A fixture's body: makes consumers that read from the start unless told otherwise, and closes them."""
+    made: list[Consumer] = []
+
+    def make(*topics: str, **config: Any) -> Consumer:
+        made.append(Consumer(log, topics, **{"auto_offset_reset": "earliest", **config}))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def fill(partition: FakePartition, count: int, *, per_batch: int = 10, tag: str = "") -> None:
+    rows = [Row(b"%s%d" % (tag.encode(), n), b"k%d" % n, timestamp_ms=1000 * n) for n in range(count)]
+    for begin in range(0, count, per_batch):
+        partition.append(rows[begin : begin + per_batch])
+
+
+def places(records: list[Any]) -> list[tuple[int, int]]:
+    return [(record.partition, record.offset) for record in records]
+
+
+def mixed(partition: FakePartition) -> None:
+    """Transactions of every fate, and records outside of them."""
+    partition.append([b"plain"])
+    partition.append([b"gone", b"gone too"], producer=1)
+    partition.append([b"kept"], producer=2)
+    partition.end(1, ABORT)
+    partition.append([b"again"], producer=1)
+    partition.end(2, COMMIT)
+    partition.end(1, COMMIT)
+    partition.append([b"open"], producer=3)
+    partition.append([b"behind"])
+
+
+__all__ = ["ABORT", "COMMIT", "FakeLog", "FakePartition", "Row", "consumers", "fill", "mixed", "places"]
