@@ -81,6 +81,10 @@ class Directory:
         Raises DirectoryInUseError, UnsupportedFilesystemError, ForeignDirectoryError, LockTimeoutError.
         """
         check_filesystem(self.path, self._shared)
+        if files.exists(self.path / layout.UNFINISHED):
+            raise ForeignDirectoryError(
+                "a backup that was broken off: it is not whole; make it again", path=self.path / layout.UNFINISHED
+            )
         if self.read_only:
             self._enter_read_only()
             prepare(False)

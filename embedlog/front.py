@@ -7,11 +7,11 @@ F2  what a log has made is closed with it: what a producer still holds is append
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from embedlog import log
+from embedlog import backup, log
 from embedlog.config import ProducerConfig, parse
 from embedlog.consumer import Consumer
 from embedlog.isolation import READ_UNCOMMITTED
@@ -74,6 +74,17 @@ class Log(log.Log):
             columns=columns,
             isolation_level=isolation_level,
         )
+
+    def backup(self, destination: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None) -> None:
+        """Copies everything that is published now to a directory that is absent or empty; others go on working meanwhile.
+
+        The copy is a closed log directory in Kafka's form, on stable storage, with an identity of its own. Every batch is
+        checked on the way. `progress(bytes copied, bytes in all)` is called as it goes on; what it raises ends the backup.
+        After an error nothing of the copy is left.
+        Raises ForeignDirectoryError for a destination that holds something, CorruptRecordError, StorageError, ClosedError.
+        """
+        self._check_open()
+        backup.backup(self, destination, progress)
 
 
 def open(

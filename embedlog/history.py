@@ -41,7 +41,7 @@ def load(
     offsets = layout.bases(files.listing(directory), layout.SNAPSHOT)
     again = sorted(read_again)
     below = min(again[0], end) if again and replay else end
-    state = _newest(directory, [offset for offset in offsets if offset <= below])
+    state = newest(directory, [offset for offset in offsets if offset <= below])
     if state is None and clean and not offsets:
         return History(ProducerState(end))
     if state is None:
@@ -53,7 +53,8 @@ def load(
     return history
 
 
-def _newest(directory: Path, offsets: list[int]) -> ProducerState | None:
+def newest(directory: Path, offsets: list[int]) -> ProducerState | None:
+    """The state in the snapshot with the largest of these offsets that holds, None if there is none."""
     for offset in reversed(offsets):
         path = layout.segment_path(directory, offset, layout.SNAPSHOT)
         try:
@@ -70,12 +71,13 @@ def _replay(directory: Path, segments: list[SegmentInfo], history: History, agai
         with files.opened(path) as fd:
             walk = segment.Walk(fd, path, Chain(gaps_allowed=True), 0, info.size)
             for data, batches in walk.chunks():
-                aborted += history.state.replay(batches, _markers_in(data, batches))
+                aborted += history.state.replay(batches, markers_in(data, batches))
         if info.base in again:
             history.indexes[info.base] = transaction_index.encode(aborted)
 
 
-def _markers_in(data: memoryview, batches: np.ndarray) -> Callable[[int], Marker | None]:
+def markers_in(data: memoryview, batches: np.ndarray) -> Callable[[int], Marker | None]:
+    """What `ProducerState.replay` asks for the markers in these batches; `data` begins at the first one."""
     first = int(batches["position"][0])
 
     def marker_of(row: int) -> Marker | None:
@@ -149,5 +151,5 @@ def carry(directory: Path, offset: int, mode: int) -> None:
     offsets = [each for each in layout.bases(files.listing(directory), layout.SNAPSHOT) if each <= offset]
     if offset in offsets:
         return
-    state = _newest(directory, offsets) or ProducerState()
+    state = newest(directory, offsets) or ProducerState()
     write_snapshot(directory, state.encode(), offset, mode)

@@ -42,6 +42,8 @@ CLEAN_MARK: Final = ".kafka_cleanshutdown"
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
+CLEANER: Final = "cleaner-offset-checkpoint"
+UNFINISHED: Final = "embedlog.backup"  # a copy that is not whole
 
 _SEGMENT_FILE = re.compile(r"^(\d{20})(\.[a-z.]+)$")
 

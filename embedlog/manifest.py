@@ -89,9 +89,9 @@ def _unpack(raw: bytes) -> SegmentInfo | None:
 class Manifest:
     """The manifest file of one partition. Threads: one at a time, as its owner's mutex has it."""
 
-    def __init__(self, directory: Path, topic_id: bytes) -> None:
+    def __init__(self, directory: Path, topic_id: bytes, mode: int = 0o666) -> None:
         self.path = directory / layout.MANIFEST
-        self._topic_id = topic_id
+        self._topic_id, self._mode = topic_id, mode
         self._read = 0  # bytes of the file that `segments` reflects
         self._inode = 0
         self.segments: dict[int, SegmentInfo] = {}
@@ -160,7 +160,7 @@ class Manifest:
         """Replace the whole file. REQUIRES the append lock."""
         kept = sorted(infos, key=lambda info: info.base)
         raw = _HEAD.pack(MAGIC, VERSION, self._topic_id) + b"".join(map(_pack, kept))
-        files.write_atomically(self.path, raw)
+        files.write_atomically(self.path, raw, self._mode)
         self._forget(0)
         self.refresh()
 

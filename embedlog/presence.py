@@ -35,7 +35,7 @@ class Presence:
         self.config = config
         self.mutex = threading.Lock()
         self.page_file: PageFile | None = None
-        self.manifest = Manifest(path, topic_id)
+        self.manifest = Manifest(path, topic_id, home.mode)
         self.static: recovery.Loaded | None = None
         self.closed = False
         self._marked_dirty = False

@@ -148,7 +148,7 @@ def finish_deletion(
     for number in scan_directories(directory).live.get(topic.name, {}):
         retire_partition(directory, topic, number, retire)
     files.sync_directory(directory)
-    for name in (layout.RECOVERY_POINTS, layout.LOG_STARTS, layout.HIGH_WATERMARKS, "cleaner-offset-checkpoint"):
+    for name in (layout.RECOVERY_POINTS, layout.LOG_STARTS, layout.HIGH_WATERMARKS, layout.CLEANER):
         path = directory / name
         known = checkpoint.read_offsets(path)
         checkpoint.update(path, {key: None for key in known if key[0] == topic.name}, mode)

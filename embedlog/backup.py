@@ -1,0 +1,381 @@
+"""A consistent copy of a log directory while others append to it, roll it and retain it.
+
+K1  the ends of all partitions are taken once, at the beginning; each is copied up to there, in whole segments
+K2  every batch passes its checks on the way: what is damaged is an error here, never a copy of the damage
+K3  bytes are read and written, never shared: a copy that leans on the blocks of the original is none
+K4  indexes are made anew while copying; what no batch can vouch for (snapshots, `.txnindex`) passes its own checks
+K5  until it is whole, a mark of ours lies in the copy and nothing opens it; the clean mark comes last, behind all syncs
+K6  what fails takes its files away again, and only its own
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from embedlog import checkpoint, files, history, identity, index, layout, segment, topic_files, transaction_index
+from embedlog._native.system import Published
+from embedlog.errors import CorruptRecordError, EmbedlogError, ForeignDirectoryError, StorageError, UnknownTopicOrPartitionError
+from embedlog.manifest import CLOSED, SEALED, Manifest, SegmentInfo
+from embedlog.producers import ProducerState
+from embedlog.record import Chain
+from embedlog.topic import Topic, TopicRegistry
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from embedlog.partition import Partition
+
+TRIES: Final = 3  # of one partition whose files are replaced under the copier
+
+Progress = Callable[[int, int], object]  # bytes copied so far, bytes to copy in all
+
+
+class _Moved(Exception):
+    """The files of a partition became others while they were copied."""
+
+
+class _Pin(NamedTuple):
+    """One partition as it was at the beginning."""
+
+    partition: Partition
+    now: Published
+    static: object  # what a reader without a live page had loaded
+    segments: list[SegmentInfo]
+
+
+@dataclass
+class _Taken:
+    """What of a partition is in the copy."""
+
+    start: int
+    end: int
+    segments: list[SegmentInfo] = field(default_factory=list)
+
+
+def backup(log: Any, destination: str | os.PathLike[str], progress: Progress | None = None) -> None:
+    """Copy the log to a directory that is not there yet, or is empty. Any number of processes may work with the log meanwhile.
+
+    Raises ForeignDirectoryError for any other destination, CorruptRecordError for damage, StorageError.
+    """
+    target = _Target(Path(destination).absolute(), log.config.file_mode)
+    _check_place(log.path, target.root)
+    pins = {name: _pin_all(log, name) for name in log._topics()}
+    target.open()
+    try:
+        copier = _Copier(log, target, progress or (lambda done, total: None))
+        copier.total = sum(info.size for each in pins.values() for pin in each for info in pin.segments)
+        taken = [topic for name, each in pins.items() if (topic := copier.topic(name, each)) is not None]
+        copier.finish(taken)
+    except BaseException:
+        target.take_back()
+        raise
+
+
+def _check_place(source: Path, root: Path) -> None:
+    """Nothing of ours may lie inside a log directory: a broker does not start on it."""
+    inner, outer = os.path.realpath(root), os.path.realpath(source)
+    if os.path.commonpath([inner, outer]) == outer:
+        raise ForeignDirectoryError("a backup cannot lie inside the log directory that it is made of", path=root)
+    if files.exists(root) and not files.is_directory(root):
+        raise ForeignDirectoryError("the destination of a backup is not a directory", path=root)
+    names = files.listing(root) if files.exists(root) else []
+    if names:
+        found = f"{len(names)} names, such as {names[0]}"
+        raise ForeignDirectoryError("the destination of a backup holds something", path=root, expected="nothing", found=found)
+
+
+def _pin_all(log: Any, name: str) -> list[_Pin]:
+    """All partitions of a topic; none if it is deleted just now."""
+    try:
+        topic: Topic = log._topic(name)
+        return [_pin(log._partition(name, number)) for number in topic.numbers if number < topic.partitions]
+    except UnknownTopicOrPartitionError:
+        return []
+
+
+def _pin(partition: Partition) -> _Pin:
+    now = partition.published()
+    partition.check_deleted()
+    return _Pin(partition, now, partition.static, partition.segments.all(now))
+
+
+# ---- where it goes -------------------------------------------------------------------------------
+
+
+class _Target:
+    """The copy's directory: every file in it is new, synced, and taken away again if the whole fails."""
+
+    def __init__(self, root: Path, mode: int) -> None:
+        self.root, self.mode = root, mode
+        self._made: list[Path] = []
+        self._own_root = False
+
+    def open(self) -> None:
+        """Make the directory and lay our mark into it; of two who come at once only one can."""
+        self._own_root = files.mkdir(self.root, topic_files.directory_mode(self.mode), exist_ok=True)
+        try:
+            with files.opened(self.root / layout.UNFINISHED, files.EXCLUSIVE, self.mode) as fd:
+                self._made.append(self.root / layout.UNFINISHED)
+                files.sync(fd, self.root / layout.UNFINISHED)
+            files.sync_directory(self.root)
+            files.sync_directory(self.root.parent)
+        except EmbedlogError:
+            self.take_back()
+            raise
+
+    def directory(self, name: str) -> Path:
+        path = self.root / name
+        self._made.append(path)
+        files.mkdir(path, topic_files.directory_mode(self.mode))
+        return path
+
+    def put(self, path: Path, data: Buffer) -> None:
+        """A whole small file."""
+        self._made.append(path)
+        with files.opened(path, files.EXCLUSIVE, self.mode) as fd:
+            files.write_all(fd, data, 0, path)
+            files.sync(fd, path)
+
+    def note(self, path: Path) -> Path:
+        """The path of a file that somebody else is about to write."""
+        self._made += [path.with_name(path.name + ".tmp"), path]
+        return path
+
+    def remove(self, paths: Iterable[Path]) -> None:
+        for path in paths:
+            files.unlink(path, missing_ok=True)
+
+    def close(self) -> None:
+        """Everything is there: our mark goes, the mark of an orderly close comes, in this order."""
+        files.sync_directory(self.root)
+        files.unlink(self.root / layout.UNFINISHED)
+        self.note(self.root / layout.CLEAN_MARK)
+        identity.write_clean_mark(self.root, mode=self.mode)
+
+    def take_back(self) -> None:
+        """Remove what was made; our mark goes last, so that what cannot be removed is never taken for a log."""
+        for path in reversed(self._made):
+            with contextlib.suppress(StorageError):
+                files.rmdir(path) if files.is_directory(path) else files.unlink(path, missing_ok=True)
+        if self._own_root:
+            with contextlib.suppress(StorageError):
+                files.rmdir(self.root)
+
+
+# ---- copying -------------------------------------------------------------------------------------
+
+
+class _Copier:
+    """Copies topics one after the other. Threads: one."""
+
+    def __init__(self, log: Any, target: _Target, progress: Progress) -> None:
+        self._log, self._target, self._progress = log, target, progress
+        self._taken: dict[tuple[str, int], _Taken] = {}
+        self._done = 0
+        self.total = 0
+
+    def topic(self, name: str, pins: list[_Pin]) -> Topic | None:
+        """All partitions of one topic; None if it was deleted before they were copied."""
+        directories: list[Path] = []
+        try:
+            topic: Topic = self._log._topic(name)
+            for pin in pins:
+                directories.append(self._target.directory(topic_files.partition_name(name, pin.partition.number)))
+                self._partition(pin, directories[-1], topic)
+        except UnknownTopicOrPartitionError:
+            for directory in directories:
+                self._target.remove(directory / each for each in files.listing(directory))
+                files.rmdir(directory)
+            self._taken = {key: taken for key, taken in self._taken.items() if key[0] != name}
+            return None
+        numbers = tuple(pin.partition.number for pin in pins)
+        only = () if numbers == tuple(range(len(numbers))) else numbers
+        return replace(topic, partitions=max(numbers, default=-1) + 1, only=only, growing=0) if pins else None
+
+    def _partition(self, pin: _Pin, directory: Path, topic: Topic) -> None:
+        for again in range(TRIES):
+            try:
+                taken, state = self._segments(_pin(pin.partition) if again else pin, directory)
+            except _Moved:
+                self._target.remove(directory / each for each in files.listing(directory))
+            else:
+                break
+        else:
+            raise StorageError("the files of this partition keep changing under a backup", path=pin.partition.path)
+        self._beside(pin.partition, directory, taken, state)
+        self._target.note(directory / layout.PARTITION_METADATA)
+        identity.write_topic_id(directory, topic.topic_id, self._target.mode)
+        self._taken[pin.partition.topic, pin.partition.number] = taken
+
+    def _segments(self, pin: _Pin, directory: Path) -> tuple[_Taken, ProducerState]:
+        """The segments up to the pinned end; those that retention deletes meanwhile are left out. Raises _Moved."""
+        partition, taken = pin.partition, _Taken(pin.now.log_start, pin.now.log_end)
+        state = _producers(pin)
+        for info in pin.segments:
+            last = info is pin.segments[-1]
+            try:
+                taken.segments.append(_Segment(self, pin, info, directory, state).copy(last))
+            except StorageError as problem:
+                if problem.errno != 2 or problem.path != str(layout.segment_path(partition.path, info.base)):
+                    raise
+                taken.start = max(taken.start, partition.published().log_start)
+                if taken.start < info.next_offset:
+                    raise _Moved from problem
+                self._target.remove(directory / each for each in files.listing(directory))
+                taken.segments.clear()
+        partition.check_deleted()
+        if partition.published().generation != pin.now.generation or partition.static is not pin.static:
+            raise _Moved
+        if not taken.segments:
+            raise _Moved
+        taken.start = max(taken.start, taken.segments[0].base)
+        state.offset = taken.end
+        return taken, state
+
+    def _beside(self, partition: Partition, directory: Path, taken: _Taken, state: ProducerState) -> None:
+        """What lies beside the segments: snapshots, epochs, the manifest."""
+        target = self._target
+        for base in (info.base for info in taken.segments if taken.start < info.base < taken.end):
+            source = layout.segment_path(partition.path, base, layout.SNAPSHOT)
+            with contextlib.suppress(CorruptRecordError):  # of use only if the one at the end is lost
+                data = files.read_bytes(source)
+                if data is not None:
+                    ProducerState.decode(data, base, source)
+                    target.put(directory / source.name, data)
+        if taken.end > taken.start:
+            target.put(layout.segment_path(directory, taken.end, layout.SNAPSHOT), state.encode())
+        static = partition.static
+        epochs = checkpoint.read_epochs(partition.path / layout.EPOCHS) if static is None else static.epochs
+        kept = checkpoint.EpochCache(entry for entry in epochs.entries if entry[1] <= taken.end)
+        kept.truncate_from_start(taken.start)
+        checkpoint.write_epochs(target.note(directory / layout.EPOCHS), kept, target.mode)
+        manifest = Manifest(directory, partition.topic_id, target.mode)
+        target.note(manifest.path)
+        manifest.rewrite(taken.segments)
+
+    def copied(self, size: int) -> None:
+        self._done += size
+        self.total = max(self.total, self._done)
+        self._progress(self._done, self.total)
+
+    def put(self, path: Path, data: Buffer) -> None:
+        self._target.put(path, data)
+
+    def create(self, path: Path) -> contextlib.AbstractContextManager[int]:
+        return files.opened(self._target.note(path), files.EXCLUSIVE, self._target.mode)
+
+    # ---- the directory's own files -----------------------------------------------------------------
+
+    def finish(self, topics: list[Topic]) -> None:
+        """Checkpoints, topics and identity of the directory, then the clean mark."""
+        target, root = self._target, self._log.path
+        ends = {key: taken.end for key, taken in self._taken.items()}
+        starts = {key: taken.start for key, taken in self._taken.items() if taken.start > taken.segments[0].base}
+        cleaned = checkpoint.read_offsets(root / layout.CLEANER)
+        dirty = {key: min(offset, ends[key]) for key, offset in cleaned.items() if key in ends}
+        for name, offsets in ((layout.RECOVERY_POINTS, ends), (layout.LOG_STARTS, starts), (layout.HIGH_WATERMARKS, ends)):
+            checkpoint.write_offsets(target.note(target.root / name), offsets, target.mode)
+        if dirty:
+            checkpoint.write_offsets(target.note(target.root / layout.CLEANER), dirty, target.mode)
+        registry = TopicRegistry(target.root, target.mode)
+        target.note(registry.path)
+        registry.change(topics, ())
+        meta = identity.read_meta(root)
+        target.note(target.root / identity.META_PROPERTIES)
+        if meta is not None:
+            identity.write_meta(target.root, replace(meta, directory_id=identity.new_id()), target.mode)
+        else:
+            identity.ensure_meta(target.root, target.mode)
+        target.close()
+
+
+def _producers(pin: _Pin) -> ProducerState:
+    """The producers as of the newest snapshot below the end; what is copied is replayed into them."""
+    if pin.partition.static is not None:
+        known = pin.partition.static.history.state
+        return ProducerState(known.offset, known.producers.values())
+    offsets = layout.bases(files.listing(pin.partition.path), layout.SNAPSHOT)
+    found = history.newest(pin.partition.path, [offset for offset in offsets if offset <= pin.now.log_end])
+    return found or ProducerState(pin.segments[0].base)
+
+
+class _Segment:
+    """One segment on its way."""
+
+    def __init__(self, copier: _Copier, pin: _Pin, info: SegmentInfo, directory: Path, state: ProducerState) -> None:
+        self._copier, self._pin, self._info, self._directory, self._state = copier, pin, info, directory, state
+        self._source = layout.segment_path(pin.partition.path, info.base)
+
+    def copy(self, last: bool) -> SegmentInfo:
+        """Log, indexes and aborted transactions. Raises CorruptRecordError; StorageError with ENOENT if it is gone."""
+        info, directory = self._info, self._directory
+        chain = Chain(info.base, gaps_allowed=not info.gapless)
+        builder = index.Builder(info.base, self._pin.partition.config.index_interval_bytes)
+        with files.opened(self._source) as fd:
+            target = layout.segment_path(directory, info.base)
+            with self._copier.create(target) as out:
+                walk = self._copy_batches(fd, out, target, chain, builder)
+                files.sync(out, target)
+        self._check(walk, chain)
+        builder.add_time_entry()
+        self._copier.put(layout.segment_path(directory, info.base, layout.INDEX), builder.offsets)
+        self._copier.put(layout.segment_path(directory, info.base, layout.TIME_INDEX), builder.times)
+        self._copy_aborted()
+        files.sync_directory(directory)
+        return info._replace(
+            max_timestamp=builder.max_timestamp,
+            max_timestamp_offset=builder.max_timestamp_offset,
+            index_entries=builder.offset_entries,
+            time_entries=builder.time_entries,
+            kind=CLOSED if last else SEALED,
+        )
+
+    def _copy_batches(self, fd: int, out: int, target: Path, chain: Chain, builder: index.Builder) -> segment.Walk:
+        walk = segment.Walk(fd, self._source, chain, 0, self._info.size)
+        for data, batches in walk.chunks():
+            self._pin.partition.reader._check_epochs(self._source, batches, 0)
+            files.write_all(out, data, int(batches["position"][0]), target)
+            builder.add(batches)
+            self._state.replay(batches, history.markers_in(data, batches))
+            self._copier.copied(len(data))
+        return walk
+
+    def _check(self, walk: segment.Walk, chain: Chain) -> None:
+        """All bytes were good, and they are those that were written (K2)."""
+        info, problem = self._info, walk.problem
+        if problem is not None:
+            raise CorruptRecordError(
+                problem.message, path=self._source, position=problem.position, expected=problem.expected, found=problem.found
+            )
+        if walk.end != info.size:
+            raise CorruptRecordError(
+                "the file ends inside a batch", path=self._source, position=walk.end, expected=f"{info.size} bytes"
+            )
+        reached = chain.next_offset == info.next_offset if info.gapless else chain.next_offset <= info.next_offset
+        if not reached:
+            raise CorruptRecordError(
+                "last offset of the segment", path=self._source, expected=info.next_offset - 1, found=chain.next_offset - 1
+            )
+        if info.digested and chain.digest != info.digest:
+            raise CorruptRecordError(
+                "the batch heads of this segment are not those that were written",
+                path=self._source,
+                expected=f"digest {info.digest:016x}",
+                found=f"{chain.digest:016x}",
+            )
+
+    def _copy_aborted(self) -> None:
+        base, static = self._info.base, self._pin.partition.static
+        path = layout.segment_path(self._pin.partition.path, base, layout.TRANSACTION_INDEX)
+        known = static.history.indexes.get(base) if static is not None else None
+        data = files.read_bytes(path) if known is None else known
+        if data:
+            transaction_index.decode(data, base, path)
+            kept = transaction_index.below(data, self._pin.now.log_end, base)
+            if kept:
+                self._copier.put(self._directory / path.name, kept)
