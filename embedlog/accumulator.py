@@ -191,7 +191,10 @@ class Accumulator:
             # Seen before the parcels' fates are, so that flush() cannot miss callbacks that are about to run
             self._calling = True
             for lane in lanes:
-                self._deliver(lane)
+                try:
+                    self._deliver(lane)
+                except Exception:  # a mistake of ours must not end the thread: every future waits for it
+                    logger.exception("%s: delivering to %s-%d failed", self._name, lane.topic, lane.partition)
             self._run_late()
             self._calling = False
             if lanes:

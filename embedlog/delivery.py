@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,9 +36,9 @@ RATIO_BETTER, RATIO_WORSE, RATIO_MARGIN = 0.005, 0.05, 1.05  # Kafka's steps tow
 class Stop:
     """One partition of a destination: where a lane leads, and how well its records have compressed so far."""
 
-    def __init__(self, destination: Destination, partition: Any, lane: Lane) -> None:
+    def __init__(self, destination: Destination, lane: Lane) -> None:
         self.destination = destination
-        self.partition = partition
+        self.partition: Any = None  # opened when something is written to it
         self.lane = lane
         self.ratio = 1.0
 
@@ -65,12 +65,11 @@ class Destination:
         self._rows = rows
         self.route: Route | None = None
 
-    def grow(self, partitions: Iterable[Any]) -> None:
+    def grow(self, partition_count: int) -> None:
         """Stops for further partitions, and a route over all of them."""
-        for partition in partitions:
-            limit = min(self.batch_size, self.batch_limit)
-            lane = _rows.Lane(self._rows, self.name, partition.number, limit)
-            self.stops.append(Stop(self, partition, lane))
+        for number in range(len(self.stops), partition_count):
+            lane = _rows.Lane(self._rows, self.name, number, min(self.batch_size, self.batch_limit))
+            self.stops.append(Stop(self, lane))
         own_time = self.config.message_timestamp_type == "CreateTime"
         self.route = _rows.Route(
             self._rows,
@@ -109,10 +108,10 @@ class Delivery:
         with self._lock:
             found = self.destinations.get(topic)
             if found is None:
-                config = self._log._partition(topic, 0).config
+                config = self._log._topic_config(topic)
                 self.destinations[topic] = found = Destination(topic, config, self._settings, rows)
             if len(found.stops) < count:
-                found.grow(self._log._partition(topic, number) for number in range(len(found.stops), count))
+                found.grow(count)
                 self._stops.update((stop.lane, stop) for stop in found.stops)
             if fast and found.route is not None:
                 self.routes[topic] = found.route
@@ -123,28 +122,27 @@ class Delivery:
         destination = stop.destination
         try:
             count = self._log._partition_count(destination.name)
-            config = stop.partition.config
+            config = destination.config if stop.partition is None else stop.partition.config
             changed = config is not destination.config and config != destination.config
         except EmbedlogError:  # it is gone, or the log is closed: the next send() says so
-            count, changed = 0, True
+            count, changed, config = 0, True, destination.config
         if count == len(destination.stops) and not changed:
             return
         with self._lock:
             self.routes.pop(destination.name, None)
-            if count == 0:
+            if count < len(destination.stops):
                 self.destinations.pop(destination.name, None)
             elif changed:
-                self._reconfigure(destination)
+                self._reconfigure(destination, config)
 
-    def _reconfigure(self, destination: Destination) -> None:
+    def _reconfigure(self, destination: Destination, config: TopicConfig) -> None:
         """The topic's new settings for what is sent from now on, over the lanes that are there."""
-        config = destination.stops[0].partition.config
         fresh = Destination(destination.name, config, self._settings, destination._rows)
         fresh.stops = destination.stops
         for stop in fresh.stops:
             stop.destination = fresh
             stop.lane.limit = min(fresh.batch_size, fresh.batch_limit)
-        fresh.grow(())
+        fresh.grow(len(fresh.stops))
         self.destinations[destination.name] = fresh
 
     # ---- on the producer's thread ----------------------------------------------------------------
@@ -166,11 +164,14 @@ class Delivery:
         self._look_again(stop)
 
     def _append(self, stop: Stop, run: record.EncodedRun, deadline_ns: int) -> Appended:
+        name, number = stop.destination.name, stop.lane.partition
+        if stop.partition is None:
+            stop.partition = self._log._partition(name, number)
         try:
             appended: Appended = stop.partition.append(run, deadline_ns=deadline_ns)
         except (UnknownTopicOrPartitionError, ClosedError):
             # Deleted; made again under the same name, it is the topic that the sender means
-            fresh = self._log._partition(stop.destination.name, stop.partition.number)
+            fresh = self._log._partition(name, number)
             if fresh is stop.partition:
                 raise
             stop.partition = fresh
@@ -225,10 +226,8 @@ class Delivery:
         count = sum(parcel.count for parcel in parcels)
         self.totals["error"] += count
         if not isinstance(error, EmbedlogError):
-            logger.exception(
-                "writing to %s-%d failed in a way that was not foreseen", stop.destination.name, stop.partition.number
-            )
-        logger.warning("%d records for %s-%d were not written: %s", count, stop.destination.name, stop.partition.number, error)
+            logger.exception("writing to %s-%d failed in a way that was not foreseen", stop.destination.name, stop.lane.partition)
+        logger.warning("%d records for %s-%d were not written: %s", count, stop.destination.name, stop.lane.partition, error)
         for parcel in parcels:
             if parcel.run is not None:
                 parcel.run.settled((), error)

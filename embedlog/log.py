@@ -271,12 +271,13 @@ class Log(Admin):
         deadline = files.deadline_after(timeout_s)
         live = [(partition.page_file.page, offset) for partition, offset in tails if partition.page_file is not None]
         if len(live) == len(tails):
-            waiter.wait(live, committed, self._home.directory_page, deadline)
+            told = waiter.wait(live, committed, self._home.directory_page, deadline)
         else:
-            waiter.wait(live, committed, None, min(deadline, files.deadline_after(STATIC_LOOK_S)))
+            told = waiter.wait(live, committed, None, min(deadline, files.deadline_after(STATIC_LOOK_S)))
         waiter.reset()
-        for partition, _ in tails:
-            partition.look_again()
+        if not 0 <= told < len(live):  # nothing came: is it still the page that others publish on?
+            for partition, _ in tails:
+                partition.look_again()
 
     def _wake(self, owner: object) -> None:
         self._waiter(owner).wake()
@@ -305,11 +306,13 @@ class Log(Admin):
 
     def close(self) -> None:
         """Leave the directory; the last process out closes it in order. Idempotent. Raises DurabilityError if that sync fails."""
+        if self._closed or self._pid != os.getpid():
+            return
+        for child in list(self._children):
+            child.close()  # outside the mutex: a producer that sends its last records looks partitions up
         with self._mutex:
-            if self._closed or self._pid != os.getpid():
+            if self._closed:
                 return
-            for child in list(self._children):
-                child.close()
             self._closed = True
         if self._housekeeper is not None:
             self._housekeeper.stop()
