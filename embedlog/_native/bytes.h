@@ -10,19 +10,21 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-static inline uint64_t zigzag(int64_t x) { return ((uint64_t)x << 1) ^ (uint64_t)(x >> 63); }
-static inline int64_t unzigzag(uint64_t x) { return (int64_t)((x >> 1) ^ (0 - (x & 1))); }
+INLINE uint64_t zigzag(int64_t x) { return ((uint64_t)x << 1) ^ (uint64_t)(x >> 63); }
+INLINE int64_t unzigzag(uint64_t x) { return (int64_t)((x >> 1) ^ (0 - (x & 1))); }
 
-/* Bytes that the base-128 form of an unsigned number takes: one for every 7 bits. (9 b + 64) / 64 is that for b = 0 .. 63. */
-static inline int uvarint_size(uint64_t x) {
-    return ((63 - __builtin_clzll(x | 1)) * 9 + 73) >> 6;
+/* Bytes that the base-128 form of an unsigned number takes: one for every 7 bits. (9 b + 73) / 64 is that for bits 0 .. 63. */
+INLINE int uvarint_size(uint64_t x) {
+    if (x < 1u << 14) return 1 + (x >= 1u << 7);
+    return ((63 - __builtin_clzll(x)) * 9 + 73) >> 6;
 }
 
-static inline int varint_size(int64_t x) { return uvarint_size(zigzag(x)); }
+INLINE int varint_size(int64_t x) { return uvarint_size(zigzag(x)); }
 
-INLINE uint8_t *put_uvarint(uint8_t *to, uint64_t x) {
-    /* By branches, which are foreseen: the place of the next field then waits for no arithmetic. */
-    if (EL_LIKELY(x < 1u << 7)) {
+/* Numbers are written and read by branches, which are foreseen, so that the place of the next field waits for no arithmetic. `typical` is
+ * how many bytes most of them take: those lie straight ahead in the code. */
+INLINE uint8_t *put_uvarint(uint8_t *to, uint64_t x, const int typical) {
+    if (__builtin_expect(x < 1u << 7, typical == 1)) {
         to[0] = (uint8_t)x;
         return to + 1;
     }
@@ -39,7 +41,9 @@ INLINE uint8_t *put_uvarint(uint8_t *to, uint64_t x) {
     return to;
 }
 
-INLINE uint8_t *put_varint(uint8_t *to, int64_t x) { return put_uvarint(to, zigzag(x)); }
+/* Of things that are small numbers mostly, and of lengths and offsets. */
+INLINE uint8_t *put_small(uint8_t *to, int64_t x) { return put_uvarint(to, zigzag(x), 1); }
+INLINE uint8_t *put_length(uint8_t *to, int64_t x) { return put_uvarint(to, zigzag(x), 2); }
 
 /* Reads one number of at most `bytes_max` bytes before end; NULL if it is cut off or longer. */
 static inline const uint8_t *get_uvarint(const uint8_t *at, const uint8_t *end, int bytes_max, uint64_t *out) {
@@ -71,10 +75,10 @@ static inline const uint8_t *get_varlong(const uint8_t *at, const uint8_t *end, 
 
 /* Reads a number of one to three bytes into `out` and moves `at` behind it; a longer one goes to `otherwise`. The three bytes may be read
  * whatever they hold. Not yet unzigzagged. A macro: the branches, which are foreseen, stay apart, and nothing is tested twice. */
-#define GET_SHORT(at, out, otherwise)                                  \
+#define GET_SHORT(at, out, typical, otherwise)                         \
     do {                                                               \
         (out) = (at)[0];                                               \
-        if (EL_LIKELY((out) < 0x80)) {                                 \
+        if (__builtin_expect((out) < 0x80, (typical) == 1)) {          \
             (at) += 1;                                                 \
         } else if (EL_LIKELY((at)[1] < 0x80)) {                        \
             (out) = ((out) & 0x7f) | (uint32_t)(at)[1] << 7;           \

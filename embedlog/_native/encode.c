@@ -34,7 +34,8 @@ INLINE int load_cell(const el_bytes *column, int64_t row, int width, el_cell *ce
         start = ((const int32_t *)column->offsets)[row];
         end = ((const int32_t *)column->offsets)[row + 1];
     }
-    if (EL_UNLIKELY(start < 0 || end < start || end > column->data_size || end - start > RECORD_SIZE_MAX)) return EL_EINVALID;
+    /* Unsigned, a negative number is larger than any size. */
+    if (EL_UNLIKELY((uint64_t)start > (uint64_t)end || (uint64_t)end > (uint64_t)column->data_size)) return EL_EINVALID;
     cell->data = column->data + start;
     cell->size = end - start;
     cell->end = column->data + column->data_size;
@@ -69,7 +70,7 @@ static int64_t headers_size(const el_encoder *encoder, const el_row *row) {
 /* ---- Writing ------------------------------------------------------------------------------------------------- */
 
 INLINE uint8_t *put_cell(uint8_t *to, const uint8_t *limit, const el_cell *cell) {
-    to = put_varint(to, cell->size);
+    to = put_length(to, cell->size);
     if (cell->size <= 0) return to;
     copy_bytes(to, limit, cell->data, cell->end, cell->size);
     return to + cell->size;
@@ -131,12 +132,12 @@ INLINE int encode_rows(el_encoder *encoder, uint8_t *out, const uint8_t *end, co
             if (size > RECORD_SIZE_MAX) result = EL_EINVALID;
             break;
         }
-        at = put_varint(at, body);
+        at = put_length(at, body);
         *at++ = 0; /* attributes: unused */
-        at = put_varint(put_varint(at, delta), records);
+        at = put_length(put_small(at, delta), records);
         if (plain) *at++ = 1; /* null key */
         else at = put_cell(at, limit, &row.key);
-        at = put_varint(put_cell(at, limit, &row.value), row.header_count);
+        at = put_small(put_cell(at, limit, &row.value), row.header_count);
         if (!plain && row.header_count) at = put_headers(at, limit, encoder, &row);
         if (timestamp > newest) newest = timestamp;
     }

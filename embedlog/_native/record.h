@@ -58,25 +58,25 @@ static inline int32_t get_any_record(const uint8_t *at, const uint8_t *end, el_r
 INLINE int get_plain_record(const uint8_t *at, const uint8_t *end, el_record *record) {
     uint32_t size, timestamp, offset, key, value;
     if (EL_UNLIKELY(end - at < FAST_ROOM)) return 0;
-    GET_SHORT(at, size, unusual);
+    GET_SHORT(at, size, 2, unusual);
     const uint8_t *behind = at + (size >> 1);
     if (EL_UNLIKELY(behind > end - FAST_ROOM_BEHIND)) return 0;
     at++; /* attributes: unused */
-    GET_SHORT(at, timestamp, unusual);
-    GET_SHORT(at, offset, unusual);
+    GET_SHORT(at, timestamp, 1, unusual);
+    GET_SHORT(at, offset, 2, unusual);
     record->key = NULL;
     record->key_size = -1;
     if (EL_LIKELY(*at == 1)) {
         at++;
     } else {
-        GET_SHORT(at, key, unusual);
+        GET_SHORT(at, key, 1, unusual);
         if (EL_UNLIKELY(key & 1)) return 0;
         record->key = at;
         record->key_size = (int32_t)(key >> 1);
         at += key >> 1;
         if (EL_UNLIKELY(at > behind)) return 0;
     }
-    GET_SHORT(at, value, unusual);
+    GET_SHORT(at, value, 2, unusual);
     record->value = at;
     at += value >> 1;
     /* No headers, nothing behind their count, and no negative number: a null value is rare enough. */
