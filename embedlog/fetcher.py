@@ -8,7 +8,7 @@ G2  what cannot be handed out (a damaged batch, a record that the deserializer r
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from embedlog._native._rows import Record
 from embedlog.batch import records_of
@@ -16,6 +16,9 @@ from embedlog.chunks import BATCH_GUESS, Chunk, read_chunk
 from embedlog.errors import SerializationError
 from embedlog.isolation import end_offset
 from embedlog.positions import Cursor
+
+if TYPE_CHECKING:
+    from embedlog.tail import Tail
 
 Deserializer = Callable[[bytes], Any]
 
@@ -50,17 +53,39 @@ class Fetcher:
         REQUIRES: the cursor has a position and nothing fetched ahead. Raises what `read_chunk` does, and SerializationError
         if the very first record cannot be made.
         """
+        if cursor.tail is not None:
+            told = self._tailed(cursor, cursor.tail)
+            if told is not None:
+                return told
         while not cursor.has_records:
             chunk = self._next(cursor)
             if chunk is None:
                 return False
             records = records_of(cursor.tp.topic, cursor.tp.partition, chunk.decoded) if chunk.decoded.count else []
-            if self._deserializes:
-                made = self._deserialized(records)
-                cursor.fill(made, chunk.next_offset if len(made) == len(records) else records[len(made)].offset)
-            else:
-                cursor.fill(records, chunk.next_offset)
+            self._hand_over(cursor, records, chunk.next_offset)
         return True
+
+    def _tailed(self, cursor: Cursor, tail: Tail) -> bool | None:
+        """The short way: True with records, False without, None if it is closed (then it is dropped)."""
+        records = tail.records() if tail.offset == cursor.position else None
+        if records is None:
+            cursor.tail = None
+            return None
+        cursor.seen_end = tail.end
+        if not records:
+            return False
+        self.fetch_count += 1
+        self.record_count += len(records)
+        self.size_bytes += tail.size_bytes
+        self._hand_over(cursor, records, tail.offset)
+        return True
+
+    def _hand_over(self, cursor: Cursor, records: list[Record], next_offset: int) -> None:
+        if self._deserializes:
+            made = self._deserialized(records)
+            cursor.fill(made, next_offset if len(made) == len(records) else records[len(made)].offset)
+        else:
+            cursor.fill(records, next_offset)
 
     def columns(self, cursor: Cursor) -> Chunk | None:
         """The next chunk with records in it, as columns; None if the partition has no more.
@@ -79,11 +104,14 @@ class Fetcher:
         # Before the fetch: what comes later ends the wait. Not the position: behind it may be nothing but what is not seen.
         cursor.seen_end = end_offset(bounds, self.isolation)
         if position == cursor.seen_end and position >= bounds.log_start:
+            cursor.tail = cursor.partition.tail(position)
             return None  # the usual end of a look, without the way to the file
         chunk = read_chunk(
             cursor.partition, position, max_bytes=self._max_bytes, isolation=self.isolation, batch_bytes=self._batch_bytes
         )
         if chunk is not None:
+            if chunk.next_offset == cursor.seen_end:
+                cursor.tail = cursor.partition.tail(chunk.next_offset)
             self._batch_bytes = chunk.batch_bytes
             self.fetch_count += 1
             self.record_count += chunk.decoded.count

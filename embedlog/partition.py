@@ -38,6 +38,7 @@ from embedlog.values import OffsetAndTimestamp
 
 if TYPE_CHECKING:
     from embedlog.buffers import BufferPool
+    from embedlog.tail import Tail
 
 logger = logging.getLogger("embedlog")
 
@@ -289,8 +290,8 @@ class Partition(Presence):
     def _check_sizes(self, run: EncodedRun) -> None:
         if not len(run.batches) or not len(run.buffer):
             raise InvalidRecordError(f"an append to {self.topic}-{self.number} without a batch")
-        largest = int(run.batches["size"].max())
         limit = min(self.config.max_message_bytes, self.config.segment_bytes)
+        largest = int(run.batches["size"].max()) if len(run.buffer) > limit else 0
         if largest > limit:
             name = "max.message.bytes" if limit == self.config.max_message_bytes else "segment.bytes"
             raise RecordTooLargeError(
@@ -317,6 +318,10 @@ class Partition(Presence):
         if committed and len(found.batches):
             found.aborted = self.aborted.between(int(found.batches["base_offset"][0]), found.next_offset)
         return found
+
+    def tail(self, offset: int) -> Tail | None:
+        """The short way to what is published behind `offset`, if that is the end and was read up to in the usual way."""
+        return self.reader.tail(offset)
 
     def offset_for_time(self, timestamp_ms: int, isolation: str = "read_uncommitted") -> OffsetAndTimestamp | None:
         """The first record with this timestamp or a later one, None if there is none."""

@@ -20,6 +20,7 @@ from embedlog.values import TopicPartition
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Record
+    from embedlog.tail import Tail
 
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.ASCII)
 _UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000)
@@ -73,7 +74,7 @@ class Cursor:
     **Threads:** one at a time; the consumer sees to it.
     """
 
-    __slots__ = ("_ahead", "_behind", "_next", "_out", "partition", "paused", "reset", "seen_end", "tp")
+    __slots__ = ("_ahead", "_behind", "_next", "_out", "partition", "paused", "reset", "seen_end", "tail", "tp")
 
     def __init__(self, tp: TopicPartition, partition: Any, reset: Reset | None) -> None:
         self.tp = tp
@@ -81,6 +82,7 @@ class Cursor:
         self.paused = False
         self.reset = reset  # where to start, or None for the consumer's own policy; looked at only without a position
         self.seen_end = -1  # end of the partition when it was last looked at: what a wait compares with
+        self.tail: Tail | None = None  # the short way to what is published next, once the end was reached
         self._next = -1  # position behind all that is fetched; -1: none yet
         self._ahead: list[Record] = []  # fetched, in order, not handed out from `_behind` on
         self._behind = 0

@@ -23,8 +23,9 @@ from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
 from embedlog.handles import Handles
 from embedlog.index import Place
-from embedlog.manifest import SegmentInfo
+from embedlog.manifest import GAPLESS, SegmentInfo
 from embedlog.record import Batches, Chain, Scanned, Window, decode, scan
+from embedlog.tail import Tail
 from embedlog.values import OffsetAndTimestamp
 
 if TYPE_CHECKING:
@@ -177,6 +178,25 @@ class Reader:
                 while len(self._hints) > HINTS_MAX:
                     self._hints.popitem(last=False)
         return Fetched(data, useful, next_offset, path, hint.position)
+
+    def tail(self, offset: int) -> Tail | None:
+        """A state from which to tail, if `offset` is the end and was reached in the usual way."""
+        partition = self._partition
+        with self._mutex:
+            hint = self._hints.get(offset)
+        if partition.page_file is None or hint is None:
+            return None
+        now = partition.published()
+        latest = self._epoch_cache(now.epoch).latest
+        usual = (
+            now.log_end == offset
+            and hint.base == now.segment_base
+            and hint.position == now.segment_size
+            and now.flags & GAPLESS
+            and now.generation % 2 == 0
+            and (latest is None or (latest[0] == now.epoch and latest[1] <= offset))
+        )
+        return Tail(partition, now, hint.position, hint.digest) if usual else None
 
     def place(self, info: SegmentInfo, offset: int) -> Place:
         """Where in a segment a search for an offset begins."""

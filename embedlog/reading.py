@@ -79,17 +79,21 @@ class Reading:
         self._poll_gap_max_s = max(self._poll_gap_max_s, now - self._poll_began)
         self._poll_began = now
         self._recall()
+        woken_by_data = False
         while True:
             if self._stopped:
                 raise ClosedError("this consumer was closed")
             if self._woken:
                 self._woken = False
                 raise WakeupError("wakeup() was called")
-            if subscription.kind != "assigned":
+            if subscription.kind != "assigned" and not woken_by_data:
                 self.follow(subscription)
             found = look()
-            if found or not self._sleep(deadline, TOPICS_LOOK_S if subscription.kind != "assigned" else None):
+            if found:
                 return found
+            if not woken_by_data and not self._sleep(deadline, TOPICS_LOOK_S if subscription.kind != "assigned" else None):
+                return found
+            woken_by_data = not woken_by_data  # look first, for whoever waits for records; then for new partitions
 
     def _sleep(self, deadline: float | None, longest_s: float | None) -> bool:
         """Sleeps until a partition grows, somebody wakes this consumer, or the deadline: False if that has passed."""

@@ -168,6 +168,8 @@ typedef struct {
     const char *lock_path;
     const char *page_path;
     const char *directory_lock_path; /* `.lock`, which a broker unlinks when it leaves; NULL: not looked at */
+    int64_t lock_device;
+    int64_t lock_inode;
     int64_t page_device;
     int64_t page_inode;
     int64_t directory_lock_device;
@@ -210,3 +212,24 @@ int32_t el_append_held(el_writer *writer, const uint8_t *run, int64_t size, el_a
 int32_t el_append_end(el_writer *writer, int32_t broken);
 /* The three in one: the ordinary path. */
 int32_t el_append(el_writer *writer, const uint8_t *run, int64_t size, int64_t deadline_ns, el_appended *out);
+
+/* ---- tailing ------------------------------------------------------------------------------------ */
+
+typedef struct {
+    const uint8_t *page;
+    int32_t fd;                      /* of the active segment */
+    int32_t reserved;
+    int64_t segment_base;
+    int64_t position;                /* where the batch at `offset` begins */
+    int64_t offset;                  /* what the next batch must begin with */
+    uint64_t digest;
+    int32_t epoch;                   /* what every batch must carry */
+    uint32_t generation;
+} el_tailing;
+
+enum el_tail_code { EL_TAIL_DATA = 0, EL_TAIL_NOTHING = 1, EL_TAIL_OTHERWISE = 2 };
+
+/* What was published behind `offset`, read into `room` and verified; moves the state on. Returns EL_TAIL_DATA with *taken > 0,
+ * EL_TAIL_NOTHING at the end, EL_TAIL_OTHERWISE for whatever is not the usual case (another segment, epoch or generation, an
+ * open transaction, a gap, a bad or too large batch): the ordinary way finds out. *end is the high watermark. */
+int32_t el_tail_read(el_tailing *tailing, uint8_t *room, int64_t capacity, int64_t *taken, int64_t *end);

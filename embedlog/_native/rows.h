@@ -192,7 +192,7 @@ int el_arrow_import_ready(PyObject *module);
 /* Makes a type from its spec and puts it into the module: a borrowed reference that lives as long as the module, or NULL. */
 PyTypeObject *el_type_ready(PyObject *module, PyType_Spec *spec);
 
-extern PyMethodDef el_record_methods[], el_column_methods[], el_view_methods[], el_parcel_functions[], el_arrow_import_methods[];
+extern PyMethodDef el_record_methods[], el_column_methods[], el_view_methods[], el_run_methods[], el_parcel_functions[], el_arrow_import_methods[];
 
 #define EL_RETURN_TRUTH(x) return PyBool_FromLong(x)
 

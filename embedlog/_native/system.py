@@ -460,6 +460,9 @@ class Writer:
     def __init__(
         self, page: Page, directory: Page | None, lock_path: str, page_path: str, lock_fd: int, device: int, inode: int
     ) -> None:
+        lock = facts(lock_fd)
+        if isinstance(lock, int):
+            raise OSError(errno_of(lock), os.strerror(errno_of(lock)), lock_path)
         self._names = (ffi.new("char[]", os.fsencode(lock_path)), ffi.new("char[]", os.fsencode(page_path)))
         self.raw = ffi.new(
             "el_writer *",
@@ -468,6 +471,8 @@ class Writer:
                 "directory": directory.raw if directory else ffi.NULL,
                 "lock_path": self._names[0],
                 "page_path": self._names[1],
+                "lock_device": lock.device,
+                "lock_inode": lock.inode,
                 "page_device": device,
                 "page_inode": inode,
                 "lock_fd": lock_fd,
@@ -509,3 +514,40 @@ class Writer:
 
     def end(self, broken: bool) -> None:
         lib.el_append_end(self.raw, broken)
+
+
+# ---- tailing --------------------------------------------------------------------------------------
+
+TAIL_DATA, TAIL_NOTHING, TAIL_OTHERWISE = range(3)
+
+
+class Tailing:
+    """A reader at the end of a log: where it stands, and room for what comes. Threads: one at a time."""
+
+    def __init__(self, page: Page, published: Published, position: int, offset: int, digest: int, room: bytearray) -> None:
+        self._page = page
+        self.room = room
+        self._view = ffi.from_buffer("uint8_t[]", room)
+        self._raw = ffi.new(
+            "el_tailing *",
+            {"page": page.raw, "fd": -1, "segment_base": published.segment_base, "position": position, "offset": offset, "digest": digest,
+             "epoch": published.epoch, "generation": published.generation},
+        )  # fmt: skip
+        self._sizes = ffi.new("int64_t[2]")
+
+    def read(self, fd: int) -> tuple[int, int, int]:
+        """(TAIL_DATA, TAIL_NOTHING or TAIL_OTHERWISE, bytes in `room`, high watermark). `fd` is the active segment's."""
+        if self._page.raw is None:
+            return TAIL_OTHERWISE, 0, 0
+        sizes = self._sizes
+        self._raw.fd = fd
+        code = lib.el_tail_read(self._raw, self._view, len(self.room), sizes, sizes + 1)
+        return code, sizes[0], sizes[1]
+
+    @property
+    def offset(self) -> int:
+        return int(self._raw.offset)
+
+    @property
+    def position(self) -> int:
+        return int(self._raw.position)

@@ -27,13 +27,10 @@ static int same_file(const el_file_facts *one, int64_t device, int64_t inode) {
 
 /* Rules 1 and 2: the names still lead to what we hold. 0, EL_MUST_REMAP, EL_LOST_DIRECTORY, or an error. */
 static int32_t check_identity(el_writer *writer) {
-    el_file_facts held, named;
+    el_file_facts named;
     if (el_is_mutant(EL_NO_IDENTITY))
         return EL_OK;
-    int32_t rc = el_facts(writer->lock_fd, &held);
-    if (rc < 0)
-        return rc;
-    if (el_facts_of(writer->lock_path, &named) < 0 || !same_file(&named, held.device, held.inode))
+    if (el_facts_of(writer->lock_path, &named) < 0 || !same_file(&named, writer->lock_device, writer->lock_inode))
         return EL_MUST_REMAP;
     if (el_facts_of(writer->page_path, &named) < 0 || !same_file(&named, writer->page_device, writer->page_inode))
         return EL_MUST_REMAP;

@@ -1,0 +1,122 @@
+/* Records straight out of batches that have been read and verified: the short way of a reader that tails a log.
+ *
+ * U1  every length is checked against the bytes that are there; a checksum vouches for the writer's bytes, not for the writer
+ * U2  what is not plain (compressed, control, old format, damaged inside) gives None: the long way takes it and explains itself
+ */
+#include "rows.h"
+
+#include "batch.h"
+
+/* What lies on the wire, apart from the object of the same name. */
+#define el_record el_wire_record
+#include "record.h"
+#undef el_record
+
+static PyObject *bytes_of(const uint8_t *data, int32_t size) {
+    return size < 0 ? Py_NewRef(Py_None) : PyBytes_FromStringAndSize((const char *)data, size);
+}
+
+/* One header as (name, value); moves *at behind it. NULL without an exception: the bytes are bad. */
+static PyObject *pair_of(const uint8_t **at, const uint8_t *end) {
+    const uint8_t *name, *value;
+    int32_t name_size, value_size, what;
+    *at = get_sized(*at, end, &name, &name_size, &what);
+    if (!*at || name_size < 0) return NULL;
+    *at = get_sized(*at, end, &value, &value_size, &what);
+    if (!*at) return NULL;
+    PyObject *key = PyUnicode_DecodeUTF8((const char *)name, name_size, "replace"), *content = key ? bytes_of(value, value_size) : NULL;
+    PyObject *pair = content ? PyTuple_Pack(2, key, content) : NULL;
+    Py_XDECREF(key);
+    Py_XDECREF(content);
+    return pair;
+}
+
+static PyObject *headers_of(const el_wire_record *wire) {
+    if (wire->header_count == 0) return Py_NewRef(el_no_headers);
+    const uint8_t *at = wire->headers;
+    PyObject *all = PyTuple_New(wire->header_count);
+    for (int32_t i = 0; all && i < wire->header_count; i++) {
+        PyObject *pair = pair_of(&at, wire->end);
+        if (!pair || PyTuple_SetItem(all, i, pair) < 0) Py_CLEAR(all);
+    }
+    if (all && at != wire->end) Py_CLEAR(all);
+    return all;
+}
+
+typedef struct {
+    PyObject *topic, *list;
+    int64_t start_offset;
+    int32_t partition;
+} el_taking;
+
+static int take_record(const el_taking *taking, const el_batch *batch, const el_wire_record *wire) {
+    int append_time = (batch->attributes & LOG_APPEND_TIME) != 0;
+    el_record *record = el_record_alloc();
+    if (!record) return -1;
+    record->topic = Py_NewRef(taking->topic);
+    record->partition = taking->partition;
+    record->offset = batch->base_offset + wire->offset_delta;
+    record->timestamp_ms = append_time ? batch->max_timestamp : (int64_t)((uint64_t)batch->base_timestamp + (uint64_t)wire->timestamp_delta);
+    record->timestamp_type = (int8_t)append_time;
+    record->leader_epoch = batch->leader_epoch;
+    record->key = bytes_of(wire->key, wire->key_size);
+    record->value = bytes_of(wire->value, wire->value_size);
+    record->headers = headers_of(wire);
+    int rc = record->key && record->value && record->headers ? PyList_Append(taking->list, EL_OBJECT(record)) : -1;
+    Py_DECREF(record);
+    return rc;
+}
+
+/* The records of one batch from start_offset on: 0, or -1 if they are not plain, with or without an exception. */
+static int take_batch(const el_taking *taking, const uint8_t *data, int64_t size, const el_batch *batch) {
+    const uint8_t *at = data + EL_HEADER_SIZE, *end = data + size;
+    int64_t previous = -1;
+    if (batch->magic != MAGIC || (batch->attributes & (CODEC_MASK | CONTROL_BATCH)) || batch->records < 0) return -1;
+    for (int32_t i = 0; i < batch->records; i++) {
+        el_wire_record wire;
+        if (get_any_record(at, end, &wire)) return -1;
+        if (wire.offset_delta <= previous || wire.offset_delta > batch->last_offset_delta) return -1;
+        previous = wire.offset_delta;
+        at = wire.end;
+        if (batch->base_offset + wire.offset_delta >= taking->start_offset && take_record(taking, batch, &wire) < 0) return -1;
+    }
+    return batch->records > 0 && at != end ? -1 : 0;
+}
+
+static int take_run(const el_taking *taking, const uint8_t *data, int64_t size) {
+    while (size > 0) {
+        el_batch batch;
+        if (size < EL_HEADER_SIZE) return -1;
+        int64_t bytes = (int64_t)(int32_t)load_be32(data + SIZE_AT) + SIZE_BEHIND;
+        if (bytes < EL_HEADER_SIZE || bytes > size) return -1;
+        load_header(data, &batch);
+        if (take_batch(taking, data, bytes, &batch) < 0) return -1;
+        data += bytes;
+        size -= bytes;
+    }
+    return 0;
+}
+
+static PyObject *records_from_run(PyObject *module, PyObject *args) {
+    el_taking taking = {.list = NULL};
+    Py_buffer data;
+    Py_ssize_t size;
+    long long start_offset;
+    if (!PyArg_ParseTuple(args, "Oiy*nL:records_from_run", &taking.topic, &taking.partition, &data, &size, &start_offset)) return NULL;
+    taking.start_offset = start_offset;
+    taking.list = size < 0 || size > data.len ? NULL : PyList_New(0);
+    if (!taking.list && !PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "the run is larger than its buffer");
+    if (taking.list && take_run(&taking, data.buf, size) < 0) {
+        Py_CLEAR(taking.list);
+        if (!PyErr_Occurred()) taking.list = Py_NewRef(Py_None);
+    }
+    PyBuffer_Release(&data);
+    return taking.list;
+}
+
+PyMethodDef el_run_methods[] = {
+    {"records_from_run", records_from_run, METH_VARARGS,
+     "records_from_run(topic, partition, data, size, start_offset)\n\n"
+     "The records from start_offset on of the verified batches in the first `size` bytes, as a list of Record; None if one is not plain."},
+    {NULL},
+};
