@@ -36,7 +36,7 @@ def test_e1_long(nursery: Nursery, tmp_path: Path, seed: int) -> None:
     print(f"E1: {killed} kills: {total}")
 
 
-@pytest.mark.parametrize("mutant", ["no_owner_word", "no_append_lock", "publish_before_write"])
+@pytest.mark.parametrize("mutant", ["no_append_lock", "publish_before_write"])
 @pytest.mark.faults
 def test_e1_kills_the_mutant(nursery: Nursery, tmp_path: Path, seed: int, mutant: str) -> None:
     """With the rule off the same experiment must find something, within a few times the fast form's kills."""
@@ -83,12 +83,3 @@ def test_e2_at_every_call(nursery: Nursery, tmp_path: Path, seed: int) -> None:
     verdict, runs = crash_everywhere(nursery, tmp_path / "log", seed, None)
     print(f"E2: {runs} crashes: {verdict}")
     assert not verdict.violations, verdict
-
-
-@pytest.mark.faults
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("mutant", ["ignore_short_write", "no_owner_word"])
-def test_e2_kills_the_mutant(nursery: Nursery, tmp_path: Path, seed: int, mutant: str) -> None:
-    verdict, runs = crash_everywhere(nursery, tmp_path / "log", seed, 600, mutants=(mutant,))
-    print(f"E2 with {mutant}: {runs} crashes: {verdict}")
-    assert verdict.violations, f"{mutant} survived {runs} crashes"

@@ -13,7 +13,8 @@
 /* Rules that a test may switch off to see itself fail; bit numbers, named in system.py. */
 enum el_mutant {
     EL_NO_FSYNC = 0, EL_NO_DIRECTORY_FSYNC = 1, EL_PUBLISH_FIRST = 2, EL_IGNORE_SHORT_WRITE = 3, EL_NO_OWNER_WORD = 4,
-    EL_NO_APPEND_LOCK = 5, EL_NO_IDENTITY = 6, EL_TORN_PUBLISH = 7, EL_NO_WAKE = 8
+    EL_NO_APPEND_LOCK = 5, EL_NO_IDENTITY = 6, EL_TORN_PUBLISH = 7, EL_NO_WAKE = 8,
+    EL_NO_CRC_ON_READ = 9
 };
 int el_is_mutant(int bit);
 

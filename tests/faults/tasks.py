@@ -196,6 +196,16 @@ def read_directory(_: Stage, path: str, topic: str = TOPIC) -> dict[int, list[Ro
 
 
 @task
+def poll_all(stage: Stage, topic: str = TOPIC) -> list[Row]:
+    """What polling from the beginning gives until nothing is left: unlike a scan it has no end pinned before."""
+    rows: list[Row] = []
+    with stage.opened.consumer(topic, auto_offset_reset="earliest") as consumer:
+        while more := consumer.poll(timeout=0.0):
+            rows += [Row(r.offset, r.leader_epoch, r.value) for r in more]
+    return rows
+
+
+@task
 def tail(stage: Stage, count: int, topic: str = TOPIC) -> list[Row]:
     """Follow the topic until `count` records have come."""
     rows: list[Row] = []
