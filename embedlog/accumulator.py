@@ -74,6 +74,7 @@ class Accumulator:
             late_callback=self._call_late,
             deadline_error=DeadlineError,
             forked_error=ForkedError,
+            state_error=StateError,
         )
 
     # ---- memory ----------------------------------------------------------------------------------
@@ -186,6 +187,7 @@ class Accumulator:
 
     def _run(self) -> None:
         rows = self.rows
+        rows.wait(0)  # from here on it is known which thread must not wait for itself
         while not self._abandoned:
             lanes, pause_s = rows.ready()
             # Seen before the parcels' fates are, so that flush() cannot miss callbacks that are about to run

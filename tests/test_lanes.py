@@ -13,7 +13,7 @@ import pytest
 from embedlog import awaiting
 from embedlog._native import _rows
 from embedlog._native._rows import Future
-from embedlog.errors import DeadlineError, ForkedError
+from embedlog.errors import DeadlineError, ForkedError, StateError
 from embedlog.values import RecordMetadata
 from tests.batches import Row, batch
 
@@ -25,7 +25,16 @@ def accumulator(memory: int = 1 << 30, linger_ms: float = NEVER_MS, unacknowledg
         callback(future)
 
     return _rows.Accumulator(
-        memory, linger_ms, unacknowledged, RecordMetadata, call, awaiting.await_future, call, DeadlineError, ForkedError
+        memory,
+        linger_ms,
+        unacknowledged,
+        RecordMetadata,
+        call,
+        awaiting.await_future,
+        call,
+        DeadlineError,
+        ForkedError,
+        StateError,
     )
 
 
@@ -145,6 +154,14 @@ def test_a_ring_before_the_wait_ends_it() -> None:
     shared.ring()
     assert shared.wait(5)
     assert not shared.wait(0)
+
+
+def test_the_thread_that_sends_does_not_wait_for_itself() -> None:
+    shared, target = lane()
+    (future,) = put(target, b"v")
+    shared.wait(0)
+    with pytest.raises(StateError, match="wait for itself"):
+        future.result()
 
 
 def test_the_first_record_rings_when_nobody_knows_a_deadline() -> None:

@@ -165,8 +165,9 @@ def test_what_cannot_be_written_at_exit_is_counted(tmp_path: Path) -> None:
     assert "7 records" in done.stderr
 
 
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize("call", ["future.result()", "producer.flush()", "producer.close()", "future.exception(30)"])
-def test_ctrl_c_ends_a_wait_at_once(tmp_path: Path, call: str) -> None:
+def test_a_signal_ends_a_wait_at_once_and_loses_nothing(tmp_path: Path, call: str, number: str) -> None:
     done = run_program(
         f"""
         import os, signal, sys, threading, time, embedlog, embedlog.accumulator
@@ -179,13 +180,14 @@ def test_ctrl_c_ends_a_wait_at_once(tmp_path: Path, call: str) -> None:
             go.wait()
             return real(self, *arguments, **keywords)
         type(log._partition("one", 0)).append = append
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         producer = log.producer(linger_ms=0)
         future = producer.send("one", b"v")
         struck = []
         def strike():
             threading.Event().wait(0.3)
             struck.append(time.monotonic())
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.{number})
         threading.Thread(target=strike).start()
         try:
             {call}

@@ -64,6 +64,7 @@ class Accumulator:
         late_callback: Callable[[Future, Callable[[Future], object]], None],
         deadline_error: type[Exception],
         forked_error: type[Exception],
+        state_error: type[Exception],
     ) -> Accumulator: ...
     @property
     def memory_limit(self) -> int: ...

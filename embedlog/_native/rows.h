@@ -120,8 +120,9 @@ struct el_accumulator {
     int64_t waiting;             /* threads that wait for memory */
     int64_t record_count;        /* ever accepted */
     el_lane *first_active, *last_active; /* lanes with parcels, owned */
-    PyObject *metadata, *run_callback, *await_future, *late_callback, *deadline_error, *forked_error;
+    PyObject *metadata, *run_callback, *await_future, *late_callback, *deadline_error, *forked_error, *state_error;
     PyThread_type_lock bell;     /* held, except between a ring and the wait it ends */
+    unsigned long thread;        /* the one that sends, once it has waited; 0 before */
     long pid;
     int8_t rung, idle, unacknowledged, closed;
 };

@@ -24,13 +24,13 @@ void el_ring(el_accumulator *accumulator) {
 
 static PyObject *accumulator_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     static char *names[] = {"memory_limit", "linger_ms", "unacknowledged", "metadata", "run_callback", "await_future",
-                            "late_callback", "deadline_error", "forked_error", NULL};
-    PyObject *metadata, *run_callback, *await_future, *late_callback, *deadline_error, *forked_error;
+                            "late_callback", "deadline_error", "forked_error", "state_error", NULL};
+    PyObject *metadata, *run_callback, *await_future, *late_callback, *deadline_error, *forked_error, *state_error;
     long long memory_limit;
     double linger_ms;
     int unacknowledged;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "LdpOOOOOO:Accumulator", names, &memory_limit, &linger_ms, &unacknowledged, &metadata,
-                                     &run_callback, &await_future, &late_callback, &deadline_error, &forked_error))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "LdpOOOOOOO:Accumulator", names, &memory_limit, &linger_ms, &unacknowledged, &metadata,
+                                     &run_callback, &await_future, &late_callback, &deadline_error, &forked_error, &state_error))
         return NULL;
     el_accumulator *self = (el_accumulator *)PyType_GenericAlloc(type, 0);
     if (!self) return NULL;
@@ -49,6 +49,7 @@ static PyObject *accumulator_new(PyTypeObject *type, PyObject *args, PyObject *k
     self->late_callback = Py_NewRef(late_callback);
     self->deadline_error = Py_NewRef(deadline_error);
     self->forked_error = Py_NewRef(forked_error);
+    self->state_error = Py_NewRef(state_error);
     self->pid = (long)getpid();
     return EL_OBJECT(self);
 }
@@ -57,7 +58,7 @@ static void accumulator_dealloc(PyObject *object) {
     el_accumulator *self = (el_accumulator *)object;
     PyTypeObject *type = Py_TYPE(object);
     PyObject **owned[] = {&self->metadata,      &self->run_callback,   &self->await_future,
-                          &self->late_callback, &self->deadline_error, &self->forked_error};
+                          &self->late_callback, &self->deadline_error, &self->forked_error, &self->state_error};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) Py_CLEAR(*owned[i]);
     if (self->bell) {
         if (!self->rung) PyThread_release_lock(self->bell);
@@ -74,6 +75,7 @@ static PyObject *accumulator_wait(PyObject *object, PyObject *timeout) {
     double seconds = timeout == Py_None ? -1 : PyFloat_AsDouble(timeout);
     if (PyErr_Occurred()) return NULL;
     PY_TIMEOUT_T microseconds = seconds < 0 ? -1 : seconds > 1e6 ? (PY_TIMEOUT_T)1e12 : (PY_TIMEOUT_T)(seconds * 1e6);
+    self->thread = PyThread_get_thread_ident();
     PyLockStatus status;
     Py_BEGIN_ALLOW_THREADS
     status = PyThread_acquire_lock_timed(self->bell, microseconds, 0);

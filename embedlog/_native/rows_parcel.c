@@ -70,6 +70,10 @@ int el_parcel_wait(el_parcel *parcel, double timeout_s) {
         PyErr_SetString(parcel->accumulator->forked_error, "the record was sent by the parent process, which alone learns its fate");
         return -1;
     }
+    if (parcel->accumulator->thread == PyThread_get_thread_ident()) {
+        PyErr_SetString(parcel->accumulator->state_error, "result() inside a callback of this producer would wait for itself");
+        return -1;
+    }
     if (parcel->lane && parcel->fate == EL_OPEN) el_lane_seal(parcel->lane);
     el_waiter waiter = {parcel->waiters, PyThread_allocate_lock()};
     if (!waiter.lock) return PyErr_NoMemory(), -1;
