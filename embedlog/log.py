@@ -306,7 +306,7 @@ class Log(Admin):
 
     def close(self) -> None:
         """Leave the directory; the last process out closes it in order. Idempotent. Raises DurabilityError if that sync fails."""
-        if self._closed or self._pid != os.getpid():
+        if self._pid != os.getpid():
             return
         for child in list(self._children):
             child.close()  # outside the mutex: a producer that sends its last records looks partitions up
