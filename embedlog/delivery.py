@@ -4,6 +4,7 @@ D1  a destination is what the producer knows of one topic; its lanes live as lon
 D2  of one partition only this producer's thread appends for it: records lie in the order in which they were taken
 D3  every parcel that was taken is settled, whatever happens
 D4  a topic that grew, changed or went away is noticed when something is written to it
+D5  what the log refuses costs nobody else his place: parcels that were written together are tried one by one
 """
 
 from __future__ import annotations
@@ -13,14 +14,23 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from embedlog import compression, record
 from embedlog._native import _rows, system
 from embedlog.config import CODEC_NAMES
-from embedlog.errors import ClosedError, DeadlineError, EmbedlogError, UnknownTopicOrPartitionError
+from embedlog.errors import (
+    ClosedError,
+    DeadlineError,
+    EmbedlogError,
+    InvalidTopicError,
+    RecordTooLargeError,
+    UnknownTopicOrPartitionError,
+)
+from embedlog.topic import check_name, is_internal
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Callbacks, Lane, Parcel, Route
@@ -30,6 +40,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog.producer")
 
 RUN_BYTES = 4 << 20  # parcels of send() that go into one append: large enough that its cost is spread, small enough for the cache
+UNKNOWN_OFFSET: Final = -1  # of a batch that was split, with records of others in between
 RATIO_BETTER, RATIO_WORSE, RATIO_MARGIN = 0.005, 0.05, 1.05  # Kafka's steps towards the compression ratio that is seen
 
 
@@ -104,6 +115,8 @@ class Delivery:
 
     def destination(self, topic: str, rows: _rows.Accumulator, *, fast: bool) -> Destination:
         """What is known of a topic, looked up again if it has changed. Raises UnknownTopicOrPartitionError, InvalidTopicError."""
+        if is_internal(check_name(topic)):
+            raise InvalidTopicError(f"{topic} is one of the log's own topics: only the log writes to it")
         count = self._log._partition_count(topic)
         with self._lock:
             found = self.destinations.get(topic)
@@ -153,15 +166,48 @@ class Delivery:
         if not parcels:
             return
         stop = self._stops[lane]
+        self._write(stop, parcels)
+        self._look_again(stop)
+
+    def _write(self, stop: Stop, parcels: list[Parcel]) -> None:
         try:
             run, counts = self._run_of(stop, parcels)
-            appended = self._append(stop, run, self._deadline_ns(parcels[0]))
-            offsets = base_offsets(appended, counts)
+            deadline_ns = self._deadline_ns(parcels[0])
+            try:
+                appended = self._append(stop, run, deadline_ns)
+                offsets = base_offsets(appended, counts)
+            except RecordTooLargeError:  # before anything was written
+                if len(parcels) > 1:
+                    for parcel in parcels:
+                        self._write(stop, [parcel])
+                    return
+                appended = self._append_split(stop, run, deadline_ns)
+                offsets = [appended.base_offset if _contiguous(appended) else UNKNOWN_OFFSET]
         except Exception as error:  # noqa: BLE001  (the thread's edge: whatever it is, the futures must hear of it)
             self._fail(stop, parcels, error)
         else:
             self._settle(parcels, offsets, appended, run.size)
-        self._look_again(stop)
+
+    def _append_split(self, stop: Stop, run: record.EncodedRun, deadline_ns: int) -> Appended:
+        """Once more, in smaller batches: the limit was lowered since these were cut. Raises RecordTooLargeError."""
+        limit = stop.partition.batch_limit
+        codec = int(run.batches["attributes"][0]) & record.CODEC_MASK
+        rows = record.decode(run.buffer, run.batches)
+        if rows.timestamps is None:
+            raise AssertionError("all columns were asked for")
+        columns = record.Columns(rows.count, rows.values, rows.keys, rows.timestamps, rows.headers)
+        runs = list(record.encode(columns, codec=codec, level=stop.destination.level, batch_bytes=limit))
+        largest = max(int(each.batches["size"].max()) for each in runs)
+        if largest > limit:
+            raise RecordTooLargeError(
+                f"a record for {stop.destination.name} is larger than max.message.bytes",
+                expected=f"at most {limit} bytes",
+                found=largest,
+            )
+        parts = [self._append(stop, each, deadline_ns) for each in runs]
+        pieces = tuple(piece for part in parts for piece in part.pieces)
+        times = tuple(time_ms for part in parts for time_ms in part.times_ms)
+        return parts[-1]._replace(base_offset=pieces[0][0], pieces=pieces, times_ms=times)
 
     def _append(self, stop: Stop, run: record.EncodedRun, deadline_ns: int) -> Appended:
         name, number = stop.destination.name, stop.lane.partition
@@ -232,6 +278,11 @@ class Delivery:
             if parcel.run is not None:
                 parcel.run.settled((), error)
             self.settled(parcel.fail(error))
+
+
+def _contiguous(appended: Appended) -> bool:
+    """Whether nobody else appended between the pieces."""
+    return all(before[1] == after[0] for before, after in pairwise(appended.pieces))
 
 
 def base_offsets(appended: Appended, counts: list[int]) -> list[int]:

@@ -287,10 +287,15 @@ class Partition(Presence):
             except (DurabilityError, LockTimeoutError) as problem:
                 logger.error("background flush of %s-%d: %s", self.topic, self.number, problem)
 
+    @property
+    def batch_limit(self) -> int:
+        """Bytes of the largest batch that is taken now."""
+        return min(self.config.max_message_bytes, self.config.segment_bytes)
+
     def _check_sizes(self, run: EncodedRun) -> None:
         if not len(run.batches) or not len(run.buffer):
             raise InvalidRecordError(f"an append to {self.topic}-{self.number} without a batch")
-        limit = min(self.config.max_message_bytes, self.config.segment_bytes)
+        limit = self.batch_limit
         largest = int(run.batches["size"].max()) if len(run.buffer) > limit else 0
         if largest > limit:
             name = "max.message.bytes" if limit == self.config.max_message_bytes else "segment.bytes"

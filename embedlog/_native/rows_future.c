@@ -40,7 +40,8 @@ static int future_await(const el_future *self, PyObject *args, PyObject *keyword
 static PyObject *future_metadata(const el_future *self) {
     const el_parcel *parcel = self->parcel;
     if (self->index == EL_WHOLE) return Py_NewRef(parcel->result ? parcel->result : Py_None);
-    long long offset = self->index == EL_NOT_AWAITED ? -1 : (long long)parcel->base_offset + self->index;
+    int known = self->index != EL_NOT_AWAITED && parcel->base_offset >= 0;
+    long long offset = known ? (long long)parcel->base_offset + self->index : -1;
     long long timestamp_ms = parcel->append_time_ms >= 0 ? parcel->append_time_ms : self->timestamp_ms;
     return PyObject_CallFunction(parcel->accumulator->metadata, "OiLL", parcel->topic, parcel->partition, offset, timestamp_ms);
 }
