@@ -269,7 +269,8 @@ class Log(Admin):
         self._check_open()
         waiter = self._waiter(owner)
         deadline = files.deadline_after(timeout_s)
-        live = [(partition.page_file.page, offset) for partition, offset in tails if partition.page_file is not None]
+        pages = [(partition.page_file, offset) for partition, offset in tails]
+        live = [(mapped.page, offset) for mapped, offset in pages if mapped is not None]
         if len(live) == len(tails):
             told = waiter.wait(live, committed, self._home.directory_page, deadline)
         else:

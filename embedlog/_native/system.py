@@ -3,7 +3,8 @@
 S1  nothing here knows what a topic is; results are numbers, codes are the C core's (``api_system.h``)
 S2  a negative code below -1000 is a system error: ``errno_of`` tells which
 S3  every wait that may be long comes in slices of at most 50 ms, so that Ctrl-C and SIGTERM are seen
-S4  pointers live as long as the object here that made them; a page is unmapped by ``Page.close`` alone
+S4  pointers live as long as the object here that made them; a page is unmapped when its last reference dies, never under a
+    thread that reads it or sleeps on it
 """
 
 from __future__ import annotations
@@ -354,17 +355,17 @@ class Page:
 
     def __init__(self, fd: int, writable: bool) -> None:
         error = ffi.new("int32_t *")
-        self.raw = lib.el_map(fd, writable, error)
+        raw = lib.el_map(fd, writable, error)
+        if error[0]:
+            raise OSError(errno_of(int(error[0])) or errno.EIO, "cannot map a control page")
+        self.raw = ffi.gc(raw, lib.el_unmap)
         self.writable = writable
-        self.code = int(error[0])
+        self.closed = False
         self._room = threading.local()
-        if self.code:
-            raise OSError(errno_of(self.code) or errno.EIO, "cannot map a control page")
 
     def close(self) -> None:
-        if self.raw is not None:
-            raw, self.raw = self.raw, None
-            lib.el_unmap(raw)
+        """Begin nothing with it any more. The mapping goes with the last reference: a thread may be reading it, or asleep on it."""
+        self.closed = True
 
     def check(self, expected: Any) -> int:
         """VALID, FOREIGN, LOST, NEWER or DAMAGED."""
@@ -484,6 +485,7 @@ class Writer:
             },
         )
         self.out = ffi.new("el_appended *")
+        self._pages = (page, directory)  # as long as this may write into them
 
     def guard(self, path: str, device: int, inode: int) -> None:
         """Look before every append whether the directory's `.lock` is still this file."""
@@ -537,7 +539,7 @@ class Tailing:
 
     def read(self, fd: int) -> tuple[int, int, int]:
         """(TAIL_DATA, TAIL_NOTHING or TAIL_OTHERWISE, bytes in `room`, high watermark). `fd` is the active segment's."""
-        if self._page.raw is None:
+        if self._page.closed:
             return TAIL_OTHERWISE, 0, 0
         sizes = self._sizes
         self._raw.fd = fd

@@ -1,0 +1,59 @@
+"""Control pages under threads: whoever sleeps on one, or reads it, never touches memory that is gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.producing import run_program
+
+DELETED_UNDER_A_SLEEPER = """
+    import sys, threading
+    import embedlog
+
+    class Owner:
+        pass
+
+    log = embedlog.open(sys.argv[1], config={"housekeeping": False})
+    log.create_topic("t")
+    partition, owner, asleep = log._partition("t", 0), Owner(), threading.Event()
+    partition.bounds()
+
+    def sleep():
+        asleep.set()
+        try:
+            log._wait([(partition, 0)], 30, owner)
+        except embedlog.UnknownTopicOrPartitionError:
+            print("told")
+
+    thread = threading.Thread(target=sleep)
+    thread.start()
+    asleep.wait()
+    threading.Event().wait(0.1)
+    WAY
+    thread.join(20)
+    print("alive")
+"""
+
+
+@pytest.mark.parametrize("way", ["log.delete_topic('t')", "partition.remap(); log._wake(owner)"])
+def test_a_page_that_is_let_go_under_a_sleeping_thread_is_no_crash(tmp_path: Path, way: str) -> None:
+    done = run_program(DELETED_UNDER_A_SLEEPER.replace("WAY", way), tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "alive" in done.stdout
+
+
+def test_pages_are_unmapped_with_their_last_reference(tmp_path: Path) -> None:
+    import embedlog
+
+    def mapped() -> int:
+        return Path("/proc/self/maps").read_text().count("embedlog.page")
+
+    before = mapped()
+    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
+        log.create_topic("t", partitions=5)
+        log.describe_topic("t")
+        assert mapped() == before + 5
+        log.delete_topic("t")
+        assert mapped() == before
