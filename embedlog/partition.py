@@ -137,8 +137,10 @@ class Partition(Presence):
         elif code == system.IS_DELETED:
             raise UnknownTopicOrPartitionError(f"topic {self.topic} was deleted", path=self.path)
         elif code in (system.MUST_ROLL, system.IS_POISONED):
+            full = self._writer().segment_base
             with self._exclusive_mutexed(deadline_ns) as now:
-                rolling.roll_locked(self, now)
+                if now.segment_base == full:  # else somebody else was faster
+                    rolling.roll_locked(self, now)
         elif code == system.MUST_REOPEN:
             self._open_active()
         else:
@@ -169,16 +171,20 @@ class Partition(Presence):
                 raise ReadOnlyError("the log was opened read-only", path=self.path)
             page, mapped = self.page, self.page_file
             lock = self._open_lock()
+            try:
+                self.writer = system.Writer(
+                    page,
+                    self.home.directory_page,
+                    lock.path,
+                    str(self.path / layout.PAGE),
+                    lock.fd,
+                    mapped.device if mapped else 0,
+                    mapped.inode if mapped else 0,
+                )
+            except OSError as problem:
+                lock.close()
+                raise StorageError("cannot look at the append lock", errno=problem.errno or 0, path=lock.path) from problem
             self.lock_file = lock
-            self.writer = system.Writer(
-                page,
-                self.home.directory_page,
-                lock.path,
-                str(self.path / layout.PAGE),
-                lock.fd,
-                mapped.device if mapped else 0,
-                mapped.inode if mapped else 0,
-            )
             self._guard_directory()
             self.apply_config(self.config)
             self.home.writers.opened(self)

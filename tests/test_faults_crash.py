@@ -13,7 +13,7 @@ from tests.faults.content import Verdict
 from tests.faults.processes import Nursery
 
 KILLS_FAST, KILLS_LONG = 150, 10_000
-POINTS_FAST = 60
+POINTS_FAST = 40
 
 
 def test_e1_killed_writers_lose_nothing_that_was_acknowledged(nursery: Nursery, tmp_path: Path, seed: int) -> None:

@@ -52,7 +52,7 @@ def test_e6_flipped_bits_of_everything_else(nursery: Nursery, tmp_path: Path) ->
     path = built(nursery, tmp_path / "log")
     names = small_files(path)
     assert any(is_cache(name) for name in names)
-    told("E6, other files", nursery.spawn().call("flip_files", str(path), str(tmp_path / "copy"), names, 12, deadline_s=100))
+    told("E6, other files", nursery.spawn().call("flip_files", str(path), str(tmp_path / "copy"), names, 5, deadline_s=100))
 
 
 @pytest.mark.faults
@@ -65,7 +65,7 @@ def test_e6_every_bit_of_everything_else(nursery: Nursery, tmp_path: Path) -> No
 
 def test_e7_damaged_files_are_refused_or_made_good(nursery: Nursery, tmp_path: Path, seed: int) -> None:
     path = built(nursery, tmp_path / "log")
-    told("E7", nursery.spawn().call("damage", str(path), str(tmp_path / "copy"), seed, 250, deadline_s=100))
+    told("E7", nursery.spawn().call("damage", str(path), str(tmp_path / "copy"), seed, 150, deadline_s=100))
 
 
 @pytest.mark.faults

@@ -15,7 +15,7 @@ from tests.faults.content import Verdict
 from tests.faults.processes import Nursery, RemoteError
 from tests.faults.stage import Play
 
-RUNS_FAST = 70
+RUNS_FAST = 50
 SLOW_S = 2.0
 
 
