@@ -12,7 +12,9 @@ import logging
 from typing import TYPE_CHECKING
 
 from embedlog import checkpoint, files, index, layout, segment
+from embedlog._native import system
 from embedlog._native.system import Published
+from embedlog.errors import CorruptRecordError
 from embedlog.manifest import DIGESTED
 from embedlog.record import Chain
 from embedlog.recovery import copy_aside
@@ -38,6 +40,10 @@ def cut_lost(partition: Partition, base: int) -> int:
         if walk.end == size:
             return now.log_end
         lost_from = max(chain.next_offset, base)
+        durable = partition.page.word(system.WORD_DURABLE)
+        if lost_from < durable:
+            raise CorruptRecordError("damage below what was on stable storage", path=path, position=walk.end,
+                                     expected=f"offsets up to {durable}", found=f"none from {lost_from} on")  # fmt: skip
         _cut_locked(partition, now, base, walk.end, lost_from, chain.digest)
         return lost_from
 

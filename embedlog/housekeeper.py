@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from embedlog import closing, files, layout, retention, topic_files
 from embedlog._native import system
-from embedlog.errors import EmbedlogError
+from embedlog.errors import EmbedlogError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
     from embedlog.log import Log
@@ -112,7 +112,11 @@ class Housekeeper:
             self._seen_unsynced = count
         for topic, number in list(self._unsynced):
             with _Reported(f"flush of {topic}-{number}"):
-                partition = self._log._partition(topic, number)
+                try:
+                    partition = self._log._partition(topic, number)
+                except UnknownTopicOrPartitionError:  # it was deleted since
+                    self._unsynced.discard((topic, number))
+                    continue
                 if partition.durable_offset >= partition.bounds().log_end:
                     self._unsynced.discard((topic, number))
                 elif self._is_due(partition):

@@ -151,6 +151,8 @@ class Presence:
             else min(loading.known_durable, loaded.published.log_end)
         )
         mapped.page.write(self._expected(mapped), loaded.published, durable)
+        if durable < loaded.published.log_end and self.home.directory_page is not None:
+            self.home.directory_page.add(system.WORD_UNSYNCED_COUNT, 1)  # what is found is to be flushed in time, too
         mapped.page.set(system.WORD_BOOT, boot_number())
         for base in poisoned_bases(self.path):
             mapped.page.set(system.WORD_POISON, base + 1)

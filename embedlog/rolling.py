@@ -93,7 +93,19 @@ def repair_locked(partition: Partition) -> Published:
         )
     partition.page.publish(after, partition.home.directory_page)
     partition.page.set(system.WORD_ROLL_INTENT, 0)
+    _count_unsynced(partition, now, after)
     return after
+
+
+def _count_unsynced(partition: Partition, now: Published, after: Published) -> None:
+    """What was taken over is to be flushed in time, too, and whoever wrote it may have died before saying so."""
+    durable = partition.page.word(system.WORD_DURABLE)
+    if after.log_end <= durable:
+        return
+    if now.log_end <= durable:
+        partition.page.set(system.WORD_UNSYNCED_SINCE, partition.page.word(system.WORD_OWNER_SINCE))
+    if partition.home.directory_page is not None:
+        partition.home.directory_page.add(system.WORD_UNSYNCED_COUNT, 1)
 
 
 def _adopt(partition: Partition, now: Published) -> Published:

@@ -9,10 +9,12 @@ Y4  a failed sync is never tried again as if nothing had happened: the segment i
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,12 +53,22 @@ class Syncer:
         self._believed: set[int] = set()  # bases whose descriptor has seen every write since `durable`
         self._record = DurableRecord(partition.path, partition.topic_id)
         self._opening = threading.Lock()
+        self._users = 0  # threads inside `sync`
+        self._leaving = False
 
     def opened(self, base: int, fd: int) -> None:
         """This process begins to write a segment: take a descriptor for its syncs now, then look what is unsynced."""
         self._descriptor(base)
 
     def close(self) -> None:
+        """Give the descriptors back; if a sync is under way, when it ends: a number that is closed may be another file's next."""
+        with self._opening:
+            self._leaving = self._users > 0
+            if not self._leaving:
+                self._let_go()
+
+    def _let_go(self) -> None:
+        self._leaving = False
         fds, self._fds = self._fds, {}
         for fd in fds.values():
             files.close(fd)
@@ -65,6 +77,21 @@ class Syncer:
         if lock is not None:
             lock.close()
 
+    @contextlib.contextmanager
+    def _use(self) -> Iterator[files.LockFile]:
+        """The sync lock's file, not locked yet; it and the descriptors stay open inside the block."""
+        with self._opening:
+            if self._lock is None:
+                self._lock = files.LockFile(self._partition.path / layout.SYNC_LOCK, self._partition.home.mode)
+            self._users += 1
+        try:
+            yield self._lock
+        finally:
+            with self._opening:
+                self._users -= 1
+                if self._leaving and not self._users:
+                    self._let_go()
+
     def sync(self, upto: int, deadline_ns: int) -> int:
         """Return once `durable` has reached `upto`. Raises DurabilityError, LockTimeoutError."""
         partition = self._partition
@@ -72,10 +99,8 @@ class Syncer:
             return partition.page.word(system.WORD_DURABLE)
         if system.mutated("ack_before_fsync"):
             return upto
-        with self._opening:
-            lock = self._lock = self._lock or files.LockFile(partition.path / layout.SYNC_LOCK, partition.home.mode)
         try:
-            with lock.hold(deadline_ns):
+            with self._use() as lock, lock.hold(deadline_ns):
                 durable = partition.page.word(system.WORD_DURABLE)
                 return durable if durable >= upto else self._sync_locked(partition.published())
         except _Lost as lost:  # behind the sync lock: the append lock comes before it in the order of locks
@@ -121,18 +146,25 @@ class Syncer:
     def _sync_all(self, todo: list[SegmentInfo], durable: int, now: Published) -> None:
         poisoned = self._poisoned()
         for info in todo:
-            fd = self._descriptor(info.base)
-            if info.base in poisoned or info.base not in self._believed:
-                if not system.mutated("no_poison"):
-                    self._rewrite(info, fd, durable)
-                self._believed.add(info.base)
-            system.point("sync-segment")
-            files.datasync(fd, layout.segment_path(self._partition.path, info.base))
-            if info.base != now.segment_base:
-                self._sync_sealed(info)
+            try:
+                self._sync_segment(info, info.base in poisoned, durable, info.base != now.segment_base)
+            except StorageError as problem:
+                if problem.errno != errno.ENOENT or info.next_offset > self._partition.published().log_start:
+                    raise  # else retention was faster: nobody needs these records any more
         if any(info.base >= durable for info in todo) or not durable:
             files.sync_directory(self._partition.path)
             self._partition.manifest.sync()
+
+    def _sync_segment(self, info: SegmentInfo, poisoned: bool, durable: int, sealed: bool) -> None:
+        fd = self._descriptor(info.base)
+        if poisoned or info.base not in self._believed:
+            if not system.mutated("no_poison"):
+                self._rewrite(info, fd, durable)
+            self._believed.add(info.base)
+        system.point("sync-segment")
+        files.datasync(fd, layout.segment_path(self._partition.path, info.base))
+        if sealed:
+            self._sync_sealed(info)
 
     def _sync_sealed(self, info: SegmentInfo) -> None:
         """What recovery reads of a sealed segment instead of the log itself."""

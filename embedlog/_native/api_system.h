@@ -142,6 +142,8 @@ int32_t el_page_read(const uint8_t *page, el_tuple *out);
 int32_t el_page_publish(uint8_t *page, const el_tuple *tuple, uint8_t *directory);
 int64_t el_page_word(const uint8_t *page, int32_t word);
 int32_t el_page_set(uint8_t *page, int32_t word, int64_t value);
+/* Add to a word, atomically. */
+int32_t el_page_add(uint8_t *page, int32_t word, int64_t value);
 /* The futex word that waits for the append lock, for el_lock_until. */
 uint32_t *el_page_lock_word(uint8_t *page);
 

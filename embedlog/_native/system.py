@@ -410,6 +410,9 @@ class Page:
     def set(self, word: int, value: int) -> None:
         lib.el_page_set(self.raw, word, value)
 
+    def add(self, word: int, value: int) -> None:
+        lib.el_page_add(self.raw, word, value)
+
 
 # ---- waiting --------------------------------------------------------------------------------------
 
@@ -506,6 +509,11 @@ class Writer:
         """A code above; `out` tells what was appended of run[start:]."""
         with ffi.from_buffer("uint8_t[]", run) as view:
             return int(lib.el_append(self.raw, view + start, len(view) - start, deadline_ns, self.out))
+
+    @property
+    def segment_base(self) -> int:
+        """The segment that the descriptors belong to, -1 if none."""
+        return int(self.raw.segment_base)
 
     def begin(self, deadline_ns: int) -> int:
         return int(lib.el_append_begin(self.raw, deadline_ns))

@@ -239,17 +239,21 @@ static void start_run(const el_tuple *tuple, el_run *run) {
     run->time_from = tuple->time_entries;
 }
 
-/* The first record that is not durable starts the clock of flush.ms, and tells the housekeeper that there is something to do. */
-static void mark_unsynced(const el_writer *writer, const el_tuple *before, el_appended *out) {
+/* The first record that is not durable starts the clock of flush.ms, and tells the housekeeper that there is something to do:
+ * before it can be seen, so that a death in between hides nothing, and once more behind, if a sync ended in the meantime and
+ * the housekeeper may have found everything durable. Returns whether it was the first. */
+static int mark_unsynced(const el_writer *writer, const el_tuple *before, el_appended *out) {
     el_page *page = page_of(writer);
     int64_t now = el_boot_ns();
     out->durable = atomic_load(&page->words[EL_WORD_DURABLE]);
-    if (out->durable >= before->log_end) {
+    int first = out->durable >= before->log_end;
+    if (first) {
         atomic_store(&page->words[EL_WORD_UNSYNCED_SINCE], now);
         if (writer->directory)
-            atomic_fetch_add(&((el_page *)(uintptr_t)writer->directory)->words[EL_WORD_UNSYNCED_COUNT], 1);
+            el_page_add(writer->directory, EL_WORD_UNSYNCED_COUNT, 1);
     }
     out->unsynced_ms = (now - atomic_load(&page->words[EL_WORD_UNSYNCED_SINCE])) / 1000000;
+    return first;
 }
 
 int32_t el_append_held(el_writer *writer, const uint8_t *data, int64_t size, el_appended *out) {
@@ -261,7 +265,7 @@ int32_t el_append_held(el_writer *writer, const uint8_t *data, int64_t size, el_
         return EL_MUST_REMAP;
     if (before.segment_base != writer->segment_base)
         return EL_MUST_REOPEN;
-    if (atomic_load(&page->words[EL_WORD_POISON]) == before.segment_base + 1)
+    if (before.segment_size && atomic_load(&page->words[EL_WORD_POISON]) == before.segment_base + 1)
         return EL_IS_POISONED;
     start_run(&before, &run);
     int64_t taken = take_batches(writer, &run, data, size);
@@ -272,8 +276,11 @@ int32_t el_append_held(el_writer *writer, const uint8_t *data, int64_t size, el_
     if (taken == 0)
         return EL_MUST_ROLL;
     run.tuple.high_watermark = run.tuple.log_end;
-    mark_unsynced(writer, &before, out);
+    int first = mark_unsynced(writer, &before, out);
     el_page_publish(writer->page, &run.tuple, writer->directory);
+    atomic_thread_fence(memory_order_seq_cst);
+    if (!first && atomic_load(&page->words[EL_WORD_DURABLE]) >= before.log_end)
+        mark_unsynced(writer, &before, out);
     out->base_offset = before.log_end;
     out->next_offset = run.tuple.log_end;
     out->consumed = taken;

@@ -119,4 +119,11 @@ int32_t el_page_set(uint8_t *page, int32_t word, int64_t value) {
     return EL_OK;
 }
 
+int32_t el_page_add(uint8_t *page, int32_t word, int64_t value) {
+    if (word < 0 || word >= EL_WORDS)
+        return EL_EINVALID;
+    atomic_fetch_add(&as_page(page)->words[word], value);
+    return EL_OK;
+}
+
 uint32_t *el_page_lock_word(uint8_t *page) { return (uint32_t *)&as_page(page)->lock_word; }
