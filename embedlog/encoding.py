@@ -123,7 +123,7 @@ def _runs(encoder: native.Encoder, total: int, plan: _Plan) -> Iterator[EncodedR
 
 
 def _plain_run(encoder: native.Encoder, plan: _Plan) -> EncodedRun:
-    size = plan.run_bytes
+    size, first = plan.run_bytes, encoder.next
     batches = np.empty(min(BATCHES_MAX, 2 * plan.run_bytes // max(plan.batch_bytes, HEADER_SIZE) + 2), BATCH)
     while True:
         room = plan.pool.lease(size).array
@@ -135,8 +135,7 @@ def _plain_run(encoder: native.Encoder, plan: _Plan) -> EncodedRun:
         raise RecordTooLargeError(f"row {encoder.next} of the columns makes a batch beyond the format", expected="below 2 GiB")
     if written < 0:
         raise InvalidRecordError(f"row {encoder.next} of the columns: no such row, or its offsets do not rise within the data")
-    rows = batches[:count]
-    return EncodedRun(room.data[:written], count, int(rows["records"].sum()), written, rows)
+    return EncodedRun(room.data[:written], count, encoder.next - first, written, batches[:count])
 
 
 def _compressed(run: EncodedRun, plan: _Plan) -> EncodedRun:
