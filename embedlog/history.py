@@ -146,10 +146,16 @@ def write_snapshot(directory: Path, data: bytes, offset: int, mode: int) -> None
         files.truncate(fd, len(data), path)
 
 
-def carry(directory: Path, offset: int, mode: int) -> None:
-    """The newest snapshot once more, at `offset`: no producer has written since it was made. REQUIRES the append lock."""
-    offsets = [each for each in layout.bases(files.listing(directory), layout.SNAPSHOT) if each <= offset]
-    if offset in offsets:
+def carry(directory: Path, offset: int, known: int, mode: int) -> None:
+    """The newest snapshot once more, at `offset`: no producer has written since it was made. REQUIRES the append lock.
+
+    `known` is the offset of the newest one, if the page remembers it, else -1: a directory of many segments takes long to list.
+    """
+    if known == offset:
         return
-    state = newest(directory, offsets) or ProducerState()
-    write_snapshot(directory, state.encode(), offset, mode)
+    offsets = (
+        [known] if known >= 0 else [each for each in layout.bases(files.listing(directory), layout.SNAPSHOT) if each <= offset]
+    )
+    if offset not in offsets:
+        state = newest(directory, offsets) or ProducerState()
+        write_snapshot(directory, state.encode(), offset, mode)

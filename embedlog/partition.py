@@ -342,7 +342,8 @@ class Partition(Presence):
 
     def carry_snapshot(self, offset: int) -> None:
         """Leave the producers' state beside a segment that begins at `offset`. REQUIRES the append lock."""
-        history.carry(self.path, offset, self.home.mode)
+        history.carry(self.path, offset, self.page.word(system.WORD_SNAPSHOT) - 1, self.home.mode)
+        self.page.set(system.WORD_SNAPSHOT, offset + 1)
 
     def sync(self, deadline_ns: int | None = None) -> int:
         """Put everything that is published now on stable storage; returns the durable offset. Raises DurabilityError."""

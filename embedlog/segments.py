@@ -35,6 +35,12 @@ class Segments:
         self._refresh(now)
         return [*self._infos, active_info(now)]
 
+    def since(self, offset: int, now: Published) -> list[SegmentInfo]:
+        """Those that hold something at or above `offset`, the active one last."""
+        self._refresh(now)
+        place = bisect_right(self._bases, offset)
+        return [info for info in [*self._infos[max(place - 1, 0) :], active_info(now)] if info.next_offset > offset]
+
     def at(self, offset: int, now: Published) -> SegmentInfo:
         """The segment in which `offset` lies or would lie."""
         if offset >= now.segment_base:
@@ -59,9 +65,26 @@ class Segments:
         partition = self._partition
         if partition.static is not None:
             infos = partition.static.segments[:-1]
+        elif self._grown(now):
+            infos = self._infos
         else:
             infos = self._from_manifest(now)
         self._bases, self._infos, self._key = [info.base for info in infos], infos, key
+
+    def _grown(self, now: Published) -> bool:
+        """Take in segments that were sealed since, if nothing else happened: the usual case, and cheap with thousands of them."""
+        if self._key is None or self._key[1:] != (now.log_start, now.generation) or self._key[0] > now.segment_base:
+            return False
+        manifest = self._partition.manifest
+        manifest.refresh()
+        base, added = self._key[0], []
+        while base < now.segment_base and (info := manifest.segments.get(base)) is not None and info.next_offset > base:
+            added.append(info)
+            base = info.next_offset
+        if base != now.segment_base:
+            return False
+        self._infos = [*self._infos, *added]
+        return True
 
     def _from_manifest(self, now: Published) -> list[SegmentInfo]:
         manifest = self._partition.manifest

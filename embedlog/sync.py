@@ -117,7 +117,7 @@ class Syncer:
             page.set(system.WORD_SYNC_OWNER, os.getpid())
         began_ns = system.boot_ns()
         system.point("sync-intent")
-        todo = [info for info in self._partition.segments.all(now) if info.next_offset > durable]
+        todo = self._partition.segments.since(durable, now)
         if left_behind:
             self._poison([info.base for info in todo])
         try:
@@ -212,6 +212,9 @@ class Syncer:
             raise _Lost(info.base, path, walk.end)
 
     def _poisoned(self) -> set[int]:
+        """Bases of segments with a mark. A word in the page tells that there is none: listing thousands of files takes long."""
+        if not self._partition.page.word(system.WORD_POISON):
+            return set()
         return set(poisoned_bases(self._partition.path))
 
     def _poison(self, bases: list[int]) -> None:

@@ -126,7 +126,8 @@ enum el_page_flags { EL_FLAG_DELETED = 1, EL_FLAG_REPLACED = 2 };
 enum el_word {
     EL_WORD_FLAGS = 0, EL_WORD_OWNER = 1, EL_WORD_OWNER_SINCE = 2, EL_WORD_ROLL_INTENT = 3, EL_WORD_SYNC_OWNER = 4,
     EL_WORD_SYNC_FROM = 5, EL_WORD_SYNC_TO = 6, EL_WORD_DURABLE = 7, EL_WORD_POISON = 8, EL_WORD_UNSYNCED_SINCE = 9,
-    EL_WORD_BOOT = 10, EL_WORD_UNSYNCED_COUNT = 11, EL_WORDS = 12
+    EL_WORD_BOOT = 10, EL_WORD_UNSYNCED_COUNT = 11,
+    EL_WORD_SNAPSHOT = 12, EL_WORDS = 13
 };
 
 /* Write a whole page: identity, tuple, words cleared but for durable. REQUIRES the append lock. */

@@ -61,6 +61,7 @@ _C_MUTANTS: Final = {
     "no_identity": 6,
     "torn_publish": 7,
     "no_wake": 8,
+    "no_crc_on_read": 9,
 }
 MUTANTS: set[str] = set()
 
@@ -281,7 +282,8 @@ FLAG_REPLACED: Final[int] = lib.EL_FLAG_REPLACED
     WORD_UNSYNCED_SINCE,
     WORD_BOOT,
     WORD_UNSYNCED_COUNT,
-) = range(12)
+    WORD_SNAPSHOT,
+) = range(13)
 
 TUPLE_FIELDS: Final = (
     "segment_base",
