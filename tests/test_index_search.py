@@ -1,0 +1,69 @@
+"""Floor search in both indexes, in memory and in files, against bisection of a plain list."""
+
+from __future__ import annotations
+
+import bisect
+import os
+import random
+import struct
+from pathlib import Path
+
+import pytest
+
+from embedlog._native import codec
+from embedlog.errors import CorruptRecordError, StorageError
+
+COUNTS = [0, 1, 2, 3, 339, 340, 341, 509, 510, 511, 512, 1023, 5000]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_offsets_as_bisection_finds_them(rng: random.Random, tmp_path: Path, count: int) -> None:
+    offsets = sorted(rng.sample(range(2**31 - 1), count))
+    entries = b"".join(struct.pack(">ii", offset, number) for number, offset in enumerate(offsets))
+    path = tmp_path / "index"
+    path.write_bytes(entries + bytes(4096))  # as preallocated: what lies behind the count is not looked at
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        near = [offset + step for offset in rng.sample(offsets, min(count, 100)) for step in (-1, 0, 1)]
+        for target in (0, 2**31 - 1, *(place for place in near if 0 <= place < 2**31)):
+            expected = bisect.bisect_right(offsets, target) - 1
+            assert codec.index_floor(entries, target) == expected
+            found = codec.index_floor_file(fd, count, target)
+            assert found == (None if expected < 0 else (expected, entries[8 * expected : 8 * expected + 8]))
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_times_as_bisection_finds_them(rng: random.Random, tmp_path: Path, count: int) -> None:
+    times = sorted(rng.sample(range(-1, 2**62), count))
+    entries = b"".join(struct.pack(">qi", moment, number) for number, moment in enumerate(times))
+    path = tmp_path / "timeindex"
+    path.write_bytes(entries)
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        near = [moment + step for moment in rng.sample(times, min(count, 100)) for step in (-1, 0, 1)]
+        for target in (-(2**63), 2**63 - 1, *near):
+            expected = bisect.bisect_right(times, target) - 1
+            assert codec.time_floor(entries, target) == expected
+            found = codec.time_floor_file(fd, count, target)
+            assert found == (None if expected < 0 else (expected, entries[12 * expected : 12 * expected + 12]))
+    finally:
+        os.close(fd)
+
+
+def test_a_file_shorter_than_its_count_is_corruption(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    path.write_bytes(bytes(80))
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        for count in (11, 5000):
+            with pytest.raises(CorruptRecordError, match="shorter than its count"):
+                codec.index_floor_file(fd, count, 5)
+    finally:
+        os.close(fd)
+
+
+def test_a_descriptor_that_cannot_be_read_is_a_storage_error() -> None:
+    with pytest.raises(StorageError, match="reading an index"):
+        codec.index_floor_file(-1, 5, 5)
