@@ -23,18 +23,18 @@ LAYERS: dict[str, str] = {
     "what can go wrong, what can be set": "_platform errors options client_options config",
     "the native core": "_native",
     "bytes and files": "arrow_layout buffers columns compression decoding encoding files isolation legacy record snappy values",
-    "small files beside the log": "checkpoint identity index layout manifest page positions",
+    "small files beside the log": "checkpoint identity index layout manifest page",
     "one segment": "segment",
     "one partition": (
-        "closing epochs handles history home leftovers partition presence producers reader recovery retention rolling segments"
-        " sync transaction_index"
+        "aborted closing cutting epochs handles history home leftovers partition presence producers reader recovery"
+        " retention rolling segments sync tail transaction_index"
     ),
     "named partitions": "topic topic_files",
     "state machines over internal topics": "group replica transactions",
     "one open directory": "admin directory housekeeper log",
     "the public verbs": (
         "accumulator arrow_in awaiting backup batch chunks columns_in consumer delivery fetcher lookup producer"
-        " partitioners readahead reading scan serializers shipping subscription turns"
+        " partitioners positions readahead reading scan serializers shipping subscription turns"
     ),
     "the front door": "front __init__",
     "guests": "__main__ cli demo testing",

@@ -141,5 +141,3 @@ with embedlog.open("log") as log:
 """
     answer = python(program, str(tmp_path / "site"), cwd=tmp_path)
     assert answer.returncode == 0, answer.stderr
-
-
