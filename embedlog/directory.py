@@ -69,6 +69,7 @@ class Directory:
         self.incarnation = os.urandom(16)
         self.clean = False
         self.foreign = False
+        self.seen: object = None  # by a reader, at its last look: differs once somebody has come or gone
 
     def _deadline(self) -> int:
         return system.boot_ns() + self._timeout_ms * 1_000_000
@@ -105,9 +106,8 @@ class Directory:
             raise
 
     def _enter_read_only(self) -> None:
+        self.foreign = True  # what we remember is of no use to who cannot keep it up to date
         self.refresh()
-        mark = read_clean_mark(self.path)
-        self.clean, self.foreign = mark is not None, True
 
     def refresh(self) -> bool:
         """Look whether somebody of ours is writing here: True if so, with their incarnation. Refuses a broker. Read-only use."""
@@ -116,16 +116,16 @@ class Directory:
             raise DirectoryInUseError(
                 "the directory is held exclusively: a Kafka broker is running on it", path=self.path / layout.BROKER_LOCK
             )
-        if state == 0:
-            return False
         path = self.path / layout.CONTROL
-        if self.page is None and files.exists(path):
+        found, mark = files.facts_of(path), files.facts_of(self.path / layout.CLEAN_MARK)
+        if self.page is None and found is not None and found.size >= system.PAGE_BYTES:
             with files.opened(path, files.READ) as fd:
                 self.page = system.Page(fd, False)
-        if self.page is None:
-            return False
-        self.incarnation = self.page.incarnation()
-        return True
+        if self.page is not None:
+            self.incarnation = self.page.incarnation()
+        self.clean = mark is not None
+        self.seen = ((mark.inode, mark.modified_ns) if mark else None, self.incarnation)
+        return state == 1 and self.page is not None
 
     def _probe(self) -> int:
         """State of `.lock`; an exclusive holder is looked at until it had time to be an opener or closer of ours."""

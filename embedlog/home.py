@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from embedlog import checkpoint, files
 from embedlog._native import system
 from embedlog.handles import Handles
 
@@ -61,6 +62,23 @@ class Writers:
             self._open.pop(id(partition), None)
 
 
+class Checkpointed:
+    """Offsets in a checkpoint of the directory, as it is when they are asked for: others write it, too. Threads: any."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: tuple[object, dict[tuple[str, int], int]] = (None, {})
+
+    def of(self, topic: str, number: int) -> int:
+        """The partition's offset, 0 if none is there. Raises ForeignDirectoryError for a malformed file."""
+        found = files.facts_of(self._path)
+        seen = found and (found.inode, found.size, found.modified_ns)
+        known = self._known
+        if known[0] != seen:
+            known = self._known = (seen, checkpoint.read_offsets(self._path))
+        return known[1].get((topic, number), 0)
+
+
 @dataclass
 class Home:
     """What a partition must know of the directory it lies in. Shared by all partitions of one open log."""
@@ -73,8 +91,9 @@ class Home:
     foreign: bool = False  # somebody else wrote here since we last did
     mode: int = 0o666
     lock_timeout_ms: int = 10_000
-    recovery_points: dict[tuple[str, int], int] = field(default_factory=dict)
-    log_starts: dict[tuple[str, int], int] = field(default_factory=dict)
+    seen: object = None  # for a reader: differs once somebody has come or gone since
+    recovery_points: Checkpointed | None = None
+    log_starts: Checkpointed | None = None
     check_open: Callable[[], None] = lambda: None
     handles: Handles = field(default_factory=lambda: Handles(400))
     writers: Writers = field(default_factory=lambda: Writers(32))

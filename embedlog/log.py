@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn, Self
 
-from embedlog import checkpoint, closing, files, layout, topic_files
+from embedlog import closing, files, layout, topic_files
 from embedlog._native import system
 from embedlog.admin import Admin
 from embedlog.config import LogConfig, TopicConfig, parse
@@ -30,7 +30,7 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from embedlog.handles import Handles
-from embedlog.home import Home, Writers
+from embedlog.home import Checkpointed, Home, Writers
 from embedlog.housekeeper import Housekeeper
 from embedlog.partition import Partition
 from embedlog.topic import Topic, TopicRegistry
@@ -145,8 +145,9 @@ class Log(Admin):
             foreign=directory.foreign,
             mode=self.config.file_mode,
             lock_timeout_ms=self.config.lock_timeout_ms,
-            recovery_points=checkpoint.read_offsets(self.path / layout.RECOVERY_POINTS),
-            log_starts=checkpoint.read_offsets(self.path / layout.LOG_STARTS),
+            seen=directory.seen,
+            recovery_points=Checkpointed(self.path / layout.RECOVERY_POINTS),
+            log_starts=Checkpointed(self.path / layout.LOG_STARTS),
             check_open=self._check_open,
             handles=Handles(max(8, self.config.max_open_files // 2)),
             writers=Writers(max(2, self.config.max_open_files // 2 // WRITE_SETS_DIVISOR)),
@@ -159,6 +160,7 @@ class Log(Admin):
         """For a reader: is somebody writing here now, and in which incarnation?"""
         live = self._directory.refresh()
         self._home.incarnation, self._home.directory_page = self._directory.incarnation, self._directory.page
+        self._home.clean, self._home.seen = self._directory.clean, self._directory.seen
         return live
 
     # ---- what the other rooms ask ----------------------------------------------------------------

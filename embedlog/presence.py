@@ -25,6 +25,7 @@ from embedlog.manifest import Manifest
 from embedlog.page import DurableRecord, PageFile, boot_number, check, floor_of, make_page, map_page
 
 LOOK_INTERVAL_NS: Final = 2_000_000  # a look for a writer opens a file: not five times a fetch, as the page would be read
+LIVE_LOOK_INTERVAL_NS: Final = 100_000_000  # whether there still is one: a page that nobody holds tells nothing of a broker
 
 
 class Presence:
@@ -40,6 +41,7 @@ class Presence:
         self.closed = False
         self._marked_dirty = False
         self._looked_ns = 0
+        self._seen: object = None
 
     # ---- opening and closing ---------------------------------------------------------------------
 
@@ -51,35 +53,51 @@ class Presence:
         if self.page_file is not None:
             return
         with self.mutex:
-            if self.page_file is None and self.static is None:
+            if self.page_file is None and self.static is None and not self.closed:
                 self._open_read_only() if self.home.read_only else self._open_for_writing()
-            elif self.home.read_only and self.page_file is None:
-                self._switch_to_live()
 
     def _expected(self, page_file: PageFile) -> object:
         return system.identity(self.home.incarnation, self.topic_id, self.number, page_file.device, page_file.inode)
 
+    def _look(self) -> None:
+        """For a reader, now and then: follow a live page once somebody has made one, the files once nobody writes any more."""
+        interval_ns = LOOK_INTERVAL_NS if self.page_file is None else LIVE_LOOK_INTERVAL_NS
+        if self.home.refresh is None or time.monotonic_ns() - self._looked_ns < interval_ns:
+            return
+        with self.mutex:
+            if self.closed or (self.page_file is None and self.static is None):
+                return
+            self._looked_ns = time.monotonic_ns()
+            if self.home.refresh():
+                if self.page_file is None:
+                    self._switch_to_live()
+            elif self._seen != self.home.seen:
+                self._load_static()
+
+    def _load_static(self) -> None:
+        """From the files, as the last one out left them."""
+        seen = self.home.seen
+        self.static = recovery.load(self.loading(write=False))
+        self.page_file, self._seen = None, seen
+        self._forget_files()
+
     def _switch_to_live(self) -> bool:
         """Follow a live page if somebody has made one since: a read-only reader of a directory that others write."""
-        now_ns = time.monotonic_ns()
-        if self.home.refresh is None or (self.static is not None and now_ns - self._looked_ns < LOOK_INTERVAL_NS):
-            return False
-        self._looked_ns = now_ns
-        if not self.home.refresh():
-            return False
         mapped = map_page(self.path / layout.PAGE, writable=False)
         if mapped is None:
             return False
         if not check(mapped, self._expected(mapped)):
             mapped.close()
             return False
-        self.page_file, self.static = mapped, None
+        self.page_file, self.static, self._seen = mapped, None, self.home.seen
         self._forget_files()
         return True
 
     def _open_read_only(self) -> None:
-        if not self._switch_to_live():
-            self.static = recovery.load(self.loading(write=False))
+        live = self.home.refresh is not None and self.home.refresh()
+        self._looked_ns = time.monotonic_ns()
+        if not (live and self._switch_to_live()):
+            self._load_static()
 
     def _open_for_writing(self) -> None:
         """Map the page of this incarnation; if there is none yet, make it from the files, under the append lock."""
@@ -160,15 +178,15 @@ class Presence:
     def loading(self, *, write: bool, floor: Published | None = None) -> recovery.Loading:
         """What the loader has to know of this partition."""
         dirty = files.exists(self.path / layout.DIRTY) and not self.home.foreign
-        name = (self.topic, self.number)
+        points, starts = self.home.recovery_points, self.home.log_starts
         durable = None if self.home.foreign else DurableRecord(self.path, self.topic_id).read()
         return recovery.Loading(
             self.path,
             self.topic_id,
             clean=self.home.clean and not dirty,
             write=write,
-            recovery_point=self.home.recovery_points.get(name, 0),
-            log_start=self.home.log_starts.get(name, 0),
+            recovery_point=points.of(self.topic, self.number) if points else 0,
+            log_start=starts.of(self.topic, self.number) if starts else 0,
             floor=floor,
             known_durable=durable.offset if durable else 0,
             interval_bytes=self.config.index_interval_bytes,
@@ -221,16 +239,19 @@ class Presence:
         self.ensure_open()
         mapped = self._mapped()
         if mapped is None:
-            if self.static is None:
-                raise ClosedError(f"partition {self.topic}-{self.number} is closed")
-            return self.static.published
+            with self.mutex:  # one of the two is there, unless it was closed
+                mapped, static = self.page_file, self.static
+            if mapped is None:
+                if static is None or self.closed:
+                    raise ClosedError(f"partition {self.topic}-{self.number} is closed")
+                return static.published
         found = mapped.page.read()
         return found if found is not None and mapped.page.alive() else self._published_again()
 
     def _mapped(self) -> PageFile | None:
-        """The page, if there is one: a reader looks whether somebody has made one since."""
-        if self.page_file is None and self.static is not None:
-            self._switch_to_live()
+        """The page, if there is one: a reader looks whether that is so still."""
+        if self.home.read_only:
+            self._look()
         return self.page_file
 
     def _published_again(self) -> Published:

@@ -166,6 +166,9 @@ class _Loader:
         """Read a segment: from its last index entry if it was closed in order, else all of it. Whole: nothing had to be cut."""
         path = layout.segment_path(self.directory, base)
         size = segment.size_of(self.directory, base) if path.name in self.names else 0
+        if path.name not in self.names and not self.loading.write:  # a reader of a partition that nobody has written to yet
+            info = SegmentInfo(base, 0, base, max_timestamp_offset=base, flags=GAPLESS | DIGESTED)
+            return info, self._published(info, 0, 0), True
         short = None
         if following is None and (self.loading.clean or closed is not None):
             with contextlib.suppress(CorruptRecordError):  # an index that cannot be read is made again from the log

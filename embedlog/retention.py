@@ -35,6 +35,7 @@ def retain(partition: Partition) -> int:
         doomed = _deletable(partition, now)
         if doomed and doomed[-1].base == now.segment_base:
             now = rolling.roll_locked(partition, now)
+            files.sync_directory(partition.path)  # its name, before those of the others go
         if not doomed:
             return 0
         start = max(now.log_start, doomed[-1].next_offset)
@@ -99,10 +100,13 @@ def publish_start_locked(partition: Partition, now: Published, start: int) -> Pu
 def delete_records(partition: Partition, offset: int) -> int:
     """Raise the log start to `offset` (-1: the high watermark), on disk before it returns; the new log start.
 
-    REQUIRES the directory lock, which covers the checkpoint. Raises OffsetOutOfRangeError.
+    What it skips is on disk before: a log that came back shorter than its start could not be opened any more.
+    REQUIRES the directory lock, which covers the checkpoint. Raises OffsetOutOfRangeError, DurabilityError.
     """
+    start = partition.bounds().high_watermark if offset == -1 else offset
+    if partition.durable_offset < start <= partition.bounds().high_watermark:
+        partition.syncer.wait(start, partition.deadline())
     with partition.exclusive() as now:
-        start = now.high_watermark if offset == -1 else offset
         if not 0 <= start <= now.high_watermark:
             raise OffsetOutOfRangeError(
                 f"cannot delete records of {partition.topic}-{partition.number}",
