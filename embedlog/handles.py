@@ -6,22 +6,30 @@ H2  forgetting a directory makes its names be opened anew; who still reads keeps
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
-from pathlib import Path
 
-from embedlog import files
+from embedlog import files, layout
+
+Key = tuple[str, int, str]  # directory, base offset, suffix
 
 
-class _Handle:
-    __slots__ = ("fd", "forgotten", "users")
+class Handle:
+    """An open file, borrowed with `with`, which gives the descriptor."""
 
-    def __init__(self, fd: int) -> None:
+    __slots__ = ("_cache", "fd", "forgotten", "users")
+
+    def __init__(self, cache: Handles, fd: int) -> None:
+        self._cache = cache
         self.fd = fd
-        self.users = 0
+        self.users = 1
         self.forgotten = False
+
+    def __enter__(self) -> int:
+        return self.fd
+
+    def __exit__(self, *_: object) -> None:
+        self._cache.give_back(self)
 
 
 class Handles:
@@ -30,33 +38,25 @@ class Handles:
     def __init__(self, limit: int) -> None:
         self._limit = max(1, limit)
         self._mutex = threading.Lock()
-        self._open: OrderedDict[tuple[Path, Path], _Handle] = OrderedDict()
+        self._open: OrderedDict[Key, Handle] = OrderedDict()
 
-    @contextlib.contextmanager
-    def borrow(self, directory: Path, path: Path) -> Iterator[int]:
-        """A descriptor for reading that stays open inside the block. Raises StorageError."""
-        handle = self._take((directory, path))
-        try:
-            yield handle.fd
-        finally:
-            self._give_back(handle)
-
-    def _take(self, key: tuple[Path, Path]) -> _Handle:
+    def borrow(self, directory: str, base: int, suffix: str) -> Handle:
+        """A file of a segment, open for reading until the `with` block ends. Raises StorageError."""
+        key = (directory, base, suffix)
         with self._mutex:
             handle = self._open.get(key)
             if handle is not None:
                 self._open.move_to_end(key)
                 handle.users += 1
                 return handle
-        fd = files.open_file(key[1], files.READ)
+        fd = files.open_file(f"{directory}/{layout.file_name(base, suffix)}", files.READ)
         with self._mutex:
             there = self._open.get(key)
             if there is not None:  # another thread was faster
                 files.close(fd)
                 there.users += 1
                 return there
-            handle = self._open[key] = _Handle(fd)
-            handle.users = 1
+            handle = self._open[key] = Handle(self, fd)
             self._evict()
             return handle
 
@@ -67,13 +67,13 @@ class Handles:
                 return
             files.close(self._open.pop(key).fd)
 
-    def _give_back(self, handle: _Handle) -> None:
+    def give_back(self, handle: Handle) -> None:
         with self._mutex:
             handle.users -= 1
             if handle.forgotten and handle.users == 0:
                 files.close(handle.fd)
 
-    def forget(self, directory: Path | None = None) -> None:
+    def forget(self, directory: str | None = None) -> None:
         """Close what was opened in this directory (None: everything), as soon as nobody reads it."""
         with self._mutex:
             for key in [key for key in self._open if directory is None or key[0] == directory]:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 HINTS_MAX: Final = 32
 HEADER_BYTES: Final = 61
+SPARE_BYTES: Final = 1_100_000  # room for the rest of the last batch, which is as large as `max.message.bytes` by default
+AGAIN_BYTES_MIN: Final = 64 << 10  # less than this is read again rather than completed
 
 
 @dataclass(slots=True)
@@ -63,13 +65,14 @@ class Reader:
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
+        self._directory = str(partition.path)
         self._hints: OrderedDict[int, _Hint] = OrderedDict()
         self._mutex = threading.Lock()
         self._epochs: checkpoint.EpochCache | None = None
 
     def forget(self) -> None:
         """The files may be others now."""
-        self.handles.forget(self._partition.path)
+        self.handles.forget(self._directory)
         with self._mutex:
             self._hints.clear()
             self._epochs = None
@@ -209,9 +212,8 @@ class Reader:
         """Where in a segment a search for an offset begins."""
         if info.index_entries == 0 or offset <= info.base:
             return Place(-1, info.base - 1, 0)
-        path = layout.segment_path(self._partition.path, info.base, layout.INDEX)
         try:
-            with self.handles.borrow(self._partition.path, path) as fd:
+            with self.handles.borrow(self._directory, info.base, layout.INDEX) as fd:
                 return index.offset_floor(fd, info.index_entries, info.base, offset)
         except (StorageError, CorruptRecordError) as problem:
             if isinstance(problem, StorageError) and problem.errno != 2:
@@ -231,13 +233,29 @@ class Reader:
         want = max(max_bytes, HEADER_BYTES)
         while True:
             size = min(want, info.size - hint.position)
-            room = pool.lease(size).view[:size] if pool is not None else memoryview(bytearray(size))
-            with self.handles.borrow(self._partition.path, path) as fd:
-                got = files.pread_into(fd, room, hint.position, path)
-            scanned = scan(room[:got], chain)
+            spare = min(SPARE_BYTES, info.size - hint.position - size)
+            room = pool.lease(size + spare).view if pool is not None else memoryview(bytearray(size + spare))
+            with self.handles.borrow(self._directory, info.base, layout.LOG) as fd:
+                got = files.pread_into(fd, room[:size], hint.position, path)
+                scanned = scan(room[:got], chain)
+                if scanned.need and len(scanned.batches) and got - scanned.consumed >= AGAIN_BYTES_MIN:
+                    return self._completed(fd, path, hint.position, chain, room, got, scanned)
             if len(scanned.batches) or scanned.problem is not None or got < size or hint.position + size >= info.size:
                 return room[:got], scanned
             want = max(scanned.need, 2 * want)
+
+    @staticmethod
+    def _completed(
+        fd: int, path: Path, position: int, chain: Chain, room: memoryview, got: int, scanned: Scanned
+    ) -> tuple[memoryview, Scanned]:
+        """The last batch read to its end, if there is room: large ones read twice would be a good part of the work."""
+        end = scanned.consumed + scanned.need
+        if end > len(room):
+            return room[:got], scanned
+        got += files.pread_into(fd, room[got:end], position + got, path)
+        last = scan(room[scanned.consumed : got], chain, position=scanned.consumed)
+        batches = np.concatenate([scanned.batches, last.batches])
+        return room[:got], Scanned(batches, scanned.consumed + last.consumed, None, last.need)
 
     # ---- what must hold --------------------------------------------------------------------------
 
@@ -344,9 +362,8 @@ class Reader:
     def _time_start(self, info: SegmentInfo, timestamp_ms: int) -> int:
         if info.time_entries == 0:
             return info.base
-        path = layout.segment_path(self._partition.path, info.base, layout.TIME_INDEX)
         try:
-            with self.handles.borrow(self._partition.path, path) as fd:
+            with self.handles.borrow(self._directory, info.base, layout.TIME_INDEX) as fd:
                 return index.time_floor(fd, info.time_entries, info.base, timestamp_ms)
         except StorageError as problem:
             if problem.errno != 2:

@@ -27,7 +27,7 @@ class Tail:
 
     def __init__(self, partition: Partition, now: Published, position: int, digest: int) -> None:
         self._partition = partition
-        self._path = layout.segment_path(partition.path, now.segment_base)
+        self._file = (str(partition.path), now.segment_base, layout.LOG)
         self._tailing = system.Tailing(partition.page, now, position, now.log_end, digest, bytearray(ROOM_BYTES))
         self.offset = now.log_end
         self.end = now.high_watermark
@@ -39,7 +39,7 @@ class Tail:
         if partition.closed or partition.page_file is None:
             return None
         try:
-            with partition.home.handles.borrow(partition.path, self._path) as fd:
+            with partition.home.handles.borrow(*self._file) as fd:
                 code, self.size_bytes, end = self._tailing.read(fd)
         except StorageError:
             return None

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import struct
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -336,6 +337,10 @@ class Published(NamedTuple):
     flags: int = 0
 
 
+_TUPLE: Final = struct.Struct("=14qQi5I")  # el_tuple: 14 numbers, digest, epoch, the rest unsigned
+assert _TUPLE.size == ffi.sizeof("el_tuple")
+
+
 def _tuple(published: Published) -> Any:
     return ffi.new("el_tuple *", tuple(published))
 
@@ -366,7 +371,7 @@ class Page:
         self._room = threading.local()
 
     def close(self) -> None:
-        """Begin nothing with it any more. The mapping goes with the last reference: a thread may be reading it, or asleep on it."""
+        """Begin nothing with it any more. The mapping goes with the last reference: a thread may be asleep on it."""
         self.closed = True
 
     def check(self, expected: Any) -> int:
@@ -397,11 +402,10 @@ class Page:
         room = getattr(self._room, "tuple", None)
         if room is None:
             room = self._room.tuple = ffi.new("el_tuple *")
+            self._room.bytes = ffi.buffer(room)
         if lib.el_page_read(self.raw, room) < 0:
             return None
-        numbers = ffi.unpack(ffi.cast("int64_t *", room), 14)
-        rest = (room.digest, room.epoch, room.generation, room.index_entries, room.time_entries, room.transaction_entries, room.flags)
-        return Published._make((*numbers, *rest))
+        return Published._make(_TUPLE.unpack(self._room.bytes))
 
     def publish(self, published: Published, directory: Page | None) -> None:
         lib.el_page_publish(self.raw, _tuple(published), directory.raw if directory else ffi.NULL)
@@ -542,9 +546,17 @@ class Tailing:
         self._view = ffi.from_buffer("uint8_t[]", room)
         self._raw = ffi.new(
             "el_tailing *",
-            {"page": page.raw, "fd": -1, "segment_base": published.segment_base, "position": position, "offset": offset, "digest": digest,
-             "epoch": published.epoch, "generation": published.generation},
-        )  # fmt: skip
+            {
+                "page": page.raw,
+                "fd": -1,
+                "segment_base": published.segment_base,
+                "position": position,
+                "offset": offset,
+                "digest": digest,
+                "epoch": published.epoch,
+                "generation": published.generation,
+            },
+        )
         self._sizes = ffi.new("int64_t[2]")
 
     def read(self, fd: int) -> tuple[int, int, int]:
