@@ -61,6 +61,14 @@ def state_of(pid: int) -> str:
         return ""
 
 
+def is_dead(pid: int) -> bool:
+    """Gone, or a corpse that holds nothing any more: a first thread may be one while another still has the descriptors."""
+    try:
+        return state_of(pid) in ("", "Z") and len(os.listdir(f"/proc/{pid}/task")) <= 1
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 class Victim:
     """One process of ours: `call` runs a task of `tests.faults.tasks` in it and gives its result."""
 
@@ -139,7 +147,7 @@ class Victim:
         self.wait_dead()
 
     def wait_dead(self, deadline_s: float = DEADLINE_S) -> None:
-        until(lambda: state_of(self.pid) in ("", "Z"), f"process {self.pid} to die", deadline_s)
+        until(lambda: is_dead(self.pid), f"process {self.pid} to die", deadline_s)
 
     @property
     def alive(self) -> bool:
