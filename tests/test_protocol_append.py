@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import signal
+import statistics
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.faults.content import Verdict
-from tests.faults.processes import Nursery, RemoteError
+from tests.faults.processes import Nursery, RemoteError, state_of, until
 from tests.faults.stage import Play, Steps, fails_without
 
 # -- rule 7 ---------------------------------------------------------------------------------------------------------------
@@ -285,6 +286,53 @@ def test_rule_15_damage_outside_kafkas_checksum_is_found(nursery: Nursery, tmp_p
     with pytest.raises(RemoteError) as refused:
         b.call("read_directory", str(play.directory))
     assert refused.value.kind == "CorruptRecordError", f"{field}: {refused.value}"
+
+
+def seek_into_a_changed_epoch(play: Play) -> Verdict:
+    """Who begins to read in the middle has no digest to compare: the epoch cache says which epoch belongs to an offset."""
+    a = play.enter()
+    for _ in range(6):
+        play.append(a)
+    log = play.partition / f"{0:020d}.log"
+    position = log.stat().st_size // 6 * 3 + 15
+    with log.open("r+b") as file:
+        file.seek(position)
+        file.write(b"\x01")
+    verdict = Verdict()
+    try:
+        rows = a.call("poll_at", 3)
+        verdict.violations += [f"offset {row.offset} came back in epoch {row.epoch}" for row in rows]
+    except RemoteError as noticed:
+        if noticed.kind != "CorruptRecordError":
+            verdict.violations.append(str(noticed))
+    return verdict
+
+
+def test_rule_15_an_epoch_is_the_one_that_the_epoch_cache_has(nursery: Nursery, tmp_path: Path) -> None:
+    verdict = seek_into_a_changed_epoch(Play(nursery, tmp_path / "log"))
+    assert not verdict.violations, verdict
+    fails_without("no_epoch_check", seek_into_a_changed_epoch, nursery, tmp_path / "mutant")
+
+
+def median_wake_ms(play: Play) -> float:
+    writer, reader = play.enter(), play.enter()
+    play.append(writer)
+    reader.start("wake_times", 15)
+    notes = iter(reader.notes())
+    assert next(notes) == "ready"
+    for _ in range(15):
+        until(lambda: state_of(reader.pid) == "S", "the reader to sleep")
+        writer.call("append_time")
+        assert next(notes) == "got"
+    return statistics.median(reader.result_after(notes))
+
+
+def test_rule_12_publishing_wakes_who_waits(nursery: Nursery, tmp_path: Path) -> None:
+    """Without the wake a reader finds out when its slice of sleep is over; with it long before."""
+    woken = median_wake_ms(Play(nursery, tmp_path / "log"))
+    missed = median_wake_ms(Play(nursery, tmp_path / "mutant", mutants=("no_wake",)))
+    print(f"median time to wake: {woken:.2f} ms, without waking {missed:.2f} ms")
+    assert woken < missed / 2
 
 
 def test_a_killed_writer_delays_the_others_by_milliseconds(nursery: Nursery, tmp_path: Path) -> None:

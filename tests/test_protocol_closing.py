@@ -43,11 +43,30 @@ def test_rule_22_the_last_one_out_closes_what_a_dead_one_left(nursery: Nursery, 
     fails_without("no_dirty", killed_then_joined_then_closed, nursery, tmp_path / "mutant")
 
 
+def test_rule_22_the_last_one_out_closes_what_a_dead_one_left_not_only_its_own(nursery: Nursery, tmp_path: Path) -> None:
+    """Trace `opening: without close_all`."""
+    fails_without("close_own_only", killed_then_joined_then_closed, nursery, tmp_path / "mutant")
+
+
+def came_in_and_died(play: Play) -> Verdict:
+    """Trace `opening: without unmark_first`."""
+    a = play.enter()
+    a.arm(["pwrite"], "torn_kill", name=".log")
+    play.start_append(a, size=5000)
+    a.wait_dead()
+    return Verdict(violations=["the clean mark lies: half a batch is in the log"] if mark_of(play) else [])
+
+
+def test_rule_22_the_first_one_in_takes_the_mark_away_before_any_write(nursery: Nursery, tmp_path: Path) -> None:
+    assert not came_in_and_died(Play(nursery, tmp_path / "log")).violations
+    fails_without("keep_mark", came_in_and_died, nursery, tmp_path / "mutant")
+
+
 def test_rule_22_the_mark_is_there_only_while_nobody_is_in(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log")
     assert mark_of(play)
     a = play.enter()
-    assert not mark_of(play), "the first one in takes it away before any write"
+    assert not mark_of(play), "the first one in takes it away"
     b = play.enter()
     play.append(b)
     play.leave(a)

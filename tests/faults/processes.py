@@ -75,6 +75,7 @@ class Victim:
     def __init__(self, pid: int, line: Connection) -> None:
         self.pid = pid
         self._line = line
+        self._last: Any = None
 
     def start(self, task: str, *arguments: Any, **keywords: Any) -> None:
         """Tell it to run a task and do not wait; `result` gives the outcome."""
@@ -113,8 +114,15 @@ class Victim:
             if kind == "error":
                 raise RemoteError(*content)
             if kind == "done":
+                self._last = content
                 return
             yield content
+
+    def result_after(self, notes: Iterable[Any]) -> Any:
+        """The result of a task whose notes were being taken."""
+        for note in notes:
+            raise AssertionError(f"a note came where a result was due: {note}")
+        return self._last
 
     def note_waiting(self) -> bool:
         return self._line.poll(0)

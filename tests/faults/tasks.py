@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -203,6 +204,36 @@ def poll_all(stage: Stage, topic: str = TOPIC) -> list[Row]:
         while more := consumer.poll(timeout=0.0):
             rows += [Row(r.offset, r.leader_epoch, r.value) for r in more]
     return rows
+
+
+@task
+def poll_at(stage: Stage, offset: int, count: int = 1, topic: str = TOPIC) -> list[Row]:
+    """The first records from an offset on, by seeking."""
+    here = TopicPartition(topic, 0)
+    with stage.opened.consumer() as consumer:
+        consumer.assign([here])
+        consumer.seek(here, offset)
+        return [Row(r.offset, r.leader_epoch, r.value) for r in consumer.poll(timeout=1.0, max_records=count)]
+
+
+@task
+def wake_times(stage: Stage, count: int, topic: str = TOPIC) -> list[float]:
+    """How long after it was sent each of `count` records was returned by `poll`; a value holds its time."""
+    times: list[float] = []
+    with stage.opened.consumer(topic, auto_offset_reset="latest") as consumer:
+        consumer.poll(timeout=0.0)
+        stage.note("ready")
+        while len(times) < count:
+            found = consumer.poll(timeout=10.0)
+            now = time.monotonic_ns()
+            times += [(now - int(record.value)) / 1e6 for record in found]
+            stage.note("got")
+    return times
+
+
+@task
+def append_time(stage: Stage, topic: str = TOPIC) -> None:
+    append(stage, [b"%d" % time.monotonic_ns()], 0, topic)
 
 
 @task
