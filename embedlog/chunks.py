@@ -131,7 +131,7 @@ class Source:
         self._batch_bytes = BATCH_GUESS
         self._isolation = isolation
         self._columns = columns
-        self._max_bytes = self._want = max_bytes
+        self._max_bytes = max_bytes
 
     def fetch(self) -> Piece | None:
         """The next piece, still encoded; None behind the last."""
@@ -148,19 +148,13 @@ class Source:
     def _take(self, number: int, partition: Any, window: Window) -> bool:
         """Reads on; False if there is nothing more."""
         fetched = partition.fetch(
-            self._position, max_bytes=self._want, isolation=self._isolation, upto=window.end_offset, pool=shared_pool()
+            self._position, max_bytes=self._max_bytes, isolation=self._isolation, upto=window.end_offset, pool=shared_pool()
         )
-        self._want = self._fitting(fetched)
         parts = groups(visible(fetched, window), self._batch_bytes)
         self._pieces.extend(Piece(number, window, fetched, part, len(parts) == 1) for part in parts)
         moved: bool = fetched.next_offset > self._position
         self._position = fetched.next_offset
         return moved
-
-    def _fitting(self, fetched: Any) -> int:
-        """How much to read next: what is read of a batch that does not fit is read again; with large batches that is a lot."""
-        largest = int(fetched.batches["size"].max(initial=1))
-        return max(largest, self._max_bytes // largest * largest)
 
     def decode(self, piece: Piece) -> tuple[int, Decoded]:
         """Its records, with the partition's number. Raises CorruptRecordError."""

@@ -33,7 +33,7 @@ from embedlog.values import milliseconds
 Time = int | datetime
 OffsetBound = int | Mapping[int, int] | None
 
-CHUNK_BYTES = 6 << 20  # the way through Python costs as much as half a MiB; decoded, with keys and values, it fits into 16 MiB
+CHUNK_BYTES = 5 << 20  # the way through Python costs as much as half a MiB; decoded, with keys and values, it fits into 16 MiB
 
 
 class Scan:
