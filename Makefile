@@ -79,7 +79,8 @@ test-sanitize: install
 	@LD_PRELOAD="$$($(CC) -print-file-name=libasan.so):$$($(CC) -print-file-name=libubsan.so)" \
 	    ASAN_OPTIONS=detect_leaks=0:log_path=$(CURDIR)/$(SANITIZE)/reports/asan \
 	    UBSAN_OPTIONS=print_stacktrace=1:log_path=$(CURDIR)/$(SANITIZE)/reports/ubsan EMBEDLOG_SANITIZE=1 \
-	    $(PYTEST) $(PARALLEL) -p no:faulthandler -o timeout=900 -o 'pythonpath=$(SANITIZE)/lib .' -m 'not slow and not faults and not kafka' $(ARGS)
+	    $(PYTEST) $(PARALLEL) -p no:faulthandler -o timeout=900 -o 'pythonpath=$(SANITIZE)/lib .' \
+	    -m 'not slow and not faults and not kafka' $(ARGS)
 	@! compgen -G '$(SANITIZE)/reports/*' >/dev/null \
 	    || { head -40 $(SANITIZE)/reports/*; $(call say_no,the sanitizers complain: see $(SANITIZE)/reports); }
 

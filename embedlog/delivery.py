@@ -266,7 +266,7 @@ class Delivery:
             totals["uncompressed_byte"] += parcel.size
             if parcel.run is not None:
                 parcel.run.settled(pieces, None)
-            self.settled(parcel.deliver(base_offset, appended.append_time_ms))
+            self.settled(parcel.deliver(base_offset, append_time_of(appended, base_offset)))
 
     def _fail(self, stop: Stop, parcels: list[Parcel], error: Exception) -> None:
         count = sum(parcel.count for parcel in parcels)
@@ -296,6 +296,15 @@ def base_offsets(appended: Appended, counts: list[int]) -> list[int]:
         offsets.append(base)
         base += count
     return offsets
+
+
+def append_time_of(appended: Appended, offset: int) -> int:
+    """When the batch at `offset` was appended: a run that goes over into the next segment has several times."""
+    if appended.append_time_ms >= 0:
+        for (base, end), time_ms in zip(appended.pieces, appended.times_ms, strict=False):
+            if base <= offset < end:
+                return time_ms
+    return appended.append_time_ms
 
 
 def _codec(config: TopicConfig, settings: ProducerConfig) -> tuple[int, int | None]:

@@ -164,7 +164,7 @@ class Written:
     topics: dict[str, Sent]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # not "module": pytest runs tests of one session fixture together, across modules
 def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     """Everything, written in two sessions and closed in order."""
     directory = tmp_path_factory.mktemp("written") / "log"
@@ -218,7 +218,7 @@ def test_dump_log_finds_nothing_wrong(written: Written, dump_log_verify: Callabl
     assert dump_log_verify(written.directory) > 100
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def serving(written: Written, broker: oracle.Broker) -> Iterator[oracle.Broker]:
     """The run's broker, with what embedlog wrote moved in below it."""
     counts = {name: sent.partition_count for name, sent in written.topics.items()}
