@@ -86,6 +86,7 @@ class Log(Admin):
 
     def _make_directory(self, create: bool) -> None:
         if files.is_directory(self.path):
+            topic_files.check_place(self.path, reading=self.read_only)
             return
         if files.exists(self.path):
             raise ForeignDirectoryError("not a directory", path=self.path)
@@ -221,6 +222,8 @@ class Log(Admin):
         found = self._partitions.get((name, number))
         if found is not None:
             return found
+        if type(number) is not int:
+            raise TypeError(f"a partition's number is an int, not {type(number).__name__}")
         if number not in topic.numbers or number >= max(topic.partitions, max(topic.only, default=-1) + 1):
             raise UnknownTopicOrPartitionError(
                 f"topic {name!r} has no partition {number}", path=self.path, expected=f"0 to {topic.partitions - 1}", found=number

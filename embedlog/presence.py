@@ -163,17 +163,28 @@ class Presence:
         self.manifest.refresh()
         if self.home.foreign or [self.manifest.segments.get(info.base) for info in sealed] != sealed:
             self.manifest.rewrite(sealed)
-        durable = (
-            loaded.published.log_end
-            if loading.clean and not self.home.foreign
-            else min(loading.known_durable, loaded.published.log_end)
-        )
+        durable = self._durable_at_load(loading, loaded)
         mapped.page.write(self._expected(mapped), loaded.published, durable)
         if durable < loaded.published.log_end and self.home.directory_page is not None:
             self.home.directory_page.add(system.WORD_UNSYNCED_COUNT, 1)  # what is found is to be flushed in time, too
         mapped.page.set(system.WORD_BOOT, boot_number())
         for base in poisoned_bases(self.path):
             mapped.page.set(system.WORD_POISON, base + 1)
+
+    def _durable_at_load(self, loading: recovery.Loading, loaded: recovery.Loaded) -> int:
+        """What an orderly close, or else a checkpoint, says is on stable storage: below it damage is never cut away.
+
+        A copy that somebody made says so too soon, so what a stranger left is put on stable storage first.
+        """
+        end = loaded.published.log_end
+        durable = end if loading.clean else min(max(loading.known_durable, loading.recovery_point), end)
+        if self.home.foreign:
+            for info in loaded.segments:
+                path = layout.segment_path(self.path, info.base)
+                if info.base < durable:
+                    with files.opened(path, files.WRITE) as fd:
+                        files.datasync(fd, path)
+        return durable
 
     def loading(self, *, write: bool, floor: Published | None = None) -> recovery.Loading:
         """What the loader has to know of this partition."""

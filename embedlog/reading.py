@@ -74,6 +74,8 @@ class Reading:
         """What `look` finds, at once or within `timeout_s` (None: for ever); None if it found nothing."""
         if not subscription.kind:
             raise StateError("nothing is subscribed or assigned: subscribe() or assign() first")
+        if timeout_s is not None and not isinstance(timeout_s, (int, float)):
+            raise TypeError(f"timeout: seconds or None, not {type(timeout_s).__name__}")
         now = time.monotonic()
         deadline = None if timeout_s is None else now + timeout_s
         self._poll_gap_max_s = max(self._poll_gap_max_s, now - self._poll_began)

@@ -191,6 +191,8 @@ class TopicRegistry:
     def live(self, name: str) -> Topic:
         """The topic, if it can be used. Raises UnknownTopicOrPartitionError, with what there is of similar name."""
         topic = self.get(name)
+        if topic is None and not isinstance(name, str):
+            raise TypeError(f"the name of a topic is a str, not {type(name).__name__}")
         if topic is None or topic.state != "live":
             why = "is being created" if topic and topic.state == "creating" else "is being deleted" if topic else "is unknown"
             raise UnknownTopicOrPartitionError(f"topic {name!r} {why}", path=self.path.parent)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from embedlog import checkpoint, files, layout
 from embedlog.errors import ForeignDirectoryError, InvalidPartitionsError, StorageError
-from embedlog.identity import new_id, read_topic_id, write_topic_id
+from embedlog.identity import META_PROPERTIES, new_id, read_topic_id, write_topic_id
 from embedlog.topic import RESERVED_TOPICS, Topic, TopicRegistry
 
 DIRECTORY_NAME_LENGTH_MAX = 255
@@ -28,6 +28,8 @@ DIRECTORY_NAME_LENGTH_MAX = 255
 _LIVE = re.compile(r"([a-zA-Z0-9._-]+)-(0|[1-9][0-9]{0,9})")
 _SET_ASIDE = re.compile(r"(\S+)-(\S+)\.(\S+)-(delete|future|stray)")
 _NOT_TOPICS = ("remote-log-index-cache",)
+_OF_A_LOG = (META_PROPERTIES, layout.BROKER_LOCK, layout.CLEAN_MARK)
+_LOST_AND_FOUND = "lost+found"  # at the root of a file system
 
 _logger = logging.getLogger("embedlog")
 
@@ -67,6 +69,18 @@ def scan_directories(path: Path) -> Directories:
         elif not found and name not in _NOT_TOPICS:
             aside[match[4] if match else "unknown"].append(path / name)
     return Directories(live, *(tuple(aside[form]) for form in ("delete", "future", "stray", "unknown")))
+
+
+def check_place(path: Path, *, reading: bool) -> None:
+    """A directory that is there must be a log's, or hold nothing if a log is to be made of it. Raises ForeignDirectoryError."""
+    names = files.listing(path)
+    ours = (name.startswith("embedlog.") or name.endswith("-checkpoint") or name in _OF_A_LOG for name in names)
+    if any(ours) or any(parse_partition_name(name) for name in _directories_in(path)):
+        return
+    others = [name for name in names if not name.startswith(".") and name != _LOST_AND_FOUND]
+    if others or reading:
+        found = f"{len(others)} other names, such as {others[0]}" if others else "nothing"
+        raise ForeignDirectoryError("not a log directory", path=path, expected="partitions or meta.properties", found=found)
 
 
 def _directories_in(path: Path) -> list[str]:

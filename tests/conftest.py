@@ -17,12 +17,14 @@ from pathlib import Path
 
 import pytest
 
+import embedlog
 from tests.faults.processes import Nursery
 from tests.kafka import oracle
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+BUILD = Path(embedlog.__file__).resolve().parent.parent  # another place than ROOT under `make test-sanitize`
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(BUILD), str(ROOT), os.environ.get("PYTHONPATH")]))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
