@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.content import Mark, Verdict, value_of
-from tests.faults.processes import Nursery, RemoteError, Victim
+from tests.faults.processes import Nursery, RemoteError, Victim, state_of, until
 from tests.faults.stage import FakeBroker, Play, fails_without
 from tests.faults.tasks import TOPIC
 
@@ -121,6 +121,35 @@ def test_rule_2_behind_foreign_use_the_lock_is_looked_at_once_more(nursery: Nurs
     a.resume()
     a.result()
     assert not FakeBroker(play.directory).start(), "a broker and we are in at once"
+
+
+def nudged(victim: Victim) -> bool:
+    """Whether it has answered; if it froze once more, it goes on."""
+    if state_of(victim.pid) == "T":
+        victim.resume()
+    return victim.note_waiting()
+
+
+def unlinked_while_settling(play: Play) -> Verdict:
+    """Trace `opening: without settle`: the first look finds the name in place, the unlink comes after it."""
+    broker = FakeBroker(play.directory)
+    assert broker.start()
+    broker.mark_and_unlock()
+    a = play.nursery.spawn()
+    a.call("mutants", *play.mutants)
+    a.call("stop_instead_of_settling")
+    a.start("open", str(play.directory), config={"housekeeping": False})
+    until(lambda: state_of(a.pid) == "T" or a.note_waiting(), "A to settle or to be in")
+    broker.unlink()
+    until(lambda: nudged(a), "A to be in")
+    a.result()
+    return Verdict(violations=["a broker and we are in at once"] if FakeBroker(play.directory).start() else [])
+
+
+def test_rule_2_the_second_look_comes_after_the_settling_delay(nursery: Nursery, tmp_path: Path) -> None:
+    verdict = unlinked_while_settling(Play(nursery, tmp_path / "log"))
+    assert not verdict.violations, verdict
+    fails_without("no_settle", unlinked_while_settling, nursery, tmp_path / "mutant")
 
 
 def test_rule_2_who_lost_the_lock_file_retakes_it_or_stops_writing(nursery: Nursery, tmp_path: Path) -> None:

@@ -5,17 +5,20 @@ Only public names of `embedlog` are used, but for hooks and mutants (`embedlog._
 
 from __future__ import annotations
 
+import codecs
 import os
 import random
+import signal
 import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import embedlog
-from embedlog import TopicPartition
+from embedlog import TopicPartition, directory
 from embedlog._native import recording, system
 
 from .content import Mark, Row, value_of
@@ -115,6 +118,17 @@ def record(_: Stage, path: str | None) -> None:
 @task
 def shift_wall(_: Stage, ms: int) -> None:
     system.shift_wall(ms)
+
+
+@task
+def become(_: Stage, uid: int, gid: int, umask: int) -> None:
+    """Another user from now on: needs root, once. What Python loads late it loads before: its files may be root's alone."""
+    for name in ("ascii", "idna", "latin-1"):
+        codecs.lookup(name)
+    os.umask(umask)
+    os.setgroups([])
+    os.setgid(gid)
+    os.setuid(uid)
 
 
 # -- the life of a log ------------------------------------------------------------------------------
@@ -250,6 +264,12 @@ def tail(stage: Stage, count: int, topic: str = TOPIC) -> list[Row]:
 def pretend_filesystem(_: Stage, kind: int) -> None:
     """Let `statfs` tell another type of file system."""
     system.filesystem = lambda path: kind
+
+
+@task
+def stop_instead_of_settling(_: Stage) -> None:
+    """Freeze where an opener waits for a departing broker's unlink, until somebody wakes this process."""
+    directory.time = SimpleNamespace(sleep=lambda seconds: signal.raise_signal(signal.SIGSTOP))  # type: ignore[assignment]
 
 
 # -- work until told otherwise ----------------------------------------------------------------------
