@@ -2,20 +2,27 @@
 
 L1  an entry lies in the segment that holds its marker, so the search goes on into later segments until an entry says enough
 L2  the index of a segment is read again when its file has grown or is another one
-L3  an index that does not hold is an error, never an empty answer: without it aborted records would be returned
+L3  page and manifest know how many entries each index has; one that holds fewer, or cannot be read, is made again from the log
+    before anybody is answered: without it aborted records would be returned
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
-from embedlog import files, layout, transaction_index
+from embedlog import files, history, layout, transaction_index
+from embedlog.errors import CorruptRecordError, EmbedlogError, UnsupportedFormatError
 from embedlog.transaction_index import Entries
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from embedlog._native.system import Published
+    from embedlog.manifest import SegmentInfo
     from embedlog.partition import Partition
+
+logger = logging.getLogger("embedlog")
 
 
 class Aborted:
@@ -35,7 +42,7 @@ class Aborted:
         info = partition.segments.at(start, now)
         found: list[tuple[int, int]] = []
         while info is not None:
-            entries = self._entries(info.base)
+            entries = self._entries(info, now)
             if len(entries):
                 hits, enough = transaction_index.overlapping(entries, start, end)
                 found += [(each.producer_id, each.first_offset) for each in hits]
@@ -47,16 +54,36 @@ class Aborted:
             info = following
         return found
 
-    def _entries(self, base: int) -> Entries:
-        static = self._partition.static
+    def _entries(self, info: SegmentInfo, now: Published) -> Entries:
+        static, base = self._partition.static, info.base
         if static is not None and base in static.history.indexes:
             return transaction_index.decode(static.history.indexes[base], base)
         path: Path = layout.segment_path(self._partition.path, base, layout.TRANSACTION_INDEX)
         facts = files.facts_of(path)
-        if facts is None:
-            return transaction_index.decode(b"", base)
-        key = (facts.inode, facts.size)
+        key = (facts.inode, facts.size) if facts is not None else (0, 0)
         known = self._read.get(base)
         if known is None or known[0] != key:
-            known = self._read[base] = (key, transaction_index.decode(files.read_bytes(path) or b"", base, path))
+            known = self._read[base] = (key, self._checked(info, now, path))
         return known[1]
+
+    def _checked(self, info: SegmentInfo, now: Published, path: Path) -> Entries:
+        """What the file holds; if that is less than it should, what the log says."""
+        problem: EmbedlogError | None = None
+        try:
+            found = transaction_index.decode(files.read_bytes(path) or b"", info.base, path)
+            if len(found) >= info.transaction_entries:
+                return found
+        except (CorruptRecordError, UnsupportedFormatError) as damaged:
+            problem = damaged
+        logger.warning("made %s again: %s", path, problem or f"it should have {info.transaction_entries} entries")
+        return transaction_index.decode(self._again(info, now, path), info.base, path)
+
+    def _again(self, info: SegmentInfo, now: Published, path: Path) -> bytes:
+        partition = self._partition
+        segments = [each for each in partition.segments.all(now) if each.base <= info.base]
+        past = history.load(partition.path, segments, end=info.next_offset, clean=False, read_again=[info.base], replay=True)
+        made = past.indexes[info.base]
+        if not partition.home.read_only:
+            with partition.exclusive():  # a broker needs it, too
+                files.write_atomically(path, made, partition.home.mode)
+        return made

@@ -23,6 +23,7 @@ from embedlog.errors import ClosedError, LockTimeoutError, StorageError, Unknown
 from embedlog.home import Bounds, Home
 from embedlog.manifest import Manifest
 from embedlog.page import DurableRecord, PageFile, boot_number, check, floor_of, make_page, map_page
+from embedlog.segments import active_info
 
 LOOK_INTERVAL_NS: Final = 2_000_000  # a look for a writer opens a file: not five times a fetch, as the page would be read
 LIVE_LOOK_INTERVAL_NS: Final = 100_000_000  # whether there still is one: a page that nobody holds tells nothing of a broker
@@ -163,6 +164,8 @@ class Presence:
         self.manifest.refresh()
         if self.home.foreign or [self.manifest.segments.get(info.base) for info in sealed] != sealed:
             self.manifest.rewrite(sealed)
+        if loading.clean and self.manifest.closed is None:
+            self.manifest.append(active_info(loaded.published))
         durable = self._durable_at_load(loading, loaded)
         mapped.page.write(self._expected(mapped), loaded.published, durable)
         if durable < loaded.published.log_end and self.home.directory_page is not None:

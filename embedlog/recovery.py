@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from embedlog import checkpoint, files, history, index, layout, leftovers, segment
+from embedlog import checkpoint, files, history, index, layout, leftovers, segment, transaction_index
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError
@@ -118,10 +118,10 @@ class _Loader:
         closed = self.manifest.closed
         if following is None:
             usable = closed is not None and closed.base == base and closed.size == size and indexed
-            return closed if usable else None
+            return self._remembered(closed) if closed is not None and usable else None
         below = following <= max(self.trusted_end, self.loading.recovery_point)
         if info is not None and info.size == size and info.next_offset == following and indexed and (self.loading.clean or below):
-            return info
+            return self._remembered(info)
         if not self.loading.clean and not below:
             return None
         if info is not None and not self.loading.foreign:
@@ -130,12 +130,25 @@ class _Loader:
             return self._from_files(base, size, following) if indexed else None
         return None
 
+    def _remembered(self, info: SegmentInfo) -> SegmentInfo:
+        """What we know of a segment, as far as it holds: a broker's cleaner may leave a file as long as it was, with other heads."""
+        if not self.loading.foreign:
+            return info
+        entries = max(info.transaction_entries, self._transactions_in(info.base))  # too many: it is made again from the log
+        return info._replace(flags=info.flags & ~DIGESTED, transaction_entries=entries)
+
+    def _transactions_in(self, base: int) -> int:
+        return index.count(layout.segment_path(self.directory, base, layout.TRANSACTION_INDEX), transaction_index.ENTRY_SIZE)
+
     def _check_sealed(self, info: SegmentInfo, size: int, following: int) -> None:
-        """A segment that we sealed is as long as it was, and the one behind it is there. Raises CorruptRecordError."""
-        if size < info.size:
-            path = layout.segment_path(self.directory, info.base)
-            raise CorruptRecordError("a sealed segment is too short", path=path, position=size, expected=info.size, found=size)
-        if info.next_offset < following and info.gapless and not self.loading.gaps_allowed:
+        """A segment that we sealed is as long as it was, and the one behind it is there. Raises CorruptRecordError.
+
+        Without an orderly close it may be longer: it was sealed, a crash undid that, and the record of its second sealing is lost.
+        """
+        if size < info.size or (size > info.size and self.loading.clean):
+            path, what = layout.segment_path(self.directory, info.base), "short" if size < info.size else "long"
+            raise CorruptRecordError(f"a sealed segment is too {what}", path=path, position=size, expected=info.size, found=size)
+        if size == info.size and info.next_offset < following and info.gapless and not self.loading.gaps_allowed:
             raise CorruptRecordError(
                 "a segment is missing",
                 path=layout.segment_path(self.directory, info.next_offset),
@@ -157,6 +170,7 @@ class _Loader:
             base + relative,
             index_entries=index.count(paths.offset_index, index.OFFSET_ENTRY.size),
             time_entries=index.count(paths.time_index, index.TIME_ENTRY.size),
+            transaction_entries=self._transactions_in(base),
             epoch=max(epoch, 0),
         )
 
@@ -217,6 +231,7 @@ class _Loader:
             known.digest if known else 0,
             index.count(paths.offset_index, index.OFFSET_ENTRY.size),
             times,
+            known.transaction_entries if known else self._transactions_in(base),
             created_ms=known.created_ms if known else 0,
             epoch=max(chain.epoch, self.chain.epoch, 0),
             flags=known.flags if known else 0,
@@ -252,10 +267,13 @@ class _Loader:
             builder.add_time_entry()
         if self.loading.write:
             builder.write(self.directory, self.loading.mode)
+        end = chain.next_offset
+        if following is not None and whole and end < following:
+            end, gapless = following, False  # the last records of it were compacted away
         info = SegmentInfo(
             base,
             walk.end,
-            chain.next_offset,
+            end,
             builder.max_timestamp,
             builder.max_timestamp_offset,
             chain.digest,
@@ -355,6 +373,7 @@ class _Loader:
             epoch=info.epoch,
             index_entries=info.index_entries,
             time_entries=time_entries,
+            transaction_entries=info.transaction_entries,
             flags=info.flags,
         )
 
@@ -392,7 +411,11 @@ class _Loader:
         past = history.load(
             self.directory, segments, end=end, clean=loading.clean, read_again=self.read_again, replay=self.saw_producers
         )
+        for at, info in enumerate(segments):
+            if info.base in past.indexes:
+                segments[at] = info._replace(transaction_entries=len(past.indexes[info.base]) // transaction_index.ENTRY_SIZE)
         published = active._replace(
+            transaction_entries=segments[-1].transaction_entries,
             log_start=start,
             epoch=epoch,
             first_timestamp=self._first_timestamp(active),
