@@ -123,10 +123,13 @@ class Partition(Presence):
             self._settle(code, deadline_ns)
 
     def _settle(self, code: int, deadline_ns: int) -> None:
-        """Do what an append's code asks for; return to try again."""
+        """Do what an append's code asks for; return to try again, but not behind the deadline."""
+        late = system.boot_ns() >= deadline_ns
         if code == system.TIMED_OUT:
-            if system.boot_ns() >= deadline_ns:
+            if late:
                 raise self._lock_timeout()
+        elif code > 0 and late:
+            raise LockTimeoutError("the partition was not in order before the deadline", path=self.path, found=f"append code {code}")
         elif code == system.MUST_REPAIR:
             self._repair(deadline_ns)
         elif code == system.MUST_REMAP:
