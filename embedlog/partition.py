@@ -128,8 +128,8 @@ class Partition(Presence):
         if code == system.TIMED_OUT:
             if late:
                 raise self._lock_timeout()
-        elif code > 0 and late:
-            raise LockTimeoutError("the partition was not in order before the deadline", path=self.path, found=f"append code {code}")
+        elif late and code > 0 and code != system.IS_DELETED:
+            raise LockTimeoutError("not in order before the deadline", path=self.path, found=f"append code {code}")
         elif code == system.MUST_REPAIR:
             self._repair(deadline_ns)
         elif code == system.MUST_REMAP:
