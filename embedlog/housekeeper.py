@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from embedlog import closing, files, layout, retention, topic_files
 from embedlog._native import system
-from embedlog.errors import EmbedlogError, UnknownTopicOrPartitionError
+from embedlog.errors import ClosedError, EmbedlogError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
     from embedlog.log import Log
@@ -164,6 +164,8 @@ class _Reported:
 
     def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: object) -> bool:
         if isinstance(problem, EmbedlogError):
+            if isinstance(problem, ClosedError):
+                return True  # the log is being closed: whoever is last out syncs everything
             logger.warning("housekeeping, %s: %s", self._what, problem)
             return True
         return False
