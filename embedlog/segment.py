@@ -90,8 +90,9 @@ def rebuild(directory: Path, base: int, size: int, interval_bytes: int, *, final
 def create(directory: Path, base: int, mode: int) -> None:
     """New empty files, in place of leftovers of the same names. REQUIRES the append lock and the roll intent in the page."""
     for suffix in (layout.INDEX, layout.TIME_INDEX, layout.LOG):
-        with files.opened(layout.segment_path(directory, base, suffix), files.CREATE, mode) as fd:
-            files.truncate(fd, 0)
+        path = layout.segment_path(directory, base, suffix)
+        with files.opened(path, files.CREATE, mode) as fd:
+            files.truncate(fd, 0, path)
     files.unlink(layout.segment_path(directory, base, layout.TRANSACTION_INDEX), missing_ok=True)
 
 
