@@ -42,7 +42,7 @@ class Aborted:
         info = partition.segments.at(start, now)
         found: list[tuple[int, int]] = []
         while info is not None:
-            entries = self._entries(info, now)
+            entries = self.entries(info, now)
             if len(entries):
                 hits, enough = transaction_index.overlapping(entries, start, end)
                 found += [(each.producer_id, each.first_offset) for each in hits]
@@ -54,7 +54,8 @@ class Aborted:
             info = following
         return found
 
-    def _entries(self, info: SegmentInfo, now: Published) -> Entries:
+    def entries(self, info: SegmentInfo, now: Published) -> Entries:
+        """The index of one segment, whole: made again from the log if the file is not."""
         static, base = self._partition.static, info.base
         if static is not None and base in static.history.indexes:
             return transaction_index.decode(static.history.indexes[base], base)

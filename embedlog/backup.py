@@ -3,7 +3,7 @@
 K1  the ends of all partitions are taken once, at the beginning; each is copied up to there, in whole segments
 K2  every batch passes its checks on the way: what is damaged is an error here, never a copy of the damage
 K3  bytes are read and written, never shared: a copy that leans on the blocks of the original is none
-K4  indexes are made anew while copying; what no batch can vouch for (snapshots, `.txnindex`) passes its own checks
+K4  indexes are made anew while copying; snapshots and `.txnindex` pass their own checks, or are made anew too
 K5  until it is whole, a mark of ours lies in the copy and nothing opens it; the clean mark comes last, behind all syncs
 K6  what fails takes its files away again, and only its own
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from embedlog import checkpoint, files, history, identity, index, layout, segment, topic_files, transaction_index
+from embedlog import checkpoint, files, history, identity, index, layout, segment, topic_files
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError, EmbedlogError, ForeignDirectoryError, StorageError, UnknownTopicOrPartitionError
 from embedlog.manifest import CLOSED, SEALED, Manifest, SegmentInfo
@@ -325,9 +325,10 @@ class _Segment:
         builder.add_time_entry()
         self._copier.put(layout.segment_path(directory, info.base, layout.INDEX), builder.offsets)
         self._copier.put(layout.segment_path(directory, info.base, layout.TIME_INDEX), builder.times)
-        self._copy_aborted()
+        aborted = self._copy_aborted()
         files.sync_directory(directory)
         return info._replace(
+            transaction_entries=aborted,
             max_timestamp=builder.max_timestamp,
             max_timestamp_offset=builder.max_timestamp_offset,
             index_entries=builder.offset_entries,
@@ -338,7 +339,7 @@ class _Segment:
     def _copy_batches(self, fd: int, out: int, target: Path, chain: Chain, builder: index.Builder) -> segment.Walk:
         walk = segment.Walk(fd, self._source, chain, 0, self._info.size)
         for data, batches in walk.chunks():
-            self._pin.partition.reader._check_epochs(self._source, batches, 0)
+            self._pin.partition.reader.check_epochs(self._source, batches, 0)
             files.write_all(out, data, int(batches["position"][0]), target)
             builder.add(batches)
             self._state.replay(batches, history.markers_in(data, batches))
@@ -369,13 +370,11 @@ class _Segment:
                 found=f"{chain.digest:016x}",
             )
 
-    def _copy_aborted(self) -> None:
-        base, static = self._info.base, self._pin.partition.static
-        path = layout.segment_path(self._pin.partition.path, base, layout.TRANSACTION_INDEX)
-        known = static.history.indexes.get(base) if static is not None else None
-        data = files.read_bytes(path) if known is None else known
-        if data:
-            transaction_index.decode(data, base, path)
-            kept = transaction_index.below(data, self._pin.now.log_end, base)
-            if kept:
-                self._copier.put(self._directory / path.name, kept)
+    def _copy_aborted(self) -> int:
+        """How many transactions were aborted up to the pinned end; their file, if there are any."""
+        info, now = self._info, self._pin.now
+        entries = self._pin.partition.aborted.entries(info, now)
+        kept = entries[entries["last_offset"] < now.log_end]
+        if len(kept):
+            self._copier.put(layout.segment_path(self._directory, info.base, layout.TRANSACTION_INDEX), kept.tobytes())
+        return len(kept)

@@ -169,7 +169,7 @@ class Reader:
                 place, hint = Place(-1, info.base - 1, 0), _Hint(info.base, 0, -1, 0, True)  # the index lies: from the start then
                 continue
             self._check(path, info, hint, scanned, chain)
-            self._check_epochs(path, batches, hint.position)
+            self.check_epochs(path, batches, hint.position)
             after = _Hint(info.base, hint.position + scanned.consumed, chain.epoch, chain.digest, hint.from_start)
             self._check_digest(path, info, after)
             useful = batches[(batches["base_offset"] + batches["last_offset_delta"] >= offset) & (batches["base_offset"] < limit)]
@@ -288,7 +288,8 @@ class Reader:
             self._epochs = cache
         return cache
 
-    def _check_epochs(self, path: Path, batches: Batches, position: int) -> None:
+    def check_epochs(self, path: Path, batches: Batches, position: int) -> None:
+        """Each batch carries the epoch that its offset belongs to. Raises CorruptRecordError."""
         if system.mutated("no_epoch_check"):
             return
         entries = self._epoch_cache(int(batches["leader_epoch"][-1])).entries
