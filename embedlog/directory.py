@@ -25,7 +25,7 @@ from embedlog.errors import (
     UnsupportedFilesystemError,
     UnsupportedFormatError,
 )
-from embedlog.identity import ensure_meta, read_clean_mark, remove_clean_mark, write_clean_mark
+from embedlog.identity import ensure_meta, remove_clean_mark, write_clean_mark
 
 SETTLING_S: Final = 0.05  # a broker unlinks `.lock` some time after it has unlocked it
 
@@ -283,6 +283,9 @@ class Directory:
         if self.page is not None and mark is not None:
             self.page.set(MARK_INODE, mark.inode)
             self.page.set(MARK_NS, mark.modified_ns)
+            path = self.path / layout.CONTROL
+            with files.opened(path, files.WRITE) as fd:
+                files.sync(fd, path)  # else a power loss much later would make our own mark look foreign
 
     def _let_go(self) -> None:
         files.close(self._lock_fd)

@@ -71,21 +71,22 @@ class Housekeeper:
         try:
             if self._lock.try_lock():
                 try:
-                    self._due()
+                    points_due = self._due()
                 finally:
                     self._lock.unlock()
+                if points_due:
+                    self._points()
         finally:
             self._lock.mutex.release()
 
-    def _due(self) -> None:
+    def _due(self) -> bool:
+        """Flush, and a round if it is time; whether it is time for checkpoints, which need a lock that comes before ours."""
         config = self._log.config
         self.flush_due()
         if self._turn(NEXT_ROUND_NS, config.log_initial_task_delay_ms, config.log_retention_check_interval_ms):
             self._round()
-        if self._turn(
-            NEXT_POINTS_NS, config.log_flush_offset_checkpoint_interval_ms, config.log_flush_offset_checkpoint_interval_ms
-        ):
-            self._points()
+        interval_ms = config.log_flush_offset_checkpoint_interval_ms
+        return self._turn(NEXT_POINTS_NS, interval_ms, interval_ms)
 
     def _turn(self, word: int, first_ms: int, interval_ms: int) -> bool:
         """Whether something that is done once per interval, by whichever process, is due; the directory's page remembers."""
@@ -133,7 +134,7 @@ class Housekeeper:
         """One whole round now, in the caller's thread. Raises LockTimeoutError if another housekeeper is at work for too long."""
         with self._lock.hold(deadline_ns):
             self._round(by_hand=True)
-            self._points()
+        self._points()
 
     def _round(self, by_hand: bool = False) -> None:
         for partition in self._log._all_partitions(loaded_only=False):

@@ -23,6 +23,7 @@ from embedlog.config import LogConfig, TopicConfig, parse
 from embedlog.directory import Directory
 from embedlog.errors import (
     ClosedError,
+    EmbedlogError,
     ForeignDirectoryError,
     ForkedError,
     ReadOnlyError,
@@ -58,6 +59,7 @@ class Log(Admin):
         self.config = parse(LogConfig, config)
         self._pid = os.getpid()
         self._closed = False
+        self._closer: int | None = None
         self._mutex = threading.RLock()
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._waiters: weakref.WeakKeyDictionary[object, system.Waiter] = weakref.WeakKeyDictionary()
@@ -170,7 +172,7 @@ class Log(Admin):
         """Raises ClosedError after close, ForkedError in a forked child."""
         if self._pid != os.getpid():
             raise ForkedError("this log was opened in the parent process; open it again here", path=self.path)
-        if self._closed:
+        if self._closed and self._closer != threading.get_ident():
             raise ClosedError("the log is closed", path=self.path)
 
     def _check_writable(self) -> None:
@@ -322,11 +324,11 @@ class Log(Admin):
             self._closed = True
         if self._housekeeper is not None:
             self._housekeeper.stop()
-        self._closed = False  # the partitions still have to be reached, by this thread only
+        self._closer = threading.get_ident()  # who still has to reach the partitions, and nobody else
         try:
             self._directory.leave(self._close_all)
         finally:
-            self._closed = True
+            self._closer = None
             for partition in self._partitions.values():
                 partition.close()
             self._home.handles.forget()
@@ -343,8 +345,14 @@ class Log(Admin):
             for partition in self._all_partitions(loaded_only=False)
             if every or files.exists(partition.path / layout.DIRTY)
         ]
+        problems: list[EmbedlogError] = []
         for partition in dirty:
-            closing.close_in_order(partition)
+            try:
+                closing.close_in_order(partition)
+            except EmbedlogError as problem:  # the others are put on stable storage all the same
+                problems.append(problem)
+        if problems:
+            raise problems[0]
         closing.write_checkpoints(dirty, closing=True)
 
     def __enter__(self) -> Self:

@@ -10,6 +10,7 @@ M4  a CLOSED record describes the active segment as an orderly close left it; it
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -87,11 +88,12 @@ def _unpack(raw: bytes) -> SegmentInfo | None:
 
 
 class Manifest:
-    """The manifest file of one partition. Threads: one at a time, as its owner's mutex has it."""
+    """The manifest file of one partition. Threads: any may refresh, while the holder of the append lock appends."""
 
     def __init__(self, directory: Path, topic_id: bytes, mode: int = 0o666) -> None:
         self.path = directory / layout.MANIFEST
         self._topic_id, self._mode = topic_id, mode
+        self._mutex = threading.RLock()
         self._read = 0  # bytes of the file that `segments` reflects
         self._inode = 0
         self.segments: dict[int, SegmentInfo] = {}
@@ -99,6 +101,10 @@ class Manifest:
 
     def refresh(self) -> None:
         """Take in what others appended; start over if the file was rewritten or is of another topic."""
+        with self._mutex:
+            self._refresh()
+
+    def _refresh(self) -> None:
         found = files.facts_of(self.path)
         if found is None:
             self._forget(0)
@@ -147,10 +153,14 @@ class Manifest:
 
     def append(self, info: SegmentInfo) -> None:
         """Add a record behind the last good one. REQUIRES the append lock."""
-        self.refresh()
-        if self._read == 0:
-            self.rewrite([info])
-            return
+        with self._mutex:
+            self._refresh()
+            if self._read == 0:
+                self.rewrite([info])
+            else:
+                self._append(info)
+
+    def _append(self, info: SegmentInfo) -> None:
         with files.opened(self.path, files.WRITE) as fd:
             files.write_all(fd, _pack(info), self._read, self.path)
         self._read += ENTRY_BYTES
@@ -160,9 +170,10 @@ class Manifest:
         """Replace the whole file. REQUIRES the append lock."""
         kept = sorted(infos, key=lambda info: info.base)
         raw = _HEAD.pack(MAGIC, VERSION, self._topic_id) + b"".join(map(_pack, kept))
-        files.write_atomically(self.path, raw, self._mode)
-        self._forget(0)
-        self.refresh()
+        with self._mutex:
+            files.write_atomically(self.path, raw, self._mode)
+            self._forget(0)
+            self._refresh()
 
     def sync(self) -> None:
         if files.exists(self.path):

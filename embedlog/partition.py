@@ -268,6 +268,7 @@ class Partition(Presence):
         pieces: list[tuple[int, int]] = []
         times_ms: list[int] = []
         with self._mutex_until(until):
+            self.home.check_open()  # it may have been closed, in order, while this thread waited
             if not self._marked_dirty:
                 with self._exclusive_mutexed(until):
                     self.mark_dirty()
@@ -293,7 +294,7 @@ class Partition(Presence):
         elif unsynced_ms > self.config.flush_ms and behind > 0:
             try:
                 self.syncer.sync(end, deadline_ns)
-            except (DurabilityError, LockTimeoutError) as problem:
+            except (ClosedError, DurabilityError, LockTimeoutError) as problem:
                 logger.error("background flush of %s-%d: %s", self.topic, self.number, problem)
 
     @property

@@ -131,7 +131,7 @@ class _Loader:
         return None
 
     def _remembered(self, info: SegmentInfo) -> SegmentInfo:
-        """What we know of a segment, as far as it holds: a broker's cleaner may leave a file as long as it was, with other heads."""
+        """What we know of a segment, as far as it holds: a broker's cleaner may write other heads into as many bytes."""
         if not self.loading.foreign:
             return info
         entries = max(info.transaction_entries, self._transactions_in(info.base))  # too many: it is made again from the log
@@ -143,7 +143,7 @@ class _Loader:
     def _check_sealed(self, info: SegmentInfo, size: int, following: int) -> None:
         """A segment that we sealed is as long as it was, and the one behind it is there. Raises CorruptRecordError.
 
-        Without an orderly close it may be longer: it was sealed, a crash undid that, and the record of its second sealing is lost.
+        Without an orderly close it may be longer: it was sealed, a crash undid that, and the second sealing's record is lost.
         """
         if size < info.size or (size > info.size and self.loading.clean):
             path, what = layout.segment_path(self.directory, info.base), "short" if size < info.size else "long"

@@ -73,9 +73,8 @@ def _all_on_disk(partition: Partition, now: Published) -> list[SegmentInfo]:
     """Segments below the log start too, as long as their files are there."""
     infos = partition.segments.all(now)
     partition.manifest.refresh()
-    below = sorted(
-        base for base, info in partition.manifest.segments.items() if info.next_offset <= now.log_start and base < infos[0].base
-    )
+    known = list(partition.manifest.segments.items())
+    below = sorted(base for base, info in known if info.next_offset <= now.log_start and base < infos[0].base)
     there = [partition.manifest.segments[base] for base in below if files.exists(layout.segment_path(partition.path, base))]
     return there + infos
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from embedlog import files, index, layout
 from embedlog._native.system import Published
@@ -18,81 +18,81 @@ if TYPE_CHECKING:
     from embedlog.partition import Partition
 
 
+class _View(NamedTuple):
+    """What was found for one segment base, log start and generation; never changed, only replaced."""
+
+    key: tuple[int, int, int]
+    bases: list[int]
+    infos: list[SegmentInfo]
+
+
 class Segments:
-    """Sealed segments of one partition in order, and the active one. Threads: `at` may be called from any."""
+    """Sealed segments of one partition in order, and the active one. Threads: any."""
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
-        self._key: tuple[int, int, int] | None = None
-        self._bases: list[int] = []
-        self._infos: list[SegmentInfo] = []
+        self._view: _View | None = None
 
     def forget(self) -> None:
-        self._key = None
+        self._view = None
 
     def all(self, now: Published) -> list[SegmentInfo]:
         """Sealed ones that hold something at or above the log start, then the active one as published."""
-        self._refresh(now)
-        return [*self._infos, active_info(now)]
+        return [*self._refreshed(now).infos, active_info(now)]
 
     def since(self, offset: int, now: Published) -> list[SegmentInfo]:
         """Those that hold something at or above `offset`, the active one last."""
-        self._refresh(now)
-        place = bisect_right(self._bases, offset)
-        return [info for info in [*self._infos[max(place - 1, 0) :], active_info(now)] if info.next_offset > offset]
+        view = self._refreshed(now)
+        place = bisect_right(view.bases, offset)
+        return [info for info in [*view.infos[max(place - 1, 0) :], active_info(now)] if info.next_offset > offset]
 
     def at(self, offset: int, now: Published) -> SegmentInfo:
         """The segment in which `offset` lies or would lie."""
         if offset >= now.segment_base:
             return active_info(now)
-        self._refresh(now)
-        bases, infos = self._bases, self._infos
-        place = bisect_right(bases, offset) - 1
-        return infos[max(place, 0)] if infos else active_info(now)
+        view = self._refreshed(now)
+        place = bisect_right(view.bases, offset) - 1
+        return view.infos[max(place, 0)] if view.infos else active_info(now)
 
     def after(self, base: int, now: Published) -> SegmentInfo | None:
         """The segment behind the one with this base offset."""
-        self._refresh(now)
-        place = bisect_right(self._bases, base)
-        if place < len(self._infos):
-            return self._infos[place]
+        view = self._refreshed(now)
+        place = bisect_right(view.bases, base)
+        if place < len(view.infos):
+            return view.infos[place]
         return active_info(now) if base < now.segment_base else None
 
-    def _refresh(self, now: Published) -> None:
+    def _refreshed(self, now: Published) -> _View:
+        """The segments of exactly this tuple, whatever another thread makes of the cache at the same time."""
         key = (now.segment_base, now.log_start, now.generation)
-        if key == self._key:
-            return
-        partition = self._partition
-        if partition.static is not None:
-            infos = partition.static.segments[:-1]
-        elif self._grown(now):
-            infos = self._infos
+        view = self._view
+        if view is not None and view.key == key:
+            return view
+        static = self._partition.static
+        if static is not None:
+            infos = static.segments[:-1]
         else:
-            infos = self._from_manifest(now)
-        self._bases, self._infos, self._key = [info.base for info in infos], infos, key
+            infos = self._grown(view, now) or self._from_manifest(now)
+        view = self._view = _View(key, [info.base for info in infos], infos)
+        return view
 
-    def _grown(self, now: Published) -> bool:
+    def _grown(self, view: _View | None, now: Published) -> list[SegmentInfo] | None:
         """Take in segments that were sealed since, if nothing else happened: the usual case, and cheap with thousands of them."""
-        if self._key is None or self._key[1:] != (now.log_start, now.generation) or self._key[0] > now.segment_base:
-            return False
+        if view is None or view.key[1:] != (now.log_start, now.generation) or view.key[0] > now.segment_base:
+            return None
         manifest = self._partition.manifest
         manifest.refresh()
-        base, added = self._key[0], []
+        base, added = view.key[0], []
         while base < now.segment_base and (info := manifest.segments.get(base)) is not None and info.next_offset > base:
             added.append(info)
             base = info.next_offset
-        if base != now.segment_base:
-            return False
-        self._infos = [*self._infos, *added]
-        return True
+        return [*view.infos, *added] if base == now.segment_base else None
 
     def _from_manifest(self, now: Published) -> list[SegmentInfo]:
         manifest = self._partition.manifest
         manifest.refresh()
-        known = sorted(
-            (info for info in manifest.segments.values() if info.base < now.segment_base and info.next_offset > now.log_start),
-            key=lambda info: info.base,
-        )
+        every = list(manifest.segments.values())
+        known = sorted(info for info in every if info.base < now.segment_base and info.next_offset > now.log_start)
         follows = all(one.next_offset <= other.base for one, other in pairwise(known))
         covers = (not known and now.segment_base <= now.log_start) or bool(known and known[0].base <= now.log_start)
         joined = not known or known[-1].next_offset == now.segment_base

@@ -148,10 +148,9 @@ def test_a_sync_that_retention_overtakes_does_not_fail(nursery: Nursery, tmp_pat
     victim.start("flush")
     victim.wait_stopped()
     with opened(tmp_path / "log") as log:
-        log.delete_records({embedlog.TopicPartition("t", 0): 4})
-        log.alter_topic("t", {"file.delete.delay.ms": 0})
+        log.alter_topic("t", {"file.delete.delay.ms": 0, "retention.bytes": 400})
         log.housekeep()
-        assert log._partition("t", 0).bounds().log_start == 4
+        assert log._partition("t", 0).bounds().log_start >= 2
         victim.resume()
         victim.result()
         assert log.durable_offset("t", 0) == 6
