@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from embedlog.client_options import ConsumerConfig, ProducerConfig
@@ -245,6 +246,11 @@ class LogConfig(Options):
 
     def topic_config(self, overrides: Mapping[str, Any]) -> TopicConfig:
         """The configuration of a topic that sets `overrides` itself; names that only a newer version knows are left out."""
+        if all(isinstance(value, str) for value in overrides.values()):
+            return _merged(self, self.given, tuple(sorted(overrides.items())))
+        return self._merged(overrides)
+
+    def _merged(self, overrides: Mapping[str, Any]) -> TopicConfig:
         return parse(TopicConfig, known_only(TopicConfig, overrides), base=TopicConfig(**self._topic_defaults()))
 
     def _topic_defaults(self) -> dict[str, Any]:
@@ -266,3 +272,9 @@ _COARSER = {
     "log_roll_ms": (("log_roll_hours", 3_600_000),),
     "log_roll_jitter_ms": (("log_roll_jitter_hours", 3_600_000),),
 }
+
+
+@lru_cache(maxsize=4096)
+def _merged(log: LogConfig, given: frozenset[str], overrides: tuple[tuple[str, str], ...]) -> TopicConfig:
+    """One object for all partitions of all topics with the same settings: merging takes as long as opening a partition."""
+    return log._merged(dict(overrides))

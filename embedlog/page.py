@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -22,8 +23,9 @@ from embedlog.errors import StorageError, UnsupportedFormatError
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
+@cache
 def boot_number() -> int:
-    """A number for this boot of the machine: what the page cache holds does not outlive it."""
+    """A number for this boot of the machine: what the page cache holds does not outlive it, and no process does either."""
     try:
         text = _BOOT_ID.read_text(encoding="ascii")
     except OSError:
