@@ -180,15 +180,15 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
             behind = len(to.rows[0])
             out.send(to, [(0, b"late", b"second session %d" % n, (), START_MS + 10**6 + n) for n in range(3)])
             assert len(to.rows[0]) == behind + 3
-        log.create_topic("empty", 3)
+        out.topic("empty", 3)
     return Written(directory, out.topics)
 
 
 def digests(directory: Path, topics: dict[str, Sent]) -> dict[str, str]:
-    """SHA-256 of every segment file of these topics."""
+    """SHA-256 of every segment file of these topics that holds anything: a broker makes empty ones where nothing was written."""
     found = {}
     for path in sorted(directory.glob("*-*/*")):
-        if path.suffix in SEGMENT_FILES and path.parent.name.rpartition("-")[0] in topics:
+        if path.suffix in SEGMENT_FILES and path.stat().st_size and path.parent.name.rpartition("-")[0] in topics:
             found[f"{path.parent.name}/{path.name}"] = hashlib.sha256(path.read_bytes()).hexdigest()
     return found
 
@@ -242,8 +242,9 @@ def test_a_broker_serves_it_unchanged(written: Written, serving: oracle.Broker) 
     assert [line for line in said if any(word in line for word in MISTRUST)] == []
     assert "since clean shutdown file was found" in serving.said()
     serving.stop()
-    assert digests(serving.log_dir, written.topics) == digests(written.directory, written.topics)
+    left = digests(serving.log_dir, written.topics)
     serving.start()
+    assert left == digests(written.directory, written.topics)
 
 
 def test_what_the_broker_adds_comes_back_to_us(written: Written, serving: oracle.Broker, tmp_path: Path) -> None:
