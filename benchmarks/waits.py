@@ -5,10 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
+
 import embedlog
+from embedlog import record
 
 from .context import QUIET, Context, child, remove
 from .measure import Outcome, percentile
@@ -17,10 +20,11 @@ DESCRIPTORS = 512
 PAUSE_S = 0.0005           # long enough that the reader sleeps again
 
 
-def wakeups_us(directory: Path, samples: int) -> list[float]:
-    """Time from just before `send` in this process to `poll` returning in another one."""
-    with embedlog.open(directory) as log, log.producer(linger_ms=0) as producer:
+def wakeups_us(directory: Path, samples: int, appending: Callable[[embedlog.Log], Callable[[], object]]) -> list[float]:
+    """Time from just before an append in this process to `poll` returning in another one."""
+    with embedlog.open(directory) as log:
         log.create_topic("wake", 1, config=QUIET)
+        append = appending(log)
         command = [sys.executable, "-m", "benchmarks.child", "poll", str(directory), str(samples)]
         root = Path(__file__).resolve().parent.parent
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as reader:
@@ -30,21 +34,37 @@ def wakeups_us(directory: Path, samples: int) -> list[float]:
             found = []
             for _ in range(samples):
                 time.sleep(PAUSE_S)
-                producer.send("wake", b"%d" % time.monotonic_ns()).result()
-                found.append(int(reader.stdout.readline()) / 1e3)
-            reader.stdout.read()
+                began = time.monotonic_ns()
+                append()
+                found.append((int(reader.stdout.readline()) - began) / 1e3)
+            reader.stdout.read()  # its closing line
     return found[samples // 10:]
 
 
+def engine_append(log: embedlog.Log) -> Callable[[], object]:
+    """The engine's append of a batch that is encoded already."""
+    values = record.BytesColumn(np.frombuffer(b"value", np.uint8), np.array([0, 5], np.int32))
+    run = next(iter(record.encode(record.Columns(1, values, timestamps=0))))
+    partition = log._partition("wake", 0)
+    return lambda: partition.append(run)
+
+
+def producer_send(log: embedlog.Log) -> Callable[[], object]:
+    """`send().result()`: through the producer's thread and back."""
+    producer = log.producer(linger_ms=0)
+    return lambda: producer.send("wake", b"value").result()
+
+
 def wake(context: Context) -> Iterator[Outcome]:
-    directory = context.fresh("wake")
-    try:
-        found = wakeups_us(directory, context.samples)
-    finally:
-        remove(directory)
-    detail = {"samples": len(found), "max us": max(found)}
-    yield Outcome("wake-up/processes=2/p50", percentile(found, 0.50), "us", 50.0, False, detail)
-    yield Outcome("wake-up/processes=2/p99", percentile(found, 0.99), "us", 500.0, False, detail)
+    for name, appending in (("append", engine_append), ("send", producer_send)):
+        directory = context.fresh("wake")
+        try:
+            found = wakeups_us(directory, context.samples, appending)
+        finally:
+            remove(directory)
+        detail = {"samples": len(found), "max us": max(found)}
+        yield Outcome(f"wake-up/{name}/processes=2/p50", percentile(found, 0.50), "us", 50.0, False, detail)
+        yield Outcome(f"wake-up/{name}/processes=2/p99", percentile(found, 0.99), "us", 500.0, False, detail)
 
 
 def many_partitions(context: Context) -> Iterator[Outcome]:
