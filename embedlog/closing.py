@@ -52,8 +52,7 @@ def write_checkpoints(partitions: list[Partition], *, closing: bool) -> None:
         now, name = partition.published(), (partition.topic, partition.number)
         recovery[name] = now.log_end if closing else min(partition.durable_offset, now.log_end)
         ends[name] = now.high_watermark
-        first = min(layout.bases(files.listing(partition.path)), default=now.log_start)  # with those that are to be deleted yet
-        starts[name] = now.log_start if now.log_start > first else None
+        starts[name] = now.log_start or None  # Kafka leaves it out at a segment's start: but then a missing one goes unnoticed
     checkpoint.update(root / layout.RECOVERY_POINTS, recovery, mode)
     checkpoint.update(root / layout.LOG_STARTS, starts, mode)
     checkpoint.update(root / layout.HIGH_WATERMARKS, ends, mode)

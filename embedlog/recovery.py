@@ -83,6 +83,7 @@ class _Loader:
     def run(self) -> Loaded:
         if not self.bases:
             self.bases = [self._first_segment()]
+        self._check_first()
         segments: list[SegmentInfo] = []
         active: Published | None = None
         for number, base in enumerate(self.bases):
@@ -107,6 +108,18 @@ class _Loader:
         if self.loading.write:
             segment.create(self.directory, base, self.loading.mode)
         return base
+
+    def _check_first(self) -> None:
+        """What retention removed lies below the noted start; what is gone above it was not removed by us."""
+        loading, first = self.loading, self.bases[0]
+        if not loading.clean or loading.foreign:
+            return
+        known = self.manifest.segments.values()
+        gone = [info.base for info in known if info.base < first and info.next_offset > loading.log_start]
+        if gone:
+            path = layout.segment_path(self.directory, min(gone))
+            expected, found = f"a log from offset {loading.log_start} on", f"offset {first}"
+            raise CorruptRecordError("a segment is missing", path=path, expected=expected, found=found)
 
     def _trusted(self, base: int, following: int | None) -> SegmentInfo | None:
         """What is known of a segment that need not be read: ours and unchanged, or left by an orderly shutdown."""

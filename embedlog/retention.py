@@ -39,6 +39,7 @@ def retain(partition: Partition) -> int:
         if not doomed:
             return 0
         start = max(now.log_start, doomed[-1].next_offset)
+        partition.mark_dirty()  # the closing has to note the new start: else the segments that went would be missed
         publish_start_locked(partition, now, start)
         for info in doomed:
             segment.set_aside(partition.path, info.base)

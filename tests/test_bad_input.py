@@ -625,3 +625,24 @@ def test_damage_in_what_a_stranger_left_is_an_error_and_never_cut_away(closed: P
         name: data for name, data in before.items() if f"{0:020d}." in name
     }
     assert not list(copy.glob("t-0/embedlog.cut-*"))
+
+
+def test_a_first_segment_that_is_gone_is_missed_unless_retention_took_it(closed: Path) -> None:
+    for suffix in ("log", "index", "timeindex"):
+        (closed / "t-0" / f"{0:020d}.{suffix}").rename(closed / suffix)
+    with pytest.raises(CorruptRecordError, match="missing"):
+        use(closed, read_only=False)
+    for suffix in ("log", "index", "timeindex"):
+        (closed / suffix).rename(closed / "t-0" / f"{0:020d}.{suffix}")
+    use(closed, read_only=False)
+    with embedlog.open(closed, config=QUIET) as log:
+        held = values(log)
+        log.alter_topic("t", {"retention.bytes": 300, "file.delete.delay.ms": 0})
+        log.housekeep()
+        log.housekeep()
+        kept = values(log)
+    assert 0 < len(kept) < len(held)
+    assert not (closed / "t-0" / f"{0:020d}.log").exists()
+    for read_only in (False, True):
+        with embedlog.open(closed, read_only=read_only, config=QUIET) as log:
+            assert values(log) == kept

@@ -139,7 +139,7 @@ def test_rule_6_a_deleter_killed_on_the_way_is_survived(nursery: Nursery, tmp_pa
     play = Play(nursery, tmp_path / "log", partitions=2)
     a, b = play.enter(), play.enter()
     play.append(a)
-    b.arm(["rename"], "kill_before", name=f"{TOPIC}-1")
+    b.arm(["rename"], "kill_before", name=f"/{TOPIC}-1")
     b.start("on_log", "delete_topic", TOPIC)
     b.wait_dead()
     with pytest.raises(RemoteError, match="UnknownTopicOrPartitionError"):
