@@ -88,6 +88,7 @@ int64_t el_wait(const el_tail *tails, int64_t count, int32_t flags, uint8_t *dir
     uint8_t *shared = one_by_one ? NULL : directory;
     if (!uncounted)
         count_waiter(tails, counted, shared, 1);
+    atomic_thread_fence(memory_order_seq_cst);  /* pairs with the one of el_announce: W1 needs the count out before the look */
     int64_t nap_ns = uncounted ? el_boot_ns() + EL_BLIND_NAP_NS : deadline_ns;
     int64_t found = first_ready(tails, count, committed);
     int rc = 0;
