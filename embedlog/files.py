@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from embedlog._native import system
-from embedlog.errors import LockTimeoutError, StorageError
+from embedlog.errors import LockTimeoutError, StateError, StorageError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -195,6 +195,27 @@ def write_atomically(path: str | os.PathLike[str], data: bytes, mode: int = 0o66
     sync_directory(target.parent)
 
 
+def owned(mutex: threading.RLock) -> bool:
+    """Whether this thread has it: the lock knows, where an interrupt may have come before a variable was set."""
+    return bool(mutex._is_owned())  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def holding(mutex: threading.RLock, deadline_ns: int, path: str | os.PathLike[str]) -> Iterator[None]:
+    """A mutex until a deadline, never twice by one thread; an interrupt at any point leaves it free. Raises LockTimeoutError."""
+    if owned(mutex):
+        raise StateError("this thread holds the lock already", path=path)
+    try:
+        if not mutex.acquire(timeout=max(0.0, (deadline_ns - system.boot_ns()) / 1e9)):
+            raise LockTimeoutError("lock held by another thread of this process until the deadline", path=path)
+        yield
+    finally:
+        try:
+            mutex.release()  # in one step: between a question and the release an interrupt could come
+        except RuntimeError:
+            pass  # it was never taken
+
+
 class LockFile:
     """An OFD lock on a file that is never unlinked and never renamed over (`docs/protocol.md`, locks).
 
@@ -204,7 +225,7 @@ class LockFile:
     def __init__(self, path: str | os.PathLike[str], mode: int = 0o666) -> None:
         self.path = os.fspath(path)
         self.fd = open_file(path, CREATE, mode)
-        self.mutex = threading.Lock()
+        self.mutex = threading.RLock()
         _fork_closes.add(self)
 
     def try_lock(self, exclusive: bool = True) -> bool:
@@ -228,17 +249,17 @@ class LockFile:
     @contextlib.contextmanager
     def hold(self, deadline_ns: int) -> Iterator[None]:
         """The lock, exclusively, with the mutex in front: threads that share a descriptor do not exclude each other."""
-        if not self.mutex.acquire(timeout=max(0.0, (deadline_ns - system.boot_ns()) / 1e9)):
-            raise LockTimeoutError("lock held by another thread of this process until the deadline", path=self.path)
-        try:
-            self.lock(deadline_ns)
+        with holding(self.mutex, deadline_ns, self.path):
             try:
+                self.lock(deadline_ns)
                 self.sign()
                 yield
             finally:
-                self.unlock()
-        finally:
-            self.mutex.release()
+                try:
+                    self.unlock()
+                except BaseException:  # an interrupt before it had done its work: again, which does no harm
+                    self.unlock()
+                    raise
 
     def sign(self) -> None:
         """Leave a note who holds it: for messages only, nothing is decided by it."""

@@ -78,16 +78,8 @@ class Partition(Presence):
 
     # ---- locking ---------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def _mutex_until(self, deadline_ns: int) -> Iterator[None]:
-        if not self.mutex.acquire(blocking=False) and not self.mutex.acquire(
-            timeout=max(0.0, (deadline_ns - system.boot_ns()) / 1e9)
-        ):
-            raise LockTimeoutError("another thread of this process held the partition until the deadline", path=self.path)
-        try:
-            yield
-        finally:
-            self.mutex.release()
+    def _mutex_until(self, deadline_ns: int) -> contextlib.AbstractContextManager[None]:
+        return files.holding(self.mutex, deadline_ns, self.path)
 
     @contextlib.contextmanager
     def exclusive(self, deadline_ns: int | None = None) -> Iterator[Published]:
@@ -102,24 +94,29 @@ class Partition(Presence):
 
     @contextlib.contextmanager
     def _exclusive_mutexed(self, deadline_ns: int) -> Iterator[Published]:
-        writer = self._begin(deadline_ns)
         broken = True
         try:
+            self._begin(deadline_ns)
             now = self.page.read()
             if now is None:
                 raise StorageError("the control page is damaged", path=self.path / layout.PAGE)
             yield now
             broken = False
         finally:
-            writer.end(broken)
+            writer = self.writer
+            if writer is not None:  # an interrupt may have come right behind the locking: what is not held is not hurt
+                try:
+                    writer.end(broken)
+                except BaseException:  # an interrupt before it had done its work
+                    writer.end(True)
+                    raise
 
-    def _begin(self, deadline_ns: int) -> system.Writer:
+    def _begin(self, deadline_ns: int) -> None:
         """Take the append lock; repair and map again until the page is in order."""
         while True:
-            writer = self._writer()
-            code = writer.begin(min(deadline_ns, system.boot_ns() + system.SLICE_NS))
+            code = self._writer().begin(min(deadline_ns, system.boot_ns() + system.SLICE_NS))
             if code == 0:
-                return writer
+                return
             self._settle(code, deadline_ns)
 
     def _settle(self, code: int, deadline_ns: int) -> None:
@@ -154,9 +151,9 @@ class Partition(Presence):
         lock = self.lock_file
         if lock is None:
             raise ClosedError(f"partition {self.topic}-{self.number} is closed")
-        self._lock_os(lock, deadline_ns)
         broken = True
         try:
+            self._lock_os(lock, deadline_ns)
             page = self.page
             if page.word(system.WORD_OWNER) or page.word(system.WORD_ROLL_INTENT):
                 self.mark_dirty()
@@ -200,13 +197,18 @@ class Partition(Presence):
 
     def release(self) -> bool:
         """Give back the descriptors of an idle writer; False if it is at work."""
-        if not self.mutex.acquire(blocking=False):
+        if files.owned(self.mutex):
             return False
         try:
+            if not self.mutex.acquire(blocking=False):
+                return False
             self._drop_writer()
             return True
         finally:
-            self.mutex.release()
+            try:
+                self.mutex.release()
+            except RuntimeError:
+                pass  # it was never taken
 
     def _drop_writer(self) -> None:
         self.close_writer()

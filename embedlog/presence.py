@@ -35,7 +35,7 @@ class Presence:
     def __init__(self, home: Home, topic: str, number: int, path: Path, topic_id: bytes, config: TopicConfig) -> None:
         self.home, self.topic, self.number, self.path, self.topic_id = home, topic, number, path, topic_id
         self.config = config
-        self.mutex = threading.Lock()
+        self.mutex = threading.RLock()
         self.page_file: PageFile | None = None
         self.manifest = Manifest(path, topic_id, home.mode)
         self.static: recovery.Loaded | None = None

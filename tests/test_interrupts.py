@@ -1,0 +1,87 @@
+"""Ctrl-C at every point where the interpreter looks for signals: no lock stays behind, for this process or another."""
+
+from __future__ import annotations
+
+import dis
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+import embedlog
+from embedlog import files
+from embedlog._native import system
+
+ROOMS = ("partition.py", "files.py", "contextlib.py")
+LOOKS = {dis.opmap[name] for name in ("CALL", "RESUME", "JUMP_BACKWARD") if name in dis.opmap}  # behind these it looks
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt at the nth such point of `call`; `struck` says where that was, None if it has fewer."""
+
+    def __init__(self, nth: int) -> None:
+        self._left = nth
+        self.struck: tuple[str, int] | None = None
+
+    def run(self, call: Callable[[], Any]) -> None:
+        before = sys.gettrace()
+        sys.settrace(self._enter)
+        try:
+            call()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+
+    def _enter(self, frame: FrameType, _: str, __: Any) -> Any:
+        code: CodeType = frame.f_code
+        if os.path.basename(code.co_filename) not in ROOMS:
+            return None
+        frame.f_trace_opcodes = True
+        last = [-1]
+
+        def step(frame: FrameType, event: str, _: Any) -> Any:
+            if event == "opcode":
+                looked, last[0] = last[0] in LOOKS, code.co_code[frame.f_lasti]
+                if looked and self.struck is None:
+                    self._left -= 1
+                    if self._left == 0:
+                        self.struck = (code.co_name, frame.f_lineno)
+                        raise KeyboardInterrupt
+            return step
+
+        return step
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the points are those of this interpreter's byte code")
+@pytest.mark.parametrize("way", ["exclusive", "hold"])
+def test_an_interrupt_anywhere_leaves_no_lock_behind(tmp_path: Path, way: str) -> None:
+    settings = {"housekeeping": False, "lock.timeout.ms": 500}
+    with embedlog.open(tmp_path / "log", config=settings) as log, embedlog.open(tmp_path / "log", config=settings) as other:
+        log.create_topic("t")
+        mine, theirs = log._partition("t", 0), other._partition("t", 0)
+        locks = [files.LockFile(tmp_path / "lock") for _ in range(2)]
+
+        def take(partition: Any, lock: files.LockFile) -> None:
+            with partition.exclusive() if way == "exclusive" else lock.hold(system.boot_ns() + 500_000_000):
+                pass
+
+        take(mine, locks[0])
+        take(theirs, locks[1])
+        nth = 1
+        while True:
+            interrupt = Interrupt(nth)
+            interrupt.run(lambda: take(mine, locks[0]))
+            if interrupt.struck is None:
+                break
+            try:
+                take(theirs, locks[1])
+                take(mine, locks[0])
+            except embedlog.LockTimeoutError as problem:
+                pytest.fail(f"interrupted at {interrupt.struck}: {problem}")
+            nth += 1
+        assert nth > 20
