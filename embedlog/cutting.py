@@ -17,7 +17,6 @@ from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError
 from embedlog.manifest import DIGESTED
 from embedlog.record import Chain
-from embedlog.recovery import copy_aside
 
 if TYPE_CHECKING:
     from embedlog.partition import Partition
@@ -61,7 +60,7 @@ def _cut_locked(partition: Partition, now: Published, base: int, end: int, lost_
         lost_from,
         now.log_end - 1,
     )
-    copy_aside(path, end, segment.size_of(directory, base), directory / f"{layout.CUT}{base:020d}-{end}", mode)
+    segment.copy_aside(path, end, segment.size_of(directory, base), directory / f"{layout.CUT}{base:020d}-{end}", mode)
     with files.opened(path, files.WRITE) as fd:
         files.truncate(fd, end, path)
     for later in layout.bases(files.listing(directory)):

@@ -13,7 +13,6 @@ import contextlib
 import logging
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
 
 from embedlog import checkpoint, files, history, index, layout, leftovers, segment, transaction_index
 from embedlog._native import system
@@ -23,8 +22,6 @@ from embedlog.manifest import CLOSED, DIGESTED, GAPLESS, Manifest, SegmentInfo
 from embedlog.record import Chain, Problem
 
 logger = logging.getLogger("embedlog")
-
-COPY_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -348,7 +345,7 @@ class _Loader:
         self.cut.append(f"{path}: {size - end} bytes from byte {end} on, offset {lost_from}: {what}")
         if self.loading.write:
             logger.warning("cut a torn tail of %d bytes at byte %d of %s (offset %d): %s", size - end, end, path, lost_from, what)
-            copy_aside(path, end, size, self.directory / f"{layout.CUT}{base:020d}-{end}", self.loading.mode)
+            segment.copy_aside(path, end, size, self.directory / f"{layout.CUT}{base:020d}-{end}", self.loading.mode)
             with files.opened(path, files.WRITE) as fd:
                 files.truncate(fd, end, path)
 
@@ -444,18 +441,6 @@ class _Loader:
             for batches in segment.Walk(fd, path, Chain(gaps_allowed=True), 0, active.segment_size):
                 return int(batches["max_timestamp"][0])
         return -1
-
-
-def copy_aside(path: Path, start: int, end: int, target: Path, mode: int) -> None:
-    """Keep bytes that are about to be cut, unless they are all zero."""
-    with files.opened(path) as source:
-        whole = b"" if end - start > 1 << 28 else files.pread(source, end - start, start, path)
-        if whole and not any(whole):
-            return
-        with files.opened(target, files.CREATE, mode) as fd:
-            for at in range(start, end, COPY_BYTES):
-                files.write_all(fd, files.pread(source, min(COPY_BYTES, end - at), at, path), at - start, target)
-            files.sync(fd, target)
 
 
 def without_floor(loading: Loading) -> Loading:

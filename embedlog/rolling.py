@@ -18,7 +18,6 @@ from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError, StorageError
 from embedlog.manifest import DIGESTED, GAPLESS, SEALED
 from embedlog.record import Chain
-from embedlog.recovery import copy_aside
 from embedlog.segments import active_info
 
 if TYPE_CHECKING:
@@ -128,7 +127,7 @@ def _adopt(partition: Partition, now: Published) -> Published:
             if first_timestamp < 0 and now.segment_size == 0 and int(batches["position"][0]) == 0:
                 first_timestamp = int(batches["max_timestamp"][0])
         if walk.end < size:
-            copy_aside(path, walk.end, size, directory / f"{layout.CUT}{base:020d}-{walk.end}", partition.home.mode)
+            segment.copy_aside(path, walk.end, size, directory / f"{layout.CUT}{base:020d}-{walk.end}", partition.home.mode)
             files.truncate(fd, walk.end, path)
             logger.warning("repaired %s: cut %d bytes at byte %d that a broken-off append left", path, size - walk.end, walk.end)
     if walk.end > now.segment_size:
@@ -159,7 +158,7 @@ def _remove_unpublished(partition: Partition, now: Published) -> None:
         path = layout.segment_path(partition.path, base)
         size = segment.size_of(partition.path, base)
         if size:
-            copy_aside(path, 0, size, partition.path / f"{layout.CUT}{base:020d}-0", partition.home.mode)
+            segment.copy_aside(path, 0, size, partition.path / f"{layout.CUT}{base:020d}-0", partition.home.mode)
         for suffix in (*layout.SEGMENT_SUFFIXES, layout.SNAPSHOT):
             files.unlink(layout.segment_path(partition.path, base, suffix), missing_ok=True)
         logger.warning("repaired %s: removed segment %d of a roll that was broken off", partition.path, base)

@@ -152,3 +152,15 @@ def size_of(directory: Path, base: int) -> int:
     if found is None:
         raise StorageError("no such segment", errno=2, path=path)
     return found.size
+
+
+def copy_aside(path: Path, start: int, end: int, target: Path, mode: int) -> None:
+    """Keep bytes that are about to be cut, unless they are all zero."""
+    with files.opened(path) as source:
+        whole = b"" if end - start > 1 << 28 else files.pread(source, end - start, start, path)
+        if whole and not any(whole):
+            return
+        with files.opened(target, files.CREATE, mode) as fd:
+            for at in range(start, end, CHUNK_BYTES):
+                files.write_all(fd, files.pread(source, min(CHUNK_BYTES, end - at), at, path), at - start, target)
+            files.sync(fd, target)
