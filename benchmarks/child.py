@@ -34,14 +34,14 @@ def resident_bytes() -> int:
 
 
 def memory(directory: str) -> dict[str, Any]:
-    """Largest resident size within the first tenth of a scan, and within all of it."""
+    """Largest resident size within the first half of a scan, and within all of it."""
     with embedlog.open(directory, read_only=True) as log:
         end = max(log.consumer("bench").end_offsets([TopicPartition("bench", 0)]).values())
         early = peak = rows = 0
         for batch in log.scan("bench"):
             rows += batch.num_rows
             peak = max(peak, resident_bytes())
-            if rows <= end // 10:
+            if rows <= end // 2:
                 early = peak
     return {"early": early, "peak": peak, "rows": rows}
 
