@@ -29,6 +29,7 @@ from tests.resting import QUIET, closed, fill, frozen, use, values
 
 __all__ = ["closed"]
 
+
 def new(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
@@ -43,11 +44,6 @@ def somebody_elses(path: Path) -> None:
     shutil.rmtree(path)
     new(path / "letter.txt", b"Dear Sir")
     new(path / "photos" / "cat.jpg", b"cat")
-
-
-def nothing(path: Path) -> None:
-    shutil.rmtree(path)
-    path.mkdir()
 
 
 def damaged_topics(path: Path) -> None:
