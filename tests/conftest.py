@@ -10,6 +10,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -25,6 +26,10 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"
 BUILD = Path(embedlog.__file__).resolve().parent.parent  # another place than ROOT under `make test-sanitize`
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(BUILD), str(ROOT), os.environ.get("PYTHONPATH")]))
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a run in the background inherits that, and tests send interrupts
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
