@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from embedlog import lockorder
 from embedlog._native import system
 from embedlog.errors import LockTimeoutError, StateError, StorageError
 
@@ -234,10 +235,12 @@ class LockFile:
         if code == system.EAGAIN:
             return False
         _checked(code, self.path, "lock")
+        lockorder.taken(self.path)
         return True
 
     def lock(self, deadline_ns: int, exclusive: bool = True) -> None:
         """Wait for the lock. Raises LockTimeoutError, which says who holds it as far as the file tells."""
+        lockorder.taken(self.path)
         code = system.lock_until(self.fd, exclusive, deadline_ns)
         if code == system.TIMED_OUT:
             raise LockTimeoutError(f"lock not free before the deadline; held by {self.owner()}", path=self.path)
@@ -245,6 +248,7 @@ class LockFile:
 
     def unlock(self) -> None:
         system.unlock(self.fd)
+        lockorder.left(self.path)
 
     @contextlib.contextmanager
     def hold(self, deadline_ns: int) -> Iterator[None]:
@@ -274,6 +278,7 @@ class LockFile:
         return note or "an unknown process"
 
     def close(self) -> None:
+        lockorder.left(self.path)
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
             close(fd)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embedlog import files, history, layout, rolling
+from embedlog import files, history, layout, lockorder, rolling
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.aborted import Aborted
@@ -95,6 +95,7 @@ class Partition(Presence):
     @contextlib.contextmanager
     def _exclusive_mutexed(self, deadline_ns: int) -> Iterator[Published]:
         broken = True
+        lockorder.taken(name := str(self.path / layout.LOCK))
         try:
             self._begin(deadline_ns)
             now = self.page.read()
@@ -110,6 +111,7 @@ class Partition(Presence):
                 except BaseException:  # an interrupt before it had done its work
                     writer.end(True)
                     raise
+            lockorder.left(name)
 
     def _begin(self, deadline_ns: int) -> None:
         """Take the append lock; repair and map again until the page is in order."""
