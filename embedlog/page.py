@@ -53,10 +53,7 @@ def map_page(path: Path, writable: bool) -> PageFile | None:
         return None
     with files.opened(path, files.WRITE if writable else files.READ) as fd:
         facts = files.facts(fd, path)
-        try:
-            page = system.Page(fd, writable)
-        except OSError as problem:
-            raise StorageError("cannot map the control page", errno=problem.errno, path=path) from problem
+        page = system.Page(fd, writable)
     return PageFile(path, page, facts.device, facts.inode)
 
 

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from embedlog._native import _core
+from embedlog.errors import StorageError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -364,7 +365,8 @@ class Page:
         error = ffi.new("int32_t *")
         raw = lib.el_map(fd, writable, error)
         if error[0]:
-            raise OSError(errno_of(int(error[0])) or errno.EIO, "cannot map a control page")
+            name = os.readlink(f"/proc/self/fd/{fd}")
+            raise StorageError("cannot map a control page", errno=errno_of(int(error[0])) or errno.EIO, path=name)
         self.raw = ffi.gc(raw, lib.el_unmap)
         self.writable = writable
         self.closed = False
@@ -472,7 +474,7 @@ class Writer:
     ) -> None:
         lock = facts(lock_fd)
         if isinstance(lock, int):
-            raise OSError(errno_of(lock), os.strerror(errno_of(lock)), lock_path)
+            raise StorageError("cannot look at the lock", errno=errno_of(lock), path=lock_path)
         self._names = (ffi.new("char[]", os.fsencode(lock_path)), ffi.new("char[]", os.fsencode(page_path)))
         self.raw = ffi.new(
             "el_writer *",
