@@ -1,7 +1,8 @@
 """What a crash left lying in a partition directory: `.deleted`, `.cleaned`, `.swap`, indexes without a log.
 
 F1  `.cleaned` was never finished and goes; `.swap` is complete and takes its place
-F2  nothing is touched without the right to write; a reader gets the names as they would be afterwards
+F2  nothing is touched without the right to write: a reader gets the names as they would be afterwards, but where a swap has
+    to be finished first it is refused, for the old files may be gone in part
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from embedlog import files, layout, segment
+from embedlog.errors import StateError
 from embedlog.record import Chain
 
 
@@ -24,6 +26,11 @@ def settle(directory: Path, *, write: bool) -> list[str]:
         gone |= unfinished
         swaps = [name for name in swaps if name not in unfinished]
     gone |= set(cleaned)
+    if swaps and not write:
+        raise StateError(
+            "segments were about to be replaced when the last process stopped: open the log for writing once to finish that",
+            path=directory / swaps[0],
+        )
     if swaps:
         gone |= _replaced(directory, names, swaps)
     if write:
@@ -33,9 +40,7 @@ def settle(directory: Path, *, write: bool) -> list[str]:
             files.rename(directory / name, directory / name.removesuffix(layout.SWAP))
         if swaps:
             files.sync_directory(directory)
-    left = {name for name in names if name not in gone and name not in swaps}
-    if write:
-        left |= {name.removesuffix(layout.SWAP) for name in swaps}
+    left = {name.removesuffix(layout.SWAP) if name in swaps else name for name in names if name not in gone}
     return sorted(left - _orphans(directory, left, write=write))
 
 

@@ -20,6 +20,7 @@ from embedlog.errors import (
     CorruptRecordError,
     EmbedlogError,
     ForeignDirectoryError,
+    StateError,
     StorageError,
     UnsupportedFormatError,
 )
@@ -238,6 +239,20 @@ def test_damage_in_what_a_stranger_left_is_an_error_and_never_cut_away(closed: P
         name: data for name, data in before.items() if f"{0:020d}." in name
     }
     assert not list(copy.glob("t-0/embedlog.cut-*"))
+
+
+def test_a_swap_that_was_broken_off_is_finished_by_a_writer_and_never_read_past(closed: Path) -> None:
+    """Compaction renames its output in the end; a reader must not take what is not renamed yet for a hole."""
+    base = sorted((closed / "t-0").glob("*.log"))[1].stem
+    for suffix in ("log", "index", "timeindex"):
+        path = closed / "t-0" / f"{base}.{suffix}"
+        path.rename(path.with_name(path.name + ".swap"))
+    before = frozen(closed)
+    with pytest.raises(StateError, match="for writing once"):
+        use(closed, read_only=True)
+    assert frozen(closed) == before
+    use(closed, read_only=False)
+    use(closed, read_only=True)
 
 
 def test_a_first_segment_that_is_gone_is_missed_unless_retention_took_it(closed: Path) -> None:
