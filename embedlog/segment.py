@@ -9,6 +9,7 @@ S4  nothing here knows that other segments exist, or who may write
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -157,10 +158,10 @@ def size_of(directory: Path, base: int) -> int:
 def copy_aside(path: Path, start: int, end: int, target: Path, mode: int) -> None:
     """Keep bytes that are about to be cut, unless they are all zero."""
     with files.opened(path) as source:
-        whole = b"" if end - start > 1 << 28 else files.pread(source, end - start, start, path)
-        if whole and not any(whole):
+        pieces = [(at, min(CHUNK_BYTES, end - at)) for at in range(start, end, CHUNK_BYTES)]
+        if not any(files.pread(source, size, at, path).strip(b"\0") for at, size in pieces):
             return
-        with files.opened(target, files.CREATE, mode) as fd:
-            for at in range(start, end, CHUNK_BYTES):
-                files.write_all(fd, files.pread(source, min(CHUNK_BYTES, end - at), at, path), at - start, target)
+        with files.opened(target, files.CREATE | os.O_TRUNC, mode) as fd:
+            for at, size in pieces:
+                files.write_all(fd, files.pread(source, size, at, path), at - start, target)
             files.sync(fd, target)
