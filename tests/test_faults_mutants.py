@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from embedlog._native import system
+from embedlog._native import calls
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "tests/faults/README.md"
@@ -14,7 +14,7 @@ TABLE = ROOT / "tests/faults/README.md"
 def switches() -> set[str]:
     """Names of all mutants: those that C knows and those that Python asks for."""
     asked = (re.findall(r'mutated\(\s*"(\w+)"', path.read_text()) for path in (ROOT / "embedlog").rglob("*.py"))
-    return set(system._C_MUTANTS).union(*asked)
+    return set(calls._C_MUTANTS).union(*asked)
 
 
 def test_every_mutant_is_used_by_a_test() -> None:

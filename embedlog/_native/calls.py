@@ -1,0 +1,308 @@
+"""Calls, faults and locks of the core: everything below the control pages (`system` hands these on under its own name).
+
+L1  results are numbers; a negative code below -1000 is a system error: ``errno_of`` tells which
+L2  every wait that may be long comes in slices of at most 50 ms, so that Ctrl-C and SIGTERM are seen
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from embedlog._native import _core
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = [
+    "ACTIONS",
+    "CALLS",
+    "EAGAIN",
+    "Facts",
+    "MUTANTS",
+    "PAGE_BYTES",
+    "PAGE_VERSION",
+    "SLICE_NS",
+    "TIMED_OUT",
+    "allocate",
+    "boot_ns",
+    "close",
+    "crash_now",
+    "errno_of",
+    "facts",
+    "facts_of",
+    "fault_arm",
+    "fault_counters",
+    "fault_off",
+    "fault_trace",
+    "ffi",
+    "filesystem",
+    "guard",
+    "lib",
+    "link",
+    "list_hook",
+    "lock_probe",
+    "lock_try",
+    "lock_until",
+    "lost_pages",
+    "mkdir",
+    "mutant",
+    "mutated",
+    "open_file",
+    "point",
+    "pread_into",
+    "pwrite",
+    "rename",
+    "rmdir",
+    "shift_wall",
+    "sync",
+    "truncate",
+    "unlink",
+    "unlock",
+    "wall_ms",
+]
+
+ffi: Any = _core.ffi
+lib: Any = _core.lib
+
+PAGE_BYTES: Final[int] = lib.EL_PAGE_BYTES
+PAGE_VERSION: Final[int] = lib.EL_PAGE_VERSION
+SLICE_NS: Final = 50_000_000
+
+CALLS: Final = (
+    "open",
+    "close",
+    "pread",
+    "pwrite",
+    "fsync",
+    "fdatasync",
+    "ftruncate",
+    "rename",
+    "unlink",
+    "link",
+    "mkdir",
+    "rmdir",
+    "fallocate",
+    "stat",
+    "lock",
+    "mmap",
+    "list",
+    "point",
+)
+ACTIONS: Final = ("none", "fail", "short", "torn_kill", "kill_before", "kill_after", "stop_before", "stop_after", "delay")
+
+# Rules that a test switches off to see itself fail. Those with a number reach into C; the others are asked by `mutated`.
+_C_MUTANTS: Final = {
+    "skip_fsync": 0,
+    "skip_dir_fsync": 1,
+    "publish_before_write": 2,
+    "ignore_short_write": 3,
+    "no_owner_word": 4,
+    "no_append_lock": 5,
+    "no_identity": 6,
+    "torn_publish": 7,
+    "no_wake": 8,
+    "no_crc_on_read": 9,
+}
+MUTANTS: set[str] = set()
+
+
+def errno_of(code: int) -> int:
+    """The errno inside a negative code of the core, 0 if it holds none."""
+    return -code - 1000 if code <= -1000 else 0
+
+
+# ---- faults and mutants ---------------------------------------------------------------------------
+
+
+def fault_arm(
+    kinds: Sequence[str], nth: int = 1, action: str = "fail", error: int = errno.EIO, *, sticky: bool = False, name: str = ""
+) -> None:
+    """Let the nth call of these kinds whose path (or point) holds `name` suffer `action`; no kinds: off."""
+    mask = 0
+    for kind in kinds:
+        mask |= 1 << CALLS.index(kind)
+    lib.el_fault_arm(mask, nth, ACTIONS.index(action), error, sticky, os.fsencode(name))
+
+
+def fault_off() -> None:
+    lib.el_fault_arm(0, 0, 0, 0, 0, b"")
+
+
+def fault_counters(reset: bool = False) -> tuple[dict[str, int], int]:
+    """Calls made so far by kind, and how often the armed fault struck."""
+    counts = ffi.new("int64_t[]", lib.EL_CALLS)
+    struck = lib.el_fault_counts(counts, reset)
+    return dict(zip(CALLS, counts, strict=True)), struck
+
+
+def fault_trace(fd: int) -> None:
+    """Write a line per call to `fd`; -1 ends it."""
+    lib.el_fault_trace(fd)
+
+
+def mutant(name: str, on: bool = True) -> None:
+    """Switch a rule of the protocol off (or on again), for tests that must fail without it."""
+    (MUTANTS.add if on else MUTANTS.discard)(name)
+    bits = 0
+    for each in MUTANTS & _C_MUTANTS.keys():
+        bits |= 1 << _C_MUTANTS[each]
+    lib.el_mutants(bits)
+
+
+def mutated(name: str) -> bool:
+    return name in MUTANTS
+
+
+def point(name: str) -> int:
+    """A named place where a fault may strike."""
+    return int(lib.el_point(name.encode()))
+
+
+# ---- calls ----------------------------------------------------------------------------------------
+
+
+class Facts(NamedTuple):
+    """What fstat tells, as far as we ask."""
+
+    size: int
+    device: int
+    inode: int
+    modified_ns: int
+    links: int
+    mode: int
+    changed_ns: int = 0
+
+
+def _facts(code: int, room: Any) -> Facts | int:
+    return (
+        code if code < 0 else Facts(room.size, room.device, room.inode, room.modified_ns, room.links, room.mode, room.changed_ns)
+    )
+
+
+def facts(fd: int) -> Facts | int:
+    room = ffi.new("el_file_facts *")
+    return _facts(lib.el_facts(fd, room), room)
+
+
+def facts_of(path: str) -> Facts | int:
+    room = ffi.new("el_file_facts *")
+    return _facts(lib.el_facts_of(os.fsencode(path), room), room)
+
+
+def open_file(path: str, flags: int, mode: int) -> int:
+    return int(lib.el_open(os.fsencode(path), flags, mode))
+
+
+def close(fd: int) -> int:
+    return int(lib.el_close(fd))
+
+
+def pread_into(fd: int, buffer: Buffer, position: int) -> int:
+    with ffi.from_buffer("uint8_t[]", buffer, require_writable=True) as out:
+        return int(lib.el_pread(fd, out, len(out), position))
+
+
+def pwrite(fd: int, data: Buffer, position: int) -> int:
+    with ffi.from_buffer("uint8_t[]", data) as view:
+        return int(lib.el_pwrite(fd, view, len(view), position))
+
+
+def sync(fd: int, data_only: bool) -> int:
+    return int(lib.el_sync(fd, data_only))
+
+
+def truncate(fd: int, size: int) -> int:
+    return int(lib.el_truncate(fd, size))
+
+
+def allocate(fd: int, size: int) -> int:
+    return int(lib.el_allocate(fd, size))
+
+
+def rename(source: str, target: str) -> int:
+    return int(lib.el_rename(os.fsencode(source), os.fsencode(target)))
+
+
+def link(source: str, target: str) -> int:
+    return int(lib.el_link(os.fsencode(source), os.fsencode(target)))
+
+
+def unlink(path: str) -> int:
+    return int(lib.el_unlink(os.fsencode(path)))
+
+
+def mkdir(path: str, mode: int) -> int:
+    return int(lib.el_mkdir(os.fsencode(path), mode))
+
+
+def rmdir(path: str) -> int:
+    return int(lib.el_rmdir(os.fsencode(path)))
+
+
+def list_hook(path: str) -> int:
+    return int(lib.el_list_hook(os.fsencode(path)))
+
+
+def filesystem(path: str) -> int:
+    return int(lib.el_filesystem(os.fsencode(path)))
+
+
+def boot_ns() -> int:
+    """The clock of deadlines and leases: monotonic, the same in every process, counting through a suspend."""
+    return int(lib.el_boot_ns())
+
+
+def wall_ms() -> int:
+    """The clock of timestamps and retention."""
+    return int(lib.el_wall_ms())
+
+
+def shift_wall(ms: int) -> None:
+    """Move the wall clock of this process, for tests."""
+    lib.el_shift_wall(ms)
+
+
+# ---- locks ----------------------------------------------------------------------------------------
+
+EAGAIN: Final = -1000 - errno.EAGAIN
+TIMED_OUT: Final = -1000 - errno.ETIMEDOUT
+
+
+def lock_try(fd: int, exclusive: bool) -> int:
+    return int(lib.el_lock_try(fd, exclusive))
+
+
+def lock_until(fd: int, exclusive: bool, deadline_ns: int) -> int:
+    """As `lock_try` until the deadline on `boot_ns`; TIMED_OUT then."""
+    while True:
+        until = min(deadline_ns, boot_ns() + SLICE_NS)
+        code = int(lib.el_lock_until(fd, exclusive, ffi.NULL, until))
+        if code != TIMED_OUT or until >= deadline_ns:
+            return code
+
+
+def unlock(fd: int) -> int:
+    return int(lib.el_unlock(fd))
+
+
+def lock_probe(fd: int) -> int:
+    """0 free, 1 held shared, 2 held exclusively, by others."""
+    return int(lib.el_lock_probe(fd))
+
+
+def guard() -> None:
+    """Install the SIGBUS handler for mapped pages, once more if somebody replaced it."""
+    lib.el_guard()
+
+
+def lost_pages() -> int:
+    return int(lib.el_lost_pages())
+
+
+def crash_now() -> None:
+    """End this process as a power cut would: nothing runs behind it. For tests."""
+    os.kill(os.getpid(), signal.SIGKILL)
