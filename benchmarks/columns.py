@@ -125,5 +125,6 @@ def sizes(context: Context) -> Iterator[Outcome]:
 def memory(directory: Path, size_bytes: int) -> Iterator[Outcome]:
     """How much the largest resident size grows in the second half of a scan."""
     seen = child("memory", directory)
-    detail = {"first half MiB": seen["early"] / (1 << 20), "peak MiB": seen["peak"] / (1 << 20), "log GiB": size_bytes / (1 << 30)}
+    in_mib = {"first half MiB": seen["early"] / (1 << 20), "peak MiB": seen["peak"] / (1 << 20)}
+    detail = {**in_mib, "log GiB": size_bytes / (1 << 30)}
     yield Outcome("scan/arrow/memory-growth", (seen["peak"] - seen["early"]) / (1 << 20), "MiB", 16.0, False, detail)
