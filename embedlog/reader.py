@@ -105,6 +105,11 @@ class Reader:
                     raise
                 self._stale()
                 continue
+            except CorruptRecordError:
+                if not again or self._partition.published().generation == now.generation:
+                    raise
+                self._stale()  # the files were changed under this read
+                continue
             if self._partition.published().generation == now.generation:
                 return found
             self._stale()

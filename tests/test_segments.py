@@ -109,3 +109,20 @@ def test_a_partition_that_cannot_be_closed_does_not_keep_the_others_off_the_disk
     assert not (tmp_path / "log" / ".kafka_cleanshutdown").exists()
     assert (tmp_path / "log" / "t-0" / "embedlog.dirty").exists()
     assert not (tmp_path / "log" / "t-1" / "embedlog.dirty").exists()
+
+
+def test_bytes_read_while_files_were_changed_are_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path / "log") as log:
+        log.create_topic("t", config={"flush.ms": 3_600_000})
+        append(log, 2)
+        partition = log._partition("t", 0)
+        real = partition.reader._fetch
+
+        def torn(*arguments: object) -> object:
+            monkeypatch.setattr(partition.reader, "_fetch", real)
+            with partition.exclusive() as now:
+                partition.publish_locked(now._replace(generation=now.generation + 2))
+            raise embedlog.CorruptRecordError("half cut")
+
+        monkeypatch.setattr(partition.reader, "_fetch", torn)
+        assert partition.fetch(0).next_offset == 2
