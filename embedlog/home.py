@@ -57,6 +57,11 @@ class Writers:
             if each.release():
                 self.closed(each)
 
+    def used(self, partition: Partition) -> None:
+        with self._mutex:
+            if id(partition) in self._open:
+                self._open.move_to_end(id(partition))
+
     def closed(self, partition: Partition) -> None:
         with self._mutex:
             self._open.pop(id(partition), None)

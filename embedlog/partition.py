@@ -276,6 +276,7 @@ class Partition(Presence):
             if not self._marked_dirty:
                 with self._exclusive_mutexed(until):
                     self.mark_dirty()
+            self.home.writers.used(self)
             start, size = 0, len(run.buffer)
             while start < size:
                 writer = self._writer()

@@ -205,6 +205,7 @@ class Presence:
             known_durable=durable.offset if durable else 0,
             interval_bytes=self.config.index_interval_bytes,
             mode=self.home.mode,
+            allocate_bytes=self.config.segment_bytes if self.config.preallocate else 0,
             gaps_allowed=self.config.compacted,
             foreign=self.home.foreign,
             begun=dirty,

@@ -38,6 +38,7 @@ class Loading:
     known_durable: int = 0
     interval_bytes: int = 4096
     mode: int = 0o666
+    allocate_bytes: int = 0  # `preallocate`: what a new segment reserves
     gaps_allowed: bool = False  # the topic is compacted
     foreign: bool = False  # somebody else wrote here since we last did: what we remember of the files may be out of date
     begun: bool = False  # the DIRTY mark was there: somebody had begun to write, even if nothing of it came back
@@ -103,7 +104,7 @@ class _Loader:
     def _first_segment(self) -> int:
         base = self.loading.log_start
         if self.loading.write:
-            segment.create(self.directory, base, self.loading.mode)
+            segment.create(self.directory, base, self.loading.mode, self.loading.allocate_bytes)
         return base
 
     def _check_first(self) -> None:

@@ -40,7 +40,8 @@ def roll_locked(partition: Partition, now: Published) -> Published:
         partition.path, now.segment_base, now.segment_size, now.index_entries, now.time_entries, final, sync=False
     )
     partition.carry_snapshot(base)
-    segment.create(partition.path, base, partition.home.mode)
+    config = partition.config
+    segment.create(partition.path, base, partition.home.mode, config.segment_bytes if config.preallocate else 0)
     system.point("roll-created")
     partition.manifest.append(active_info(now)._replace(time_entries=times, kind=SEALED))
     after = fresh(now, base, partition.config.segment_jitter_ms)

@@ -88,12 +88,17 @@ def rebuild(directory: Path, base: int, size: int, interval_bytes: int, *, final
     return builder
 
 
-def create(directory: Path, base: int, mode: int) -> None:
-    """New empty files, in place of leftovers of the same names. REQUIRES the append lock and the roll intent in the page."""
+def create(directory: Path, base: int, mode: int, allocate_bytes: int = 0) -> None:
+    """New empty files, in place of leftovers of the same names; the log reserves `allocate_bytes`, which read as zeros.
+
+    REQUIRES the append lock and the roll intent in the page.
+    """
     for suffix in (layout.INDEX, layout.TIME_INDEX, layout.LOG):
         path = layout.segment_path(directory, base, suffix)
         with files.opened(path, files.CREATE, mode) as fd:
             files.truncate(fd, 0, path)
+            if allocate_bytes and suffix == layout.LOG:
+                files.allocate(fd, allocate_bytes, path)
     files.unlink(layout.segment_path(directory, base, layout.TRANSACTION_INDEX), missing_ok=True)
 
 

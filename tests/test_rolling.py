@@ -1,0 +1,45 @@
+"""Rolling: segments that reserve their space, and the few partitions whose write descriptors stay open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import embedlog
+
+SEGMENT_BYTES = 100_000
+
+
+def log_sizes(directory: Path) -> list[int]:
+    return [path.stat().st_size for path in sorted(directory.glob("events-0/*.log"))]
+
+
+def fill(log: embedlog.Log, count: int) -> None:
+    with log.producer(batch_size=1000) as producer:
+        for number in range(count):
+            producer.send("events", b"%0100d" % number)
+
+
+def test_preallocated_segments_reserve_their_space_and_give_back_what_they_did_not_use(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path) as log:
+        log.create_topic("events", config={"preallocate": True, "segment.bytes": SEGMENT_BYTES})
+        fill(log, 3000)
+        sizes = log_sizes(tmp_path)
+        assert sizes[-1] == SEGMENT_BYTES, "the active segment has all of its space"
+        assert all(size < SEGMENT_BYTES for size in sizes[:-1]), "a sealed one ends with its last batch"
+    assert log_sizes(tmp_path)[-1] < SEGMENT_BYTES, "closed in order, the last one too"
+    with embedlog.open(tmp_path, read_only=True) as log:
+        values = [record.value for record in log.scan("events").records()]
+    assert values == [b"%0100d" % number for number in range(3000)]
+
+
+def test_the_partition_that_is_written_to_keeps_its_descriptors(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path, config={"max.open.files": 64}) as log, log.producer() as producer:
+        log.create_topic("many", 20)
+        busy = log._partition("many", 0)
+        for number in range(1, 20):
+            producer.send("many", b"often", partition=0).result()
+            writer = busy.writer
+            producer.send("many", b"once", partition=number).result()
+            assert busy.writer is writer is not None, f"given back when partition {number} was opened"
+        given_back = [number for number in range(1, 20) if log._partition("many", number).writer is None]
+        assert given_back, "somebody must have given his own back"
