@@ -60,6 +60,11 @@ class _Hint(NamedTuple):
     from_start: bool
 
 
+def _agrees(batches: Batches, place: Place) -> bool:
+    """Whether the batch to which an index entry points is there, and the one that it speaks of."""
+    return len(batches) > 0 and int(batches["base_offset"][0] + batches["last_offset_delta"][0]) == place.last_offset
+
+
 class Reader:
     """Fetches from one partition. Threads: any number at a time."""
 
@@ -158,6 +163,8 @@ class Reader:
             hint = self._hints.pop(offset, None)
         if hint is None or hint.base != info.base:
             place = self.place(info, offset)
+            if place.position >= info.size and not system.mutated("trust_index"):
+                place = Place(-1, info.base - 1, 0)
             hint = _Hint(info.base, place.position, -1, 0, place.number < 0)
         else:
             place = Place(-2, -1, hint.position)
@@ -166,11 +173,7 @@ class Reader:
             chain = self._chain(info, hint, offset if place.number == -2 else -1)
             data, scanned = self._read(path, info, hint, chain, max_bytes, pool)
             batches = scanned.batches
-            if (
-                place.number >= 0
-                and len(batches)
-                and int(batches["base_offset"][0] + batches["last_offset_delta"][0]) != place.last_offset
-            ):
+            if place.number >= 0 and not _agrees(batches, place) and not system.mutated("trust_index"):
                 place, hint = Place(-1, info.base - 1, 0), _Hint(info.base, 0, -1, 0, True)  # the index lies: from the start then
                 continue
             self._check(path, info, hint, scanned, chain)

@@ -103,10 +103,10 @@ class Play:
 Steps = Callable[[Play], Verdict]
 
 
-def fails_without(mutant: str, steps: Steps, nursery: Nursery, directory: Path) -> None:
+def fails_without(mutant: str, steps: Steps, nursery: Nursery, directory: Path, config: dict[str, Any] | None = None) -> None:
     """The same steps with the rule off must show a violation, an error or a death."""
     try:
-        verdict = steps(Play(nursery, directory, mutants=(mutant,)))
+        verdict = steps(Play(nursery, directory, mutants=(mutant,), config=config))
     except (AssertionError, RemoteError, Died):
         return
     assert verdict.violations, f"{mutant}: nothing was noticed"
