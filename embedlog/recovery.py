@@ -213,6 +213,8 @@ class _Loader:
             return None
         last = index.last_entry(paths.offset_index, index.OFFSET_ENTRY)
         start = last[1] if last else 0
+        if last and not 0 <= start < size:
+            return None  # it points outside the log
         chain = Chain(-1 if last else base, -1, gaps_allowed=True)
         if size == 0:
             chain.next_offset = base
