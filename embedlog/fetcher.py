@@ -59,6 +59,9 @@ class Fetcher:
                 return told
         while not cursor.has_records:
             chunk = self._next(cursor)
+            next_offset = cursor.position if chunk is None else chunk.next_offset
+            if next_offset == cursor.seen_end:
+                cursor.tail = cursor.partition.tail(next_offset)
             if chunk is None:
                 return False
             records = records_of(cursor.tp.topic, cursor.tp.partition, chunk.decoded) if chunk.decoded.count else []
@@ -104,14 +107,11 @@ class Fetcher:
         # Before the fetch: what comes later ends the wait. Not the position: behind it may be nothing but what is not seen.
         cursor.seen_end = end_offset(bounds, self.isolation)
         if position == cursor.seen_end and position >= bounds.log_start:
-            cursor.tail = cursor.partition.tail(position)
             return None  # the usual end of a look, without the way to the file
         chunk = read_chunk(
             cursor.partition, position, max_bytes=self._max_bytes, isolation=self.isolation, batch_bytes=self._batch_bytes
         )
         if chunk is not None:
-            if chunk.next_offset == cursor.seen_end:
-                cursor.tail = cursor.partition.tail(chunk.next_offset)
             self._batch_bytes = chunk.batch_bytes
             self.fetch_count += 1
             self.record_count += chunk.decoded.count
