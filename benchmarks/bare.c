@@ -3,15 +3,22 @@
  *   bare write PATH BYTES PIECE    pwrite BYTES in pieces into a fresh file; prints nanoseconds
  *   bare read PIECE PATH...        pread every file in pieces, CRC-32C of each piece on three streams;
  *                                  prints nanoseconds, bytes and the last checksum (so that nothing is optimised away)
+ *   bare wake SAMPLES              a process asleep on a futex is woken by another; prints p50 and p99 in nanoseconds
  *
  * Buffers are warm before the clock starts: page faults in them are not part of the ceiling.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -143,12 +150,52 @@ static int bare_read(char **paths, int count, size_t piece)
     return 0;
 }
 
+static int by_size(const void *a, const void *b)
+{
+    int64_t one = *(const int64_t *)a, other = *(const int64_t *)b;
+    return (one > other) - (one < other);
+}
+
+/* The child sleeps on a futex in shared memory; how long after each wake does it run? The parent spins between wakes. */
+static int bare_wake(int samples)
+{
+    struct shared { _Atomic int32_t word, seen; _Atomic int64_t sent; } *shared;
+    shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int64_t *times = mmap(NULL, (size_t)samples * 8, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED || times == MAP_FAILED)
+        return fail("mmap");
+    pid_t child = fork();
+    for (int at = 0; at < samples && child == 0; at++) {
+        while (shared->word == at)
+            syscall(SYS_futex, &shared->word, FUTEX_WAIT, at, NULL, NULL, 0);
+        times[at] = now_ns() - shared->sent;
+        shared->seen = at + 1;
+    }
+    if (child == 0)
+        _exit(0);
+    for (int at = 0; at < samples; at++) {
+        for (int64_t until = now_ns() + 500000; now_ns() < until;)
+            ;
+        shared->sent = now_ns();
+        shared->word = at + 1;
+        syscall(SYS_futex, &shared->word, FUTEX_WAKE, 1, NULL, NULL, 0);
+        while (shared->seen != at + 1)
+            sched_yield();
+    }
+    waitpid(child, NULL, 0);
+    qsort(times, (size_t)samples, 8, by_size);
+    printf("%lld %lld\n", (long long)times[samples / 2], (long long)times[samples * 99 / 100]);
+    return 0;
+}
+
 int main(int count, char **words)
 {
     if (count == 5 && !strcmp(words[1], "write"))
         return bare_write(words[2], strtoull(words[3], NULL, 10), strtoull(words[4], NULL, 10));
     if (count >= 4 && !strcmp(words[1], "read"))
         return bare_read(words + 3, count - 3, strtoull(words[2], NULL, 10));
+    if (count == 3 && !strcmp(words[1], "wake"))
+        return bare_wake(atoi(words[2]));
     if (count == 2 && !strcmp(words[1], "check")) { /* one text of 48 bytes by three streams and by one */
         const uint8_t *text = (const uint8_t *)"123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNO";
         uint32_t one = crc32c(text, 48);
@@ -156,6 +203,6 @@ int main(int count, char **words)
         printf("%08x %08x %08x\n", crc32c((const uint8_t *)"123456789", 9), one, crc32c(text, 48));
         return 0;
     }
-    fprintf(stderr, "usage: bare write PATH BYTES PIECE | bare read PIECE PATH... | bare check\n");
+    fprintf(stderr, "usage: bare write PATH BYTES PIECE | bare read PIECE PATH... | bare wake SAMPLES | bare check\n");
     return 2;
 }

@@ -57,7 +57,8 @@ def short(value: object) -> str:
 
 def against(name: str, ceiling: Measure, subject: Measure, *, target: float, rounds: int, unit: str) -> Outcome:
     """Rates of subject and ceiling, `rounds` times in turns; judged by the ratio of their medians."""
-    ceilings, subjects = [], []
+    ceilings: list[float] = []
+    subjects: list[float] = []
     for turn in range(rounds):
         order = ((ceilings, ceiling), (subjects, subject))
         for results, measure in order if turn % 2 == 0 else reversed(order):
@@ -105,6 +106,11 @@ class Bare:
         spent_ns, written, _ = self._run("write", str(path), str(size), str(PIECE_BYTES))
         path.unlink()
         return int(written) / (int(spent_ns) / 1e9)
+
+    def wake(self, samples: int) -> dict[str, float]:
+        """Microseconds from a futex's wake in one process to running again in another, after pauses of half a millisecond."""
+        p50_ns, p99_ns = self._run("wake", str(samples))
+        return {"p50": int(p50_ns) / 1e3, "p99": int(p99_ns) / 1e3}
 
     def read(self, paths: list[Path]) -> float:
         """Bytes per second of `pread` and CRC-32C over files that are in the page cache."""

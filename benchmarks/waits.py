@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -20,6 +21,13 @@ DESCRIPTORS = 512
 PAUSE_S = 0.0005           # long enough that the reader sleeps again
 
 
+def work_on() -> None:
+    """A pause in which this process stays at work, as one that appends is, while the reader falls asleep."""
+    end = time.monotonic_ns() + int(PAUSE_S * 1e9)
+    while time.monotonic_ns() < end:
+        continue
+
+
 def wakeups_us(directory: Path, samples: int, appending: Callable[[embedlog.Log], Callable[[], object]]) -> list[float]:
     """Time from just before an append in this process to `poll` returning in another one."""
     with embedlog.open(directory) as log:
@@ -33,7 +41,7 @@ def wakeups_us(directory: Path, samples: int, appending: Callable[[embedlog.Log]
             assert ready == "ready\n", ready
             found = []
             for _ in range(samples):
-                time.sleep(PAUSE_S)
+                work_on()
                 began = time.monotonic_ns()
                 append()
                 found.append((int(reader.stdout.readline()) - began) / 1e3)
@@ -56,15 +64,31 @@ def producer_send(log: embedlog.Log) -> Callable[[], object]:
 
 
 def wake(context: Context) -> Iterator[Outcome]:
-    for name, appending in (("append", engine_append), ("send", producer_send)):
-        directory = context.fresh("wake")
+    """Judged on one core and on all: where a virtual core halts, waking it costs more than everything else together.
+
+    What a bare futex takes between two processes, with the same pauses and cores, stands beside it.
+    """
+    everywhere = os.sched_getaffinity(0)
+    for cores, where in ((1, {min(everywhere)}), (len(everywhere), everywhere)):
+        os.sched_setaffinity(0, where)
         try:
-            found = wakeups_us(directory, context.samples, appending)
+            bare = context.bare.wake(context.samples)
+            for name, appending in (("append", engine_append), ("send", producer_send)):
+                found = wakeups(context, appending)
+                for label, share, target in (("p50", 0.50, 50.0), ("p99", 0.99, 500.0)):
+                    detail = {"samples": len(found), "max us": max(found), "bare futex us": bare[label]}
+                    title = f"wake-up/{name}/processes=2/cores={cores}/{label}"
+                    yield Outcome(title, percentile(found, share), "us", target, False, detail)
         finally:
-            remove(directory)
-        detail = {"samples": len(found), "max us": max(found)}
-        yield Outcome(f"wake-up/{name}/processes=2/p50", percentile(found, 0.50), "us", 50.0, False, detail)
-        yield Outcome(f"wake-up/{name}/processes=2/p99", percentile(found, 0.99), "us", 500.0, False, detail)
+            os.sched_setaffinity(0, everywhere)
+
+
+def wakeups(context: Context, appending: Callable[[embedlog.Log], Callable[[], object]]) -> list[float]:
+    directory = context.fresh("wake")
+    try:
+        return wakeups_us(directory, context.samples, appending)
+    finally:
+        remove(directory)
 
 
 def many_partitions(context: Context) -> Iterator[Outcome]:
