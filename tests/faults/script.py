@@ -25,9 +25,10 @@ Step = Callable[[], Any]
 class Script:
     """One run; `marks` counts what it has written, `acks` what was acknowledged to itself."""
 
-    def __init__(self, stage: Stage, path: str, seed: int) -> None:
+    def __init__(self, stage: Stage, path: str, seed: int, housekeeping: bool = True) -> None:
         self.stage, self.path = stage, path
         self.rng = random.Random(seed)
+        self.config = {"housekeeping": housekeeping}
         self.number = 0
         self.acks: dict[tuple[int, int], Mark] = {}
         self.tried: set[object] = set()
@@ -53,7 +54,7 @@ class Script:
         yield "close again", lambda: tasks.close(stage)
 
     def open(self) -> None:
-        tasks.open_(self.stage, self.path)
+        tasks.open_(self.stage, self.path, config=self.config)
 
     def create(self) -> None:
         there = TOPIC in self.stage.opened.topics()
@@ -100,9 +101,9 @@ class Script:
 
 
 @task
-def script(stage: Stage, path: str, seed: int) -> None:
+def script(stage: Stage, path: str, seed: int, housekeeping: bool = True) -> None:
     """Run it through; the first error ends it."""
-    for name, step in Script(stage, path, seed).steps():
+    for name, step in Script(stage, path, seed, housekeeping).steps():
         stage.note(("step", name))
         step()
 
