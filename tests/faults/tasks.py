@@ -227,7 +227,7 @@ def poll_at(stage: Stage, offset: int, count: int = 1, topic: str = TOPIC) -> li
     with stage.opened.consumer() as consumer:
         consumer.assign([here])
         consumer.seek(here, offset)
-        return [Row(r.offset, r.leader_epoch, r.value) for r in consumer.poll(timeout=1.0, max_records=count)]
+        return [Row(r.offset, r.leader_epoch, r.value) for r in consumer.poll(timeout=0.1, max_records=count)]
 
 
 @task
