@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from embedlog import checkpoint, files, history, index, layout, leftovers, segment, transaction_index
@@ -444,8 +444,3 @@ class _Loader:
             for batches in segment.Walk(fd, path, Chain(gaps_allowed=True), 0, active.segment_size):
                 return int(batches["max_timestamp"][0])
         return -1
-
-
-def without_floor(loading: Loading) -> Loading:
-    """The same, as behind a reboot."""
-    return replace(loading, floor=None)
