@@ -44,30 +44,6 @@ FLAG_REPLACED: Final[int] = lib.EL_FLAG_REPLACED
     WORD_SNAPSHOT,
 ) = range(13)
 
-TUPLE_FIELDS: Final = (
-    "segment_base",
-    "segment_size",
-    "log_start",
-    "log_end",
-    "high_watermark",
-    "first_unstable",
-    "purged_to",
-    "max_timestamp",
-    "max_timestamp_offset",
-    "last_time_entry",
-    "first_timestamp",
-    "created_ms",
-    "roll_jitter_ms",
-    "bytes_since_entry",
-    "digest",
-    "epoch",
-    "generation",
-    "index_entries",
-    "time_entries",
-    "transaction_entries",
-    "flags",
-)
-
 
 class Published(NamedTuple):
     """The tuple that a partition's page publishes: see `el_tuple` in api_system.h."""
