@@ -74,7 +74,8 @@ def scan_directories(path: Path) -> Directories:
 def check_place(path: Path, *, reading: bool) -> None:
     """A directory that is there must be a log's, or hold nothing if a log is to be made of it. Raises ForeignDirectoryError."""
     names = files.listing(path)
-    ours = (name.startswith("embedlog.") or name.endswith("-checkpoint") or name in _OF_A_LOG for name in names)
+    whole = [name.removesuffix(".tmp") for name in names]  # a power loss in the first opening leaves no more than a temporary
+    ours = (name.startswith("embedlog.") or name.endswith("-checkpoint") or name in _OF_A_LOG for name in whole)
     if any(ours) or any(parse_partition_name(name) for name in _directories_in(path)):
         return
     others = [name for name in names if not name.startswith(".") and name != _LOST_AND_FOUND]

@@ -274,3 +274,11 @@ def test_a_first_segment_that_is_gone_is_missed_unless_retention_took_it(closed:
     for read_only in (False, True):
         with embedlog.open(closed, read_only=read_only, config=QUIET) as log:
             assert values(log) == kept
+
+
+def test_a_first_opening_that_a_power_loss_broke_off_can_be_repeated(tmp_path: Path) -> None:
+    """Found by a simulated cut: nothing but the first temporary file had reached the disk, and the directory was refused."""
+    (tmp_path / "meta.properties.tmp").write_bytes(b"clus")
+    with embedlog.open(tmp_path) as log:
+        log.create_topic("events", 1)
+        assert log.topics() == ["events"]
