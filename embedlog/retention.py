@@ -35,9 +35,9 @@ def retain(partition: Partition) -> int:
         doomed = _deletable(partition, now)
         if doomed and doomed[-1].base == now.segment_base:
             now = rolling.roll_locked(partition, now)
-            files.sync_directory(partition.path)  # its name, before those of the others go
         if not doomed:
             return 0
+        files.sync_directory(partition.path)  # the names that stay, before the others go: a roll leaves its own to the next sync
         start = max(now.log_start, doomed[-1].next_offset)
         partition.mark_dirty()  # the closing has to note the new start: else the segments that went would be missed
         publish_start_locked(partition, now, start)
