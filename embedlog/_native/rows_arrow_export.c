@@ -11,44 +11,83 @@
 
 enum { SCHEMA_PARTS = 5, ARRAY_PARTS = 6 };
 
+/* ---- trees ------------------------------------------------------------------------------------- */
+
+/* Children and dictionary of a node, and the capsule around a root: a schema and an array differ in nothing but their struct. */
+#define NODE_FIELDS(Struct)                                                                                            \
+    struct Struct *nodes;                                                                                              \
+    struct Struct **children;                                                                                          \
+    struct Struct *dictionary;
+
+#define TREE_OF(Struct, Holding, kind)                                                                                 \
+    static void kind##_release_tree(struct Struct *node, Holding *holding) {                                           \
+        for (int64_t i = 0; i < node->n_children; i++)                                                                 \
+            if (holding->nodes[i].release) holding->nodes[i].release(&holding->nodes[i]);                              \
+        if (holding->dictionary && holding->dictionary->release) holding->dictionary->release(holding->dictionary);    \
+        PyMem_Free(holding->dictionary);                                                                               \
+        PyMem_Free(holding->nodes);                                                                                    \
+        PyMem_Free(holding->children);                                                                                 \
+    }                                                                                                                  \
+                                                                                                                       \
+    static int kind##_fill_children(struct Struct *out, Holding *holding, PyObject *children) {                        \
+        Py_ssize_t count = PyTuple_Size(children);                                                                     \
+        if (count <= 0) return (int)count;                                                                             \
+        holding->nodes = PyMem_Calloc((size_t)count, sizeof *holding->nodes);                                          \
+        holding->children = PyMem_Calloc((size_t)count, sizeof *holding->children);                                    \
+        if (!holding->nodes || !holding->children) return PyErr_NoMemory(), -1;                                        \
+        out->children = holding->children;                                                                             \
+        for (Py_ssize_t i = 0; i < count; i++) {                                                                       \
+            holding->children[i] = &holding->nodes[i];                                                                 \
+            if (el_arrow_##kind##_fill(PyTuple_GetItem(children, i), &holding->nodes[i]) < 0) return -1;               \
+            out->n_children = i + 1;                                                                                   \
+        }                                                                                                              \
+        return 0;                                                                                                      \
+    }                                                                                                                  \
+                                                                                                                       \
+    static int kind##_fill_dictionary(struct Struct *out, Holding *holding, PyObject *dictionary) {                    \
+        if (dictionary == Py_None) return 0;                                                                           \
+        holding->dictionary = out->dictionary = PyMem_Calloc(1, sizeof *out->dictionary);                              \
+        if (!out->dictionary) return PyErr_NoMemory(), -1;                                                             \
+        return el_arrow_##kind##_fill(dictionary, out->dictionary);                                                    \
+    }                                                                                                                  \
+                                                                                                                       \
+    static void kind##_capsule_free(PyObject *capsule) {                                                               \
+        struct Struct *root = PyCapsule_GetPointer(capsule, "arrow_" #kind);                                           \
+        if (root && root->release) root->release(root);                                                                \
+        PyMem_Free(root);                                                                                              \
+    }                                                                                                                  \
+                                                                                                                       \
+    static PyObject *kind##_capsule(PyObject *self, PyObject *description) {                                           \
+        struct Struct *root = PyMem_Malloc(sizeof *root);                                                              \
+        if (!root) return PyErr_NoMemory();                                                                            \
+        PyObject *capsule = NULL;                                                                                      \
+        if (el_arrow_##kind##_fill(description, root) == 0)                                                            \
+            capsule = PyCapsule_New(root, "arrow_" #kind, kind##_capsule_free);                                        \
+        if (!capsule) {                                                                                                \
+            if (root->release) root->release(root);                                                                    \
+            PyMem_Free(root);                                                                                          \
+        }                                                                                                              \
+        return capsule;                                                                                                \
+    }
+
 /* ---- schema ------------------------------------------------------------------------------------ */
 
 typedef struct {
     PyObject *text; /* tuple that keeps the UTF-8 of format and name alive */
-    struct ArrowSchema *nodes;
-    struct ArrowSchema **children;
-    struct ArrowSchema *dictionary;
+    NODE_FIELDS(ArrowSchema)
 } SchemaHolding;
+
+TREE_OF(ArrowSchema, SchemaHolding, schema)
 
 static void schema_release(struct ArrowSchema *schema) {
     SchemaHolding *holding = schema->private_data;
     schema->release = NULL;
     if (!Py_IsInitialized()) return;
     PyGILState_STATE gil = PyGILState_Ensure();
-    for (int64_t i = 0; i < schema->n_children; i++)
-        if (holding->nodes[i].release) holding->nodes[i].release(&holding->nodes[i]);
-    if (holding->dictionary && holding->dictionary->release) holding->dictionary->release(holding->dictionary);
-    PyMem_Free(holding->dictionary);
-    PyMem_Free(holding->nodes);
-    PyMem_Free(holding->children);
+    schema_release_tree(schema, holding);
     Py_XDECREF(holding->text);
     PyMem_Free(holding);
     PyGILState_Release(gil);
-}
-
-static int schema_fill_children(struct ArrowSchema *out, SchemaHolding *holding, PyObject *children) {
-    Py_ssize_t count = PyTuple_Size(children);
-    if (count <= 0) return (int)count;
-    holding->nodes = PyMem_Calloc((size_t)count, sizeof *holding->nodes);
-    holding->children = PyMem_Calloc((size_t)count, sizeof *holding->children);
-    if (!holding->nodes || !holding->children) return PyErr_NoMemory(), -1;
-    out->children = holding->children;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        holding->children[i] = &holding->nodes[i];
-        if (el_arrow_schema_fill(PyTuple_GetItem(children, i), &holding->nodes[i]) < 0) return -1;
-        out->n_children = i + 1;
-    }
-    return 0;
 }
 
 int el_arrow_schema_fill(PyObject *description, struct ArrowSchema *out) {
@@ -66,17 +105,8 @@ int el_arrow_schema_fill(PyObject *description, struct ArrowSchema *out) {
     holding->text = PyTuple_Pack(2, format, name);
     out->format = holding->text ? PyUnicode_AsUTF8AndSize(format, NULL) : NULL;
     out->name = out->format ? PyUnicode_AsUTF8AndSize(name, NULL) : NULL;
-    if (!out->name || schema_fill_children(out, holding, children) < 0) goto failed;
-    if (dictionary != Py_None) {
-        holding->dictionary = out->dictionary = PyMem_Calloc(1, sizeof *out->dictionary);
-        if (!out->dictionary) {
-            PyErr_NoMemory();
-            goto failed;
-        }
-        if (el_arrow_schema_fill(dictionary, out->dictionary) < 0) goto failed;
-    }
-    return 0;
-failed:
+    if (out->name && schema_fill_children(out, holding, children) == 0 && schema_fill_dictionary(out, holding, dictionary) == 0)
+        return 0;
     schema_release(out);
     return -1;
 }
@@ -87,24 +117,19 @@ typedef struct {
     Py_buffer *views;
     int64_t view_count; /* views taken so far; an absent buffer counts, with obj NULL */
     const void **buffers;
-    struct ArrowArray *nodes;
-    struct ArrowArray **children;
-    struct ArrowArray *dictionary;
+    NODE_FIELDS(ArrowArray)
 } ArrayHolding;
+
+TREE_OF(ArrowArray, ArrayHolding, array)
 
 static void array_release(struct ArrowArray *array) {
     ArrayHolding *holding = array->private_data;
     array->release = NULL;
     if (!Py_IsInitialized()) return;
     PyGILState_STATE gil = PyGILState_Ensure();
-    for (int64_t i = 0; i < array->n_children; i++)
-        if (holding->nodes[i].release) holding->nodes[i].release(&holding->nodes[i]);
-    if (holding->dictionary && holding->dictionary->release) holding->dictionary->release(holding->dictionary);
+    array_release_tree(array, holding);
     for (int64_t i = 0; i < holding->view_count; i++)
         if (holding->views[i].obj) PyBuffer_Release(&holding->views[i]);
-    PyMem_Free(holding->dictionary);
-    PyMem_Free(holding->nodes);
-    PyMem_Free(holding->children);
     PyMem_Free(holding->views);
     PyMem_Free((void *)holding->buffers);
     PyMem_Free(holding);
@@ -130,21 +155,6 @@ static int array_fill_buffers(struct ArrowArray *out, ArrayHolding *holding, PyO
     return 0;
 }
 
-static int array_fill_children(struct ArrowArray *out, ArrayHolding *holding, PyObject *children) {
-    Py_ssize_t count = PyTuple_Size(children);
-    if (count <= 0) return (int)count;
-    holding->nodes = PyMem_Calloc((size_t)count, sizeof *holding->nodes);
-    holding->children = PyMem_Calloc((size_t)count, sizeof *holding->children);
-    if (!holding->nodes || !holding->children) return PyErr_NoMemory(), -1;
-    out->children = holding->children;
-    for (Py_ssize_t i = 0; i < count; i++) {
-        holding->children[i] = &holding->nodes[i];
-        if (el_arrow_array_fill(PyTuple_GetItem(children, i), &holding->nodes[i]) < 0) return -1;
-        out->n_children = i + 1;
-    }
-    return 0;
-}
-
 int el_arrow_array_fill(PyObject *description, struct ArrowArray *out) {
     PyObject *buffers, *children, *dictionary;
     long long length, null_count, offset;
@@ -161,57 +171,11 @@ int el_arrow_array_fill(PyObject *description, struct ArrowArray *out) {
     out->offset = offset;
     out->private_data = holding;
     out->release = array_release;
-    if (array_fill_buffers(out, holding, buffers) < 0 || array_fill_children(out, holding, children) < 0) goto failed;
-    if (dictionary != Py_None) {
-        holding->dictionary = out->dictionary = PyMem_Calloc(1, sizeof *out->dictionary);
-        if (!out->dictionary) {
-            PyErr_NoMemory();
-            goto failed;
-        }
-        if (el_arrow_array_fill(dictionary, out->dictionary) < 0) goto failed;
-    }
-    return 0;
-failed:
+    if (array_fill_buffers(out, holding, buffers) == 0 && array_fill_children(out, holding, children) == 0 &&
+        array_fill_dictionary(out, holding, dictionary) == 0)
+        return 0;
     array_release(out);
     return -1;
-}
-
-/* ---- capsules ---------------------------------------------------------------------------------- */
-
-static void schema_capsule_free(PyObject *capsule) {
-    struct ArrowSchema *schema = PyCapsule_GetPointer(capsule, "arrow_schema");
-    if (schema && schema->release) schema->release(schema);
-    PyMem_Free(schema);
-}
-
-static PyObject *schema_capsule(PyObject *self, PyObject *description) {
-    struct ArrowSchema *schema = PyMem_Malloc(sizeof *schema);
-    if (!schema) return PyErr_NoMemory();
-    PyObject *capsule = NULL;
-    if (el_arrow_schema_fill(description, schema) == 0) capsule = PyCapsule_New(schema, "arrow_schema", schema_capsule_free);
-    if (!capsule) {
-        if (schema->release) schema->release(schema);
-        PyMem_Free(schema);
-    }
-    return capsule;
-}
-
-static void array_capsule_free(PyObject *capsule) {
-    struct ArrowArray *array = PyCapsule_GetPointer(capsule, "arrow_array");
-    if (array && array->release) array->release(array);
-    PyMem_Free(array);
-}
-
-static PyObject *array_capsule(PyObject *self, PyObject *description) {
-    struct ArrowArray *array = PyMem_Malloc(sizeof *array);
-    if (!array) return PyErr_NoMemory();
-    PyObject *capsule = NULL;
-    if (el_arrow_array_fill(description, array) == 0) capsule = PyCapsule_New(array, "arrow_array", array_capsule_free);
-    if (!capsule) {
-        if (array->release) array->release(array);
-        PyMem_Free(array);
-    }
-    return capsule;
 }
 
 PyMethodDef el_arrow_export_methods[] = {
