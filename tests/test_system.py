@@ -23,7 +23,7 @@ DELETED_UNDER_A_SLEEPER = """
     def sleep():
         asleep.set()
         try:
-            log._wait([(partition, 0)], 30, owner)
+            log._wait([(partition, 0)], 2, owner)
         except embedlog.UnknownTopicOrPartitionError:
             print("told")
 
