@@ -92,6 +92,8 @@ class Destination:
             keys_required="compact" in self.config.cleanup_policy,
             keys_ignored=self._settings.partitioner_ignore_keys,
             seed=int.from_bytes(os.urandom(8), "little"),
+            adaptive=self._settings.partitioner_adaptive_partitioning_enable,
+            availability_ms=self._settings.partitioner_availability_timeout_ms,
         )
 
 

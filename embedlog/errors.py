@@ -14,8 +14,8 @@ R4  `retriable` says whether the same call, made again later, can succeed withou
       somebody else     FencedError  CommitFailedError  DirectoryInUseError  LockTimeoutError (TimeoutError)
       too slow          DeadlineError (TimeoutError) > BufferExhaustedError
       the storage       StorageError (OSError)  DurabilityError  ForeignDirectoryError  UnsupportedFilesystemError
-      the handle        ClosedError > ForkedError  StateError  InvalidTransactionStateError  ConcurrentUseError
-                        WakeupError  ReadOnlyError
+      the handle        ClosedError > ForkedError  StateError > InvalidTransactionStateError  TransactionAbortedError
+                        ConcurrentUseError  WakeupError  ReadOnlyError
       the installation  MissingExtraError (ImportError)  UnsupportedPlatformError
 """
 
@@ -138,7 +138,36 @@ class PolicyViolationError(EmbedlogError):
 
 
 class SerializationError(EmbedlogError):
-    """A serializer or deserializer raised; its exception is the cause."""
+    """A serializer or deserializer raised; its exception is the cause.
+
+    `topic`, `partition` and `offset` say of which record, as far as it has them: before it is sent, a record has no offset,
+    and a partition only if it was given.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
+        path: str | os.PathLike[str] | None = None,
+        position: int | None = None,
+        expected: object = None,
+        found: object = None,
+    ) -> None:
+        super().__init__(message, path=path, position=position, expected=expected, found=found)
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+
+    def _text(self) -> str:
+        names = {"topic": self.topic, "partition": self.partition, "offset": self.offset}
+        known = ", ".join(f"{name} {value}" for name, value in names.items() if value is not None)
+        return f"{self.message} ({known})" if known else self.message
+
+    def _keywords(self) -> dict[str, Any]:
+        return super()._keywords() | {"topic": self.topic, "partition": self.partition, "offset": self.offset}
 
 
 class ConfigError(EmbedlogError):
@@ -242,8 +271,12 @@ class StateError(EmbedlogError):
     """The call is not allowed in the present state of the handle."""
 
 
-class InvalidTransactionStateError(EmbedlogError):
-    """The call does not fit the state of the producer's transaction."""
+class InvalidTransactionStateError(StateError):
+    """The call does not fit the state of the producer's transaction: the message has the state and what it allows."""
+
+
+class TransactionAbortedError(EmbedlogError):
+    """The record was not written any more, because its transaction is aborted: send it in the next one."""
 
 
 class ConcurrentUseError(EmbedlogError):

@@ -17,6 +17,7 @@ __all__ = [
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "PartitionDescription",
+    "ProducerRecord",
     "RecordMetadata",
     "TopicDescription",
     "TopicPartition",
@@ -61,6 +62,17 @@ class OffsetAndTimestamp(NamedTuple):
     offset: int
     timestamp_ms: int
     leader_epoch: int
+
+
+class ProducerRecord(NamedTuple):
+    """A record on its way out, as an interceptor's `on_send` sees it; `record._replace(…)` makes a changed one."""
+
+    topic: str
+    value: Any = None
+    key: Any = None
+    partition: int | None = None
+    timestamp_ms: int | None = None
+    headers: Any = ()
 
 
 class RecordMetadata(NamedTuple):

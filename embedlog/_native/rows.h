@@ -110,7 +110,9 @@ struct el_lane {
     int64_t capacity_hint;
     int64_t queued_bytes;
     int32_t partition;
+    int32_t parcel_count;        /* whose fate is not known */
     int8_t active;
+    int8_t used;                 /* it has had a parcel */
 };
 
 struct el_accumulator {
@@ -125,6 +127,7 @@ struct el_accumulator {
     unsigned long thread;        /* the one that sends, once it has waited; 0 before */
     long pid;
     int8_t rung, idle, unacknowledged, closed;
+    int8_t shut;                 /* no transaction is open: records are refused until one is */
 };
 
 typedef struct {

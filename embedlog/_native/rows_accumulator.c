@@ -170,6 +170,7 @@ static PyMemberDef accumulator_members[] = {
     {"memory_used", T_LONGLONG, offsetof(el_accumulator, memory_used), READONLY, "Bytes that are on their way."},
     {"waiting", T_LONGLONG, offsetof(el_accumulator, waiting), 0, "Threads that wait for memory: nobody overtakes them."},
     {"record_count", T_LONGLONG, offsetof(el_accumulator, record_count), READONLY, "Records ever accepted."},
+    {"shut", T_BOOL, offsetof(el_accumulator, shut), 0, "No transaction is open: lanes and routes take nothing."},
     {"closed", T_BOOL, offsetof(el_accumulator, closed), READONLY, "Nothing is accepted any more."},
     {NULL},
 };

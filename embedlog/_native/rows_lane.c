@@ -120,6 +120,7 @@ static PyObject *lane_push_run(PyObject *object, PyObject *args) {
     int count;
     long long size;
     if (!PyArg_ParseTuple(args, "OiL:push_run", &run, &count, &size)) return NULL;
+    if (self->accumulator->shut) Py_RETURN_NONE;
     el_lane_seal(self);
     el_parcel *parcel = el_parcel_new(self->accumulator, self);
     if (!parcel) return NULL;
@@ -174,13 +175,14 @@ static PyMemberDef lane_members[] = {
     {"partition", T_INT, offsetof(el_lane, partition), READONLY, "Number of the partition."},
     {"limit", T_LONGLONG, offsetof(el_lane, limit), 0, "Bytes of a parcel before compression."},
     {"queued_bytes", T_LONGLONG, offsetof(el_lane, queued_bytes), READONLY, "Bytes whose fate is not known."},
+    {"parcel_count", T_INT, offsetof(el_lane, parcel_count), READONLY, "Parcels whose fate is not known: the length of the queue."},
     {NULL},
 };
 
 static PyMethodDef lane_methods[] = {
     {"append", lane_append, METH_VARARGS, "append(value, key, timestamp_ms, headers) -> Future, or None for types that Python must look at."},
     {"seal", lane_seal, METH_NOARGS, "Closes the open parcel."},
-    {"push_run", lane_push_run, METH_VARARGS, "push_run(run, count, size) -> Parcel: queues encoded batches behind what is there."},
+    {"push_run", lane_push_run, METH_VARARGS, "push_run(run, count, size) -> Parcel, behind what is there; None if the accumulator is shut."},
     {"take", lane_take, METH_O, "take(max_bytes) -> closed parcels in order: one run, or several that can be sealed together."},
     {NULL},
 };

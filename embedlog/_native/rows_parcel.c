@@ -16,6 +16,8 @@ el_parcel *el_parcel_new(el_accumulator *accumulator, el_lane *lane) {
     parcel->lane = (el_lane *)Py_NewRef(EL_OBJECT(lane));
     parcel->topic = Py_NewRef(lane->topic);
     parcel->partition = lane->partition;
+    lane->parcel_count++;
+    lane->used = 1;
     if (lane->last) lane->last->next = parcel;
     else lane->first = parcel;
     lane->last = parcel;
@@ -110,6 +112,7 @@ static PyObject *parcel_settle(el_parcel *self, enum el_fate fate) {
     if (lane) {
         self->accumulator->memory_used -= self->size;
         lane->queued_bytes -= self->size;
+        lane->parcel_count--;
         for (el_parcel *before = NULL, *each = lane->first; each; before = each, each = each->next) {
             if (each != self) continue;
             if (before) before->next = self->next;

@@ -14,19 +14,21 @@ typedef struct {
     int64_t past_ms, future_ms;  /* how far a given timestamp may lie from now */
     int64_t stuck_bytes;         /* appended to `sticky` since it was drawn */
     uint64_t random;
+    int64_t availability_ns;     /* who has not been written for so long gets nothing new; 0: no matter */
     int32_t sticky, count;
-    int8_t keys_required, keys_ignored;
+    int8_t keys_required, keys_ignored, adaptive;
 } el_route;
 
 static PyObject *route_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     static char *names[] = {"accumulator", "lanes", "batch_size", "request_limit", "past_ms", "future_ms", "keys_required",
-                            "keys_ignored", "seed", NULL};
+                            "keys_ignored", "seed", "adaptive", "availability_ms", NULL};
     PyObject *accumulator, *lanes;
-    long long batch_size, request_limit, past_ms, future_ms;
+    long long batch_size, request_limit, past_ms, future_ms, availability_ms = 0;
     unsigned long long seed;
-    int keys_required, keys_ignored;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O!LLLLppK:Route", names, el_accumulator_type, &accumulator, &PyList_Type, &lanes, &batch_size,
-                                     &request_limit, &past_ms, &future_ms, &keys_required, &keys_ignored, &seed))
+    int keys_required, keys_ignored, adaptive = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O!LLLLppK|pL:Route", names, el_accumulator_type, &accumulator, &PyList_Type, &lanes,
+                                     &batch_size, &request_limit, &past_ms, &future_ms, &keys_required, &keys_ignored, &seed, &adaptive,
+                                     &availability_ms))
         return NULL;
     Py_ssize_t count = PyList_Size(lanes);
     for (Py_ssize_t i = 0; i < count; i++)
@@ -43,6 +45,8 @@ static PyObject *route_new(PyTypeObject *type, PyObject *args, PyObject *keyword
     self->keys_required = (int8_t)keys_required;
     self->keys_ignored = (int8_t)keys_ignored;
     self->random = seed | 1;
+    self->adaptive = (int8_t)adaptive;
+    self->availability_ns = availability_ms < INT64_MAX / 2000000 ? availability_ms * 1000000 : INT64_MAX / 2;
     self->count = (int32_t)count;
     self->sticky = -1;
     if (!self->lanes) Py_CLEAR(self);
@@ -60,15 +64,68 @@ static void route_dealloc(PyObject *object) {
 
 /* ---- the choice ------------------------------------------------------------------------------------------------- */
 
-static void sticky_draw(el_route *self) {
+static el_lane *route_lane(const el_route *self, int32_t partition) { return (el_lane *)PyList_GetItem(self->lanes, partition); }
+
+static uint64_t random_below(el_route *self, uint64_t bound) {
     self->random ^= self->random << 13;
     self->random ^= self->random >> 7;
     self->random ^= self->random << 17;
-    self->sticky = (int32_t)((self->random >> 32) % (uint32_t)self->count);
-    self->stuck_bytes = 0;
+    return (self->random >> 16) % bound;
 }
 
-static el_lane *route_lane(const el_route *self, int32_t partition) { return (el_lane *)PyList_GetItem(self->lanes, partition); }
+/* The queues as one draw sees them; `longest` is INT32_MAX where their lengths are not to matter. */
+typedef struct {
+    int64_t overdue_ns; /* a first parcel that was due before has waited too long */
+    int32_t shortest, longest;
+} el_queues;
+
+static int lane_late(const el_lane *lane, const el_queues *queues) {
+    if (!lane->first || queues->overdue_ns == INT64_MIN) return 0;
+    return lane->first->opened_ns < queues->overdue_ns;
+}
+
+/* Kafka's rule: lengths count only once every partition has been written to and only if they differ. */
+static el_queues queues_look(const el_route *self) {
+    el_queues queues = {INT64_MIN, INT32_MAX, 0};
+    if (self->availability_ns && self->accumulator->linger_ns < INT64_MAX / 4)
+        queues.overdue_ns = el_now_ns() - self->accumulator->linger_ns - self->availability_ns;
+    int used = 1;
+    for (int32_t i = 0; i < self->count; i++) {
+        const el_lane *lane = route_lane(self, i);
+        used &= lane->used;
+        if (lane_late(lane, &queues)) continue;
+        if (lane->parcel_count > queues.longest) queues.longest = lane->parcel_count;
+        if (lane->parcel_count < queues.shortest) queues.shortest = lane->parcel_count;
+    }
+    if (!used || queues.longest == queues.shortest) queues.longest = INT32_MAX;
+    return queues;
+}
+
+static uint64_t lane_weight(const el_lane *lane, const el_queues *queues) {
+    if (lane_late(lane, queues)) return 0;
+    return queues->longest == INT32_MAX ? 1 : (uint64_t)(queues->longest - lane->parcel_count) + 1;
+}
+
+/* Any partition, those with short queues more likely; or -1 if none is better than another. */
+static int32_t adaptive_draw(el_route *self) {
+    el_queues queues = queues_look(self);
+    uint64_t total = 0;
+    for (int32_t i = 0; i < self->count; i++) total += lane_weight(route_lane(self, i), &queues);
+    if (!total) return -1;
+    uint64_t place = random_below(self, total);
+    for (int32_t i = 0; i < self->count; i++) {
+        uint64_t weight = lane_weight(route_lane(self, i), &queues);
+        if (place < weight) return i;
+        place -= weight;
+    }
+    return -1;
+}
+
+static void sticky_draw(el_route *self) {
+    int32_t drawn = self->adaptive && self->count > 1 ? adaptive_draw(self) : -1;
+    self->sticky = drawn >= 0 ? drawn : (int32_t)random_below(self, (uint64_t)self->count);
+    self->stuck_bytes = 0;
+}
 
 /* Stays with a partition until batch.size bytes went there and its last parcel is full or gone, or until twice that in any case. */
 static int32_t sticky_partition(el_route *self, const el_item *item) {
@@ -100,10 +157,10 @@ static int time_take(const el_route *self, PyObject *given, el_item *item) {
     return 1;
 }
 
-/* The partition, or -1 if Python must look at it. */
-static int32_t partition_take(el_route *self, PyObject *given, const el_item *item) {
-    if (given == Py_None)
-        return item->key_size >= 0 && !self->keys_ignored ? key_partition(self, item->key, item->key_size) : sticky_partition(self, item);
+/* The partition, or -1 if Python must look at it; `stuck`: it is the one that records without keys stay with. */
+static int32_t partition_take(el_route *self, PyObject *given, const el_item *item, int *stuck) {
+    *stuck = given == Py_None && (item->key_size < 0 || self->keys_ignored);
+    if (given == Py_None) return *stuck ? sticky_partition(self, item) : key_partition(self, item->key, item->key_size);
     if (!Py_IS_TYPE(given, &PyLong_Type)) return -1;
     long long partition = PyLong_AsLongLong(given);
     if (partition == -1 && PyErr_Occurred()) PyErr_Clear();
@@ -115,16 +172,17 @@ static PyObject *route_append(PyObject *object, PyObject *const *args, Py_ssize_
     el_accumulator *shared = self->accumulator;
     el_item item;
     if (count != 5 && count != 6) return PyErr_SetString(PyExc_TypeError, "append(value, key, partition, timestamp_ms, headers, waited=False)"), NULL;
-    if (shared->closed || !el_item_take(&item, args[0], args[1], args[4]) || !time_take(self, args[3], &item)) Py_RETURN_NONE;
+    if (shared->closed || shared->shut || !el_item_take(&item, args[0], args[1], args[4]) || !time_take(self, args[3], &item)) Py_RETURN_NONE;
     int64_t bound = el_item_bound(&item);
     int waited = count == 6 && args[5] == Py_True;
     if (bound > self->request_limit || bound > shared->memory_limit - shared->memory_used || (shared->waiting && !waited)) Py_RETURN_NONE;
     if (self->keys_required && item.key_size < 0) Py_RETURN_NONE;
-    int32_t partition = partition_take(self, args[2], &item);
+    int stuck;
+    int32_t partition = partition_take(self, args[2], &item, &stuck);
     if (partition < 0) Py_RETURN_NONE;
     int64_t before = shared->memory_used;
     PyObject *future = el_lane_put(route_lane(self, partition), &item);
-    if (partition == self->sticky) self->stuck_bytes += shared->memory_used - before;
+    if (stuck) self->stuck_bytes += shared->memory_used - before;
     return future;
 }
 
@@ -142,6 +200,8 @@ static PyObject *route_stick(PyObject *object, PyObject *argument) {
 static PyMemberDef route_members[] = {
     {"lanes", T_OBJECT_EX, offsetof(el_route, lanes), READONLY, "The lanes, by partition."},
     {"request_limit", T_LONGLONG, offsetof(el_route, request_limit), READONLY, "Upper bound of one record."},
+    {"sticky", T_INT, offsetof(el_route, sticky), READONLY, "Where records without keys go at present; -1 before the first."},
+    {"stuck_bytes", T_LONGLONG, offsetof(el_route, stuck_bytes), READONLY, "What went there since it was drawn."},
     {NULL},
 };
 
