@@ -263,11 +263,11 @@ class Log(Admin):
     # ---- waiting ---------------------------------------------------------------------------------
 
     def _waiter(self, owner: object) -> system.Waiter:
-        with self._mutex:
-            found = self._waiters.get(owner)
-            if found is None:
-                found = self._waiters[owner] = system.Waiter()
-            return found
+        found = self._waiters.get(owner)  # without the mutex, if it is there: who wakes must not wait
+        if found is None:
+            with self._mutex:
+                found = self._waiters.setdefault(owner, system.Waiter())
+        return found
 
     def _wait(
         self, tails: Sequence[tuple[Partition, int]], timeout_s: float | None, owner: object, committed: bool = False

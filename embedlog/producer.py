@@ -57,6 +57,8 @@ FAILS_THE_FUTURE = (
     BufferExhaustedError,
 )
 
+Item = tuple[bytes | None, bytes | None, int | None, int | None, tuple[Any, ...]]  # value, key, partition, timestamp, headers
+
 _numbers = itertools.count(1)
 
 
@@ -118,16 +120,22 @@ class Producer:
         _check_arguments(topic, partition, timestamp_ms)
         try:
             destination = self._destination(topic)
-            key_bytes = self._serialized(self._config.key_serializer, key, "key", topic)
-            value_bytes = self._serialized(self._config.value_serializer, value, "value", topic)
-            pairs = normal_headers(headers)
-            chosen = self._chosen_partition(destination, key_bytes, partition)
-            self._check_record(destination, value_bytes, key_bytes, pairs, chosen, timestamp_ms)
-            return self._put(destination, (value_bytes, key_bytes, chosen, timestamp_ms, pairs))
+            return self._put(destination, self._item(destination, value, key, partition, timestamp_ms, headers))
         except FAILS_THE_FUTURE as error:
             return self._failed(error)
 
-    def _put(self, destination: Destination, item: tuple[Any, Any, Any, Any, Any]) -> Future:
+    def _item(
+        self, destination: Destination, value: Any, key: Any, partition: int | None, timestamp_ms: int | None, headers: Any
+    ) -> Item:
+        """What the route takes: serialized, partitioned, checked. Neither waits nor reads a file."""
+        key_bytes = self._serialized(self._config.key_serializer, key, "key", destination.name)
+        value_bytes = self._serialized(self._config.value_serializer, value, "value", destination.name)
+        pairs = normal_headers(headers)
+        chosen = self._chosen_partition(destination, key_bytes, partition)
+        self._check_record(destination, value_bytes, key_bytes, pairs, chosen, timestamp_ms)
+        return value_bytes, key_bytes, chosen, timestamp_ms, pairs
+
+    def _put(self, destination: Destination, item: Item) -> Future:
         route: Route = destination.route  # type: ignore[assignment]  # destination() made it
         future: Future | None = route.append(*item)
         if future is None:

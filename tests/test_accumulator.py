@@ -224,6 +224,30 @@ def test_a_cancelled_await_loses_nothing(log: embedlog.Log, stuck: Stuck) -> Non
     assert values(log) == [b"v"]
 
 
+def test_tasks_of_one_turn_share_a_batch_and_its_one_way_into_the_loop(log: embedlog.Log) -> None:
+    calls: list[object] = []
+
+    async def sent(producer: embedlog.Producer, number: int) -> int:
+        return (await producer.send("one", b"%d" % number)).offset
+
+    async def turn() -> list[int]:
+        loop = asyncio.get_running_loop()
+        real = loop.call_soon_threadsafe
+
+        def counted(*arguments: Any) -> asyncio.Handle:
+            calls.append(arguments)
+            return real(*arguments)
+
+        loop.call_soon_threadsafe = counted  # type: ignore[method-assign]
+        with log.producer(linger_ms=LONG_MS, delivery_timeout_ms=10 * LONG_MS) as producer:
+            offsets = await asyncio.gather(*(sent(producer, number) for number in range(1000)))
+            assert producer.metrics()["batch-total"] == 1
+        return offsets
+
+    assert asyncio.run(turn()) == list(range(1000))
+    assert len(calls) < 50
+
+
 def test_an_awaited_failure_raises(log: embedlog.Log, producer: embedlog.Producer) -> None:
     async def main() -> None:
         await producer.send("unknown", b"v")

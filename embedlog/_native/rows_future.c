@@ -84,10 +84,14 @@ static PyObject *future_add_done_callback(PyObject *object, PyObject *callable) 
     return failed ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *future_await_slot(PyObject *object) {
+static PyObject *future_hasten(PyObject *object, PyObject *unused) {
     el_parcel *parcel = ((el_future *)object)->parcel;
     if (parcel->lane && parcel->fate == EL_OPEN) el_lane_seal(parcel->lane);
-    return PyObject_CallFunctionObjArgs(parcel->accumulator->await_future, object, NULL);
+    Py_RETURN_NONE;
+}
+
+static PyObject *future_await_slot(PyObject *object) {
+    return PyObject_CallFunctionObjArgs(((el_future *)object)->parcel->accumulator->await_future, object, NULL);
 }
 
 static PyObject *future_repr(PyObject *object) {
@@ -96,6 +100,7 @@ static PyObject *future_repr(PyObject *object) {
 }
 
 static PyMethodDef future_methods[] = {
+    {"hasten", future_hasten, METH_NOARGS, "Sends the record's batch at once: it does not sit out its linger."},
     {"done", future_done, METH_NOARGS, "Whether the record is acknowledged or has failed."},
     {"result", (PyCFunction)(void (*)(void))future_result, METH_VARARGS | METH_KEYWORDS,
      "result(timeout=None)\n\nSends the record's batch at once, waits, and returns its RecordMetadata or raises what it failed of.\n"
