@@ -11,7 +11,7 @@ This is the front door: everything public is named in `__all__`, and every other
 from __future__ import annotations
 
 from embedlog import _platform as _platform  # refuses where embedlog cannot run, before anything native is loaded
-from embedlog import partitioners, serializers
+from embedlog import assignors, partitioners, serializers
 from embedlog._native._rows import Future, Record
 from embedlog.batch import Batch
 from embedlog.consumer import Consumer
@@ -122,6 +122,7 @@ __all__ = [
     "UnsupportedPlatformError",
     "WakeupError",
     "__version__",
+    "assignors",
     "open",
     "partitioners",
     "serializers",

@@ -31,7 +31,7 @@ LAYERS: dict[str, str] = {
         " retention rolling segments sync tail transaction_index"
     ),
     "named partitions": "topic topic_files",
-    "state machines over internal topics": "group replica transactions",
+    "state machines over internal topics": "assignors group replica transactions",
     "one open directory": "admin directory housekeeper log",
     "the public verbs": (
         "accumulator arrow_in awaiting backup batch chunks columns_in consumer delivery fetcher lookup producer"
