@@ -172,15 +172,21 @@ class Reading:
         return cursor.has_records or bool(self._in_range(cursor, self._fetcher.fill))
 
     def _in_range(self, cursor: Cursor, fetch: Callable[[Cursor], Found]) -> Found:
-        """`fetch`, and once more from where `auto.offset.reset` leads if the position is not in the log (any more)."""
+        """`fetch`, from where `auto.offset.reset` leads if the position is not in the log (any more).
+
+        As often as that leads on: retention may be faster than the way from the look at the start to the fetch from there.
+        """
         self.located(cursor)
-        try:
-            return fetch(cursor)
-        except OffsetOutOfRangeError:
-            if self._reset.kind == "none":
-                raise
-            cursor.seek_later(None)
-            return fetch(self.located(cursor))
+        while True:
+            try:
+                return fetch(cursor)
+            except OffsetOutOfRangeError:
+                failed = cursor.position
+                if self._reset.kind == "none":
+                    raise
+                cursor.seek_later(None)
+                if self.located(cursor).position == failed:
+                    raise
 
     def _recall(self) -> None:
         for cursor in self.rotation:

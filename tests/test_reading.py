@@ -212,6 +212,20 @@ def test_a_position_out_of_range_follows_the_reset_policy(log: FakeLog, consumer
     assert places(reader.poll(max_records=1)) == [(0, 4)]
 
 
+def test_retention_faster_than_a_reset_is_followed(log: FakeLog, consumer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start at which a reader is set down may be gone again before it reads from there."""
+    partition = log._partition("b", 0)
+    fill(partition, 10)
+    fetch, starts = partition.fetch, iter([3, 5, 8])
+
+    def overtaken(offset: int, **keywords: Any) -> Any:
+        partition.log_start = next(starts, partition.log_start)
+        return fetch(offset, **keywords)
+
+    monkeypatch.setattr(partition, "fetch", overtaken)
+    assert places(consumer("b").poll(max_records=1)) == [(0, 8)]
+
+
 def test_a_position_out_of_range_without_a_policy_is_an_error(log: FakeLog, consumer: Any) -> None:
     fill(log._partition("b", 0), 10)
     reader = consumer("b", auto_offset_reset="none")
