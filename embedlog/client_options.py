@@ -19,7 +19,7 @@ from embedlog.options import INT_MAX, Options, dotted, option
 _NO_SERVER = "there is no server; a log directory is opened by its path"
 
 Partitioner: TypeAlias = Callable[..., int]
-Serializer: TypeAlias = Callable[[Any], bytes | None]
+Serializer: TypeAlias = Any  # a callable of the data, or an object with serialize(topic, headers, data)
 Deserializer: TypeAlias = Callable[[bytes], Any]
 
 _NETWORK = {
@@ -95,7 +95,7 @@ class ProducerConfig(Options):
     compression_zstd_level: int = option(3, "Level for zstd.", low=-131072, high=22)
     partitioner: Partitioner | None = option(
         None, "Chooses the partition: (key, all partitions, available partitions) -> partition. None: murmur2 of the key, and"
-        " one partition after the other for records without one.", "callable", optional=True,
+        " records without one stay with a partition for `batch.size` bytes.", "callable", optional=True,
         differs="Kafka: a class under `partitioner.class`.",
     )
     partitioner_ignore_keys: bool = option(False, "Spread records over the partitions as if they had no keys.")
@@ -103,16 +103,18 @@ class ProducerConfig(Options):
         True, "Prefer partitions with short queues for records without keys."
     )
     partitioner_availability_timeout_ms: int = option(
-        0, "Records without keys avoid a partition whose batches have waited so long; 0: never.", unit="ms", low=0
+        0, "Records without keys avoid a partition whose batches have waited so long beyond `linger.ms`; 0: never. Only with"
+        " `partitioner.adaptive.partitioning.enable`.", unit="ms", low=0
     )
     interceptor_classes: tuple[Any, ...] = option(
-        (), "Objects whose `on_send` and `on_acknowledgement` see every record, in this order.", "objects"
+        (), "Objects, or classes to make them of, whose `on_send` and `on_acknowledgement` see every record, in this order.",
+        "objects"
     )
     key_serializer: Serializer | None = option(
-        None, "Makes bytes of keys; None: keys are bytes.", "callable", optional=True
+        None, "Makes bytes of keys; None: keys are bytes.", "serializer", optional=True
     )
     value_serializer: Serializer | None = option(
-        None, "Makes bytes of values; None: values are bytes.", "callable", optional=True
+        None, "Makes bytes of values; None: values are bytes.", "serializer", optional=True
     )
     metadata_max_age_ms: int = option(
         300_000, "Longest time until a change of the topics is noticed.", unit="ms", low=0,

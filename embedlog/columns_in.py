@@ -62,6 +62,29 @@ def _check_lengths(values: Any, others: dict[str, Any]) -> None:
             raise InvalidRecordError(f"there are not as many {name} as values", expected=len(values), found=len(other))
 
 
+def rows_of(values: Any, keys: Any, timestamps_ms: Any, headers: Any) -> Iterator[tuple[Any, Any, int | None, Any, int | None]]:
+    """(value, key, timestamp, headers, partition) of every row; what lies in lists is not looked at. Raises as `pieces_of`."""
+    if isinstance(values, (list, tuple)) and (keys is None or isinstance(keys, (list, tuple))):
+        _check_lengths(values, {"keys": keys, "timestamps": timestamps_ms, "headers": headers})
+        count = len(values)
+        times = [timestamps_ms] * count if timestamps_ms is None or isinstance(timestamps_ms, int) else list(timestamps_ms)
+        nothing = [None] * count
+        return zip(values, keys or nothing, times, headers or [()] * count, nothing, strict=True)
+    single_ms = timestamps_ms if isinstance(timestamps_ms, int) else None
+    return (row for piece in pieces_of(values, keys, timestamps_ms, headers) for row in _piece_rows(piece, single_ms))
+
+
+def _piece_rows(piece: Piece, single_ms: int | None) -> Iterator[tuple[Any, Any, int | None, Any, int | None]]:
+    for row in range(piece.count):
+        at, pairs = -1 if piece.partitions is None else int(piece.partitions[row]), []
+        if piece.headers is not None:
+            start, stop = piece.headers.starts[row : row + 2].tolist()
+            pairs = [((piece.headers.keys[n] or b"").decode(), piece.headers.values[n]) for n in range(start, stop)]
+        time_ms = single_ms if piece.timestamps is None else int(piece.timestamps[row])
+        value, key = (None if column is None else column[row] for column in (piece.values, piece.keys))
+        yield value, key, time_ms, pairs, None if at < 0 else at
+
+
 def bytes_like(value: object, what: str) -> bytes | None:
     """The value as bytes. A TypeError names the serializer that would have made bytes of it."""
     if value is None or type(value) is bytes:

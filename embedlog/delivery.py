@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from embedlog.errors import (
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
+from embedlog.shipping import UNKNOWN_OFFSET
 from embedlog.topic import check_name, is_internal
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog.producer")
 
 RUN_BYTES = 4 << 20  # parcels of send() that go into one append: large enough that its cost is spread, small enough for the cache
-UNKNOWN_OFFSET: Final = -1  # of a batch that was split, with records of others in between
 RATIO_BETTER, RATIO_WORSE, RATIO_MARGIN = 0.005, 0.05, 1.05  # Kafka's steps towards the compression ratio that is seen
 
 

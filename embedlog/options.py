@@ -25,6 +25,7 @@ _WORDS = {
     "bool": "true or false",
     "text": "a text that is not empty",
     "callable": "a callable",
+    "serializer": "a callable of the data, an object with serialize(topic, headers, data)",
     "objects": "a list",
     "mode": "permission bits that let the owner read and write, as a number or as octal digits in a text",
 }
@@ -38,7 +39,7 @@ class Option:
     """What is known of one option beside its name and default: the sources of messages and documents."""
 
     doc: str
-    kind: str = "int"  # int, float, bool, text, choice, list, callable, objects (a list of anything), mode (permission bits)
+    kind: str = "int"  # int float bool text choice list callable serializer, objects: a list of anything, mode: permission bits
     unit: str = ""
     low: float | None = None
     high: float | None = None
@@ -298,6 +299,10 @@ def _to_callable(value: object) -> Callable[..., Any]:
     return value
 
 
+def _to_serializer(value: object) -> object:
+    return value if callable(getattr(value, "serialize", None)) else _to_callable(value)
+
+
 _CONVERTERS: dict[str, Callable[[object], Any]] = {
     "int": _to_int,
     "float": _to_float,
@@ -308,4 +313,5 @@ _CONVERTERS: dict[str, Callable[[object], Any]] = {
     "list": _to_list,
     "objects": _to_list,
     "callable": _to_callable,
+    "serializer": _to_serializer,
 }

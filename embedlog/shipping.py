@@ -27,6 +27,7 @@ RECORD_OVERHEAD = 61 + 21  # Kafka's upper bound of a batch of one record, besid
 HEADER_OVERHEAD = 10  # the two lengths of a header
 SHARE_BYTES = 800 << 10  # of a partition's share of the rows that are spread at once: with chance on top, below a batch
 STICK = -1
+UNKNOWN_OFFSET = -1  # of what nobody waited for (acks=0), or what was split with records of others in between
 
 
 class Share(NamedTuple):
@@ -59,19 +60,22 @@ class Shipment:
         self._lock = threading.Lock()
         self._under_way = 1  # the one that finish() takes away
         self._places: list[tuple[str, int, int, int]] = []
-        self._last: dict[int, int] = {}  # partition → number of its last entry in _places
-        self._error: Exception | None = None
+        self._last: dict[tuple[str, int], int] = {}  # partition → number of its last entry in _places
+        self._error: BaseException | None = None
 
     def leave(self) -> None:
         """One more run is under way."""
         with self._lock:
             self._under_way += 1
 
-    def arrived(self, partition: int, pieces: tuple[tuple[int, int], ...], error: Exception | None) -> None:
+    def arrived(
+        self, partition: int, pieces: tuple[tuple[int, int], ...], error: BaseException | None, *, topic: str | None = None
+    ) -> None:
+        """Where some rows came to lie, or why they did not; in another topic only if an interceptor sent them there."""
         with self._lock:
             self._error = self._error or error
             for base, end in pieces:
-                self._note(partition, base, end - base)
+                self._note(topic or self._topic, partition, base, end - base)
             self._under_way -= 1
             complete = self._under_way == 0
         if complete:
@@ -81,15 +85,16 @@ class Shipment:
         """No further run will leave."""
         self.arrived(STICK, (), error)
 
-    def _note(self, partition: int, base: int, count: int) -> None:
-        """Join what follows on in one partition: nobody else appended in between."""
-        last = self._last.get(partition)
-        if last is not None and self._places[last][2] + self._places[last][3] == base:
-            topic, _, first, before = self._places[last]
-            self._places[last] = (topic, partition, first, before + count)
-            return
-        self._last[partition] = len(self._places)
-        self._places.append((self._topic, partition, base, count))
+    def _note(self, topic: str, partition: int, base: int, count: int) -> None:
+        """Join what follows on in one partition: nobody else appended in between. Offsets below 0 are not known."""
+        last = self._last.get((topic, partition))
+        if last is not None:
+            _, _, first, before = self._places[last]
+            if first + before == base or first == base == UNKNOWN_OFFSET:
+                self._places[last] = (topic, partition, first, before + count)
+                return
+        self._last[topic, partition] = len(self._places)
+        self._places.append((topic, partition, base, count))
 
 
 # ---- checks --------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ LAYERS: dict[str, str] = {
     "one open directory": "admin directory housekeeper log",
     "the public verbs": (
         "accumulator arrow_in awaiting backup batch chunks columns_in consumer delivery fetcher lookup producer"
-        " partitioners positions producer_interceptors readahead reading scan serializers shipping subscription turns"
+        " partitioners positions producer_interceptors readahead reading scan sending serializers shipping subscription turns"
     ),
     "the front door": "front __init__",
     "guests": "__main__ cli demo testing",

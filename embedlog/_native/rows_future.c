@@ -99,6 +99,16 @@ static PyObject *future_repr(PyObject *object) {
     return PyUnicode_FromFormat("<embedlog.Future %s>", words[((el_future *)object)->parcel->fate]);
 }
 
+static PyObject *future_get_partition(PyObject *object, void *unused) {
+    const el_parcel *parcel = ((el_future *)object)->parcel;
+    return PyLong_FromLong(parcel->topic ? parcel->partition : -1);
+}
+
+static PyGetSetDef future_getset[] = {
+    {"partition", future_get_partition, NULL, "Number of the partition that was chosen for the record; -1 if it came to none, or for many.", NULL},
+    {NULL},
+};
+
 static PyMethodDef future_methods[] = {
     {"hasten", future_hasten, METH_NOARGS, "Sends the record's batch at once: it does not sit out its linger."},
     {"done", future_done, METH_NOARGS, "Whether the record is acknowledged or has failed."},
@@ -114,7 +124,7 @@ static PyMethodDef future_methods[] = {
 };
 
 static PyType_Slot future_slots[] = {
-    {Py_tp_dealloc, future_dealloc}, {Py_tp_methods, future_methods}, {Py_tp_repr, future_repr}, {Py_am_await, future_await_slot},
+    {Py_tp_dealloc, future_dealloc}, {Py_tp_methods, future_methods}, {Py_tp_getset, future_getset}, {Py_tp_repr, future_repr}, {Py_am_await, future_await_slot},
     {Py_tp_doc, "What becomes of a sent record; awaitable."}, {0, NULL},
 };
 
