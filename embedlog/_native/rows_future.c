@@ -105,7 +105,7 @@ static PyObject *future_get_partition(PyObject *object, void *unused) {
 }
 
 static PyGetSetDef future_getset[] = {
-    {"partition", future_get_partition, NULL, "Number of the partition that was chosen for the record; -1 if it came to none, or for many.", NULL},
+    {"partition", future_get_partition, NULL, "The partition that was chosen for the record; -1 if there is none, or many.", NULL},
     {NULL},
 };
 
