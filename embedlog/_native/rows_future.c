@@ -124,7 +124,8 @@ static PyMethodDef future_methods[] = {
 };
 
 static PyType_Slot future_slots[] = {
-    {Py_tp_dealloc, future_dealloc}, {Py_tp_methods, future_methods}, {Py_tp_getset, future_getset}, {Py_tp_repr, future_repr}, {Py_am_await, future_await_slot},
+    {Py_tp_dealloc, future_dealloc}, {Py_tp_methods, future_methods}, {Py_tp_getset, future_getset}, {Py_tp_repr, future_repr},
+    {Py_am_await, future_await_slot},
     {Py_tp_doc, "What becomes of a sent record; awaitable."}, {0, NULL},
 };
 
