@@ -29,6 +29,7 @@ class Chunk(NamedTuple):
     next_offset: int
     size_bytes: int
     batch_bytes: int
+    epoch: int  # leader epoch of what lies before `next_offset`; -1 where there is no batch any more
 
 
 def read_chunk(partition: Any, offset: int, *, max_bytes: int, isolation: str, batch_bytes: int = BATCH_GUESS) -> Chunk | None:
@@ -52,7 +53,16 @@ def read_chunk(partition: Any, offset: int, *, max_bytes: int, isolation: str, b
             raise
         following = int(batches["base_offset"][good])
         decoded = decode(fetched, batches[:good], window)
-    return Chunk(decoded, following, len(fetched.data), average(decoded, batches, batch_bytes))
+    batch_bytes = average(decoded, batches, batch_bytes)
+    return Chunk(decoded, following, len(fetched.data), batch_bytes, _epoch(fetched.batches, following))
+
+
+def _epoch(batches: record.Batches, end: int) -> int:
+    """Leader epoch of the last batch below `end`."""
+    row = len(batches) - 1
+    while row >= 0 and batches["base_offset"][row] >= end:
+        row -= 1
+    return int(batches["leader_epoch"][row]) if row >= 0 else -1
 
 
 def groups(batches: record.Batches, batch_bytes: int) -> list[record.Batches]:

@@ -197,11 +197,12 @@ class ConsumerConfig(Options):
         example="by_duration:P3DT12H",
     )
     fetch_min_bytes: int = option(
-        1, "A poll that may wait waits for this many bytes over all partitions …", unit="bytes", low=0, high=INT_MAX
+        1, "A poll that may wait waits for this many bytes over all partitions …", unit="bytes", low=0, high=INT_MAX,
+        differs="Only at the end of the log, and a poll that may not wait takes what is there.",
     )
     fetch_max_wait_ms: int = option(500, "… or for this time.", unit="ms", low=0, high=INT_MAX)
     fetch_max_bytes: int = option(
-        52_428_800, "Bytes that are read ahead over all partitions, at least one batch.", unit="bytes", low=0, high=INT_MAX
+        52_428_800, "Bytes that one poll fetches over all partitions, at least one batch.", unit="bytes", low=0, high=INT_MAX
     )
     max_partition_fetch_bytes: int = option(
         1_048_576, "Bytes that are read from one partition at a time, at least one batch.", unit="bytes", low=0, high=INT_MAX
@@ -226,7 +227,8 @@ class ConsumerConfig(Options):
         optional=True, differs="kafka-python's name; Kafka's consumer has no iteration.",
     )
     interceptor_classes: tuple[Any, ...] = option(
-        (), "Objects whose `on_consume` and `on_commit` see what comes and what is committed, in this order.", "objects"
+        (), "Objects, or classes to make them of, whose `on_consume` and `on_commit` see what comes and what is committed, in"
+        " this order.", "objects"
     )
     key_deserializer: Deserializer | None = option(
         None, "Makes a key out of bytes; None: keys are bytes.", "callable", optional=True
@@ -236,7 +238,7 @@ class ConsumerConfig(Options):
     )
     metadata_max_age_ms: int = option(
         300_000, "Longest time until a new topic or partition is noticed.", unit="ms", low=0,
-        differs="A look at the topics' file costs nothing: changes are noticed at the next poll.",
+        differs="A change of the topics wakes who follows them: it is noticed at once. This is for one that was cut short.",
     )
     request_timeout_ms: int = option(30_000, "How long one call may wait for locks.", unit="ms", low=0, high=INT_MAX)
     retry_backoff_ms: int = option(100, "Pause before a second attempt; it doubles each time.", unit="ms", low=0)

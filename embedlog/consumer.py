@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from embedlog._native._rows import Record
 from embedlog.batch import Batch
 from embedlog.client_options import ConsumerConfig
+from embedlog.consumer_metrics import ConsumerMetrics
 from embedlog.errors import ClosedError, ConcurrentUseError, ConfigError, InvalidGroupIdError, OffsetOutOfRangeError
 from embedlog.lookup import Lookup
 from embedlog.options import parse
@@ -55,6 +56,8 @@ class Consumer:
         self._alone = OneThread("this consumer")
         self._subscription = Subscription(log, exclude_internal=self._config.exclude_internal_topics)
         self._reading = Reading(log, self._config)
+        self._waiting = self._reading.waiting
+        self._metrics = ConsumerMetrics(log, self._reading, self._config.isolation_level)
         self._lookup = Lookup(log, self._config.isolation_level)
         topics = list(topics)
         if topics:
@@ -130,7 +133,8 @@ class Consumer:
         if limit < 1:
             raise ConfigError("max_records", expected="at least 1", found=max_records)
         with self._using():
-            return self._reading.wait_for(lambda: self._reading.collect(limit), timeout, self._subscription) or []
+            self._reading.recall()
+            return self._waiting.wait_for(lambda: self._reading.collect(limit), timeout, self._subscription) or []
 
     def __iter__(self) -> Iterator[Record]:
         """Records, one after the other, for ever, or until none comes for `consumer.timeout.ms`."""
@@ -143,16 +147,18 @@ class Consumer:
         if self._closed:
             return None
         with self._using():
-            return self._reading.wait_for(self._reading.lend, self._patience_s(None), self._subscription)
+            self._reading.recall()
+            return self._waiting.wait_for(self._reading.lend, self._patience_s(None), self._subscription)
 
     def batches(self, timeout: float | None = None) -> Iterator[Batch]:
         """The same records in columns, one Batch a fetch, with the same positions; ends when none comes for `timeout` seconds.
 
-        Deserializers are for objects: columns hold bytes.
+        Deserializers and interceptors are for objects: columns hold bytes, as they were sent.
         """
         while not self._closed:
             with self._using():
-                batch = self._reading.wait_for(self._reading.batch, self._patience_s(timeout), self._subscription)
+                self._reading.recall()
+                batch = self._waiting.wait_for(self._reading.batch, self._patience_s(timeout), self._subscription)
             if batch is None:
                 return
             yield batch
@@ -163,14 +169,19 @@ class Consumer:
 
     # ---- positions ----
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """The next record of `partition` is the one at `offset`; whether there is one shows when it is read."""
-        if type(offset) is not int:
-            raise TypeError(f"offset: an int, not {type(offset).__name__}")
-        if offset < 0:
-            raise OffsetOutOfRangeError("an offset is not negative", found=offset)
+    def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
+        """The next record of `partition` is the one at `offset`; whether there is one shows when it is read.
+
+        An `OffsetAndMetadata` brings the leader epoch of what was read before it: if the log was cut below that place since, the
+        next read raises LogTruncationError, or goes to where the log parted ways with what was read (`auto.offset.reset`).
+        """
+        place = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+        if type(place.offset) is not int or type(place.leader_epoch) is not int:
+            raise TypeError(f"offset: an int or an OffsetAndMetadata, not {offset!r}")
+        if place.offset < 0:
+            raise OffsetOutOfRangeError("an offset is not negative", found=place.offset)
         with self._using():
-            self._cursor(partition).seek(offset)
+            self._cursor(partition).seek(place.offset, place.leader_epoch)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Goes to the first record of these partitions, or of all; found out when it is read."""
@@ -207,9 +218,12 @@ class Consumer:
         return {cursor.tp for cursor in self._reading.rotation if cursor.paused}
 
     def current_lag(self, partition: TopicPartition) -> int | None:
-        """Offsets between the position and the end that this isolation level sees; None before there is a position."""
+        """Offsets between the position and the end that this isolation level sees; None before there is a position.
+
+        In a log opened read-only it is the end of all records: a reader that an open transaction holds back shows a lag there.
+        """
         with self._using():
-            return self._reading.lag(self._cursor(partition))
+            return self._metrics.lag(self._cursor(partition))
 
     def _cursor(self, partition: TopicPartition) -> Cursor:
         return self._reading.rotation.get(topic_partition(partition))
@@ -260,21 +274,22 @@ class Consumer:
 
     def wakeup(self) -> None:
         """Makes the present, or else the next, waiting call raise WakeupError, once. For any thread, and for signal handlers."""
-        self._reading.wakeup()
+        self._waiting.wakeup()
 
     def metrics(self) -> dict[str, Any]:
-        """Counters and gauges under Kafka's names; `partitions` has lag and lead of each partition."""
+        """Counters and gauges under Kafka's names; `partitions` has position, lag and lead of each partition."""
         with self._using():
-            return self._reading.metrics()
+            return self._metrics.all()
 
     def close(self, timeout: float | None = 30.0) -> None:
         """Forgets everything; any other call, also one that waits in another thread, raises ClosedError. Twice is nothing."""
         if self._closed:
             return
         self._closed = True
-        self._reading.stop()
+        self._waiting.stop()
         with contextlib.suppress(ConcurrentUseError), self._alone:
             self._unsubscribe()
+        self._reading.interceptors.close()
 
     def __enter__(self) -> Consumer:
         return self

@@ -5,12 +5,12 @@ R2  an error carries its facts as attributes: `path`, `position`, `expected`, `f
 R3  an error survives pickling with all its facts: it crosses process pools and Spark executors
 R4  `retriable` says whether the same call, made again later, can succeed without anybody changing anything
 
-    EmbedlogError
-      the data          CorruptRecordError  UnsupportedFormatError  OffsetOutOfRangeError > LogTruncationError
+    EmbedlogError > PlacedError (has topic, partition, offset: what is marked with *)
+      the data          CorruptRecordError  UnsupportedFormatError  OffsetOutOfRangeError* > LogTruncationError*
       the names         UnknownTopicOrPartitionError  TopicExistsError  InvalidTopicError  InvalidPartitionsError
-                        NoOffsetForPartitionError
+                        NoOffsetForPartitionError*
       the input         RecordTooLargeError  InvalidRecordError  InvalidTimestampError  PolicyViolationError
-                        SerializationError  ConfigError  InvalidGroupIdError
+                        SerializationError*  ConfigError  InvalidGroupIdError
       somebody else     FencedError  CommitFailedError  DirectoryInUseError  LockTimeoutError (TimeoutError)
       too slow          DeadlineError (TimeoutError) > BufferExhaustedError
       the storage       StorageError (OSError)  DurabilityError  ForeignDirectoryError  UnsupportedFilesystemError
@@ -76,6 +76,21 @@ class EmbedlogError(Exception):
         return {"path": self.path, "position": self.position, "expected": self.expected, "found": self.found}
 
 
+class PlacedError(EmbedlogError):
+    """An error that belongs to a record, or to a place in a partition: `topic`, `partition` and `offset` say which."""
+
+    def __init__(
+        self, message: str, *, topic: str | None = None, partition: int | None = None, offset: int | None = None, **facts: Any
+    ) -> None:
+        super().__init__(message, **facts)
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+
+    def _keywords(self) -> dict[str, Any]:
+        return super()._keywords() | {"topic": self.topic, "partition": self.partition, "offset": self.offset}
+
+
 # ---- the data ------------------------------------------------------------------------------------
 
 
@@ -87,12 +102,23 @@ class UnsupportedFormatError(EmbedlogError):
     """The bytes are whole, but of a format this version does not know (newer) or no longer reads (legacy)."""
 
 
-class OffsetOutOfRangeError(EmbedlogError):
+class OffsetOutOfRangeError(PlacedError):
     """The offset lies below the log start or above the log end: seek, or set `auto.offset.reset`."""
 
 
 class LogTruncationError(OffsetOutOfRangeError):
-    """The log lost a tail that this reader had seen (its leader epoch ended earlier): decide where to go on."""
+    """The log lost a tail that this reader had seen: decide where to go on.
+
+    `diverging` is the first offset, as an `OffsetAndMetadata` with its epoch, from which the log may hold something else than
+    the reader saw; None if that cannot be told.
+    """
+
+    def __init__(self, message: str, *, diverging: Any = None, **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.diverging = diverging
+
+    def _keywords(self) -> dict[str, Any]:
+        return super()._keywords() | {"diverging": self.diverging}
 
 
 # ---- the names -----------------------------------------------------------------------------------
@@ -114,7 +140,7 @@ class InvalidPartitionsError(EmbedlogError):
     """The number of partitions is not positive, or not above the present one."""
 
 
-class NoOffsetForPartitionError(EmbedlogError):
+class NoOffsetForPartitionError(PlacedError):
     """There is no position to start from and `auto.offset.reset` is `none`."""
 
 
@@ -137,37 +163,17 @@ class PolicyViolationError(EmbedlogError):
     """The topic's policy forbids the call, such as deleting records of a topic that is only compacted."""
 
 
-class SerializationError(EmbedlogError):
+class SerializationError(PlacedError):
     """A serializer or deserializer raised; its exception is the cause.
 
-    `topic`, `partition` and `offset` say of which record, as far as it has them: before it is sent, a record has no offset,
-    and a partition only if it was given.
+    Before it is sent, a record has no offset, and a partition only if it was given. Behind a record that cannot be read, a
+    consumer goes on with `seek(tp, offset + 1)`.
     """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        topic: str | None = None,
-        partition: int | None = None,
-        offset: int | None = None,
-        path: str | os.PathLike[str] | None = None,
-        position: int | None = None,
-        expected: object = None,
-        found: object = None,
-    ) -> None:
-        super().__init__(message, path=path, position=position, expected=expected, found=found)
-        self.topic = topic
-        self.partition = partition
-        self.offset = offset
 
     def _text(self) -> str:
         names = {"topic": self.topic, "partition": self.partition, "offset": self.offset}
         known = ", ".join(f"{name} {value}" for name, value in names.items() if value is not None)
         return f"{self.message} ({known})" if known else self.message
-
-    def _keywords(self) -> dict[str, Any]:
-        return super()._keywords() | {"topic": self.topic, "partition": self.partition, "offset": self.offset}
 
 
 class ConfigError(EmbedlogError):

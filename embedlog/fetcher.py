@@ -1,13 +1,15 @@
 """What a consumer has of its partitions beyond the position: records fetched ahead, or the next columns.
 
 G1  fetching never moves a position over a record: it fills a cursor's cache, or returns columns with the position behind them
-G2  what cannot be handed out (a damaged batch, a record that the deserializer refuses) stops the reader at its offset, after
+G2  before a fetch the position is compared with the partition's history of epochs, if that may have changed
+G3  what cannot be handed out (a damaged batch, a record that the deserializer refuses) stops the reader at its offset, after
     everything before it was handed out; the next fetch meets it again
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from embedlog._native._rows import Record
@@ -16,6 +18,7 @@ from embedlog.chunks import BATCH_GUESS, Chunk, read_chunk
 from embedlog.errors import SerializationError
 from embedlog.isolation import end_offset
 from embedlog.positions import Cursor
+from embedlog.truncation import check_position
 
 if TYPE_CHECKING:
     from embedlog.tail import Tail
@@ -40,7 +43,8 @@ class Fetcher:
         self.isolation = isolation
         self.fetch_count = 0
         self.record_count = 0
-        self.size_bytes = 0
+        self.size_bytes = self.size_max_bytes = 0
+        self.spent_s = self.spent_max_s = 0.0
         self._max_bytes = max_bytes
         self._batch_bytes = BATCH_GUESS
         self._key_deserializer = key_deserializer
@@ -65,11 +69,12 @@ class Fetcher:
             if chunk is None:
                 return False
             records = records_of(cursor.tp.topic, cursor.tp.partition, chunk.decoded) if chunk.decoded.count else []
-            self._hand_over(cursor, records, chunk.next_offset)
+            self._hand_over(cursor, records, chunk.next_offset, chunk.epoch)
         return True
 
     def _tailed(self, cursor: Cursor, tail: Tail) -> bool | None:
         """The short way: True with records, False without, None if it is closed (then it is dropped)."""
+        began = perf_counter()
         records = tail.records() if tail.offset == cursor.position else None
         if records is None:
             cursor.tail = None
@@ -77,18 +82,29 @@ class Fetcher:
         cursor.seen_end = tail.end
         if not records:
             return False
-        self.fetch_count += 1
-        self.record_count += len(records)
-        self.size_bytes += tail.size_bytes
-        self._hand_over(cursor, records, tail.offset)
+        cursor.lag.note(tail.end - tail.offset)
+        self._fetched(len(records), tail.size_bytes, began)
+        self._hand_over(cursor, records, tail.offset, tail.epoch)
         return True
 
-    def _hand_over(self, cursor: Cursor, records: list[Record], next_offset: int) -> None:
+    def _fetched(self, record_count: int, size_bytes: int, began: float) -> None:
+        spent_s = perf_counter() - began
+        self.fetch_count += 1
+        self.record_count += record_count
+        self.size_bytes += size_bytes
+        self.spent_s += spent_s
+        if size_bytes > self.size_max_bytes:
+            self.size_max_bytes = size_bytes
+        if spent_s > self.spent_max_s:
+            self.spent_max_s = spent_s
+
+    def _hand_over(self, cursor: Cursor, records: list[Record], next_offset: int, epoch: int) -> None:
         if self._deserializes:
             made = self._deserialized(records)
-            cursor.fill(made, next_offset if len(made) == len(records) else records[len(made)].offset)
-        else:
-            cursor.fill(records, next_offset)
+            if len(made) < len(records):
+                next_offset, epoch = records[len(made)].offset, records[len(made)].leader_epoch
+            records = made
+        cursor.fill(records, next_offset, epoch)
 
     def columns(self, cursor: Cursor) -> Chunk | None:
         """The next chunk with records in it, as columns; None if the partition has no more.
@@ -100,10 +116,13 @@ class Fetcher:
             chunk = self._next(cursor)
             if chunk is None or chunk.decoded.count:
                 return chunk
-            cursor.fill([], chunk.next_offset)
+            cursor.fill([], chunk.next_offset, chunk.epoch)
 
     def _next(self, cursor: Cursor) -> Chunk | None:
+        began = perf_counter()
         position, bounds = cursor.position, cursor.partition.bounds()
+        if bounds.epoch != cursor.checked_epoch:
+            check_position(cursor, bounds)
         # Before the fetch: what comes later ends the wait. Not the position: behind it may be nothing but what is not seen.
         cursor.seen_end = end_offset(bounds, self.isolation)
         if position == cursor.seen_end and position >= bounds.log_start:
@@ -113,13 +132,13 @@ class Fetcher:
         )
         if chunk is not None:
             self._batch_bytes = chunk.batch_bytes
-            self.fetch_count += 1
-            self.record_count += chunk.decoded.count
-            self.size_bytes += chunk.size_bytes
+            cursor.lag.note(max(0, cursor.seen_end - chunk.next_offset))
+            cursor.lead.note(max(0, chunk.next_offset - bounds.log_start))
+            self._fetched(chunk.decoded.count, chunk.size_bytes, began)
         return chunk
 
     def _deserialized(self, records: list[Record]) -> list[Record]:
-        """The records with keys and values made by the deserializers, up to the first that cannot be (G2)."""
+        """The records with keys and values made by the deserializers, up to the first that cannot be (G3)."""
         made: list[Record] = []
         for r in records:
             try:
@@ -128,8 +147,12 @@ class Fetcher:
             except Exception as cause:
                 if made:
                     return made
-                place = f"{r.topic}-{r.partition} at offset {r.offset}"
-                raise SerializationError(f"{place}: the deserializer raised {cause!r}; seek past it to go on") from cause
+                raise SerializationError(
+                    f"the deserializer raised {cause!r}; seek past it to go on",
+                    topic=r.topic,
+                    partition=r.partition,
+                    offset=r.offset,
+                ) from cause
             made.append(
                 Record(r.topic, r.partition, r.offset, r.timestamp_ms, r.timestamp_type, key, value, r.headers, r.leader_epoch)
             )

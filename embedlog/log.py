@@ -68,6 +68,7 @@ class Log(Admin):
         self._make_directory(create)
         mode = self.config.file_mode
         self._registry = TopicRegistry(self.path, mode)
+        self._registry.moving = self._topics_moving
         self._dir_lock = None if read_only else files.LockFile(self.path / layout.DIRECTORY_LOCK, mode)
         self._directory = Directory(
             self.path, read_only=read_only, mode=mode, lock_timeout_ms=self.config.lock_timeout_ms, shared=self.config.shared
@@ -184,6 +185,17 @@ class Log(Admin):
                 "the lock file of this directory was replaced; a broker may be using it", path=self.path / layout.BROKER_LOCK
             )
 
+    def _topics_moving(self, done: bool) -> None:
+        """Wakes who follows the topics."""
+        page = self._directory.page
+        if page is not None and page.writable:
+            page.move_topics(done)
+
+    def _topics_word(self) -> int:
+        """Moves with the topics; odd while nothing can be told from it: they are being changed, or nobody can tell of it."""
+        page = self._home.directory_page
+        return 1 if page is None else page.topics()
+
     def _topic(self, name: str) -> Topic:
         if self._registry.refresh():
             self._refresh_partitions()
@@ -270,18 +282,26 @@ class Log(Admin):
         return found
 
     def _wait(
-        self, tails: Sequence[tuple[Partition, int]], timeout_s: float | None, owner: object, committed: bool = False
+        self,
+        tails: Sequence[tuple[Partition, int]],
+        timeout_s: float | None,
+        owner: object,
+        committed: bool = False,
+        topics: int = system.NOT_FOLLOWED,
     ) -> None:
-        """Sleep until one of the partitions can be read beyond its offset, until `_wake(owner)`, or for `timeout_s`."""
+        """Sleep until one of the partitions can be read beyond its offset, until `_wake(owner)`, or for `timeout_s`.
+
+        `topics`: what `_topics_word` was when the caller looked at the topics; a change of it ends the sleep, too.
+        """
         self._check_open()
         waiter = self._waiter(owner)
         deadline = files.deadline_after(timeout_s)
         pages = [(partition.page_file, offset) for partition, offset in tails]
         live = [(mapped.page, offset) for mapped, offset in pages if mapped is not None]
         if len(live) == len(tails):
-            told = waiter.wait(live, committed, self._home.directory_page, deadline)
+            told = waiter.wait(live, committed, self._home.directory_page, deadline, topics)
         else:
-            told = waiter.wait(live, committed, None, min(deadline, files.deadline_after(STATIC_LOOK_S)))
+            told = waiter.wait(live, committed, None, min(deadline, files.deadline_after(STATIC_LOOK_S)), topics)
         waiter.reset()
         if not 0 <= told < len(live):  # nothing came: is it still the page that others publish on?
             for partition, _ in tails:

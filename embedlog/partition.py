@@ -343,6 +343,15 @@ class Partition(Presence):
         """The short way to what is published behind `offset`, if that is the end and was read up to in the usual way."""
         return self.reader.tail(offset)
 
+    def unread_bytes(self, offset: int) -> int | None:
+        """Bytes that wait behind `offset`, None where that cannot be told without reading."""
+        return self.reader.unread_bytes(offset)
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch known here that is at most `epoch`, and the offset at which it ended; (-1, -1) if there is none."""
+        self.ensure_open()
+        return self.reader.epoch_end(epoch)
+
     def offset_for_time(self, timestamp_ms: int, isolation: str = "read_uncommitted") -> OffsetAndTimestamp | None:
         """The first record with this timestamp or a later one, None if there is none."""
         self.home.check_open()

@@ -50,22 +50,49 @@ class Reset:
         self.kind, _, duration = text.partition(":")
         self._duration_ms = duration_ms(duration) if self.kind == "by_duration" else 0
 
-    def offset(self, partition: Any, isolation: str, now_ms: Callable[[], int]) -> int:
-        """The position this policy gives in `partition`. Raises NoOffsetForPartitionError when it is `none`."""
+    def place(self, partition: Any, isolation: str, now_ms: Callable[[], int]) -> tuple[int, int]:
+        """The position this policy gives in `partition`, and the epoch of what lies before it (-1: nothing was seen of that).
+
+        Raises NoOffsetForPartitionError when it is `none`.
+        """
         bounds = partition.bounds()
         if self.kind == "earliest":
-            return int(bounds.log_start)
+            return int(bounds.log_start), -1
         if self.kind == "by_duration":
             found = partition.offset_for_time(now_ms() - self._duration_ms, isolation)
             if found is not None:
-                return min(int(found.offset), end_offset(bounds, isolation))
+                return min(int(found.offset), end_offset(bounds, isolation)), -1
         if self.kind == "none":
-            raise NoOffsetForPartitionError(f"no position in {partition.topic}-{partition.number}, and auto.offset.reset is none")
-        return end_offset(bounds, isolation)
+            topic, number = partition.topic, partition.number
+            problem = f"no position in {topic}-{number}, and auto.offset.reset is none"
+            raise NoOffsetForPartitionError(problem, topic=topic, partition=number)
+        end = end_offset(bounds, isolation)
+        return end, int(bounds.epoch) if end == bounds.log_end else -1
 
 
 EARLIEST = Reset("earliest")
 LATEST = Reset("latest")
+
+
+class Spread:
+    """What a figure was at the fetches of one partition: last, least, most, on the average."""
+
+    __slots__ = ("count", "last", "least", "most", "total")
+
+    def __init__(self) -> None:
+        self.count = self.total = 0
+        self.last = self.least = self.most = 0
+
+    def note(self, value: int) -> None:
+        self.least = value if not self.count else min(self.least, value)
+        self.most = max(self.most, value)
+        self.last = value
+        self.count += 1
+        self.total += value
+
+    @property
+    def average(self) -> float | None:
+        return self.total / self.count if self.count else None
 
 
 class Cursor:
@@ -74,7 +101,10 @@ class Cursor:
     **Threads:** one at a time; the consumer sees to it.
     """
 
-    __slots__ = ("_ahead", "_behind", "_next", "_out", "partition", "paused", "reset", "seen_end", "tail", "tp")
+    __slots__ = (
+        "_ahead", "_behind", "_epoch", "_next", "_out", "checked_epoch", "dropped_count", "intercepted", "lag", "lead",
+        "partition", "paused", "reset", "seen_end", "tail", "tp",
+    )  # fmt: skip
 
     def __init__(self, tp: TopicPartition, partition: Any, reset: Reset | None) -> None:
         self.tp = tp
@@ -83,7 +113,13 @@ class Cursor:
         self.reset = reset  # where to start, or None for the consumer's own policy; looked at only without a position
         self.seen_end = -1  # end of the partition when it was last looked at: what a wait compares with
         self.tail: Tail | None = None  # the short way to what is published next, once the end was reached
+        self.checked_epoch = -1  # the partition's when the position was last compared with its history of epochs
+        self.intercepted = False  # whether what was fetched ahead went through the interceptors already
+        self.dropped_count = 0  # records that were fetched and then forgotten
+        self.lag = Spread()
+        self.lead = Spread()
         self._next = -1  # position behind all that is fetched; -1: none yet
+        self._epoch = -1  # leader epoch of what lies before `_next`; -1: nothing was seen of that
         self._ahead: list[Record] = []  # fetched, in order, not handed out from `_behind` on
         self._behind = 0
         self._out: Any = None  # list iterator that a caller is reading the rest of `_ahead` from
@@ -96,10 +132,16 @@ class Cursor:
         self._settle()
         return self._ahead[self._behind].offset if self._behind < len(self._ahead) else self._next
 
-    def seek(self, offset: int) -> None:
-        """Stands at `offset`; what was fetched is dropped."""
+    @property
+    def epoch(self) -> int:
+        """Leader epoch in which the position was reached; -1 where nothing is known of it."""
+        self._settle()
+        return self._ahead[self._behind].leader_epoch if self._behind < len(self._ahead) else self._epoch
+
+    def seek(self, offset: int, epoch: int = -1) -> None:
+        """Stands at `offset`, behind a record of that epoch; what was fetched is dropped."""
         self._drop()
-        self._next = offset
+        self._next, self._epoch, self.checked_epoch = offset, epoch, -1
 
     def seek_later(self, reset: Reset | None) -> None:
         """Forgets the position; the next look at it finds one by `reset`."""
@@ -119,9 +161,16 @@ class Cursor:
         self._settle()
         return len(self._ahead) - self._behind
 
-    def fill(self, records: list[Record], next_offset: int) -> None:
-        """Takes what a fetch brought; `next_offset` is the position once all of it was handed out."""
+    def fill(self, records: list[Record], next_offset: int, epoch: int = -1) -> None:
+        """Takes what a fetch brought; `next_offset` is the position once all of it was handed out, `epoch` of what is before."""
         self._ahead, self._behind, self._next, self._out = records, 0, next_offset, None
+        self._epoch, self.intercepted = epoch, False
+
+    def replace_ahead(self, change: Callable[[list[Record]], list[Record]]) -> None:
+        """Hands out what `change` makes of the records fetched ahead, once."""
+        if not self.intercepted:
+            self._settle()
+            self._ahead, self._behind, self.intercepted = change(self._ahead[self._behind :]), 0, True
 
     def take(self, count: int) -> list[Record]:
         """Hands out at most `count` records; the position moves."""
@@ -156,19 +205,21 @@ class Cursor:
 
     def _drop(self) -> None:
         self.recall()
+        self.dropped_count += len(self._ahead) - self._behind
         self._ahead, self._behind = [], 0
 
     def drop_ahead(self) -> None:
         """Forgets what was fetched ahead and stays at the same position."""
-        position = self.position
+        position, epoch = self.position, self.epoch
         self._drop()
-        self._next = position
+        self._next, self._epoch = position, epoch
 
 
 class Rotation:
     """The assigned partitions, in the order in which they come to their turn."""
 
     def __init__(self) -> None:
+        self.dropped_count = 0  # records that partitions gone since had fetched ahead
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._row: deque[Cursor] = deque()
 
@@ -197,6 +248,7 @@ class Rotation:
         wanted = {cursor.tp: cursor for cursor in cursors}
         for gone in [cursor for tp, cursor in self._cursors.items() if wanted.get(tp) is not cursor]:
             gone.drop_ahead()
+            self.dropped_count += gone.dropped_count
         kept = [cursor for cursor in self._row if wanted.get(cursor.tp) is cursor]
         known = set(map(id, kept))
         self._row = deque(kept + [cursor for cursor in wanted.values() if id(cursor) not in known])

@@ -216,6 +216,18 @@ class Reader:
         )
         return Tail(partition, now, hint.position, hint.digest) if usual else None
 
+    def unread_bytes(self, offset: int) -> int | None:
+        """Bytes behind `offset`, if a fetch ended there and all that follows lies in the active segment."""
+        with self._mutex:
+            hint = self._hints.get(offset)
+        now = self._partition.published()
+        return now.segment_size - hint.position if hint is not None and hint.base == now.segment_base else None
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """(largest epoch known here that is at most `epoch`, where it ended); (-1, -1) for one above all that are known."""
+        now = self._partition.published()
+        return self._epoch_cache(now.epoch).end_offset(epoch, now.log_end)
+
     def place(self, info: SegmentInfo, offset: int) -> Place:
         """Where in a segment a search for an offset begins."""
         if info.index_entries == 0 or offset <= info.base:

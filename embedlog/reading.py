@@ -1,12 +1,14 @@
-"""The consumer's inner loop: look, hand out, or sleep until there is something.
+"""The consumer's looks: what there is to hand out now, as objects or in columns.
 
-R1  a look never waits; only `wait_for` does, in the log's wait, and it looks again after each wake-up
+R1  a look never waits: `Waiting` does, and looks again
 R2  what a look hands out moves positions last; what fails before that leaves them where they were
 R3  an error at one position does not swallow records collected before it: they go out first, and the error is met again
+R4  interceptors see each record once, right before it is handed out; columns pass them by, as they do deserializers
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
@@ -14,44 +16,45 @@ from typing import Any, TypeVar
 from embedlog._native._rows import Record
 from embedlog.batch import Batch
 from embedlog.client_options import ConsumerConfig
-from embedlog.errors import ClosedError, EmbedlogError, OffsetOutOfRangeError, StateError, WakeupError
+from embedlog.consumer_interceptors import ConsumerInterceptors
+from embedlog.errors import EmbedlogError, LogTruncationError, OffsetOutOfRangeError
 from embedlog.fetcher import Fetcher
-from embedlog.isolation import READ_COMMITTED, end_offset
 from embedlog.positions import EARLIEST, Cursor, Reset, Rotation
 from embedlog.subscription import Subscription
 from embedlog.values import TopicPartition
+from embedlog.waiting import Waiting
 
 Found = TypeVar("Found")
 
-TOPICS_LOOK_S = 0.5  # how often a waiting consumer looks for new partitions: nothing in its partitions' pages tells of them
+logger = logging.getLogger("embedlog")
 
 
 class Reading:
     """The assigned partitions, and the ways to take records out of them.
 
-    **Threads:** one at a time, except `wakeup` and `stop`.
+    **Threads:** one at a time.
     """
 
     def __init__(self, log: Any, config: ConsumerConfig) -> None:
         self.rotation = Rotation()
-        self._log = log
-        self._isolation = config.isolation_level
-        self._reset = Reset(config.auto_offset_reset)
-        self._fetcher = Fetcher(
+        self.waiting = Waiting(log, config, self.rotation, self.follow)
+        self.interceptors = ConsumerInterceptors(config.interceptor_classes)
+        self.fetcher = Fetcher(
             isolation=config.isolation_level,
-            max_bytes=config.max_partition_fetch_bytes,
+            max_bytes=min(config.max_partition_fetch_bytes, config.fetch_max_bytes),
             key_deserializer=config.key_deserializer,
             value_deserializer=config.value_deserializer,
         )
-        self._woken = self._stopped = False
-        self._poll_began = time.monotonic()
-        self._poll_gap_max_s = 0.0
+        self._log = log
+        self._isolation = config.isolation_level
+        self._reset = Reset(config.auto_offset_reset)
+        self._max_bytes = config.fetch_max_bytes
 
     # ---- which partitions ----
 
     def cursor(self, tp: TopicPartition, reset: Reset | None = None) -> Cursor:
         """The cursor of `tp`, or a new one. Raises UnknownTopicOrPartitionError."""
-        if tp in self.rotation:
+        if tp in self.rotation and not self.rotation.get(tp).partition.closed:
             return self.rotation.get(tp)
         made = Cursor(tp, self._log._partition(tp.topic, tp.partition), reset)
         if reset is None and self._reset.kind == "latest":
@@ -60,92 +63,63 @@ class Reading:
 
     def replace(self, cursors: Iterable[Cursor]) -> None:
         self.rotation.replace(list(cursors))
+        self.waiting.forget_topics()
 
     def follow(self, subscription: Subscription, *, first: bool = False) -> None:
         """Takes in all partitions of the subscribed topics; those that come later are read from their start."""
+        if subscription.kind == "assigned":
+            self._log.topics()  # lets go of those that were deleted, so that reading them says so
+            return
         tps = subscription.partitions()
-        if len(tps) != len(self.rotation) or any(tp not in self.rotation for tp in tps):
+        known = {cursor.tp for cursor in self.rotation if not cursor.partition.closed}
+        if known != set(tps):
             later = None if first else EARLIEST
-            self.replace([self.cursor(tp, later) for tp in tps])
-
-    # ---- waiting ----
-
-    def wait_for(self, look: Callable[[], Found | None], timeout_s: float | None, subscription: Subscription) -> Found | None:
-        """What `look` finds, at once or within `timeout_s` (None: for ever); None if it found nothing."""
-        if not subscription.kind:
-            raise StateError("nothing is subscribed or assigned: subscribe() or assign() first")
-        if timeout_s is not None and not isinstance(timeout_s, (int, float)):
-            raise TypeError(f"timeout: seconds or None, not {type(timeout_s).__name__}")
-        now = time.monotonic()
-        deadline = None if timeout_s is None else now + timeout_s
-        self._poll_gap_max_s = max(self._poll_gap_max_s, now - self._poll_began)
-        self._poll_began = now
-        self._recall()
-        woken_by_data = False
-        while True:
-            if self._stopped:
-                raise ClosedError("this consumer was closed")
-            if self._woken:
-                self._woken = False
-                raise WakeupError("wakeup() was called")
-            if subscription.kind != "assigned" and not woken_by_data:
-                self.follow(subscription)
-            found = look()
-            if found:
-                return found
-            if not woken_by_data and not self._sleep(deadline, TOPICS_LOOK_S if subscription.kind != "assigned" else None):
-                return found
-            woken_by_data = not woken_by_data  # look first, for whoever waits for records; then for new partitions
-
-    def _sleep(self, deadline: float | None, longest_s: float | None) -> bool:
-        """Sleeps until a partition grows, somebody wakes this consumer, or the deadline: False if that has passed."""
-        left_s = None if deadline is None else deadline - time.monotonic()
-        if left_s is not None and left_s <= 0:
-            return False
-        if longest_s is not None:
-            left_s = longest_s if left_s is None else min(left_s, longest_s)
-        tails = [(cursor.partition, cursor.seen_end) for cursor in self.rotation.turns()]
-        self._log._wait(tails, left_s, self, self._isolation == READ_COMMITTED)
-        self._log._check_open()
-        return True
-
-    def stop(self) -> None:
-        """Ends a wait, and all later ones, with ClosedError."""
-        self._stopped = True
-        self._log._wake(self)
-
-    def wakeup(self) -> None:
-        self._woken = True
-        self._log._wake(self)
+            self.rotation.replace([self.cursor(tp, later) for tp in tps])
 
     # ---- looks ----
 
     def collect(self, limit: int) -> list[Record] | None:
         """Up to `limit` records, partition after partition."""
         out: list[Record] = []
-        taken: list[tuple[Cursor, int]] = []
+        taken: list[tuple[Cursor, int, int]] = []
+        fetcher, before = self.fetcher, self.fetcher.size_bytes
+        seen_count = 0
         try:
             for cursor in self.rotation.turns():
                 if not self._ready(cursor):
                     continue
-                taken.append((cursor, cursor.position))
-                out += cursor.take(limit - len(out))
+                taken.append((cursor, cursor.position, cursor.epoch))
+                if cursor.intercepted:
+                    out[:0] = found = cursor.take(limit - len(out))
+                    seen_count += len(found)
+                else:
+                    out += cursor.take(limit - len(out))
                 if not cursor.has_records:
                     self.rotation.drained(cursor)
-                if len(out) >= limit:
+                if len(out) >= limit or fetcher.size_bytes - before >= self._max_bytes:
                     break
+            return self._intercepted(out, seen_count)
         except BaseException as error:
             if out and isinstance(error, EmbedlogError):
-                return out  # R3
-            for cursor, position in taken:
-                cursor.seek(position)
+                return self._intercepted(out, seen_count)  # R3
+            for cursor, position, epoch in taken:
+                cursor.seek(position, epoch)
             raise
-        return out
+
+    def _intercepted(self, records: list[Record], seen_count: int) -> list[Record]:
+        """The first `seen_count` were shown to the interceptors while somebody iterated."""
+        if not self.interceptors or len(records) == seen_count:
+            return records
+        return records[:seen_count] + self.interceptors.on_consume(records[seen_count:])
 
     def lend(self) -> Iterator[Record] | None:
         """An iterator over all that is fetched of the next partition that has something."""
         for cursor in self.rotation.turns():
-            if self._ready(cursor):
+            while self._ready(cursor):
+                if self.interceptors:
+                    cursor.replace_ahead(self.interceptors.on_consume)
+                    if not cursor.has_records:
+                        continue
                 self.rotation.drained(cursor)
                 return cursor.lend()
         return None
@@ -153,11 +127,11 @@ class Reading:
     def batch(self) -> Batch | None:
         """The next chunk of the next partition that has something."""
         for cursor in self.rotation.turns():
-            chunk = self._in_range(cursor, self._fetcher.columns)
+            chunk = self._in_range(cursor, self.fetcher.columns)
             if chunk is not None:
                 made = Batch(cursor.tp.topic, cursor.tp.partition, chunk.decoded)
                 self.rotation.drained(cursor)
-                cursor.fill([], chunk.next_offset)
+                cursor.fill([], chunk.next_offset, chunk.epoch)
                 return made
         return None
 
@@ -165,11 +139,11 @@ class Reading:
         """The cursor, with a position. Raises NoOffsetForPartitionError."""
         if cursor.position < 0:
             reset = cursor.reset or self._reset
-            cursor.seek(reset.offset(cursor.partition, self._isolation, lambda: time.time_ns() // 1_000_000))
+            cursor.seek(*reset.place(cursor.partition, self._isolation, lambda: time.time_ns() // 1_000_000))
         return cursor
 
     def _ready(self, cursor: Cursor) -> bool:
-        return cursor.has_records or bool(self._in_range(cursor, self._fetcher.fill))
+        return cursor.has_records or bool(self._in_range(cursor, self.fetcher.fill))
 
     def _in_range(self, cursor: Cursor, fetch: Callable[[Cursor], Found]) -> Found:
         """`fetch`, from where `auto.offset.reset` leads if the position is not in the log (any more).
@@ -180,41 +154,20 @@ class Reading:
         while True:
             try:
                 return fetch(cursor)
-            except OffsetOutOfRangeError:
+            except OffsetOutOfRangeError as problem:
                 failed = cursor.position
+                problem.topic, problem.partition, problem.offset = *cursor.tp, failed
                 if self._reset.kind == "none":
                     raise
-                cursor.seek_later(None)
+                if isinstance(problem, LogTruncationError) and problem.diverging is not None:
+                    cursor.seek(problem.diverging.offset, problem.diverging.leader_epoch)
+                else:
+                    cursor.seek_later(None)
                 if self.located(cursor).position == failed:
                     raise
+                logger.warning("%s; going on at %d", problem, cursor.position)
 
-    def _recall(self) -> None:
+    def recall(self) -> None:
+        """What an iterator was lent and did not hand out yet is handed out by the next call."""
         for cursor in self.rotation:
             cursor.recall()
-
-    # ---- figures ----
-
-    def lag(self, cursor: Cursor) -> int | None:
-        position = cursor.position
-        return None if position < 0 else max(0, end_offset(cursor.partition.bounds(), self._isolation) - position)
-
-    def metrics(self) -> dict[str, Any]:
-        partitions = {cursor.tp: self._partition_metrics(cursor) for cursor in self.rotation}
-        lags = [known["records-lag"] for known in partitions.values() if known["records-lag"] is not None]
-        leads = [known["records-lead"] for known in partitions.values() if known["records-lead"] is not None]
-        return {
-            "assigned-partitions": len(self.rotation),
-            "bytes-consumed-total": self._fetcher.size_bytes,
-            "fetch-total": self._fetcher.fetch_count,
-            "last-poll-seconds-ago": time.monotonic() - self._poll_began,
-            "partitions": partitions,
-            "records-consumed-total": self._fetcher.record_count - sum(cursor.ahead_count for cursor in self.rotation),
-            "records-lag-max": max(lags, default=None),
-            "records-lead-min": min(leads, default=None),
-            "time-between-poll-max": self._poll_gap_max_s,
-        }
-
-    def _partition_metrics(self, cursor: Cursor) -> dict[str, int | None]:
-        position = cursor.position
-        lead = None if position < 0 else max(0, position - int(cursor.partition.bounds().log_start))
-        return {"position": None if position < 0 else position, "records-lag": self.lag(cursor), "records-lead": lead}

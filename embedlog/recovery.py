@@ -410,12 +410,13 @@ class _Loader:
         for epoch, start in self.seen_epochs:
             if epoch > self.epochs.latest_epoch:
                 self.epochs.assign(epoch, start)
+        seen_epoch = max(self.epochs.latest_epoch, active.epoch)  # before the cut: an epoch that readers saw is never used again
         self.epochs.truncate_from_end(end)
         rebooted = loading.floor is None
         below_published = loading.floor is not None and end < loading.floor.log_end
         unclean = not loading.clean and rebooted and (loading.begun or end > segments[0].base)
         if (unclean or below_published) and not system.mutated("no_new_epoch"):
-            self.epochs.assign(max(self.epochs.latest_epoch, active.epoch) + 1, end)
+            self.epochs.assign(seen_epoch + 1, end)
         elif self.epochs.latest_epoch < 0:
             self.epochs.assign(max(active.epoch, 0), end if end > segments[0].base and active.epoch > 0 else segments[0].base)
         start = max(loading.log_start, segments[0].base)

@@ -31,6 +31,7 @@ class Tail:
         self._tailing = system.Tailing(partition.page, now, position, now.log_end, digest, bytearray(ROOM_BYTES))
         self.offset = now.log_end
         self.end = now.high_watermark
+        self.epoch = now.epoch
         self.size_bytes = 0  # of what the last call read
 
     def records(self) -> list[Record] | None:

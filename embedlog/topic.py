@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -161,6 +161,7 @@ class TopicRegistry:
         self._mode = mode
         self._signature: tuple[int, ...] | None = None
         self._content = _Content()
+        self.moving: Callable[[bool], None] = lambda done: None  # called before (False) and behind (True) each change of the file
 
     @property
     def generation(self) -> int:
@@ -229,7 +230,11 @@ class TopicRegistry:
     def _change(self, topics: dict[str, Topic], gone: tuple[str, ...]) -> None:
         self.refresh()
         content = self._changed(topics, gone)
-        files.write_atomically(self.path, _encode(content), self._mode)
+        self.moving(False)
+        try:
+            files.write_atomically(self.path, _encode(content), self._mode)
+        finally:
+            self.moving(True)
         self._signature, self._content = self._sign(), content
 
     def _changed(self, topics: dict[str, Topic], gone: tuple[str, ...]) -> _Content:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from embedlog import record
+from embedlog.checkpoint import EpochCache
 from embedlog.consumer import Consumer
 from embedlog.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from embedlog.topic import Topic
@@ -49,6 +50,8 @@ class FakePartition:
         self.log_start = 0
         self.log_end = 0
         self.fetches = 0
+        self.closed = False
+        self.epochs: list[tuple[int, int]] = [(0, 0)]  # which began where
         self.stored: list[Stored] = []
         self._open: dict[int, int] = {}
         self._aborted: list[tuple[int, int, int]] = []  # producer, first offset, offset of the marker
@@ -89,7 +92,13 @@ class FakePartition:
 
     def bounds(self) -> Bounds:
         stable = min(self._open.values(), default=self.log_end)
-        return Bounds(self.log_start, self.log_end, self.log_end, stable, 0)
+        return Bounds(self.log_start, self.log_end, self.log_end, stable, self.epochs[-1][0])
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        return EpochCache(self.epochs).end_offset(epoch, self.log_end)
+
+    def unread_bytes(self, offset: int) -> int:
+        return sum(len(each.data) for each in self.stored if each.last >= offset)
 
     def visible_end(self, committed: bool) -> int:
         bounds = self.bounds()
@@ -141,6 +150,8 @@ class FakeLog:
     def __init__(self, **partition_counts: int) -> None:
         self.changed = threading.Condition()
         self.problem: Exception | None = None  # what `_check_open` raises
+        self.read_only = False
+        self.word = 0  # moves with the topics
         self.waits = 0
         self.sleeping = threading.Event()
         self._woken: set[int] = set()
@@ -150,6 +161,7 @@ class FakeLog:
 
     def grow(self, topic: str, count: int) -> None:
         partitions = self._topics.setdefault(topic, [])
+        self.word += 2
         partitions += [FakePartition(self, topic, number) for number in range(len(partitions), count)]
 
     def topics(self, include_internal: bool = False) -> list[str]:
@@ -169,14 +181,24 @@ class FakeLog:
         if self.problem is not None:
             raise self.problem
 
+    def _topics_word(self) -> int:
+        return self.word
+
     def _wait(
-        self, tails: list[tuple[FakePartition, int]], timeout_s: float | None, owner: object, committed: bool = False
+        self,
+        tails: list[tuple[FakePartition, int]],
+        timeout_s: float | None,
+        owner: object,
+        committed: bool = False,
+        topics: int = -1,
     ) -> None:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self.changed:
             self.waits += 1
             self.sleeping.set()
             while id(owner) not in self._woken and not any(each.visible_end(committed) > offset for each, offset in tails):
+                if topics not in (-1, self.word):
+                    break
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     break

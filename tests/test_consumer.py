@@ -152,7 +152,7 @@ def test_a_poison_record_waits_for_those_before_it_and_stays(log: FakeLog, consu
     reader = consumer("b", value_deserializer=int)
     assert [record.value for record in reader.poll()] == [1, 2]
     for _ in range(2):
-        with pytest.raises(SerializationError, match="b-0 at offset 2") as caught:
+        with pytest.raises(SerializationError, match="topic b, partition 0, offset 2") as caught:
             reader.poll()
         assert isinstance(caught.value.__cause__, ValueError)
         assert reader.position(TopicPartition("b", 0)) == 2
@@ -346,7 +346,12 @@ def test_metrics_count_what_was_handed_out(log: FakeLog, consumer: Any) -> None:
     reader.poll(max_records=4)
     metrics = reader.metrics()
     assert (metrics["records-consumed-total"], metrics["records-lag-max"], metrics["records-lead-min"]) == (4, 6, 4)
-    assert metrics["partitions"][A0] == {"position": 4, "records-lag": 6, "records-lead": 4}
+    known = metrics["partitions"][A0]
+    assert {name: known[name] for name in ("position", "records-lag", "records-lead")} == {
+        "position": 4,
+        "records-lag": 6,
+        "records-lead": 4,
+    }
     assert metrics["assigned-partitions"] == 3
     assert metrics["bytes-consumed-total"] > 0
 

@@ -150,6 +150,10 @@ uint32_t *el_page_lock_word(uint8_t *page);
 
 /* The control page of a log directory. */
 int32_t el_directory_init(uint8_t *page, const el_identity *identity);
+/* The word that moves with the topics of a directory; odd while they are being changed, or if who did that was killed. */
+int64_t el_topics(const uint8_t *directory);
+/* Move it and wake who waits: before a change (`done` 0) and behind it. REQUIRES the directory's lock. */
+int32_t el_topics_move(uint8_t *directory, int32_t done);
 
 typedef struct {
     const uint8_t *page;
@@ -159,8 +163,10 @@ typedef struct {
  * deadline passes. Returns the index of a ready tail, count if woken otherwise (spurious included), -(1000 + ETIMEDOUT).
  * `directory` is the directory's page, used where more than 120 tails are given or the kernel has no futex_waitv.
  * `wake` is a word of the caller's own that el_wake sets. `flags`: 1 the stable end counts; 2 a page is mapped for reading
- * only, so the waiter cannot be counted and returns every millisecond instead. */
-int64_t el_wait(const el_tail *tails, int64_t count, int32_t flags, uint8_t *directory, uint32_t *wake, int64_t deadline_ns);
+ * only, so the waiter cannot be counted and returns every millisecond instead. `topics`: the value of the directory's topics
+ * word that the caller has acted upon, -1 if it does not follow them; another value ends the wait. */
+int64_t el_wait(const el_tail *tails, int64_t count, int32_t flags, uint8_t *directory, int64_t topics, uint32_t *wake,
+                int64_t deadline_ns);
 int32_t el_wake(uint32_t *wake);
 
 /* ---- appending ---------------------------------------------------------------------------------- */

@@ -44,7 +44,7 @@ typedef struct {
     _Alignas(64) _Atomic uint64_t sequence;   /* the slot of the published tuple is sequence & 1 */
     _Alignas(64) _Atomic uint32_t data_word;  /* futex: moves with each publication that somebody waits for */
     _Atomic uint32_t data_waiters;
-    _Atomic uint32_t lock_word;               /* futex: moves with each release of the append lock */
+    _Atomic uint32_t lock_word;               /* futex: moves with each release of the append lock; a directory's, with its topics */
     _Atomic uint32_t lock_waiters;
     _Alignas(64) el_slot slots[2];
 } el_page;

@@ -2,7 +2,7 @@
 
 S1  nothing here knows what a topic is; results are numbers, codes are the C core's (``api_system.h``)
 S2  a negative code below -1000 is a system error: ``errno_of`` tells which
-S3  every wait that may be long comes in slices of at most 50 ms, so that Ctrl-C and SIGTERM are seen
+S3  every wait of the main thread that may be long comes in slices of at most 50 ms, so that Ctrl-C and SIGTERM are seen
 S4  pointers live as long as the object here that made them; a page is unmapped when its last reference dies, never under a
     thread that reads it or sleeps on it
 """
@@ -142,6 +142,14 @@ class Page:
             return None
         return Published._make(_TUPLE.unpack(self._room.bytes))
 
+    def topics(self) -> int:
+        """A directory's page: the word that moves with its topics, odd while they are being changed."""
+        return int(lib.el_topics(self.raw))
+
+    def move_topics(self, done: bool) -> None:
+        """Before and behind a change of the topics: wakes who follows them. REQUIRES the directory's lock."""
+        lib.el_topics_move(self.raw, done)
+
     def publish(self, published: Published, directory: Page | None) -> None:
         lib.el_page_publish(self.raw, _tuple(published), directory.raw if directory else ffi.NULL)
 
@@ -159,6 +167,8 @@ class Page:
 
 
 WAIT_COMMITTED, WAIT_UNCOUNTED = 1, 2
+NOT_FOLLOWED: Final = -1  # the topics are nothing that this wait is about
+DEAF_SLICE_NS: Final = 1_000_000_000  # of a thread that runs no signal handlers: only the main thread does
 
 
 class Waiter:
@@ -170,16 +180,27 @@ class Waiter:
     def __init__(self) -> None:
         self._word = ffi.new("uint32_t *")
 
-    def wait(self, tails: Sequence[tuple[Page, int]], committed: bool, directory: Page | None, deadline_ns: int) -> int:
-        """Index of a tail that is ready; len(tails) if woken otherwise; TIMED_OUT at the deadline."""
+    def wait(
+        self,
+        tails: Sequence[tuple[Page, int]],
+        committed: bool,
+        directory: Page | None,
+        deadline_ns: int,
+        topics: int = NOT_FOLLOWED,
+    ) -> int:
+        """Index of a tail that is ready; len(tails) if woken otherwise; TIMED_OUT at the deadline.
+
+        `topics` is what the directory's `Page.topics` was when the caller last looked at the topics.
+        """
         room = ffi.new("el_tail[]", [(page.raw, offset) for page, offset in tails])
         shared = directory.raw if directory else ffi.NULL
         uncounted = not all(page.writable for page, _ in tails) or (directory is not None and not directory.writable)
         flags = (WAIT_COMMITTED if committed else 0) | (WAIT_UNCOUNTED if uncounted else 0)
+        slice_ns = SLICE_NS if threading.get_ident() == threading.main_thread().ident else DEAF_SLICE_NS
         while True:
-            until = min(deadline_ns, boot_ns() + SLICE_NS)
-            code = int(lib.el_wait(room, len(tails), flags, shared, self._word, until))
-            if code == len(tails) and not self._word[0]:
+            until = min(deadline_ns, boot_ns() + slice_ns)
+            code = int(lib.el_wait(room, len(tails), flags, shared, topics, self._word, until))
+            if code == len(tails) and not self._word[0] and (topics < 0 or directory is None or directory.topics() == topics):
                 code = TIMED_OUT
             if code != TIMED_OUT or boot_ns() >= deadline_ns:
                 return code

@@ -3,7 +3,8 @@
  * W1  raise the count of waiters, look at the positions again, only then sleep: no publication can fall in between
  * W2  a killed waiter leaves its count behind; that costs appenders a system call, never a wake
  * W3  who has mapped a page for reading cannot be counted, so nobody wakes it: it looks again every millisecond
- * W4  more pages than futex_waitv takes, or a kernel without it: the directory's word, which every publication moves */
+ * W4  more pages than futex_waitv takes, or a kernel without it: the directory's word, which every publication moves
+ * W5  who follows the topics gives the value of the directory's topics word at its last look: a change since then is no sleep */
 #include "system.h"
 
 #include <linux/futex.h>
@@ -51,13 +52,15 @@ static void count_waiter(const el_tail *tails, int64_t count, uint8_t *directory
         atomic_fetch_add(&as_page(directory)->data_waiters, (uint32_t)by);
 }
 
-static void add_word(el_waitv *words, int *used, _Atomic uint32_t *word) {
-    words[*used].value = atomic_load(word);
+static void add_seen(el_waitv *words, int *used, _Atomic uint32_t *word, uint32_t seen) {
+    words[*used].value = seen;
     words[*used].address = (uint64_t)(uintptr_t)word;
     words[*used].flags = EL_WAITV_32;
     words[*used].reserved = 0;
     ++*used;
 }
+
+static void add_word(el_waitv *words, int *used, _Atomic uint32_t *word) { add_seen(words, used, word, atomic_load(word)); }
 
 static int sleep_on(el_waitv *words, int used, int64_t deadline_ns) {
     int64_t left = deadline_ns - el_boot_ns();
@@ -73,14 +76,30 @@ static int sleep_on(el_waitv *words, int used, int64_t deadline_ns) {
 
 enum { EL_BLIND_NAP_NS = 1000000, EL_WAIT_COMMITTED = 1, EL_WAIT_UNCOUNTED = 2 };
 
-int64_t el_wait(const el_tail *tails, int64_t count, int32_t flags, uint8_t *directory, uint32_t *wake, int64_t deadline_ns) {
+/* Uncounted, so perhaps not woken: a look every millisecond. The first `fixed` words are the caller's, the others move with data. */
+static int nap_on(el_waitv *words, int used, int fixed, const el_tail *tails, int64_t count, int committed, int64_t deadline_ns) {
+    for (;;) {
+        int64_t until = el_boot_ns() + EL_BLIND_NAP_NS;
+        int rc = sleep_on(words, used, until < deadline_ns ? until : deadline_ns);
+        if (rc != -ETIMEDOUT || el_boot_ns() >= deadline_ns || first_ready(tails, count, committed) >= 0)
+            return rc;
+        for (int at = fixed; at < used; at++)
+            words[at].value = atomic_load((_Atomic uint32_t *)(uintptr_t)words[at].address);
+    }
+}
+
+int64_t el_wait(const el_tail *tails, int64_t count, int32_t flags, uint8_t *directory, int64_t topics, uint32_t *wake,
+                int64_t deadline_ns) {
     int committed = flags & EL_WAIT_COMMITTED, uncounted = flags & EL_WAIT_UNCOUNTED;
-    el_waitv words[EL_WAITV_MAX + 2];
+    el_waitv words[EL_WAITV_MAX + 3];
     _Atomic uint32_t *own = (_Atomic uint32_t *)wake;
     int used = 0, one_by_one = count <= EL_WAITV_MAX;
     int64_t counted = one_by_one ? count : 0;
     if (own)
         add_word(words, &used, own);
+    if (directory && topics >= 0)
+        add_seen(words, &used, &as_page(directory)->lock_word, (uint32_t)topics);
+    int fixed = used;
     for (int64_t at = 0; at < counted; at++)
         add_word(words, &used, &as_page(tails[at].page)->data_word);
     if (!one_by_one && directory)
@@ -89,11 +108,11 @@ int64_t el_wait(const el_tail *tails, int64_t count, int32_t flags, uint8_t *dir
     if (!uncounted)
         count_waiter(tails, counted, shared, 1);
     atomic_thread_fence(memory_order_seq_cst);  /* pairs with the one of el_announce: W1 needs the count out before the look */
-    int64_t nap_ns = uncounted ? el_boot_ns() + EL_BLIND_NAP_NS : deadline_ns;
     int64_t found = first_ready(tails, count, committed);
     int rc = 0;
     if (found < 0 && !(own && atomic_load(own)))
-        rc = used ? sleep_on(words, used, nap_ns < deadline_ns ? nap_ns : deadline_ns) : -ETIMEDOUT;
+        rc = !used ? -ETIMEDOUT : uncounted ? nap_on(words, used, fixed, tails, count, committed, deadline_ns)
+                                            : sleep_on(words, used, deadline_ns);
     if (rc == -ENOSYS) {                /* no futex_waitv (before Linux 5.16): one word, a millisecond at a time */
         int64_t left = deadline_ns - el_boot_ns();
         _Atomic uint32_t *word = (_Atomic uint32_t *)(uintptr_t)words[used - 1].address;
@@ -108,6 +127,16 @@ int64_t el_wait(const el_tail *tails, int64_t count, int32_t flags, uint8_t *dir
     if (found >= 0)
         return found;
     return rc == -ETIMEDOUT && el_boot_ns() >= deadline_ns ? EL_SYSTEM_ERROR(ETIMEDOUT) : count;
+}
+
+int64_t el_topics(const uint8_t *directory) { return atomic_load(&as_page(directory)->lock_word); }
+
+int32_t el_topics_move(uint8_t *directory, int32_t done) {
+    _Atomic uint32_t *word = &as_page(directory)->lock_word;
+    uint32_t now = atomic_load(word);
+    atomic_store(word, done ? now + 1 + (now & 1 ? 0 : 1) : now + 1 + (now & 1));
+    el_futex_wake(word, INT32_MAX);
+    return EL_OK;
 }
 
 int32_t el_wake(uint32_t *wake) {

@@ -1,0 +1,178 @@
+"""How a consumer waits: for records, for new topics, for the end of a transaction, for somebody who wakes it.
+
+W1  nothing is asked again and again: it sleeps in the kernel on words that appends, changes of topics and `wakeup` move
+W2  the word of the topics is read before the topics are looked at: a change in between is seen by the next look
+W3  a transaction that keeps a reader back for HELP_S is seen to, since whose it was may be dead; a read-only log changes nothing
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from embedlog.client_options import ConsumerConfig
+from embedlog.errors import ClosedError, StateError, WakeupError
+from embedlog.isolation import READ_COMMITTED, end_offset
+from embedlog.positions import Cursor, Rotation
+from embedlog.subscription import Subscription
+
+Found = TypeVar("Found")
+
+TOPICS_LOOK_S = 0.5  # between two looks at the topics while their word says nothing: they are being changed, or nobody tells
+HELP_S = 0.1  # between two looks at what became of a transaction that keeps this reader back
+
+
+class Waiting:
+    """What stands between a call and its records. `follow` is called when the topics may be others than before.
+
+    **Threads:** one at a time, except `wakeup` and `stop`.
+    """
+
+    def __init__(self, log: Any, config: ConsumerConfig, rotation: Rotation, follow: Callable[[Subscription], None]) -> None:
+        self.poll_began = self.first_began = self.made = time.monotonic()
+        self.poll_count = 0
+        self.poll_gap_max_s = self.idle_s = 0.0
+        self._log = log
+        self._rotation = rotation
+        self._follow = follow
+        self._isolation = config.isolation_level
+        self._committed = config.isolation_level == READ_COMMITTED
+        self._least_bytes = config.fetch_min_bytes
+        self._least_wait_s = config.fetch_max_wait_ms / 1000
+        self._topics_age_s = config.metadata_max_age_ms / 1000
+        self._topics = -1  # their word at the last look at the topics
+        self._looked = self._now = 0.0
+        self._stuck_since: float | None = None
+        self._woken = self._stopped = False
+
+    # ---- other threads ----
+
+    def stop(self) -> None:
+        """Ends a wait, and all later ones, with ClosedError."""
+        self._stopped = True
+        self._log._wake(self)
+
+    def wakeup(self) -> None:
+        self._woken = True
+        self._log._wake(self)
+
+    # ---- the loop ----
+
+    def wait_for(self, look: Callable[[], Found | None], timeout_s: float | None, subscription: Subscription) -> Found | None:
+        """What `look` finds, at once or within `timeout_s` (None: for ever); None, or what it gave, if it found nothing."""
+        if not subscription.kind:
+            raise StateError("nothing is subscribed or assigned: subscribe() or assign() first")
+        if timeout_s is not None and not isinstance(timeout_s, (int, float)):
+            raise TypeError(f"timeout: seconds or None, not {type(timeout_s).__name__}")
+        began = self._now = time.monotonic()
+        self._count(began)
+        deadline = None if timeout_s is None else began + timeout_s
+        short_until = began + self._least_wait_s if self._least_bytes > 1 else began
+        try:
+            while True:
+                if self._stopped or self._woken:
+                    self._give_way()
+                self._look_at_topics(subscription)
+                found = None
+                if not self._too_little(short_until, deadline):
+                    found = look()
+                    if found:
+                        return found
+                if not self._sleep(deadline, short_until):
+                    return found
+        finally:
+            self.idle_s += time.monotonic() - began
+
+    def _count(self, now: float) -> None:
+        if not self.poll_count:
+            self.first_began = now
+        elif now - self.poll_began > self.poll_gap_max_s:
+            self.poll_gap_max_s = now - self.poll_began
+        self.poll_count += 1
+        self.poll_began = now
+
+    def _give_way(self) -> None:
+        if self._stopped:
+            raise ClosedError("this consumer was closed")
+        self._woken = False
+        raise WakeupError("wakeup() was called")
+
+    def forget_topics(self) -> None:
+        """Another subscription: whatever was seen of the topics, they are to be looked at."""
+        self._topics = -1
+
+    def _look_at_topics(self, subscription: Subscription) -> None:
+        word = self._log._topics_word()
+        if word == self._topics and not word & 1 and self._now - self._looked < self._topics_age_s:
+            return
+        self._follow(subscription)
+        self._topics, self._looked = word, self._now
+
+    def _sleep(self, deadline: float | None, short_until: float) -> bool:
+        """Sleeps until a partition grows, topics change, somebody wakes it, or the deadline: False if that has passed."""
+        now = time.monotonic()
+        if self._committed and self._helped(now):
+            return True
+        ends = [now + self._topics_age_s]
+        if deadline is not None:
+            if now >= deadline:
+                return False
+            ends.append(deadline)
+        if self._topics & 1:
+            ends.append(now + TOPICS_LOOK_S)
+        if self._stuck_since is not None:
+            ends.append(self._stuck_since + HELP_S)
+        if now < short_until:
+            ends.append(short_until)
+            tails = [(cursor.partition, self._end(cursor)) for cursor in self._rotation.turns()]
+        else:
+            tails = [(cursor.partition, cursor.seen_end) for cursor in self._rotation.turns()]
+        self._log._wait(tails, min(ends) - now, self, self._committed, self._topics)
+        self._log._check_open()
+        self._now = time.monotonic()
+        return True
+
+    def _end(self, cursor: Cursor) -> int:
+        return end_offset(cursor.partition.bounds(), self._isolation)
+
+    # ---- fetch.min.bytes ----
+
+    def _too_little(self, short_until: float, deadline: float | None) -> bool:
+        """Whether there is less than `fetch.min.bytes`, nothing is fetched ahead, and both this wait and the poll may go on."""
+        if self._least_bytes <= 1:
+            return False
+        now = time.monotonic()
+        if now >= short_until or (deadline is not None and now >= deadline):
+            return False
+        known = 0
+        for cursor in self._rotation.turns():
+            unread = None if cursor.has_records or cursor.position < 0 else cursor.partition.unread_bytes(cursor.position)
+            if unread is None:
+                return False  # fetched already, or not at the end of the log: there is plenty
+            known += unread
+        return known < self._least_bytes
+
+    # ---- transactions that are in the way ----
+
+    def _helped(self, now: float) -> bool:
+        """Whether a transaction was ended that kept this reader back. W3: at most every HELP_S, and first after as long."""
+        stuck = [cursor for cursor in self._rotation.turns() if is_stuck(cursor)]
+        if not stuck:
+            self._stuck_since = None
+        elif self._stuck_since is None:
+            self._stuck_since = now
+        elif now - self._stuck_since >= HELP_S:
+            self._stuck_since = now
+            transactions = None if self._log.read_only else getattr(self._log, "_transactions", None)
+            return transactions is not None and sum(transactions.help(cursor.partition) for cursor in stuck) > 0
+        return False
+
+
+def is_stuck(cursor: Cursor) -> bool:
+    """Whether a committed reader has read all it may, and an open transaction keeps more from it."""
+    bounds = cursor.partition.bounds()
+    return bool(cursor.position == bounds.last_stable < bounds.high_watermark)
+
+
+__all__ = ["HELP_S", "TOPICS_LOOK_S", "Waiting", "is_stuck"]
