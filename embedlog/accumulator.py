@@ -56,7 +56,8 @@ class Accumulator:
     ) -> None:
         self._deliver = deliver
         self._name = name
-        self._late: deque[tuple[Future, Callable[[Future], object]] | Parcel] = deque()
+        self._late: deque[tuple[Future, Callable[[Future], object]]] = deque()  # callbacks for futures that were done already
+        self._marks: deque[Parcel] = deque()  # of those who wait for callbacks
         self._room = threading.Condition()
         self._queue: deque[object] = deque()
         self._start_lock = threading.Lock()
@@ -64,6 +65,7 @@ class Accumulator:
         self._calling = False
         self._abandoned = False
         self.blocked_count = 0
+        self.blocked: Callable[[float], None] = lambda seconds: None  # told of each wait for memory how long it was
         self.rows = _rows.Accumulator(
             memory_limit=memory_limit,
             linger_ms=linger_ms,
@@ -84,7 +86,8 @@ class Accumulator:
 
         `attempt` is called when it is this thread's turn and whenever memory has come back.
         """
-        deadline = time.monotonic() + (0.0 if self.on_thread() else timeout_s)
+        began = time.monotonic()
+        deadline = began + (0.0 if self.on_thread() else timeout_s)
         ticket = object()
         with self._room:
             self._queue.append(ticket)
@@ -103,6 +106,7 @@ class Accumulator:
             finally:
                 self._queue.remove(ticket)
                 self.rows.waiting -= 1
+                self.blocked(time.monotonic() - began)
                 self._room.notify_all()
 
     def has_room(self, size: int) -> bool:
@@ -112,6 +116,8 @@ class Accumulator:
     def settled(self, callbacks: Callbacks) -> None:
         """To be called on the thread after each parcel got its fate."""
         if callbacks:
+            if self.on_thread():
+                self._run_late()  # they are of records before these
             callbacks.sort(key=lambda each: each[0])
             for _, future, callback in callbacks:
                 run_callback(future, callback)
@@ -136,7 +142,7 @@ class Accumulator:
         if not self._calling and not self._late:
             return True
         _, mark = self.rows.promise(False)
-        self._late.append(mark)  # behind the callbacks that are running
+        self._marks.append(mark)  # behind the callbacks that are running
         self.rows.ring()
         return mark.wait(_left(deadline))
 
@@ -198,21 +204,19 @@ class Accumulator:
                 except Exception:  # a mistake of ours must not end the thread: every future waits for it
                     logger.exception("%s: delivering to %s-%d failed", self._name, lane.topic, lane.partition)
             self._run_late()
+            while self._marks:
+                self._marks.popleft().keep(None)
             self._calling = False
             if lanes:
                 continue
-            if rows.closed and not rows.pending() and not self._late:
+            if rows.closed and not rows.pending() and not self._late and not self._marks:
                 break
             rows.wait(pause_s)
         _live.discard(self)
 
     def _run_late(self) -> None:
         while self._late:
-            each = self._late.popleft()
-            if isinstance(each, tuple):
-                run_callback(*each)
-            else:
-                each.keep(None)
+            run_callback(*self._late.popleft())
 
     def _call_late(self, future: Future, callback: Callable[[Future], object]) -> None:
         """A callback for a future that is done already: it runs on the thread all the same."""

@@ -30,6 +30,7 @@ from embedlog.errors import (
     RecordTooLargeError,
     UnknownTopicOrPartitionError,
 )
+from embedlog.figures import Figures
 from embedlog.shipping import UNKNOWN_OFFSET
 from embedlog.topic import check_name, is_internal
 
@@ -111,7 +112,8 @@ class Delivery:
         self.destinations: dict[str, Destination] = {}
         self.routes: dict[str, Route] = {}  # what send() looks into first; without an entry it takes the careful way
         self.settled: Callable[[Callbacks], None] = lambda callbacks: None
-        self.totals = {"batch": 0, "record": 0, "byte": 0, "error": 0, "uncompressed_byte": 0}
+        self.figures = Figures()
+        self.in_flight = 0  # batches that are being written
 
     # ---- destinations ----------------------------------------------------------------------------
 
@@ -168,13 +170,18 @@ class Delivery:
         if not parcels:
             return
         stop = self._stops[lane]
-        self._write(stop, parcels)
+        self.in_flight = len(parcels)
+        try:
+            self._write(stop, parcels)
+        finally:
+            self.in_flight = 0
         self._look_again(stop)
 
     def _write(self, stop: Stop, parcels: list[Parcel]) -> None:
         try:
             run, counts = self._run_of(stop, parcels)
             deadline_ns = self._deadline_ns(parcels[0])
+            began = time.monotonic()
             try:
                 appended = self._append(stop, run, deadline_ns)
                 offsets = base_offsets(appended, counts)
@@ -188,7 +195,8 @@ class Delivery:
         except Exception as error:  # noqa: BLE001  (the thread's edge: whatever it is, the futures must hear of it)
             self._fail(stop, parcels, error)
         else:
-            self._settle(parcels, offsets, appended, run.size)
+            self._count(parcels, run, began)
+            self._settle(parcels, offsets, appended)
 
     def _append_split(self, stop: Stop, run: record.EncodedRun, deadline_ns: int) -> Appended:
         """Once more, in smaller batches: the limit was lowered since these were cut. Raises RecordTooLargeError."""
@@ -206,6 +214,7 @@ class Delivery:
                 expected=f"at most {limit} bytes",
                 found=largest,
             )
+        self.figures.note({"split": 1})
         parts = [self._append(stop, each, deadline_ns) for each in runs]
         pieces = tuple(piece for part in parts for piece in part.pieces)
         times = tuple(time_ms for part in parts for time_ms in part.times_ms)
@@ -259,20 +268,28 @@ class Delivery:
         wait_ms: int = min(self._settings.request_timeout_ms, self._log.config.lock_timeout_ms)
         return system.boot_ns() + min(left_ns, wait_ms * 1_000_000)
 
-    def _settle(self, parcels: list[Parcel], offsets: list[int], appended: Appended, size: int) -> None:
-        totals, pieces = self.totals, appended.pieces
-        totals["batch"] += len(parcels)
-        totals["byte"] += size
+    def _count(self, parcels: list[Parcel], run: record.EncodedRun, began: float) -> None:
+        """What an append that began at `began` adds to the figures."""
+        latency_s = time.monotonic() - began
+        waited = [began - parcel.opened for parcel in parcels]
+        largest = run.size if run.batch_count == 1 else int(run.batches["size"].max())
+        amounts = {
+            "request": 1, "batch": run.batch_count, "record": run.record_count, "byte": run.size,
+            "latency_s": latency_s, "parcel": len(parcels), "queue_s": sum(waited),
+        }  # fmt: skip
+        if parcels[0].run is None:
+            amounts |= {"packed_byte": run.size, "plain_byte": sum(parcel.size for parcel in parcels)}
+        self.figures.note(amounts, {"latency_s": latency_s, "queue_s": max(waited), "batch_byte": largest})
+
+    def _settle(self, parcels: list[Parcel], offsets: list[int], appended: Appended) -> None:
         for parcel, base_offset in zip(parcels, offsets, strict=True):
-            totals["record"] += parcel.count
-            totals["uncompressed_byte"] += parcel.size
             if parcel.run is not None:
-                parcel.run.settled(pieces, None)
+                parcel.run.settled(appended.pieces, None)
             self.settled(parcel.deliver(base_offset, append_time_of(appended, base_offset)))
 
     def _fail(self, stop: Stop, parcels: list[Parcel], error: Exception) -> None:
         count = sum(parcel.count for parcel in parcels)
-        self.totals["error"] += count
+        self.figures.note({"error": count})
         if not isinstance(error, EmbedlogError):
             logger.exception("writing to %s-%d failed in a way that was not foreseen", stop.destination.name, stop.lane.partition)
         logger.warning("%d records for %s-%d were not written: %s", count, stop.destination.name, stop.lane.partition, error)

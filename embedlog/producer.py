@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import time
 import warnings
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -18,6 +19,7 @@ from embedlog.accumulator import Accumulator
 from embedlog.config import ProducerConfig
 from embedlog.delivery import Delivery
 from embedlog.errors import ConfigError, DeadlineError
+from embedlog.figures import producer_metrics
 from embedlog.sending import Pipeline
 from embedlog.values import ProducerRecord
 
@@ -51,6 +53,7 @@ class Producer:
             unacknowledged=config.acks == "0",
         )
         self._delivery.settled = self._accumulator.settled
+        self._accumulator.blocked = self._delivery.figures.blocked
         self._routes = self._delivery.routes
         self._pipeline = Pipeline(log, config, self._delivery, self._accumulator)
         self._rows = self._accumulator.rows  # last: until here there is nothing to close
@@ -111,7 +114,10 @@ class Producer:
         Raises DeadlineError after `timeout` seconds, StateError inside a callback.
         """
         self._pipeline.check_usable()
-        if not self._accumulator.flush(timeout):
+        began = time.monotonic()
+        flushed = self._accumulator.flush(timeout)
+        self._delivery.figures.spent("flush", time.monotonic() - began)
+        if not flushed:
             raise DeadlineError("not everything could be written in time", expected=f"{timeout} s")
 
     def close(self, timeout: float | None = None) -> None:
@@ -131,16 +137,11 @@ class Producer:
         return set(range(self._log._partition_count(topic)))
 
     def metrics(self) -> dict[str, float]:
-        """Kafka's key figures, by Kafka's names, since the producer was made."""
-        totals, rows = self._delivery.totals, self._rows
-        return {
-            "record-send-total": totals["record"],
-            "record-error-total": totals["error"],
-            "batch-total": totals["batch"],
-            "byte-total": totals["byte"],
-            "batch-size-avg": totals["byte"] / max(1, totals["batch"]),
-            "records-per-request-avg": totals["record"] / max(1, totals["batch"]),
-            "compression-rate-avg": totals["byte"] / totals["uncompressed_byte"] if totals["uncompressed_byte"] else 1.0,
+        """Kafka's key figures, by Kafka's names and in its units: totals since the producer was made, `-rate` a second,
+        `-avg` and `-max` of the last minute."""
+        rows, figures = self._rows, self._delivery.figures
+        return producer_metrics(figures) | {
+            "requests-in-flight": self._delivery.in_flight,
             "buffer-total-bytes": rows.memory_limit,
             "buffer-available-bytes": max(0, rows.memory_limit - rows.memory_used),
             "buffer-exhausted-waits-total": self._accumulator.blocked_count,

@@ -189,7 +189,7 @@ class Pipeline:
 
     def _failed(self, error: EmbedlogError) -> Future:
         """A future that failed inside the call: its callbacks run at once, in the caller's thread."""
-        self._delivery.totals["error"] += 1
+        self._delivery.figures.note({"error": 1})
         future, promise = self._rows.promise(True)
         promise.fail(error)
         return future

@@ -254,3 +254,24 @@ def test_an_awaited_failure_raises(log: embedlog.Log, producer: embedlog.Produce
 
     with pytest.raises(UnknownTopicOrPartitionError):
         asyncio.run(main())
+
+
+def test_a_callback_that_comes_late_runs_before_those_of_later_records(log: embedlog.Log) -> None:
+    order: list[int] = []
+    with log.producer(linger_ms=0) as producer:
+        holding, go = threading.Event(), threading.Event()
+
+        def hold(future: embedlog.Future) -> None:
+            holding.set()
+            assert go.wait(10)
+
+        first = producer.send("one", b"first")
+        first.result(10)
+        first.add_done_callback(hold)
+        assert holding.wait(10)
+        first.add_done_callback(lambda future: order.append(1))  # late, while the thread is busy
+        second = producer.send("one", b"second")
+        second.add_done_callback(lambda future: order.append(2))
+        go.set()
+        producer.flush(10)
+    assert order == [1, 2]
