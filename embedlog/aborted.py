@@ -30,7 +30,7 @@ class Aborted:
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
-        self._read: dict[int, tuple[tuple[int, int], Entries]] = {}
+        self._read: dict[int, tuple[tuple[int, int, int], Entries]] = {}
 
     def forget(self) -> None:
         self._read = {}
@@ -61,7 +61,7 @@ class Aborted:
             return transaction_index.decode(static.history.indexes[base], base)
         path: Path = layout.segment_path(self._partition.path, base, layout.TRANSACTION_INDEX)
         facts = files.facts_of(path)
-        key = (facts.inode, facts.size) if facts is not None else (0, 0)
+        key = (*((facts.inode, facts.size) if facts is not None else (0, 0)), info.transaction_entries)
         known = self._read.get(base)
         if known is None or known[0] != key:
             known = self._read[base] = (key, self._checked(info, now, path))
@@ -71,7 +71,10 @@ class Aborted:
         """What the file holds; if that is less than it should, what the log says."""
         problem: EmbedlogError | None = None
         try:
-            found = transaction_index.decode(files.read_bytes(path) or b"", info.base, path)
+            raw = files.read_bytes(path) or b""
+            if info.base == now.segment_base:
+                raw = raw[: info.transaction_entries * transaction_index.ENTRY_SIZE]  # what is behind is not published yet
+            found = transaction_index.decode(raw, info.base, path)
             if len(found) >= info.transaction_entries:
                 return found
         except (CorruptRecordError, UnsupportedFormatError) as damaged:

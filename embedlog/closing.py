@@ -26,7 +26,7 @@ def close_in_order(partition: Partition) -> None:
             partition.path, now.segment_base, now.segment_size, now.index_entries, now.time_entries, final, sync=True
         )
         after = now._replace(time_entries=times, last_time_entry=max(now.last_time_entry, now.max_timestamp))
-        partition.carry_snapshot(now.log_end)
+        partition.write_snapshot(now)
         partition.page.publish(after, None)
     partition.sync()
     with partition.exclusive() as now:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +65,18 @@ class EncodedRun:
     record_count: int
     size: int
     batches: Batches
+
+
+class Stamp(NamedTuple):
+    """Whose a run of batches is. `opens`: the first of them may open a transaction in its partition; the caller answers for that.
+
+    The id, the epoch and the transactional bit lie inside the batches' CRC, so they are stamped before the append.
+    """
+
+    producer_id: int
+    epoch: int
+    transactional: bool = False
+    opens: bool = False
 
 
 # ---- records -------------------------------------------------------------------------------------

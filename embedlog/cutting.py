@@ -11,12 +11,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from embedlog import checkpoint, files, index, layout, segment
+from embedlog import checkpoint, files, history, index, layout, segment, transaction_index
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError
 from embedlog.manifest import DIGESTED
 from embedlog.record import Chain
+from embedlog.transaction_index import ENTRY_SIZE
 
 if TYPE_CHECKING:
     from embedlog.partition import Partition
@@ -72,7 +73,33 @@ def _cut_locked(partition: Partition, now: Published, base: int, end: int, lost_
     epochs.truncate_from_end(lost_from)
     epochs.assign(max(epochs.latest_epoch, now.epoch) + 1, lost_from)
     checkpoint.write_epochs(directory / layout.EPOCHS, epochs, mode)
-    partition.publish_locked(_after(moving, builder, end, lost_from, digest, epochs.latest_epoch))
+    _cut_producers(partition, base, lost_from)
+    after = _after(moving, builder, end, lost_from, digest, epochs.latest_epoch)
+    state = partition.sequencing.state_locked(after)
+    partition.publish_locked(
+        after._replace(
+            first_unstable=state.first_unstable(lost_from),
+            transaction_entries=index.count(layout.segment_path(directory, base, layout.TRANSACTION_INDEX), ENTRY_SIZE),
+        )
+    )
+
+
+def _cut_producers(partition: Partition, base: int, end: int) -> None:
+    """What is known of producers behind the cut goes with it; everybody looks again."""
+    path = layout.segment_path(partition.path, base, layout.TRANSACTION_INDEX)
+    if (raw := files.read_bytes(path)) is not None:
+        with files.opened(path, files.WRITE) as fd:
+            files.truncate(fd, len(transaction_index.below(raw, end, base)), path)
+    for offset in history.snapshots(partition.path):
+        if offset > end:
+            files.unlink(layout.segment_path(partition.path, offset, layout.SNAPSHOT), missing_ok=True)
+    page = partition.page
+    for word in (system.WORD_SNAPSHOT, system.WORD_NO_PRODUCERS):
+        if page.word(word) > end + 1:
+            page.set(word, 0)
+    page.set(system.WORD_PRODUCED, end)
+    page.doubt()
+    partition.sequencing.forget()
 
 
 def _after(now: Published, builder: index.Builder, end: int, lost_from: int, digest: int, epoch: int) -> Published:

@@ -10,7 +10,7 @@ R4  `retriable` says whether the same call, made again later, can succeed withou
       the names         UnknownTopicOrPartitionError  TopicExistsError  InvalidTopicError  InvalidPartitionsError
                         NoOffsetForPartitionError*
       the input         RecordTooLargeError  InvalidRecordError  InvalidTimestampError  PolicyViolationError
-                        SerializationError*  ConfigError  InvalidGroupIdError
+                        SerializationError*  ConfigError  InvalidGroupIdError  OutOfOrderSequenceError
       somebody else     FencedError  CommitFailedError  DirectoryInUseError  LockTimeoutError (TimeoutError)
       too slow          DeadlineError (TimeoutError) > BufferExhaustedError
       the storage       StorageError (OSError)  DurabilityError  ForeignDirectoryError  UnsupportedFilesystemError
@@ -182,6 +182,10 @@ class ConfigError(EmbedlogError):
 
 class InvalidGroupIdError(EmbedlogError):
     """The call needs a group id, and there is none or an unusable one."""
+
+
+class OutOfOrderSequenceError(EmbedlogError):
+    """A producer's batch does not follow on its last one here: records in between are missing; nothing was written."""
 
 
 # ---- somebody else -------------------------------------------------------------------------------

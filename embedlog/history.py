@@ -32,22 +32,24 @@ class History:
 
     state: ProducerState
     indexes: dict[int, bytes] = field(default_factory=dict)
+    loaded: int = -1  # offset of the snapshot that it came from
 
 
 def load(
     directory: Path, segments: list[SegmentInfo], *, end: int, clean: bool, read_again: Iterable[int], replay: bool
 ) -> History:
     """The history up to `end`. `read_again`: bases whose files recovery did not trust; `replay`: producers were seen in them."""
-    offsets = layout.bases(files.listing(directory), layout.SNAPSHOT)
+    offsets = snapshots(directory)
     again = sorted(read_again)
     below = min(again[0], end) if again and replay else end
     state = newest(directory, [offset for offset in offsets if offset <= below])
     if state is None and clean and not offsets:
         return History(ProducerState(end))
+    loaded = -1 if state is None else state.offset
     if state is None:
         state = ProducerState(segments[0].base)
-    history = History(state)
-    if replay or (not again and state.offset < end):
+    history = History(state, loaded=loaded)
+    if replay or state.offset < (again[0] if again else end):
         _replay(directory, [info for info in segments if info.next_offset > state.offset], history, set(again))
     state.offset = end
     return history
@@ -129,10 +131,10 @@ def write(directory: Path, history: History, bases: list[int], *, log_start: int
                 files.truncate(fd, len(data), path)
         else:
             files.unlink(path, missing_ok=True)
-    offsets = layout.bases(files.listing(directory), layout.SNAPSHOT)
-    if end not in offsets and (history.state.producers or offsets):
+    offsets = snapshots(directory)
+    if end != history.loaded and (history.state.producers or offsets):
         write_snapshot(directory, history.state.encode(), end, mode)
-        offsets.append(end)
+        offsets = sorted({*offsets, end})
     kept = kept_snapshots(offsets, bases, log_start, end)
     for offset in offsets:
         if offset not in kept:
@@ -146,16 +148,6 @@ def write_snapshot(directory: Path, data: bytes, offset: int, mode: int) -> None
         files.truncate(fd, len(data), path)
 
 
-def carry(directory: Path, offset: int, known: int, mode: int) -> None:
-    """The newest snapshot once more, at `offset`: no producer has written since it was made. REQUIRES the append lock.
-
-    `known` is the offset of the newest one, if the page remembers it, else -1: a directory of many segments takes long to list.
-    """
-    if known == offset:
-        return
-    offsets = (
-        [known] if known >= 0 else [each for each in layout.bases(files.listing(directory), layout.SNAPSHOT) if each <= offset]
-    )
-    if offset not in offsets:
-        state = newest(directory, offsets) or ProducerState()
-        write_snapshot(directory, state.encode(), offset, mode)
+def snapshots(directory: Path) -> list[int]:
+    """The offsets of which there are snapshots, rising."""
+    return layout.bases(files.listing(directory), layout.SNAPSHOT)

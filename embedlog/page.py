@@ -86,6 +86,13 @@ def check(mapped: PageFile, expected: Any) -> bool:
             expected=f"version {system.PAGE_VERSION}",
             found=mapped.page.version(),
         )
+    if state == system.OLDER:
+        raise UnsupportedFormatError(
+            "an older embedlog has this log open; close that one first",
+            path=mapped.path,
+            expected=f"version {system.PAGE_VERSION}",
+            found=mapped.page.version(),
+        )
     return state == system.VALID
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embedlog import files, history, layout, lockorder, rolling
+from embedlog import files, history, layout, lockorder, marking, rolling
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.aborted import Aborted
@@ -30,9 +30,11 @@ from embedlog.errors import (
 )
 from embedlog.home import Appended, Home
 from embedlog.presence import Presence
+from embedlog.producers import ProducerState
 from embedlog.reader import Fetched, Reader
-from embedlog.record import EncodedRun
+from embedlog.record import EncodedRun, Stamp
 from embedlog.segments import Segments
+from embedlog.sequencing import IN_DOUBT, Going, Sequencing, Usual
 from embedlog.sync import Syncer
 from embedlog.values import OffsetAndTimestamp
 
@@ -57,6 +59,7 @@ class Partition(Presence):
         self.segments = Segments(self)
         self.reader = Reader(self)
         self.aborted = Aborted(self)
+        self.sequencing = Sequencing(self)
         self.syncer = Syncer(self)
 
     def close(self) -> None:
@@ -68,6 +71,7 @@ class Partition(Presence):
         self.segments.forget()
         self.reader.forget()
         self.aborted.forget()
+        self.sequencing.forget()
 
     def close_writer(self) -> None:
         fds, self.writer_fds = self.writer_fds, ()
@@ -89,11 +93,12 @@ class Partition(Presence):
         """
         self.ensure_open()
         until = self.deadline() if deadline_ns is None else deadline_ns
-        with self._mutex_until(until), self._exclusive_mutexed(until) as now:
+        with self._mutex_until(until), self.exclusive_mutexed(until) as now:
             yield now
 
     @contextlib.contextmanager
-    def _exclusive_mutexed(self, deadline_ns: int) -> Iterator[Published]:
+    def exclusive_mutexed(self, deadline_ns: int) -> Iterator[Published]:
+        """As `exclusive`. REQUIRES the mutex."""
         broken = True
         lockorder.taken(name := str(self.path / layout.LOCK))
         try:
@@ -116,7 +121,7 @@ class Partition(Presence):
     def _begin(self, deadline_ns: int) -> None:
         """Take the append lock; repair and map again until the page is in order."""
         while True:
-            code = self._writer().begin(min(deadline_ns, system.boot_ns() + system.SLICE_NS))
+            code = self.appender().begin(min(deadline_ns, system.boot_ns() + system.SLICE_NS))
             if code == 0:
                 return
             self._settle(code, deadline_ns)
@@ -139,8 +144,9 @@ class Partition(Presence):
         elif code == system.IS_DELETED:
             raise UnknownTopicOrPartitionError(f"topic {self.topic} was deleted", path=self.path)
         elif code in (system.MUST_ROLL, system.IS_POISONED):
-            full = self._writer().segment_base
-            with self._exclusive_mutexed(deadline_ns) as now:
+            full = self.appender().segment_base
+            self.sequencing.catch_up()  # for the snapshot beside the new segment
+            with self.exclusive_mutexed(deadline_ns) as now:
                 if now.segment_base == full:  # else somebody else was faster
                     rolling.roll_locked(self, now)
         elif code == system.MUST_REOPEN:
@@ -149,7 +155,7 @@ class Partition(Presence):
             raise StorageError("cannot append", errno=system.errno_of(code), path=self.path)
 
     def _repair(self, deadline_ns: int) -> None:
-        writer = self._writer()
+        writer = self.appender()
         lock = self.lock_file
         if lock is None:
             raise ClosedError(f"partition {self.topic}-{self.number} is closed")
@@ -166,7 +172,7 @@ class Partition(Presence):
 
     # ---- appending -------------------------------------------------------------------------------
 
-    def _writer(self) -> system.Writer:
+    def appender(self) -> system.Writer:
         """Lock file and limits for appending, opened when first needed. REQUIRES the mutex."""
         if self.writer is None:
             if self.home.read_only:
@@ -256,41 +262,96 @@ class Partition(Presence):
             raise
         self.writer_fds = tuple(fds)
         self.syncer.opened(now.segment_base, fds[0])
-        self._writer().segment(now.segment_base, *fds)
+        self.appender().segment(now.segment_base, *fds)
 
-    def append(self, run: EncodedRun, *, deadline_ns: int | None = None) -> Appended:
-        """Append whole batches, in order.
+    def append(self, run: EncodedRun, *, deadline_ns: int | None = None, stamp: Stamp | None = None) -> Appended:
+        """Append whole batches, in order; with `stamp`, as that producer's, who must have stamped them (`record.stamp`).
 
-        Raises LockTimeoutError, ReadOnlyError, RecordTooLargeError, StorageError, UnknownTopicOrPartitionError.
+        Raises LockTimeoutError, ReadOnlyError, RecordTooLargeError, StorageError, UnknownTopicOrPartitionError; for a stamped run
+        FencedError, OutOfOrderSequenceError, InvalidTransactionStateError, with nothing written.
 
-        After an error nothing of the batch at hand is visible; batches of the same run before it may be.
+        After another error nothing of the batch at hand is visible; batches of the same run before it may be. A stamped run may
+        then be appended again as it is: whatever of it is in the log already is found there.
         """
         self.home.check_open()
         self.ensure_open()
         self._check_sizes(run)
         until = self.deadline() if deadline_ns is None else deadline_ns
-        pieces: list[tuple[int, int]] = []
-        times_ms: list[int] = []
+        going = Going(run)
         with self._mutex_until(until):
             self.home.check_open()  # it may have been closed, in order, while this thread waited
             if not self._marked_dirty:
-                with self._exclusive_mutexed(until):
+                with self.exclusive_mutexed(until):
                     self.mark_dirty()
             self.home.writers.used(self)
-            start, size = 0, len(run.buffer)
-            while start < size:
-                writer = self._writer()
-                code = writer.append(run.buffer, start, min(until, system.boot_ns() + system.SLICE_NS))
+            size = len(run.buffer)
+            while going.start < size:
+                code = self._append_some(going, until) if stamp is None else self._append_stamped(stamp, going, until)
                 if code != system.APPENDED:
                     self._settle(code, until)
-                    continue
-                out = writer.out
-                pieces.append((out.base_offset, out.next_offset))
-                times_ms.append(out.append_time_ms)
-                start += out.consumed
-            unsynced_ms, behind = out.unsynced_ms, out.next_offset - out.durable
-        self._flush_if_due(pieces[-1][1], behind, unsynced_ms, until)
+            unsynced_ms, durable = self.appender().out.unsynced_ms, self.page.word(system.WORD_DURABLE)
+        pieces, times_ms = going.pieces, going.times_ms
+        self._flush_if_due(pieces[-1][1], pieces[-1][1] - durable, unsynced_ms, until)
         return Appended(pieces[0][0], pieces[-1][1] - 1, times_ms[-1], tuple(pieces), tuple(times_ms))
+
+    def _append_some(self, going: Going, deadline_ns: int, seen: int = -1) -> int:
+        writer = self.appender()
+        code = writer.append(going.run.buffer, going.start, min(deadline_ns, system.boot_ns() + system.SLICE_NS), seen)
+        if code == system.APPENDED:
+            out = writer.out
+            going.take(out.base_offset, out.next_offset, out.consumed, out.append_time_ms)
+        return code
+
+    def _append_stamped(self, stamp: Stamp, going: Going, deadline_ns: int) -> int:
+        seen = self.sequencing.usual(stamp, going)
+        code = self._append_some(going, deadline_ns, seen) if seen != IN_DOUBT else system.MUST_CATCH_UP
+        if code == system.APPENDED:
+            out = self.appender().out
+            self.sequencing.note(stamp.producer_id, Usual(stamp.epoch, out.next_sequence, stamp.transactional, out.seen))
+        elif code == system.MUST_CATCH_UP:
+            code = self.sequencing.append(stamp, going, deadline_ns)
+        return code
+
+    def append_marker(
+        self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int = 0, deadline_ns: int | None = None
+    ) -> int | None:
+        """End a transaction here with a marker that carries the raised `epoch`: its offset, None if that epoch was stored before.
+
+        Raises FencedError for a coordinator epoch that goes back, and what `append` raises. May be repeated after any error.
+        """
+        self.home.check_open()
+        self.ensure_open()
+        until = self.deadline() if deadline_ns is None else deadline_ns
+        with self._mutex_until(until):
+            self.home.writers.used(self)
+            while (found := marking.append_marker(self, producer_id, epoch, commit, coordinator_epoch, until)) is not None:
+                code, offset = found
+                if code == system.APPENDED:
+                    break
+                self._settle(code, until)
+            if found is None:
+                return None
+            out = self.appender().out
+            unsynced_ms, durable = out.unsynced_ms, out.durable
+        self._flush_if_due(offset + 1, offset + 1 - durable, unsynced_ms, until)
+        return offset
+
+    def open_transactions(self) -> list[tuple[int, int, int]]:
+        """(producer id, epoch, first offset) of every transaction that is open here, the oldest first."""
+        producers = self._present().producers.values()
+        found = [(each.producer_id, each.epoch, each.transaction_start) for each in producers if each.transaction_start >= 0]
+        return sorted(found, key=lambda each: each[2])
+
+    def stored_epoch(self, producer_id: int) -> int:
+        """The newest epoch of a producer here, -1 if it is not known."""
+        producer = self._present().producers.get(producer_id)
+        return producer.epoch if producer is not None else -1
+
+    def _present(self) -> ProducerState:
+        self.home.check_open()
+        self.ensure_open()
+        with self._mutex_until(self.deadline()):
+            return self.sequencing.present()
 
     def _flush_if_due(self, end: int, behind: int, unsynced_ms: int, deadline_ns: int) -> None:
         """`flush.messages` is part of the acknowledgement; `flush.ms` is the housekeeper's, unless that one is late."""
@@ -358,10 +419,11 @@ class Partition(Presence):
         self.ensure_open()
         return self.reader.offset_for_time(timestamp_ms, isolation == "read_committed")
 
-    def carry_snapshot(self, offset: int) -> None:
-        """Leave the producers' state beside a segment that begins at `offset`. REQUIRES the append lock."""
-        history.carry(self.path, offset, self.page.word(system.WORD_SNAPSHOT) - 1, self.home.mode)
-        self.page.set(system.WORD_SNAPSHOT, offset + 1)
+    def write_snapshot(self, now: Published) -> None:
+        """Leave the producers as of the log end beside the log. REQUIRES the append lock."""
+        if self.page.word(system.WORD_SNAPSHOT) != now.log_end + 1:
+            history.write_snapshot(self.path, self.sequencing.state_locked(now).encode(), now.log_end, self.home.mode)
+            self.page.set(system.WORD_SNAPSHOT, now.log_end + 1)
 
     def sync(self, deadline_ns: int | None = None) -> int:
         """Put everything that is published now on stable storage; returns the durable offset. Raises DurabilityError."""

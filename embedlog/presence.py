@@ -171,6 +171,8 @@ class Presence:
         if durable < loaded.published.log_end and self.home.directory_page is not None:
             self.home.directory_page.add(system.WORD_UNSYNCED_COUNT, 1)  # what is found is to be flushed in time, too
         mapped.page.set(system.WORD_BOOT, boot_number())
+        known = system.WORD_SNAPSHOT if loaded.history.state.producers else system.WORD_NO_PRODUCERS
+        mapped.page.set(known, loaded.published.log_end + 1)
         for base in poisoned_bases(self.path):
             mapped.page.set(system.WORD_POISON, base + 1)
 

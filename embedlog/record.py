@@ -7,6 +7,7 @@ R3  positions of batches are bytes of the scanned buffer, plus the base position
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from embedlog.columns import (
     Decoded,
     EncodedRun,
     Headers,
+    Stamp,
     Window,
 )
 from embedlog.decoding import COLUMNS, control_keys, decode
@@ -52,16 +54,19 @@ __all__ = [
     "Marker",
     "Problem",
     "Scanned",
+    "Stamp",
     "Window",
     "aborts",
     "decode",
     "encode",
     "group_by_partition",
+    "marker_batch",
     "markers",
     "partitions_of",
     "scan",
     "set_header_fields",
     "stamp",
+    "stamp_offsets",
 ]
 
 ROWS_AT_ONCE = 1024  # BATCH rows that one crossing may fill
@@ -162,12 +167,25 @@ def _problem(bad: Any, start: int) -> Problem:
 # ---- headers of sealed batches -------------------------------------------------------------------
 
 
-def stamp(run: Any, base_offset: int, leader_epoch: int, digest: int = 0) -> tuple[int, int]:
+def stamp_offsets(run: Any, base_offset: int, leader_epoch: int, digest: int = 0) -> tuple[int, int]:
     """Writes offsets, from `base_offset` on, and the epoch into every batch of a run: (next offset, digest)."""
     following, digest = codec.stamp(run, base_offset, leader_epoch, digest)
     if following < 0:
         raise CorruptRecordError("sizes of the batches of a run do not add up")
     return following, digest
+
+
+def stamp(run: EncodedRun, stamp: Stamp, first_sequence: int) -> int:
+    """Writes a producer into every batch of a run, in place and into its rows, with sequences that run on; the one that follows.
+
+    No body is read again. May be repeated with other values, but not while the run is being appended.
+    """
+    following = codec.stamp_producer(
+        run.buffer, run.batches, stamp.producer_id, stamp.epoch, first_sequence, stamp.transactional
+    )
+    if following < 0:
+        raise CorruptRecordError("sizes of the batches of a run do not add up")
+    return following
 
 
 def set_header_fields(
@@ -195,6 +213,19 @@ def set_header_fields(
 # ---- control batches -----------------------------------------------------------------------------
 
 ABORT, COMMIT = 0, 1
+
+
+_MARKER_HEAD = struct.Struct(">qiibI")  # base offset, bytes behind, leader epoch, magic, CRC
+_MARKER_BODY = struct.Struct(">hiqqqhii")  # attributes, last delta, two timestamps, producer id and epoch, sequence, records
+# length, attributes, deltas, key length, version, type, value length, version, coordinator epoch, headers
+_MARKER_RECORD = struct.Struct(">BBBBBhhBhiB")
+
+
+def marker_batch(producer_id: int, epoch: int, commit: bool, coordinator_epoch: int, timestamp_ms: int) -> bytes:
+    """The control batch that ends a transaction, as Kafka writes it: 78 bytes, offset 0 (format.md 13.3)."""
+    body = _MARKER_BODY.pack(TRANSACTIONAL | CONTROL, 0, timestamp_ms, timestamp_ms, producer_id, epoch, -1, 1)
+    body += _MARKER_RECORD.pack(0x20, 0, 0, 0, 0x08, 0, COMMIT if commit else ABORT, 0x0C, 0, coordinator_epoch, 0)
+    return _MARKER_HEAD.pack(0, len(body) + 9, 0, 2, codec.crc32c(body)) + body
 
 
 class Marker(NamedTuple):

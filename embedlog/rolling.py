@@ -12,7 +12,7 @@ import logging
 import random
 from typing import TYPE_CHECKING
 
-from embedlog import files, index, layout, segment
+from embedlog import adoption, files, index, layout, segment
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError, StorageError
@@ -39,7 +39,7 @@ def roll_locked(partition: Partition, now: Published) -> Published:
     times = segment.finish(
         partition.path, now.segment_base, now.segment_size, now.index_entries, now.time_entries, final, sync=False
     )
-    partition.carry_snapshot(base)
+    partition.write_snapshot(now)
     config = partition.config
     segment.create(partition.path, base, partition.home.mode, config.segment_bytes if config.preallocate else 0)
     system.point("roll-created")
@@ -123,7 +123,9 @@ def _adopt(partition: Partition, now: Published) -> Published:
         walk = segment.Walk(
             fd, path, chain, now.segment_size, now.segment_size if system.mutated("cut_instead_of_adopt") else size
         )
-        for batches in walk:
+        adopted = adoption.Adoption(partition, now)
+        for data, batches in walk.chunks():
+            adopted.take(data, batches)
             builder.add(batches)
             if first_timestamp < 0 and now.segment_size == 0 and int(batches["position"][0]) == 0:
                 first_timestamp = int(batches["max_timestamp"][0])
@@ -136,7 +138,7 @@ def _adopt(partition: Partition, now: Published) -> Published:
             "repaired %s: took over offsets %d to %d, which a dead process had written", path, now.log_end, chain.next_offset - 1
         )
     builder.write_tail(directory, now.index_entries, now.time_entries, partition.home.mode)
-    return now._replace(
+    return adopted.finish(now)._replace(
         segment_size=walk.end,
         log_end=chain.next_offset,
         high_watermark=chain.next_offset,

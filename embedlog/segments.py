@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from embedlog import files, index, layout
 from embedlog._native.system import Published
 from embedlog.manifest import CLOSED, SegmentInfo
+from embedlog.transaction_index import ENTRY_SIZE
 
 if TYPE_CHECKING:
     from embedlog.partition import Partition
@@ -125,6 +126,7 @@ class Segments:
             base + relative,
             index_entries=index.count(layout.segment_path(directory, base, layout.INDEX), index.OFFSET_ENTRY.size),
             time_entries=index.count(time_path, index.TIME_ENTRY.size),
+            transaction_entries=index.count(layout.segment_path(directory, base, layout.TRANSACTION_INDEX), ENTRY_SIZE),
         )
 
 

@@ -11,7 +11,7 @@ import pytest
 from embedlog.buffers import BufferPool
 from embedlog.columns import BATCH, BytesColumn, Columns, Headers
 from embedlog.errors import InvalidRecordError
-from embedlog.record import Chain, decode, encode, scan, set_header_fields, stamp
+from embedlog.record import Chain, decode, encode, scan, set_header_fields, stamp_offsets
 from tests import twin
 from tests.batches import Row, batch
 
@@ -36,7 +36,7 @@ def joined(runs: Sequence[bytes], first: int = 0) -> bytes:
     whole, offset = b"", first
     for run in runs:
         room = bytearray(run)
-        offset, _ = stamp(room, offset, 0)
+        offset, _ = stamp_offsets(room, offset, 0)
         whole += room
     return whole
 
@@ -70,7 +70,7 @@ def test_what_a_run_says_of_its_batches_is_in_its_bytes(rng: random.Random) -> N
         rows = twin.random_rows(rng, 200)
         for run in encode(columns_of(rows), codec=codec, batch_bytes=4000):
             stamped = bytearray(run.buffer)
-            stamp(stamped, 0, 0)
+            stamp_offsets(stamped, 0, 0)
             found = scan(stamped, Chain())
             assert found.problem is None
             assert found.consumed == run.size == len(run.buffer)
@@ -183,7 +183,7 @@ def test_stamping_changes_no_checksum_and_can_be_repeated(rng: random.Random) ->
     rows = twin.random_rows(rng, 100)
     (run,) = encode(columns_of(rows), batch_bytes=1 << 20)
     for base, epoch in ((0, 0), (2**62, 2**31 - 1), (41, 7)):
-        following, digest = stamp(run.buffer, base, epoch, digest=base)
+        following, digest = stamp_offsets(run.buffer, base, epoch, digest=base)
         chain = Chain(next_offset=base, digest=base)
         found = scan(run.buffer, chain)
         assert found.problem is None

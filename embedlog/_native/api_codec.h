@@ -161,6 +161,12 @@ int el_set_header_fields(uint8_t *batch, int64_t size, const el_batch *fields, i
  * Outside the CRC, so it may be done again with other numbers. Returns the next offset, or EL_ECORRUPT if the sizes do not add up. */
 int64_t el_stamp(uint8_t *run, int64_t size, int64_t base_offset, int32_t leader_epoch, uint64_t *digest);
 
+/* Gives every batch of a sealed run its producer: id, epoch, sequences that run on from `sequence` (2147483647 is followed by 0), the
+ * transactional bit; the same into the rows of `batches`, which say where in the run each batch lies. CRCs are mended without reading a
+ * body again; may be done again with other values. Returns the sequence that follows, or EL_ECORRUPT if a row lies outside the run. */
+int64_t el_stamp_producer(uint8_t *run, int64_t size, el_batch *batches, int64_t count, int64_t producer_id, int32_t epoch,
+                          int32_t sequence, int32_t transactional);
+
 /* ---- Scanning ------------------------------------------------------------------------------------------------ */
 
 typedef struct {

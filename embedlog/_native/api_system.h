@@ -73,7 +73,7 @@ int32_t el_lock_probe(int32_t fd);
 
 /* ---- mapped pages ------------------------------------------------------------------------------- */
 
-enum el_sizes { EL_PAGE_BYTES = 4096, EL_PAGE_VERSION = 1 };
+enum el_sizes { EL_PAGE_BYTES = 4096, EL_PAGE_VERSION = 2, EL_PRODUCER_SLOTS = 128 };
 
 /* Map EL_PAGE_BYTES of a file that has at least as many; NULL and the code in *error otherwise. At most 16384 mapped pages. */
 uint8_t *el_map(int32_t fd, int32_t writable, int32_t *error);
@@ -119,7 +119,8 @@ typedef struct {                     /* what identifies a page */
     int32_t version;
 } el_identity;
 
-enum el_page_state { EL_PAGE_VALID = 0, EL_PAGE_FOREIGN = 1, EL_PAGE_LOST = 2, EL_PAGE_NEWER = 3, EL_PAGE_DAMAGED = 4 };
+enum el_page_state { EL_PAGE_VALID = 0, EL_PAGE_FOREIGN = 1, EL_PAGE_LOST = 2, EL_PAGE_NEWER = 3, EL_PAGE_DAMAGED = 4,
+                     EL_PAGE_OLDER = 5 /* of this incarnation, by an embedlog that does not know this layout */ };
 enum el_page_flags { EL_FLAG_DELETED = 1, EL_FLAG_REPLACED = 2 };
 
 /* The words of a page that stand by themselves; each is read and stored atomically. */
@@ -127,7 +128,10 @@ enum el_word {
     EL_WORD_FLAGS = 0, EL_WORD_OWNER = 1, EL_WORD_OWNER_SINCE = 2, EL_WORD_ROLL_INTENT = 3, EL_WORD_SYNC_OWNER = 4,
     EL_WORD_SYNC_FROM = 5, EL_WORD_SYNC_TO = 6, EL_WORD_DURABLE = 7, EL_WORD_POISON = 8, EL_WORD_UNSYNCED_SINCE = 9,
     EL_WORD_BOOT = 10, EL_WORD_UNSYNCED_COUNT = 11,
-    EL_WORD_SNAPSHOT = 12, EL_WORDS = 13
+    EL_WORD_SNAPSHOT = 12,           /* offset + 1 of the newest producers' snapshot, 0 unknown */
+    EL_WORD_NO_PRODUCERS = 13,       /* offset + 1 below which no producer is known, 0 unknown */
+    EL_WORD_PRODUCED = 14,           /* log end behind the last batch that carries a producer id, at least */
+    EL_WORDS = 15
 };
 
 /* Write a whole page: identity, tuple, words cleared but for durable. REQUIRES the append lock. */
@@ -145,6 +149,8 @@ int64_t el_page_word(const uint8_t *page, int32_t word);
 int32_t el_page_set(uint8_t *page, int32_t word, int64_t value);
 /* Add to a word, atomically. */
 int32_t el_page_add(uint8_t *page, int32_t word, int64_t value);
+/* Who remembers anything of a producer here has to look again: every slot gets a number that no append has seen. REQUIRES the append lock. */
+int32_t el_page_doubt(uint8_t *page);
 /* The futex word that waits for the append lock, for el_lock_until. */
 uint32_t *el_page_lock_word(uint8_t *page);
 
@@ -199,7 +205,7 @@ typedef struct {
 
 enum el_append_code {
     EL_APPENDED = 0, EL_MUST_REPAIR = 1, EL_MUST_ROLL = 2, EL_MUST_REOPEN = 3, EL_MUST_REMAP = 4, EL_IS_DELETED = 5, EL_TOO_LARGE = 6,
-    EL_IS_POISONED = 7, EL_LOST_DIRECTORY = 8
+    EL_IS_POISONED = 7, EL_LOST_DIRECTORY = 8, EL_MUST_CATCH_UP = 9
 };
 
 typedef struct {
@@ -210,17 +216,37 @@ typedef struct {
     int64_t append_time_ms;          /* -1 under CreateTime */
     int64_t unsynced_ms;             /* age of the oldest record that is not durable */
     int64_t durable;
+    int64_t seen;                    /* number of this publication: what the producer's slot holds until somebody touches it */
+    int32_t next_sequence;           /* behind the last batch that was appended */
+    int32_t reserved;
 } el_appended;
+
+typedef struct {                     /* how a transaction ends, beside its marker */
+    int64_t first_unstable;          /* of the transactions that stay open, -1 none */
+    const uint8_t *entry;            /* for the transaction index, EL_TXN_ENTRY_BYTES; NULL: it was committed, or nothing was open */
+    int32_t fd;                      /* of the active segment's transaction index, where there is an entry */
+    int32_t reserved;
+} el_ending;
+
+enum el_transaction_sizes { EL_TXN_ENTRY_BYTES = 34 };
 
 /* Lock, check, mark the owner word; 0 with the lock held, or a code above 0 or below with it released. */
 int32_t el_append_begin(el_writer *writer, int64_t deadline_ns);
 /* Append whole batches from the front of `run`, as many as the active segment takes. REQUIRES el_append_begin.
  * On an error nothing is published and the file is as it was. */
 int32_t el_append_held(el_writer *writer, const uint8_t *run, int64_t size, el_appended *out);
+/* The same for one marker, in this order: marker, entry of the transaction index, publication. REQUIRES el_append_begin, and that
+ * `ending` describes the log end of this moment. */
+int32_t el_append_marker(el_writer *writer, const uint8_t *marker, int64_t size, const el_ending *ending, el_appended *out);
 /* Clear the owner word (unless `broken`), unlock, wake the next. */
 int32_t el_append_end(el_writer *writer, int32_t broken);
-/* The three in one: the ordinary path. */
-int32_t el_append(el_writer *writer, const uint8_t *run, int64_t size, int64_t deadline_ns, el_appended *out);
+/* The three in one: the ordinary path. `seen` < 0: nothing is checked. Else EL_MUST_CATCH_UP, with nothing written, unless the slot of
+ * the first batch's producer holds this number still: then nobody touched that producer here since. */
+int32_t el_append(el_writer *writer, const uint8_t *run, int64_t size, int64_t seen, int64_t deadline_ns, el_appended *out);
+
+/* Headers of the batches that lie in [position, size) of a log file, without their bodies and so without their checksums. Returns how
+ * many, at most `capacity`; *end is the first byte behind them. EL_ECORRUPT for what is not a chain of batches of magic 2. */
+int64_t el_walk_headers(int32_t fd, int64_t position, int64_t size, el_batch *batches, int64_t capacity, int64_t *end);
 
 /* ---- tailing ------------------------------------------------------------------------------------ */
 

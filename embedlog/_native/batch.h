@@ -25,11 +25,17 @@ enum el_position {
 #define MAGIC 2
 #define CODEC_MASK 0x07
 #define LOG_APPEND_TIME 0x08
+#define TRANSACTIONAL_BATCH 0x10
 #define CONTROL_BATCH 0x20
 
 _Static_assert(sizeof(el_batch) == 72, "record.BATCH has the same 72 bytes");
 _Static_assert((int)EL_DIGEST_SIZE == (int)CRC_FROM, "the digest covers what the CRC does not");
 _Static_assert((int)EL_HEADER_SIZE == (int)RECORDS_AT + 4, "the records follow their count");
+
+/* The sequence behind a batch: they go round from 2^31-1 to 0 (format.md 1.5). */
+static inline int32_t el_sequence_after(int32_t first, int32_t last_delta) {
+    return (int32_t)(((int64_t)first + last_delta + 1) & INT32_MAX);
+}
 
 static inline void load_header(const uint8_t *at, el_batch *batch) {
     batch->base_offset = (int64_t)load_be64(at + BASE_OFFSET_AT);

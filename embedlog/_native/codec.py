@@ -162,6 +162,12 @@ def stamp(run: Any, base_offset: int, leader_epoch: int, digest: int) -> tuple[i
     return int(following), int(chained[0])
 
 
+def stamp_producer(run: Any, batches: Any, producer_id: int, epoch: int, sequence: int, transactional: bool) -> int:
+    """The producer into every batch of a run and its row: the sequence that follows, or a code."""
+    view, rows = ffi.from_buffer("uint8_t[]", run), ffi.from_buffer("el_batch[]", batches)
+    return int(lib.el_stamp_producer(view, len(view), rows, len(rows), producer_id, epoch, sequence, transactional))
+
+
 def set_header_fields(batch: Any, fields: Any, attributes: bool, max_timestamp: bool, producer: bool, sequence: bool) -> int:
     """Fields from a row of BATCH into a sealed batch, its CRC mended."""
     mask = (

@@ -66,3 +66,22 @@ int64_t el_stamp(uint8_t *run, int64_t size, int64_t base_offset, int32_t leader
     *digest = chained;
     return base_offset;
 }
+
+int64_t el_stamp_producer(uint8_t *run, int64_t size, el_batch *batches, int64_t count, int64_t producer_id, int32_t epoch,
+                          int32_t sequence, int32_t transactional) {
+    for (int64_t row = 0; row < count; row++) {
+        el_batch *batch = &batches[row];
+        if (batch->size < EL_HEADER_SIZE || batch->position < 0 || batch->position > size - batch->size || batch->last_offset_delta < 0) {
+            return EL_ECORRUPT;
+        }
+        batch->producer_id = producer_id;
+        batch->producer_epoch = (int16_t)epoch;
+        batch->base_sequence = sequence;
+        batch->attributes = (int16_t)(transactional ? batch->attributes | TRANSACTIONAL_BATCH : batch->attributes & ~TRANSACTIONAL_BATCH);
+        uint8_t *at = run + batch->position;
+        el_set_header_fields(at, batch->size, batch, EL_SET_ATTRIBUTES | EL_SET_PRODUCER | EL_SET_SEQUENCE);
+        batch->crc = load_be32(at + CRC_AT);
+        sequence = el_sequence_after(sequence, batch->last_offset_delta);
+    }
+    return sequence;
+}

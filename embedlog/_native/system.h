@@ -47,6 +47,7 @@ typedef struct {
     _Atomic uint32_t lock_word;               /* futex: moves with each release of the append lock; a directory's, with its topics */
     _Atomic uint32_t lock_waiters;
     _Alignas(64) el_slot slots[2];
+    _Alignas(64) _Atomic int64_t producers[EL_PRODUCER_SLOTS];  /* number of the last publication that touched a producer of this slot */
 } el_page;
 
 _Static_assert(sizeof(el_page) <= EL_PAGE_BYTES, "the page must hold its layout");
@@ -54,6 +55,8 @@ _Static_assert(sizeof(el_tuple) == 15 * 8 + 6 * 4, "no padding inside the checke
 
 #define EL_PAGE_MAGIC UINT64_C(0x45474150474f4c45)      /* "ELOGPAGE" in little-endian memory */
 #define EL_DIRECTORY_MAGIC UINT64_C(0x5249444c474f4c45) /* "ELOGLDIR" */
+
+static inline el_page *page_of(const el_writer *writer) { return (el_page *)(uintptr_t)writer->page; }
 
 void el_futex_wake(_Atomic uint32_t *word, int count);
 int el_futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t timeout_ns);

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # ---- control pages --------------------------------------------------------------------------------
 
-VALID, FOREIGN, LOST, NEWER, DAMAGED = range(5)
+VALID, FOREIGN, LOST, NEWER, DAMAGED, OLDER = range(6)
 FLAG_DELETED: Final[int] = lib.EL_FLAG_DELETED
 FLAG_REPLACED: Final[int] = lib.EL_FLAG_REPLACED
 (
@@ -42,7 +42,9 @@ FLAG_REPLACED: Final[int] = lib.EL_FLAG_REPLACED
     WORD_BOOT,
     WORD_UNSYNCED_COUNT,
     WORD_SNAPSHOT,
-) = range(13)
+    WORD_NO_PRODUCERS,
+    WORD_PRODUCED,
+) = range(15)
 
 
 class Published(NamedTuple):
@@ -110,7 +112,7 @@ class Page:
         self.closed = True
 
     def check(self, expected: Any) -> int:
-        """VALID, FOREIGN, LOST, NEWER or DAMAGED."""
+        """VALID, FOREIGN, LOST, NEWER, DAMAGED or OLDER."""
         return int(lib.el_page_check(self.raw, expected))
 
     def alive(self) -> bool:
@@ -161,6 +163,10 @@ class Page:
 
     def add(self, word: int, value: int) -> None:
         lib.el_page_add(self.raw, word, value)
+
+    def doubt(self) -> None:
+        """Whoever remembers anything of a producer here has to look again. REQUIRES the append lock."""
+        lib.el_page_doubt(self.raw)
 
 
 # ---- waiting --------------------------------------------------------------------------------------
@@ -214,7 +220,8 @@ class Waiter:
 
 # ---- the append -----------------------------------------------------------------------------------
 
-(APPENDED, MUST_REPAIR, MUST_ROLL, MUST_REOPEN, MUST_REMAP, IS_DELETED, TOO_LARGE, IS_POISONED, LOST_DIRECTORY) = range(9)
+(APPENDED, MUST_REPAIR, MUST_ROLL, MUST_REOPEN, MUST_REMAP, IS_DELETED, TOO_LARGE, IS_POISONED, LOST_DIRECTORY,
+ MUST_CATCH_UP) = range(10)  # fmt: skip
 
 
 class Writer:
@@ -267,10 +274,10 @@ class Writer:
         raw = self.raw
         raw.segment_base, raw.log_fd, raw.index_fd, raw.time_fd = base, log_fd, index_fd, time_fd
 
-    def append(self, run: Buffer, start: int, deadline_ns: int) -> int:
-        """A code above; `out` tells what was appended of run[start:]."""
+    def append(self, run: Buffer, start: int, deadline_ns: int, seen: int = -1) -> int:
+        """A code above; `out` tells what was appended of run[start:]. MUST_CATCH_UP unless the producer's slot holds `seen`."""
         with ffi.from_buffer("uint8_t[]", run) as view:
-            return int(lib.el_append(self.raw, view + start, len(view) - start, deadline_ns, self.out))
+            return int(lib.el_append(self.raw, view + start, len(view) - start, seen, deadline_ns, self.out))
 
     @property
     def segment_base(self) -> int:
@@ -284,8 +291,22 @@ class Writer:
         with ffi.from_buffer("uint8_t[]", run) as view:
             return int(lib.el_append_held(self.raw, view + start, len(view) - start, self.out))
 
+    def marker(self, batch: Buffer, first_unstable: int, entry: bytes | None, index_fd: int) -> int:
+        """As `held`, for one marker; `entry` goes into the transaction index before the publication. REQUIRES `begin`."""
+        kept = ffi.from_buffer("uint8_t[]", entry) if entry else ffi.NULL
+        ending = ffi.new("el_ending *", {"first_unstable": first_unstable, "entry": kept, "fd": index_fd})
+        with ffi.from_buffer("uint8_t[]", batch) as view:
+            return int(lib.el_append_marker(self.raw, view, len(view), ending, self.out))
+
     def end(self, broken: bool) -> None:
         lib.el_append_end(self.raw, broken)
+
+
+def walk_headers(fd: int, position: int, size: int, batches: Any) -> tuple[int, int]:
+    """BATCH rows of what lies in [position, size) of a log file, bodies not read: (count or code, first byte behind them)."""
+    end = ffi.new("int64_t *")
+    count = int(lib.el_walk_headers(fd, position, size, ffi.from_buffer("el_batch[]", batches), len(batches), end))
+    return count, int(end[0])
 
 
 # ---- tailing --------------------------------------------------------------------------------------

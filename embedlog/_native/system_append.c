@@ -14,84 +14,9 @@ enum {
     HEAD_BYTES = 61, STAMPED_BYTES = 16,          /* whole header; base offset, length, leader epoch */
     MAX_PIECES = 128, MAX_ENTRIES = 64,           /* batches and entries that are gathered for one system call */
     LENGTH_AT = 8, EPOCH_AT = 12, CRC_AT = 17, ATTRIBUTES_AT = 21, LAST_DELTA_AT = 23, MAX_TIMESTAMP_AT = 35,
-    APPEND_TIME_BIT = 0x08, INDEX_ENTRY_BYTES = 8, TIME_ENTRY_BYTES = 12
+    PRODUCER_ID_AT = 43, BASE_SEQUENCE_AT = 53, APPEND_TIME_BIT = 0x08, TRANSACTIONAL_BIT = 0x10, CONTROL_BIT = 0x20,
+    INDEX_ENTRY_BYTES = 8, TIME_ENTRY_BYTES = 12
 };
-
-static el_page *page_of(const el_writer *writer) { return (el_page *)(uintptr_t)writer->page; }
-
-/* ---- taking and giving back the lock ------------------------------------------------------------ */
-
-static int same_file(const el_file_facts *one, int64_t device, int64_t inode) {
-    return one->device == device && one->inode == inode;
-}
-
-/* Rules 1 and 2: the names still lead to what we hold. 0, EL_MUST_REMAP, EL_LOST_DIRECTORY, or an error. */
-static int32_t check_identity(el_writer *writer) {
-    el_file_facts named;
-    if (el_is_mutant(EL_NO_IDENTITY))
-        return EL_OK;
-    if (el_facts_of(writer->lock_path, &named) < 0 || !same_file(&named, writer->lock_device, writer->lock_inode))
-        return EL_MUST_REMAP;
-    if (el_facts_of(writer->page_path, &named) < 0 || !same_file(&named, writer->page_device, writer->page_inode))
-        return EL_MUST_REMAP;
-    const char *directory = writer->directory_lock_path;
-    if (directory && (el_facts_of(directory, &named) < 0 || !same_file(&named, writer->directory_lock_device, writer->directory_lock_inode)))
-        return EL_LOST_DIRECTORY;
-    return page_of(writer)->magic == EL_PAGE_MAGIC ? EL_OK : EL_MUST_REMAP;
-}
-
-static int32_t check_state(const el_writer *writer) {
-    const el_page *page = page_of(writer);
-    if (atomic_load(&page->words[EL_WORD_FLAGS]) & EL_FLAG_DELETED)
-        return EL_IS_DELETED;
-    if (atomic_load(&page->words[EL_WORD_FLAGS]) & EL_FLAG_REPLACED)
-        return EL_MUST_REMAP;
-    if (atomic_load(&page->words[EL_WORD_OWNER]) || atomic_load(&page->words[EL_WORD_ROLL_INTENT]))
-        return EL_MUST_REPAIR;
-    return EL_OK;
-}
-
-static void release(el_writer *writer) {
-    el_page *page = page_of(writer);
-    if (!el_is_mutant(EL_NO_APPEND_LOCK))
-        el_unlock(writer->lock_fd);
-    el_announce(&page->lock_word, &page->lock_waiters);
-}
-
-int32_t el_append_begin(el_writer *writer, int64_t deadline_ns) {
-    el_page *page = page_of(writer);
-    if (!el_is_mutant(EL_NO_APPEND_LOCK)) {
-        int32_t rc = el_lock_try(writer->lock_fd, 1);
-        if (rc == EL_SYSTEM_ERROR(EAGAIN)) {
-            atomic_fetch_add(&page->lock_waiters, 1);
-            rc = el_lock_until(writer->lock_fd, 1, (uint32_t *)&page->lock_word, deadline_ns);
-            atomic_fetch_sub(&page->lock_waiters, 1);
-        }
-        if (rc < 0)
-            return rc;
-    }
-    int32_t rc = check_identity(writer);
-    if (rc == EL_OK)
-        rc = check_state(writer);
-    if (rc != EL_OK) {
-        release(writer);
-        return rc;
-    }
-    if (!el_is_mutant(EL_NO_OWNER_WORD)) {
-        atomic_store(&page->words[EL_WORD_OWNER_SINCE], el_boot_ns());
-        atomic_store(&page->words[EL_WORD_OWNER], writer->process);
-    }
-    el_point("locked");
-    return EL_OK;
-}
-
-int32_t el_append_end(el_writer *writer, int32_t broken) {
-    el_point("before-unlock");
-    if (!broken)
-        atomic_store(&page_of(writer)->words[EL_WORD_OWNER], 0);
-    release(writer);
-    return EL_OK;
-}
 
 /* ---- one batch ---------------------------------------------------------------------------------- */
 
@@ -105,7 +30,40 @@ typedef struct {                          /* an append under way: nothing of it 
     uint8_t index[MAX_ENTRIES * INDEX_ENTRY_BYTES];
     uint8_t times[MAX_ENTRIES * TIME_ENTRY_BYTES];
     uint32_t index_from, time_from;       /* number of the first gathered entry */
+    uint64_t touched[EL_PRODUCER_SLOTS / 64];   /* slots of the producers in it */
+    int produced;                         /* whether there are any */
+    int32_t next_sequence;
 } el_run;
+
+static unsigned slot_of(int64_t producer_id) { return (unsigned)(((uint64_t)producer_id * UINT64_C(0x9E3779B97F4A7C15)) >> 57); }
+
+_Static_assert(EL_PRODUCER_SLOTS == 128, "seven bits of a hash name the slot");
+
+/* What readers and other appenders have to know of a batch with a producer: it may open a transaction, and it moves a slot. */
+static void note_producer(el_run *run, const uint8_t *head) {
+    int64_t producer = (int64_t)load_be64(head + PRODUCER_ID_AT);
+    if (producer < 0)
+        return;
+    unsigned slot = slot_of(producer), bits = head[ATTRIBUTES_AT + 1];
+    run->touched[slot >> 6] |= UINT64_C(1) << (slot & 63);
+    run->produced = 1;
+    run->next_sequence = (int32_t)(((int64_t)(int32_t)load_be32(head + BASE_SEQUENCE_AT) + (int32_t)load_be32(head + LAST_DELTA_AT) + 1) & INT32_MAX);
+    if ((bits & TRANSACTIONAL_BIT) && !(bits & CONTROL_BIT) && run->tuple.first_unstable < 0)
+        run->tuple.first_unstable = run->tuple.log_end;
+}
+
+/* Before the publication, so that a death in between leaves no memory that is taken for the truth. Returns its number. */
+static int64_t touch_producers(el_page *page, const el_run *run) {
+    int64_t next = (int64_t)atomic_load(&page->sequence) + 1;
+    if (!run->produced)
+        return next;
+    for (int slot = 0; slot < EL_PRODUCER_SLOTS; slot++) {
+        if (run->touched[slot >> 6] >> (slot & 63) & 1)
+            atomic_store(&page->producers[slot], next);
+    }
+    atomic_store(&page->words[EL_WORD_PRODUCED], run->tuple.log_end);
+    return next;
+}
 
 /* Must the segment be rolled before a batch of `size` bytes goes in? (format.md 2.8) */
 static int must_roll(const el_writer *writer, const el_run *run, const uint8_t *batch, int64_t size) {
@@ -172,6 +130,7 @@ static void gather(const el_writer *writer, el_run *run, const uint8_t *batch, i
         tuple->max_timestamp = newest;
         tuple->max_timestamp_offset = last_offset;
     }
+    note_producer(run, head);
     gather_entries(writer, run, last_offset, tuple->segment_size);
     tuple->bytes_since_entry += size;
     tuple->digest = el_chain_digest(head, tuple->digest);
@@ -237,6 +196,8 @@ static void start_run(const el_tuple *tuple, el_run *run) {
     run->piece_position = tuple->segment_size;
     run->index_from = tuple->index_entries;
     run->time_from = tuple->time_entries;
+    memset(run->touched, 0, sizeof run->touched);
+    run->produced = run->next_sequence = 0;
 }
 
 /* The first record that is not durable starts the clock of flush.ms, and tells the housekeeper that there is something to do:
@@ -256,7 +217,20 @@ static int mark_unsynced(const el_writer *writer, const el_tuple *before, el_app
     return first;
 }
 
-int32_t el_append_held(el_writer *writer, const uint8_t *data, int64_t size, el_appended *out) {
+/* Rule 14: behind the marker, before the publication. */
+static int64_t write_ending(el_run *run, const el_ending *ending) {
+    if (ending->entry) {
+        int64_t rc = el_pwrite(ending->fd, ending->entry, EL_TXN_ENTRY_BYTES, (int64_t)run->tuple.transaction_entries * EL_TXN_ENTRY_BYTES);
+        if (rc < 0)
+            return rc;
+        run->tuple.transaction_entries++;
+    }
+    run->tuple.first_unstable = ending->first_unstable;
+    return EL_OK;
+}
+
+/* Leave the files as they were: 0, or an error if that failed, too. An entry behind the published count is nobody's. */
+static int32_t append_run(el_writer *writer, const uint8_t *data, int64_t size, const el_ending *ending, el_appended *out) {
     el_page *page = page_of(writer);
     el_tuple before;
     el_run run;
@@ -269,14 +243,17 @@ int32_t el_append_held(el_writer *writer, const uint8_t *data, int64_t size, el_
         return EL_IS_POISONED;
     start_run(&before, &run);
     int64_t taken = take_batches(writer, &run, data, size);
-    if (taken < 0) {
-        int32_t cut = el_truncate(writer->log_fd, before.segment_size);
-        return cut < 0 ? EL_MUST_REPAIR : (int32_t)taken;
-    }
     if (taken == 0)
         return EL_MUST_ROLL;
+    int64_t rc_ending = taken > 0 && ending ? write_ending(&run, ending) : EL_OK;
+    if (taken < 0 || rc_ending < 0) {
+        int32_t cut = el_truncate(writer->log_fd, before.segment_size);
+        return cut < 0 ? EL_MUST_REPAIR : (int32_t)(taken < 0 ? taken : rc_ending);
+    }
     run.tuple.high_watermark = run.tuple.log_end;
     int first = mark_unsynced(writer, &before, out);
+    out->seen = touch_producers(page, &run);
+    out->next_sequence = run.next_sequence;
     el_page_publish(writer->page, &run.tuple, writer->directory);
     atomic_thread_fence(memory_order_seq_cst);
     if (!first && atomic_load(&page->words[EL_WORD_DURABLE]) >= before.log_end)
@@ -289,11 +266,27 @@ int32_t el_append_held(el_writer *writer, const uint8_t *data, int64_t size, el_
     return EL_APPENDED;
 }
 
-int32_t el_append(el_writer *writer, const uint8_t *data, int64_t size, int64_t deadline_ns, el_appended *out) {
+int32_t el_append_held(el_writer *writer, const uint8_t *data, int64_t size, el_appended *out) {
+    return append_run(writer, data, size, NULL, out);
+}
+
+int32_t el_append_marker(el_writer *writer, const uint8_t *marker, int64_t size, const el_ending *ending, el_appended *out) {
+    return append_run(writer, marker, size, ending, out);
+}
+
+/* Whether somebody touched the first batch's producer since this process saw it. */
+static int in_doubt(const el_writer *writer, const uint8_t *data, int64_t size, int64_t seen) {
+    return size < HEAD_BYTES || atomic_load(&page_of(writer)->producers[slot_of((int64_t)load_be64(data + PRODUCER_ID_AT))]) != seen;
+}
+
+int32_t el_append(el_writer *writer, const uint8_t *data, int64_t size, int64_t seen, int64_t deadline_ns, el_appended *out) {
     int32_t rc = el_append_begin(writer, deadline_ns);
     if (rc != EL_OK)
         return rc;
-    rc = el_append_held(writer, data, size, out);
+    if (seen >= 0 && in_doubt(writer, data, size, seen))
+        rc = EL_MUST_CATCH_UP;
+    else
+        rc = append_run(writer, data, size, NULL, out);
     el_append_end(writer, rc == EL_MUST_REPAIR);
     return rc;
 }

@@ -17,6 +17,14 @@ static int same_identity(const el_identity *one, const el_identity *other) {
            one->device == other->device && one->inode == other->inode && one->partition == other->partition;
 }
 
+int32_t el_page_doubt(uint8_t *raw) {
+    el_page *page = as_page(raw);
+    int64_t next = (int64_t)atomic_load(&page->sequence) + 1;    /* an append that touches a slot gives it a number of its own */
+    for (int slot = 0; slot < EL_PRODUCER_SLOTS; slot++)
+        atomic_store(&page->producers[slot], next);
+    return EL_OK;
+}
+
 int32_t el_page_init(uint8_t *raw, const el_identity *identity, const el_tuple *tuple, int64_t durable) {
     el_page *page = as_page(raw);
     page->magic = 0;                        /* not valid while it is being written */
@@ -28,6 +36,8 @@ int32_t el_page_init(uint8_t *raw, const el_identity *identity, const el_tuple *
     for (int word = 0; word < EL_WORDS; word++)
         atomic_store(&page->words[word], 0);
     atomic_store(&page->words[EL_WORD_DURABLE], durable);
+    atomic_store(&page->words[EL_WORD_PRODUCED], tuple->log_end);
+    el_page_doubt(raw);
     uint64_t next = atomic_load(&page->sequence) + 1;
     page->slots[next & 1].tuple = *tuple;
     page->slots[next & 1].check = check_of(tuple);
@@ -56,8 +66,10 @@ int32_t el_page_check(const uint8_t *raw, const el_identity *expected) {
     const el_page *page = as_page(raw);
     if (page->magic != EL_PAGE_MAGIC && page->magic != EL_DIRECTORY_MAGIC)
         return page->magic == 0 ? EL_PAGE_LOST : EL_PAGE_DAMAGED;
+    if (page->version > EL_PAGE_VERSION)
+        return EL_PAGE_NEWER;
     if (page->version != EL_PAGE_VERSION || page->bytes != sizeof(el_slot))
-        return page->version > EL_PAGE_VERSION ? EL_PAGE_NEWER : EL_PAGE_FOREIGN;
+        return memcmp(page->identity.incarnation, expected->incarnation, 16) == 0 ? EL_PAGE_OLDER : EL_PAGE_FOREIGN;
     return same_identity(&page->identity, expected) ? EL_PAGE_VALID : EL_PAGE_FOREIGN;
 }
 
