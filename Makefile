@@ -16,18 +16,23 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n $(JOBS) --dist loadgroup
 SANITIZE := build/sanitize
+CAMPAIGN := build/faults
+FIGURES := build/figures.txt
+# Long experiments make and delete hundreds of thousands of small files: in memory, where there are two GB of it.
+MEMORY := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 2000000 ] 2>/dev/null && echo /dev/shm)
 
 say_no = { echo 'embedlog: $(1)' >&2; exit 1; }
 
-.PHONY: help install demo test test-kafka test-faults test-sanitize test-all check bench docs clean
+.PHONY: help install demo test test-kafka test-faults test-sanitize test-slow test-all check bench docs clean
 
 help:
 	@echo 'make demo           write, tail, search and read the standard library as a topic: a few seconds'
 	@echo 'make test           the suite: below 8 minutes on two cores'
 	@echo 'make test-kafka     all that asks a real Kafka'
-	@echo 'make test-faults    all experiments, mutants and models'
+	@echo 'make test-faults    all experiments, mutants and models: below an hour on two cores (RESUME=1 goes on)'
 	@echo 'make test-sanitize  the suite with every line of C watched (ASan, UBSan)'
-	@echo 'make test-all       all of these'
+	@echo 'make test-slow      the suite with its slow tests and all that asks a real Kafka'
+	@echo 'make test-all       all of these, with the figures of all at the end'
 	@echo 'make check          ruff and strict mypy'
 	@echo 'make bench          the benchmarks'
 	@echo 'make docs           write anew what docs/ takes from the code'
@@ -66,8 +71,14 @@ test: install
 test-kafka: install
 	@$(PYTEST) -m kafka $(ARGS)
 
+# RESUME=1 goes on where a run of the same code was broken off: what has passed since is not run again.
 test-faults: install
-	@$(PYTEST) $(PARALLEL) -m faults $(ARGS)
+	@mkdir -p $(CAMPAIGN) && { [ -n "$(RESUME)" ] || rm -f $(CAMPAIGN)/*; }
+	@[ -e $(CAMPAIGN)/seed ] || echo $$((RANDOM << 15 | RANDOM)) >$(CAMPAIGN)/seed
+	@room=$$(mktemp -d -p "$(MEMORY)" -t embedlog-faults-XXXXXX); \
+	    TMPDIR=$$room EMBEDLOG_CAMPAIGN=$(CAMPAIGN) EMBEDLOG_SEED=$${EMBEDLOG_SEED:-$$(cat $(CAMPAIGN)/seed)} \
+	    $(PYTEST) $(PARALLEL) -v -m faults -o tmp_path_retention_policy=failed $(ARGS) \
+	    && rm -rf $$room || $(call say_no,some experiment failed: what it left is kept in $$room; RESUME=1 leaves out what passed)
 
 # A build of its own, so that the usual one stays as it is. A Java process cannot live under ASan's allocator.
 test-sanitize: install
@@ -84,9 +95,15 @@ test-sanitize: install
 	@! compgen -G '$(SANITIZE)/reports/*' >/dev/null \
 	    || { head -40 $(SANITIZE)/reports/*; $(call say_no,the sanitizers complain: see $(SANITIZE)/reports); }
 
+test-slow: install
+	@$(PYTEST) $(PARALLEL) -m 'not faults' $(ARGS)
+
+# Every part runs, whatever becomes of the others; then all the figures together.
 test-all: install check
-	@$(PYTEST) $(PARALLEL) $(ARGS)
-	@$(MAKE) --no-print-directory test-sanitize
+	@rm -f $(FIGURES); failed=; for part in test-slow test-sanitize test-faults; do \
+	    echo "=== $$part" | tee -a $(FIGURES); \
+	    EMBEDLOG_FIGURES=$(FIGURES) $(MAKE) --no-print-directory $$part || failed+=" $$part"; \
+	done; cat $(FIGURES); [ -z "$$failed" ] || $(call say_no,failed:$$failed)
 
 check: install
 	@$(BIN)/ruff check .

@@ -20,6 +20,12 @@ import pytest
 
 import embedlog
 from tests.faults.processes import Nursery
+from tests.figures import (  # hooks: pytest finds them by their names
+    leave_out_what_passed,
+    pytest_runtest_call,  # noqa: F401
+    pytest_runtest_logreport,  # noqa: F401
+    pytest_terminal_summary,  # noqa: F401
+)
 from tests.kafka import oracle
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,11 +38,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a run in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker per test file, and one for all tests that need the broker, wherever they lie."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """One worker per test file, and one for all tests that need the broker, wherever they lie; long ones as workers are free."""
+    leave_out_what_passed(config, items)
     for item in items:
         needs_broker = "broker" in getattr(item, "fixturenames", ())
-        if item.get_closest_marker("xdist_group") is None:
+        alone = item.get_closest_marker("faults") is not None and not needs_broker
+        if item.get_closest_marker("xdist_group") is None and not alone:
             item.add_marker(pytest.mark.xdist_group("kafka" if needs_broker else item.path.name))
         if needs_broker:
             item.add_marker(pytest.mark.kafka)
@@ -51,6 +59,15 @@ def seed(request: pytest.FixtureRequest) -> int:
     given = os.environ.get("EMBEDLOG_SEED")
     number = int(given) if given else random.SystemRandom().getrandbits(32)
     print(f"seed of {request.node.name}: EMBEDLOG_SEED={number}")
+    return number
+
+
+@pytest.fixture
+def campaign_seed(testrun_uid: str) -> int:
+    """One seed for all pieces of an experiment, in whichever worker they run; EMBEDLOG_SEED repeats one."""
+    given = os.environ.get("EMBEDLOG_SEED")
+    number = int(given) if given else zlib.crc32(testrun_uid.encode())
+    print(f"seed of this run: EMBEDLOG_SEED={number}")
     return number
 
 
@@ -125,7 +142,7 @@ def broker(kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[or
 # ---- faults ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
     """Victims: processes that are told what to do, stopped at chosen calls and killed."""
     with Nursery() as running:

@@ -9,7 +9,9 @@ import pytest
 from tests.faults.damage import is_cache
 from tests.faults.processes import Nursery
 from tests.faults.tasks import TOPIC
+from tests.figures import pieces, tell
 
+BITS_PIECES, FILES_PIECES, DAMAGE_PIECES = 8, 16, 8
 Report = tuple[dict[str, int], list[str]]
 
 
@@ -22,7 +24,9 @@ def built(nursery: Nursery, path: Path, **options: object) -> Path:
 
 def told(what: str, report: Report) -> None:
     counts, bad = report
-    print(f"{what}: {sum(counts.values())} cases: {counts}")
+    errors = sum(count for name, count in counts.items() if name.endswith("Error"))
+    print(f"{what}: {counts}")
+    tell(what, cases=sum(counts.values()), right=counts.get("right", 0), typed_errors=errors, wrong_or_fewer=len(bad))
     assert not bad, f"{len(bad)} of {sum(counts.values())}: " + "\n".join(bad[:20])
 
 
@@ -38,9 +42,10 @@ def test_e6_flipped_bits_of_segments_are_found(nursery: Nursery, tmp_path: Path,
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("codec", ["none", "gzip", "lz4", "zstd"])
-def test_e6_every_bit(nursery: Nursery, tmp_path: Path, codec: str) -> None:
+@pieces(BITS_PIECES)
+def test_e6_every_bit(nursery: Nursery, tmp_path: Path, codec: str, piece: int) -> None:
     path = built(nursery, tmp_path / "log", codec=codec)
-    told(f"E6, every bit, {codec}", nursery.spawn().call("flip_log", str(path), 1, 1 << 30, deadline_s=1700))
+    told(f"E6, every bit, {codec}", nursery.spawn().call("flip_log", str(path), 1, 1 << 30, piece, BITS_PIECES, deadline_s=1700))
 
 
 def small_files(path: Path) -> list[str]:
@@ -57,10 +62,11 @@ def test_e6_flipped_bits_of_everything_else(nursery: Nursery, tmp_path: Path) ->
 
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
-def test_e6_every_bit_of_everything_else(nursery: Nursery, tmp_path: Path) -> None:
+@pieces(FILES_PIECES)
+def test_e6_every_bit_of_everything_else(nursery: Nursery, tmp_path: Path, piece: int) -> None:
     path = built(nursery, tmp_path / "log")
-    names = small_files(path)
-    told("E6, other files", nursery.spawn().call("flip_files", str(path), str(tmp_path / "copy"), names, 2000, deadline_s=1700))
+    where = str(path), str(tmp_path / "copy"), small_files(path)
+    told("E6, other files", nursery.spawn().call("flip_files", *where, 1 << 30, piece, FILES_PIECES, deadline_s=1700))
 
 
 def test_e7_damaged_files_are_refused_or_made_good(nursery: Nursery, tmp_path: Path, seed: int) -> None:
@@ -70,9 +76,12 @@ def test_e7_damaged_files_are_refused_or_made_good(nursery: Nursery, tmp_path: P
 
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
-def test_e7_every_kind_of_damage(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+@pieces(DAMAGE_PIECES)
+def test_e7_every_kind_of_damage(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
+    """Every case, each piece with other noise and other blocks to swap."""
     path = built(nursery, tmp_path / "log")
-    told("E7", nursery.spawn().call("damage", str(path), str(tmp_path / "copy"), seed, 1 << 30, deadline_s=1700))
+    where = str(path), str(tmp_path / "copy")
+    told("E7", nursery.spawn().call("damage", *where, campaign_seed + piece, 1 << 30, deadline_s=1700))
 
 
 @pytest.mark.faults
@@ -84,6 +93,7 @@ def test_e6_kills_the_mutant(nursery: Nursery, tmp_path: Path, mutant: str) -> N
     counts, bad = victim.call("flip_log", str(path), 11, 61)
     print(f"E6 with {mutant}: {counts}")
     assert bad, f"{mutant} survived"
+    tell("mutants", killed=1)
 
 
 def test_what_is_damaged_is_named_with_file_and_position(nursery: Nursery, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import errno
 import random
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,46 +15,48 @@ from tests.faults import crashes
 from tests.faults.content import Verdict
 from tests.faults.processes import Nursery, RemoteError
 from tests.faults.stage import Play
+from tests.figures import pieces, share, tell
 
-RUNS_FAST = 50
+RUNS_FAST, RUNS_PIECES = 50, 64
 SLOW_S = 2.0
 
 
-def fail_everywhere(nursery: Nursery, directory: Path, seed: int, limit: int | None) -> tuple[Verdict, int, int]:
-    """Verdict, runs, and how many steps failed in them."""
-    rng = random.Random(seed)
-    counts = crashes.count_calls(nursery, directory, seed)
-    cases = [(kind, nth, error) for kind in crashes.FAILING for nth in range(1, counts[kind] + 1) for error in crashes.ERRORS]
-    step = 1 if limit is None else max(1, len(cases) // limit)
-    total, runs, failures = Verdict(), 0, 0
-    for kind, nth, error in cases[rng.randrange(step)::step]:
-        sticky = rng.random() < 0.3
+Case = tuple[str, int, int]                      # kind of call, which one, the error
+
+
+def cases(counts: dict[str, int]) -> list[Case]:
+    return [(kind, nth, error) for kind in crashes.FAILING for nth in range(1, counts[kind] + 1) for error in crashes.ERRORS]
+
+
+def fail_everywhere(nursery: Nursery, directory: Path, seed: int, chosen: Sequence[Case]) -> int:
+    """How many steps failed in all the runs; three in ten of the errors stay until the step is tried again."""
+    total, failures = Verdict(), 0
+    for kind, nth, error in chosen:
+        sticky = random.Random(f"{seed} {kind} {nth} {error}").random() < 0.3
         began = time.monotonic()
         verdict, promises = crashes.fail_at(nursery, directory, seed, nth, error, kinds=(kind,), sticky=sticky)
         if time.monotonic() - began > SLOW_S:
             print(f"slow: call {nth} of {kind} with {errno.errorcode[error]}: {promises.failures}")
         total.add(verdict)
-        runs, failures = runs + 1, failures + len(promises.failures)
-        if verdict.violations:
-            break
+        failures += len(promises.failures)
+        assert not total.violations, total
         shutil.rmtree(directory, ignore_errors=True)
-    return total, runs, failures
+    tell("E10", failing_calls=len(chosen), failed_steps=failures, **total.counts())
+    return failures
 
 
 def test_e10_any_failing_call_is_a_typed_error_and_no_more(nursery: Nursery, tmp_path: Path, seed: int) -> None:
-    verdict, runs, failures = fail_everywhere(nursery, tmp_path / "log", seed, RUNS_FAST)
-    print(f"E10: {runs} failing calls, {failures} failed steps: {verdict}")
-    assert not verdict.violations, verdict
-    assert runs >= RUNS_FAST
-    assert failures > runs // 10, "hardly any fault was felt"
+    every = cases(crashes.count_calls(nursery, tmp_path / "log", seed))
+    failures = fail_everywhere(nursery, tmp_path / "log", seed, random.Random(seed).sample(every, RUNS_FAST))
+    assert failures > RUNS_FAST // 10, "hardly any fault was felt"
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(3600)
-def test_e10_every_call_and_error(nursery: Nursery, tmp_path: Path, seed: int) -> None:
-    verdict, runs, failures = fail_everywhere(nursery, tmp_path / "log", seed, None)
-    print(f"E10: {runs} failing calls, {failures} failed steps: {verdict}")
-    assert not verdict.violations, verdict
+@pytest.mark.timeout(1800)
+@pieces(RUNS_PIECES)
+def test_e10_every_call_and_error(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
+    every = cases(crashes.count_calls(nursery, tmp_path / "log", campaign_seed))
+    fail_everywhere(nursery, tmp_path / "log", campaign_seed, share(every, piece, RUNS_PIECES))
 
 
 def full_disk(nursery: Nursery, directory: Path, seed: int, nth: int) -> Verdict:
@@ -69,7 +72,7 @@ def test_e10_a_full_disk_loses_nothing_and_is_over_when_space_returns(nursery: N
         total.add(full_disk(nursery, tmp_path / "log", seed, rng.randint(1, 250)))
         assert not total.violations, total
         shutil.rmtree(tmp_path / "log", ignore_errors=True)
-    print(f"E10, full disk: 12 runs: {total}")
+    tell("E10, full disk", runs=12, **total.counts())
 
 
 @pytest.mark.parametrize("nth", range(1, 9))

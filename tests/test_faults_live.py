@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from tests.faults.content import Verdict, check, mark_of
 from tests.faults.processes import Nursery, RemoteError, Victim
 from tests.faults.stage import Play
 from tests.faults.tasks import TOPIC
+from tests.figures import pieces, tell
 
 
 def cut_to_nothing(path: Path) -> None:
@@ -42,6 +42,7 @@ def remove(path: Path) -> None:
 HARMS: list[Callable[[Path], None]] = [cut_to_nothing, cut_in_half, fill_with_noise, replace_by_noise, remove]
 NAMES = ["embedlog.page", "embedlog.control", "embedlog.lock", "embedlog.manifest", "embedlog.durable", ".log", ".index",
          ".timeindex"]
+RETENTIONS = (-1, 400_000, 2_000_000, 10_000_000) * 2
 CACHES = {".index", ".timeindex", "embedlog.manifest"}
 
 
@@ -71,11 +72,12 @@ def test_e12_a_file_harmed_under_living_processes_is_an_exception(
         assert not failed, failed
     rows = a.call("read", TOPIC, 1)
     verdict = check(rows, {here: mark for here, mark in play.acks.items() if here[0] == 1}, ordered=False)
+    tell("E12", harmed_files=1, **verdict.counts())
     assert not verdict.violations, verdict
 
 
 def tail_beside(nursery: Nursery, directory: Path, seed: int, batches: int, retention_bytes: int,
-                readers: int = 3) -> tuple[Verdict, int]:
+                readers: int = 3, deadline_s: float = 110) -> tuple[Verdict, int]:
     play = Play(nursery, directory, config={
         "segment.bytes": 200_000, "retention.bytes": retention_bytes, "file.delete.delay.ms": 0, "index.interval.bytes": 1000,
     })
@@ -84,10 +86,10 @@ def tail_beside(nursery: Nursery, directory: Path, seed: int, batches: int, rete
     count, size = 200, 100
     for number, tail in enumerate(tails):
         tail.start("follow", batches * count, seed + number)
-    writer.call("write_columns", 1, batches, count, size, deadline_s=110)
+    writer.call("write_columns", 1, batches, count, size, deadline_s=deadline_s)
     verdict, jumps = Verdict(), 0
     for tail in tails:
-        found = tail.result(deadline_s=110)
+        found = tail.result(deadline_s=deadline_s)
         verdict.read += found["read"]
         verdict.violations += found["bad"]
         jumps += found["jumps"]
@@ -96,7 +98,7 @@ def tail_beside(nursery: Nursery, directory: Path, seed: int, batches: int, rete
 
 def test_e13_readers_beside_a_rolling_writer_see_every_record_once(nursery: Nursery, tmp_path: Path, seed: int) -> None:
     verdict, jumps = tail_beside(nursery, tmp_path / "log", seed, batches=150, retention_bytes=-1)
-    print(f"E13: {verdict}")
+    tell("E13", **verdict.counts())
     assert not verdict.violations, verdict
     assert verdict.read == 3 * 150 * 200
     assert jumps == 0
@@ -104,20 +106,18 @@ def test_e13_readers_beside_a_rolling_writer_see_every_record_once(nursery: Nurs
 
 def test_e13_readers_survive_retention(nursery: Nursery, tmp_path: Path, seed: int) -> None:
     verdict, jumps = tail_beside(nursery, tmp_path / "log", seed, batches=100, retention_bytes=400_000)
-    print(f"E13, retention: {verdict}, {jumps} jumps to the log start")
+    tell("E13", jumps_to_the_start=jumps, **verdict.counts())
     assert not verdict.violations, verdict
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
-def test_e13_long(nursery: Nursery, tmp_path: Path, seed: int) -> None:
-    total = Verdict()
-    for turn, retention in enumerate((-1, 400_000, 2_000_000, -1)):
-        verdict, _ = tail_beside(nursery, tmp_path / "log", seed + turn, batches=2500, retention_bytes=retention)
-        total.add(verdict)
-        shutil.rmtree(tmp_path / "log")
-    print(f"E13: {total}")
-    assert not total.violations, total
+@pieces(len(RETENTIONS))
+def test_e13_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
+    verdict, jumps = tail_beside(
+        nursery, tmp_path / "log", campaign_seed + piece, batches=8000, retention_bytes=RETENTIONS[piece], deadline_s=1700)
+    tell("E13", jumps_to_the_start=jumps, **verdict.counts())
+    assert not verdict.violations, verdict
 
 
 SLOW = {"publish_before_write": ("pwrite", ".log"), "read_by_file_size": ("point", "before-publish"),
@@ -138,6 +138,7 @@ def test_e13_kills_the_mutant(nursery: Nursery, tmp_path: Path, mutant: str) -> 
         while not writer.note_waiting():
             if wrong := odd_sight(reader):
                 print(f"E13 with {mutant}: {turn} appends: {wrong}")
+                tell("mutants", killed=1)
                 return
         play.finish_append(writer)
     pytest.fail(f"{mutant} survived 100 appends")

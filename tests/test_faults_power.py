@@ -8,29 +8,25 @@ import pytest
 
 from tests.faults import cuts
 from tests.faults.processes import Nursery
+from tests.figures import pieces, tell
 
-STATES_FAST, STATES_LONG = 60, 5_000
+STATES_FAST, STATES_LONG, STATES_PIECES = 60, 20_000, 80
 
 
 def test_e5_disks_after_a_power_loss_keep_what_was_durable(nursery: Nursery, tmp_path: Path, seed: int) -> None:
     verdict, opened = cuts.experiment(nursery, tmp_path, seed, STATES_FAST)
-    print(f"E5: {opened} disks: {verdict}")
+    tell("E5", disks=opened, **verdict.counts())
     assert not verdict.violations, verdict
     assert opened == STATES_FAST
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(3600)
-def test_e5_long(nursery: Nursery, tmp_path: Path, seed: int) -> None:
-    total, opened = cuts.Verdict(), 0
-    for turn in range(STATES_LONG // 250):
-        workspace = tmp_path / str(turn)
-        workspace.mkdir()
-        verdict, more = cuts.experiment(nursery, workspace, seed + turn, 250)
-        total.add(verdict)
-        opened += more
-        assert not total.violations, total
-    print(f"E5: {opened} disks: {total}")
+@pytest.mark.timeout(1800)
+@pieces(STATES_PIECES)
+def test_e5_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
+    verdict, opened = cuts.experiment(nursery, tmp_path, campaign_seed + piece, STATES_LONG // STATES_PIECES)
+    tell("E5", disks=opened, **verdict.counts())
+    assert not verdict.violations, verdict
 
 
 @pytest.mark.faults
@@ -45,5 +41,6 @@ def test_e5_kills_the_mutant(nursery: Nursery, tmp_path: Path, seed: int, mutant
         verdict, opened = cuts.experiment(nursery, workspace, seed + turn, 200, (mutant,))
         if verdict.violations:
             print(f"E5 with {mutant}: {opened} disks: {verdict}")
+            tell("mutants", killed=1)
             return
     pytest.fail(f"{mutant} survived")

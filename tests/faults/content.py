@@ -59,6 +59,10 @@ class Verdict:
         self.read += other.read
         self.violations += other.violations
 
+    def counts(self) -> dict[str, int]:
+        """For `tests.figures.tell`."""
+        return {"records_read": self.read, "acknowledged": self.acked, "violations": len(self.violations)}
+
     def __str__(self) -> str:
         shown = "".join(f"\n  {violation}" for violation in self.violations[:20])
         return f"{len(self.violations)} violations in {self.read} records read, {self.acked} acknowledged{shown}"

@@ -12,6 +12,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 
 import embedlog
@@ -90,14 +91,14 @@ def flip(fd: int, position: int, bit: int) -> None:
 
 
 @task
-def flip_log(stage: Stage, path: str, step: int, dense: int) -> tuple[dict[str, int], list[str]]:
+def flip_log(stage: Stage, path: str, step: int, dense: int, piece: int = 0, pieces: int = 1) -> tuple[dict[str, int], list[str]]:
     """Flip bits of every segment under an open log; each time everything is read again through it."""
     with embedlog.open(path) as log:
         stage.log = log
         flips = Flips(tasks.read(stage))
         for file in sorted((Path(path) / f"{TOPIC}-0").glob("*.log")):
             fd = os.open(file, os.O_RDWR)
-            for position, bit in bits(os.fstat(fd).st_size, step, dense):
+            for position, bit in islice(bits(os.fstat(fd).st_size, step, dense), piece, None, pieces):
                 flip(fd, position, bit)
                 try:
                     found: Rows | str = tasks.read(stage)
@@ -132,13 +133,15 @@ def is_cache(name: str) -> bool:
 
 
 @task
-def flip_files(stage: Stage, source: str, path: str, names: list[str], most: int) -> tuple[dict[str, int], list[str]]:
+def flip_files(
+    stage: Stage, source: str, path: str, names: list[str], most: int, piece: int = 0, pieces: int = 1,
+) -> tuple[dict[str, int], list[str]]:
     """Flip bits of small files, at most `most` a file; a fresh open each time, out of a fresh copy."""
     flips = Flips(look_fresh(stage, Path(source), Path(path)))
     for name in names:
         size = (Path(source) / name).stat().st_size
         step = max(1, size * 8 // most)
-        for at in range(0, size * 8, step):
+        for at in range(piece * step, size * 8, step * pieces):
             restore(Path(source), Path(path))
             fd = os.open(Path(path) / name, os.O_RDWR)
             flip(fd, at // 8, at % 8)

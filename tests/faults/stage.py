@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.figures import tell
+
 from .batches import append_batch
 from .content import Mark, Verdict, check, value_of
 from .processes import Died, Nursery, RemoteError, Victim
@@ -108,8 +110,10 @@ def fails_without(mutant: str, steps: Steps, nursery: Nursery, directory: Path, 
     try:
         verdict = steps(Play(nursery, directory, mutants=(mutant,), config=config))
     except (AssertionError, RemoteError, Died):
+        tell("mutants", killed=1)
         return
     assert verdict.violations, f"{mutant}: nothing was noticed"
+    tell("mutants", killed=1)
 
 
 class FakeBroker:

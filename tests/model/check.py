@@ -3,6 +3,7 @@
     python3 check.py            default bounds, a few minutes on two cores
     python3 check.py --fast     small scenarios and the mutants that they show, seconds
     python3 check.py --deep     larger bounds; every mutant in every default scenario
+    python3 check.py --piece 0/12                  every twelfth job, from the first one on
     python3 check.py --write    the default run, then refresh README.md and RESULTS.md
     python3 check.py --trace append.owner_word     one mutant's counterexample
 
@@ -252,8 +253,11 @@ def main(arguments):
         print(outcome.problem or "no violation", *("  " + step for step in outcome.trace), sep="\n")
         return 0
     began, outcomes = time.time(), []
-    with Pool(2) as pool:
-        chosen = list(fast_jobs() if "--fast" in arguments else jobs(deep))
+    piece, pieces = 0, 1
+    if "--piece" in arguments:
+        piece, pieces = map(int, arguments[arguments.index("--piece") + 1].split("/"))
+    with Pool(2 if pieces == 1 else 1) as pool:
+        chosen = list(fast_jobs() if "--fast" in arguments else jobs(deep))[piece::pieces]
         for outcome in pool.imap(run, chosen, chunksize=1):
             outcomes.append(outcome)
             report(outcome)
