@@ -162,7 +162,13 @@ class Accumulator:
 
     def abandon(self) -> int:
         """Fails what the thread has not taken yet, after a close() that did not suffice; returns the number of records."""
-        error = ClosedError("the producer was closed before the record was written")
+        dropped = self.drop(ClosedError("the producer was closed before the record was written"))
+        if dropped:
+            logger.warning("%s was closed with %d records that were not written: they are dropped", self._name, dropped)
+        return dropped
+
+    def drop(self, error: Exception) -> int:
+        """Fails what the thread has not taken yet; returns the number of records."""
         dropped = 0
         for parcel in self.rows.pending():
             run = parcel.run
@@ -173,8 +179,6 @@ class Accumulator:
             if run is not None:
                 run.settled((), error)
             self.settled(callbacks)
-        if dropped:
-            logger.warning("%s was closed with %d records that were not written: they are dropped", self._name, dropped)
         return dropped
 
     def on_thread(self) -> bool:

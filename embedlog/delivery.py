@@ -111,6 +111,7 @@ class Delivery:
         self._stops: dict[Lane, Stop] = {}
         self.destinations: dict[str, Destination] = {}
         self.routes: dict[str, Route] = {}  # what send() looks into first; without an entry it takes the careful way
+        self.failed: Callable[[Exception], None] = lambda error: None  # hears of every error before the futures do
         self.settled: Callable[[Callbacks], None] = lambda callbacks: None
         self.figures = Figures()
         self.in_flight = 0  # batches that are being written
@@ -293,6 +294,7 @@ class Delivery:
         if not isinstance(error, EmbedlogError):
             logger.exception("writing to %s-%d failed in a way that was not foreseen", stop.destination.name, stop.lane.partition)
         logger.warning("%d records for %s-%d were not written: %s", count, stop.destination.name, stop.lane.partition, error)
+        self.failed(error)
         for parcel in parcels:
             if parcel.run is not None:
                 parcel.run.settled((), error)

@@ -12,15 +12,19 @@ import logging
 import os
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from embedlog._native import system
 from embedlog.accumulator import Accumulator
 from embedlog.config import ProducerConfig
 from embedlog.delivery import Delivery
-from embedlog.errors import ConfigError, DeadlineError
+from embedlog.errors import ConfigError, DeadlineError, EmbedlogError
 from embedlog.figures import producer_metrics
 from embedlog.sending import Pipeline
+from embedlog.transactional import NoTransaction, Transaction
 from embedlog.values import ProducerRecord
 
 if TYPE_CHECKING:
@@ -38,7 +42,6 @@ class Producer:
     """
 
     def __init__(self, log: Any, config: ProducerConfig) -> None:
-        _refuse_unknown_features(config)
         self._log = log
         self._config = config
         self._pid = os.getpid()
@@ -55,7 +58,8 @@ class Producer:
         self._delivery.settled = self._accumulator.settled
         self._accumulator.blocked = self._delivery.figures.blocked
         self._routes = self._delivery.routes
-        self._pipeline = Pipeline(log, config, self._delivery, self._accumulator)
+        self._transaction = _transaction(log, config, self._accumulator, self._delivery)
+        self._pipeline = Pipeline(log, config, self._delivery, self._accumulator, self._transaction)
         self._rows = self._accumulator.rows  # last: until here there is nothing to close
 
     # ---- records ---------------------------------------------------------------------------------
@@ -113,7 +117,7 @@ class Producer:
 
         Raises DeadlineError after `timeout` seconds, StateError inside a callback.
         """
-        self._pipeline.check_usable()
+        self._pipeline.check_open()
         began = time.monotonic()
         flushed = self._accumulator.flush(timeout)
         self._delivery.figures.spent("flush", time.monotonic() - began)
@@ -124,16 +128,68 @@ class Producer:
         """Send what is buffered and end; what is not written after `timeout` seconds fails with ClosedError. Idempotent."""
         if os.getpid() != self._pid:
             return
+        began = time.monotonic()
+        if not self._closed and not self._accumulator.on_thread():
+            self._end_transaction(timeout)
         self._routes.clear()
-        if not self._accumulator.close(timeout):
+        if not self._accumulator.close(None if timeout is None else max(0.0, began + timeout - time.monotonic())):
             self._accumulator.abandon()
         if not self._closed:
             self._closed = True
             self._pipeline.interceptors.close()
 
+    def _end_transaction(self, timeout: float | None) -> None:
+        try:
+            self._transaction.close(timeout)
+        except EmbedlogError as error:  # the producer ends all the same
+            logger.warning("%s was closed with a transaction that could not be ended: %s", self._name, error)
+
+    # ---- transactions ----------------------------------------------------------------------------
+
+    def init_transactions(self) -> Any:
+        """Take over the transactional id: producers that had it before are fenced, what they left open is finished or aborted.
+
+        Once, before anything else; returns what became of the last transaction of this id, or None if there was none.
+        Like all calls of this section it raises InvalidTransactionStateError in a wrong state, DeadlineError after
+        `max.block.ms` (then the same call is to be repeated), FencedError if somebody took the id over.
+        """
+        self._pipeline.check_open()
+        return self._transaction.init()
+
+    def begin_transaction(self) -> None:
+        """What is sent from now on is seen by `read_committed` readers all together or not at all."""
+        self._pipeline.check_open()
+        self._transaction.begin()
+
+    def commit_transaction(self) -> None:
+        """Send what is buffered and commit. Raises what a record failed of: then the transaction can only be aborted."""
+        self._pipeline.check_open()
+        self._transaction.commit()
+
+    def abort_transaction(self) -> None:
+        """Abort: what is still buffered fails with TransactionAbortedError, what is written is never seen as committed."""
+        self._pipeline.check_open()
+        self._transaction.abort()
+
+    def send_offsets_to_transaction(self, offsets: Any, group_metadata: Any) -> None:
+        """Commit a group's offsets with the transaction: {TopicPartition: OffsetAndMetadata or int}."""
+        self._pipeline.check_open()
+        self._transaction.send_offsets(offsets, group_metadata)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Producer]:
+        """`with producer.transaction(): …` begins, and commits at the end, or aborts if anything was raised."""
+        self.begin_transaction()
+        try:
+            yield self
+            self.commit_transaction()
+        except BaseException:
+            self._transaction.abort_after_failure()
+            raise
+
     def partitions_for(self, topic: str) -> set[int]:
         """The numbers of a topic's partitions. Raises UnknownTopicOrPartitionError."""
-        self._pipeline.check_usable()
+        self._pipeline.check_open()
         return set(range(self._log._partition_count(topic)))
 
     def metrics(self) -> dict[str, float]:
@@ -149,7 +205,7 @@ class Producer:
         }
 
     def __enter__(self) -> Producer:
-        self._pipeline.check_usable()
+        self._pipeline.check_open()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -169,13 +225,20 @@ class Producer:
         return f"<embedlog.Producer {self._name}{' closed' if self._rows.closed else ''}>"
 
 
-def _refuse_unknown_features(config: ProducerConfig) -> None:
-    if config.transactional_id is not None:
-        raise ConfigError(
-            "transactional.id", expected="None: this version has no transactions", found=repr(config.transactional_id)
-        )
-
-
 def _name(config: ProducerConfig) -> str:
     """Kafka's default: after the transactional id, or counted in this process."""
     return config.client_id or f"producer-{config.transactional_id or next(_numbers)}"
+
+
+def _transaction(log: Any, config: ProducerConfig, accumulator: Accumulator, delivery: Delivery) -> Transaction | NoTransaction:
+    """The transactional half, which hears of what delivery could not write."""
+    if config.transactional_id is None:
+        return NoTransaction()
+    if not hasattr(log, "_transactions"):
+        raise ConfigError(
+            "transactional.id", expected="None: this version has no transactions", found=repr(config.transactional_id)
+        )
+    owner = log._transactions.owner(config.transactional_id, config.transaction_timeout_ms)
+    made = Transaction(owner, accumulator, delivery.figures, timeout_s=config.max_block_ms / 1000, clock_ns=system.boot_ns)
+    delivery.failed = made.failed
+    return made

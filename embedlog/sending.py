@@ -43,6 +43,7 @@ from embedlog.values import ProducerRecord, RecordMetadata
 if TYPE_CHECKING:
     from embedlog._native._rows import Future, Route
     from embedlog.config import ProducerConfig
+    from embedlog.transactional import NoTransaction, Transaction
 
 BATCH_BYTES_MAX = 1 << 20  # of send_batch: large batches compress well and are still small beside a segment
 RUN_BYTES = 2 << 20  # encoded at once: what is handed from thread to thread, small enough to stay in the cache on its way
@@ -69,12 +70,20 @@ class Pipeline:
     Threads: any.
     """
 
-    def __init__(self, log: Any, config: ProducerConfig, delivery: Delivery, accumulator: Accumulator) -> None:
+    def __init__(
+        self,
+        log: Any,
+        config: ProducerConfig,
+        delivery: Delivery,
+        accumulator: Accumulator,
+        transaction: Transaction | NoTransaction,
+    ) -> None:
         self._log = log
         self._config = config
         self._pid = os.getpid()
         self._delivery = delivery
         self._accumulator = accumulator
+        self._transaction = transaction
         self._rows = accumulator.rows
         self._serializers = {"key": _as_method(config.key_serializer), "value": _as_method(config.value_serializer)}
         self._partitioners: dict[str, Callable[..., int]] = {}
@@ -178,6 +187,11 @@ class Pipeline:
         return found
 
     def check_usable(self) -> None:
+        """Raises what `check_open` does, and InvalidTransactionStateError or FencedError where no record is taken."""
+        self.check_open()
+        self._transaction.check_send()
+
+    def check_open(self) -> None:
         """Raises ForkedError, ClosedError and what the log says."""
         if os.getpid() != self._pid:
             raise ForkedError("the producer belongs to the parent process: open the log again in the child")
@@ -190,6 +204,7 @@ class Pipeline:
     def _failed(self, error: EmbedlogError) -> Future:
         """A future that failed inside the call: its callbacks run at once, in the caller's thread."""
         self._delivery.figures.note({"error": 1})
+        self._transaction.failed(error)
         future, promise = self._rows.promise(True)
         promise.fail(error)
         return future
@@ -211,13 +226,13 @@ class Pipeline:
         check_call(given)
         if self._row_by_row:
             return self._send_rows(given, rows_of(values, keys, timestamps_ms, headers))
-        self.check_usable()
-        keys = self._serialized_list("key", given, keys)
-        values = self._serialized_list("value", given, values)
         future, promise = self._rows.promise(False)
         shipment = Shipment(topic, promise, self._accumulator.settled)
         error: EmbedlogError | None = None
         try:
+            self.check_usable()
+            keys = self._serialized_list("key", given, keys)
+            values = self._serialized_list("value", given, values)
             destination = self.destination(topic)
             partitioner = None if self._config.partitioner is None else self._partitioner(topic)
             for piece in pieces_of(values, keys, timestamps_ms, headers):
@@ -226,6 +241,7 @@ class Pipeline:
                     self._ship(shipment, destination, piece, share, single_ms)
         except FAILS_THE_FUTURE as failure:
             error = failure
+            self._transaction.failed(error)
         finally:
             shipment.finish(error)
         return future
