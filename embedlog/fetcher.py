@@ -72,6 +72,28 @@ class Fetcher:
             self._hand_over(cursor, records, chunk.next_offset, chunk.epoch)
         return True
 
+    def arrived(self, cursor: Cursor, limit: int) -> list[Record] | None:
+        """The shortest way from an append to who waits: what came behind the end, if that is all that is to be handed out.
+
+        None for whatever is not that simple, an end that nothing came behind among it.
+        """
+        tail = cursor.tail
+        if tail is None or self._deserializes or not cursor.stands_at(tail.offset):
+            return None
+        began = perf_counter()
+        records = tail.records()
+        if not records:
+            return None  # `fill` finds out why
+        cursor.seen_end = tail.end
+        cursor.lag.count += 1
+        cursor.lag.last = 0
+        self._fetched(len(records), tail.size_bytes, began)
+        if len(records) <= limit:
+            cursor.move(tail.offset, tail.epoch)
+            return records
+        cursor.fill(records, tail.offset, tail.epoch)
+        return cursor.take(limit)
+
     def _tailed(self, cursor: Cursor, tail: Tail) -> bool | None:
         """The short way: True with records, False without, None if it is closed (then it is dropped)."""
         began = perf_counter()
@@ -82,7 +104,11 @@ class Fetcher:
         cursor.seen_end = tail.end
         if not records:
             return False
-        cursor.lag.note(tail.end - tail.offset)
+        if tail.end == tail.offset:
+            cursor.lag.count += 1
+            cursor.lag.last = 0
+        else:
+            cursor.lag.note(tail.end - tail.offset)
         self._fetched(len(records), tail.size_bytes, began)
         self._hand_over(cursor, records, tail.offset, tail.epoch)
         return True

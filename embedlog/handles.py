@@ -2,6 +2,7 @@
 
 H1  a descriptor is closed when nobody uses it and room is needed, never under a reader
 H2  forgetting a directory makes its names be opened anew; who still reads keeps what he has
+H3  who reads one file again and again may keep it, as long as most of the room is left to the others
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import OrderedDict
 from embedlog import files, layout
 
 Key = tuple[str, int, str]  # directory, base offset, suffix
+KEPT_DIVISOR = 4  # of the room, the part that may be kept
 
 
 class Handle:
@@ -39,6 +41,19 @@ class Handles:
         self._limit = max(1, limit)
         self._mutex = threading.Lock()
         self._open: OrderedDict[Key, Handle] = OrderedDict()
+        self._kept_count = 0
+
+    def keep(self, directory: str, base: int, suffix: str) -> Handle | None:
+        """As `borrow`, until `let_go`; None if too many are kept already. Raises StorageError."""
+        if self._kept_count >= self._limit // KEPT_DIVISOR:
+            return None
+        handle = self.borrow(directory, base, suffix)
+        self._kept_count += 1
+        return handle
+
+    def let_go(self, handle: Handle) -> None:
+        self._kept_count -= 1
+        self.give_back(handle)
 
     def borrow(self, directory: str, base: int, suffix: str) -> Handle:
         """A file of a segment, open for reading until the `with` block ends. Raises StorageError."""

@@ -288,8 +288,8 @@ class Log(Admin):
         owner: object,
         committed: bool = False,
         topics: int = system.NOT_FOLLOWED,
-    ) -> None:
-        """Sleep until one of the partitions can be read beyond its offset, until `_wake(owner)`, or for `timeout_s`.
+    ) -> bool:
+        """Sleep until one of the partitions can be read beyond its offset (then True), until `_wake(owner)`, or for `timeout_s`.
 
         `topics`: what `_topics_word` was when the caller looked at the topics; a change of it ends the sleep, too.
         """
@@ -302,10 +302,13 @@ class Log(Admin):
             told = waiter.wait(live, committed, self._home.directory_page, deadline, topics)
         else:
             told = waiter.wait(live, committed, None, min(deadline, files.deadline_after(STATIC_LOOK_S)), topics)
+        if 0 <= told < len(live):
+            return True  # at once: who waits for records is behind this line
         waiter.reset()
-        if not 0 <= told < len(live):  # nothing came: is it still the page that others publish on?
-            for partition, _ in tails:
-                partition.look_again()
+        for partition, _ in tails:  # nothing came: is it still the page that others publish on?
+            partition.look_again()
+        self._check_open()
+        return False
 
     def _wake(self, owner: object) -> None:
         self._waiter(owner).wake()

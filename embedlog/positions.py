@@ -129,7 +129,8 @@ class Cursor:
     @property
     def position(self) -> int:
         """Offset of the next record to hand out, or -1 before it is known."""
-        self._settle()
+        if self._out is not None:
+            self._settle()
         return self._ahead[self._behind].offset if self._behind < len(self._ahead) else self._next
 
     @property
@@ -152,7 +153,8 @@ class Cursor:
 
     @property
     def has_records(self) -> bool:
-        self._settle()
+        if self._out is not None:
+            self._settle()
         return self._behind < len(self._ahead)
 
     @property
@@ -166,6 +168,14 @@ class Cursor:
         self._ahead, self._behind, self._next, self._out = records, 0, next_offset, None
         self._epoch, self.intercepted = epoch, False
 
+    def stands_at(self, offset: int) -> bool:
+        """Whether the position is this, and nothing was fetched behind it."""
+        return self._next == offset and not self._ahead and self._out is None
+
+    def move(self, offset: int, epoch: int) -> None:
+        """The position is behind what was handed out from elsewhere. REQUIRES: nothing was fetched ahead."""
+        self._next, self._epoch = offset, epoch
+
     def replace_ahead(self, change: Callable[[list[Record]], list[Record]]) -> None:
         """Hands out what `change` makes of the records fetched ahead, once."""
         if not self.intercepted:
@@ -175,12 +185,12 @@ class Cursor:
     def take(self, count: int) -> list[Record]:
         """Hands out at most `count` records; the position moves."""
         self._settle()
-        begin, end = self._behind, min(self._behind + count, len(self._ahead))
-        taken = self._ahead if begin == 0 and end == len(self._ahead) else self._ahead[begin:end]
-        self._behind = end
-        if end == len(self._ahead):
+        ahead, begin = self._ahead, self._behind
+        if len(ahead) - begin <= count:
             self._ahead, self._behind = [], 0
-        return taken
+            return ahead if begin == 0 else ahead[begin:]
+        self._behind = begin + count
+        return ahead[begin : self._behind]
 
     def lend(self) -> Iterator[Record]:
         """An iterator over what is left. The position follows it without a call per record: it is read off the iterator."""
@@ -260,6 +270,8 @@ class Rotation:
 
     def drained(self, cursor: Cursor) -> None:
         """The turn of `cursor` is over: it goes to the back."""
+        if len(self._row) == 1:
+            return
         if self._row[0] is cursor:
             self._row.rotate(-1)
         else:

@@ -49,6 +49,7 @@ class Reading:
         self._isolation = config.isolation_level
         self._reset = Reset(config.auto_offset_reset)
         self._max_bytes = config.fetch_max_bytes
+        self._lent = False
 
     # ---- which partitions ----
 
@@ -86,29 +87,35 @@ class Reading:
         seen_count = 0
         try:
             for cursor in self.rotation.turns():
-                if not self._ready(cursor):
+                if cursor.tail is None and not self._ready(cursor):
                     continue
                 taken.append((cursor, cursor.position, cursor.epoch))
+                room = limit - len(out)
+                found = fetcher.arrived(cursor, room) if cursor.tail is not None else None
+                if found is None:
+                    if not self._ready(cursor):
+                        continue
+                    found = cursor.take(room)
                 if cursor.intercepted:
-                    out[:0] = found = cursor.take(limit - len(out))
+                    out = found + out
                     seen_count += len(found)
                 else:
-                    out += cursor.take(limit - len(out))
+                    out = out + found if out else found
                 if not cursor.has_records:
                     self.rotation.drained(cursor)
                 if len(out) >= limit or fetcher.size_bytes - before >= self._max_bytes:
                     break
-            return self._intercepted(out, seen_count)
+            return self._intercepted(out, seen_count) if self.interceptors else out
         except BaseException as error:
             if out and isinstance(error, EmbedlogError):
                 return self._intercepted(out, seen_count)  # R3
-            for cursor, position, epoch in taken:
+            for cursor, position, epoch in reversed(taken):
                 cursor.seek(position, epoch)
             raise
 
     def _intercepted(self, records: list[Record], seen_count: int) -> list[Record]:
         """The first `seen_count` were shown to the interceptors while somebody iterated."""
-        if not self.interceptors or len(records) == seen_count:
+        if len(records) == seen_count:
             return records
         return records[:seen_count] + self.interceptors.on_consume(records[seen_count:])
 
@@ -121,6 +128,7 @@ class Reading:
                     if not cursor.has_records:
                         continue
                 self.rotation.drained(cursor)
+                self._lent = True
                 return cursor.lend()
         return None
 
@@ -150,7 +158,8 @@ class Reading:
 
         As often as that leads on: retention may be faster than the way from the look at the start to the fetch from there.
         """
-        self.located(cursor)
+        if cursor.position < 0:
+            self.located(cursor)
         while True:
             try:
                 return fetch(cursor)
@@ -169,5 +178,7 @@ class Reading:
 
     def recall(self) -> None:
         """What an iterator was lent and did not hand out yet is handed out by the next call."""
-        for cursor in self.rotation:
-            cursor.recall()
+        if self._lent:
+            for cursor in self.rotation:
+                cursor.recall()
+            self._lent = False

@@ -29,27 +29,47 @@ class Tail:
         self._partition = partition
         self._file = (str(partition.path), now.segment_base, layout.LOG)
         self._tailing = system.Tailing(partition.page, now, position, now.log_end, digest, bytearray(ROOM_BYTES))
+        self._place = (partition.topic, partition.number)
+        self._handles = partition.home.handles
+        self._kept = self._handles.keep(*self._file)
+        if self._kept is not None:
+            self._tailing.use(self._kept.fd)
         self.offset = now.log_end
         self.end = now.high_watermark
         self.epoch = now.epoch
         self.size_bytes = 0  # of what the last call read
 
+    def __del__(self) -> None:
+        if (kept := getattr(self, "_kept", None)) is not None:
+            self._handles.let_go(kept)
+
     def records(self) -> list[Record] | None:
         """What was published since, perhaps nothing; None: go the ordinary way from `offset`, and drop this."""
-        partition = self._partition
-        if partition.closed or partition.page_file is None:
+        if self._kept is None:
+            code, size_bytes, end = self._read_borrowed()
+        elif self._kept.forgotten:  # the partition was closed, or its files are others
             return None
-        try:
-            with partition.home.handles.borrow(*self._file) as fd:
-                code, self.size_bytes, end = self._tailing.read(fd)
-        except StorageError:
-            return None
+        else:
+            code, size_bytes, end = self._tailing.read()
         if code == system.TAIL_NOTHING:
             self.end = end
             return []
         if code != system.TAIL_DATA:
             return None
-        found = _rows.records_from_run(partition.topic, partition.number, self._tailing.room, self.size_bytes, self.offset)
+        topic, number = self._place
+        found = _rows.records_from_run(topic, number, self._tailing.room, size_bytes, self.offset)
         if found is not None:
-            self.offset, self.end = self._tailing.offset, end
+            self.offset, self.end, self.size_bytes = self._tailing.offset, end, size_bytes
         return found
+
+    def _read_borrowed(self) -> tuple[int, int, int]:
+        """With a descriptor for this once: many partitions are tailed."""
+        partition = self._partition
+        if partition.closed or partition.page_file is None:
+            return system.TAIL_OTHERWISE, 0, 0
+        try:
+            with self._handles.borrow(*self._file) as fd:
+                self._tailing.use(fd)
+                return self._tailing.read()
+        except StorageError:
+            return system.TAIL_OTHERWISE, 0, 0

@@ -68,19 +68,26 @@ class Waiting:
         began = self._now = time.monotonic()
         self._count(began)
         deadline = None if timeout_s is None else began + timeout_s
-        short_until = began + self._least_wait_s if self._least_bytes > 1 else began
+        short_until = began + self._least_wait_s if self._least_bytes > 1 else 0.0
+        data_came = False
         try:
             while True:
                 if self._stopped or self._woken:
                     self._give_way()
-                self._look_at_topics(subscription)
+                if not data_came:  # else look first, for whoever waits for records
+                    self._look_at_topics(subscription)
                 found = None
-                if not self._too_little(short_until, deadline):
+                if not short_until or not self._too_little(short_until, deadline):
                     found = look()
                     if found:
                         return found
-                if not self._sleep(deadline, short_until):
-                    return found
+                if not data_came:
+                    now = time.monotonic()
+                    if deadline is not None and now >= deadline:
+                        return self._too_late(found, now)
+                    data_came = self._sleep(now, deadline, short_until)
+                else:
+                    data_came = False
         finally:
             self.idle_s += time.monotonic() - began
 
@@ -109,29 +116,30 @@ class Waiting:
         self._follow(subscription)
         self._topics, self._looked = word, self._now
 
-    def _sleep(self, deadline: float | None, short_until: float) -> bool:
-        """Sleeps until a partition grows, topics change, somebody wakes it, or the deadline: False if that has passed."""
-        now = time.monotonic()
+    def _too_late(self, found: Found | None, now: float) -> Found | None:
+        """At the deadline: the transaction that keeps a reader back must not depend on how long its polls wait."""
+        if self._committed:
+            self._helped(now)
+        return found
+
+    def _sleep(self, now: float, deadline: float | None, short_until: float) -> bool:
+        """Sleeps until a partition grows (then True), topics change, somebody wakes it, or something else is due."""
         if self._committed and self._helped(now):
-            return True
-        ends = [now + self._topics_age_s]
-        if deadline is not None:
-            if now >= deadline:
-                return False
-            ends.append(deadline)
+            return False
+        until = now + self._topics_age_s if deadline is None else min(deadline, now + self._topics_age_s)
         if self._topics & 1:
-            ends.append(now + TOPICS_LOOK_S)
+            until = min(until, now + TOPICS_LOOK_S)
         if self._stuck_since is not None:
-            ends.append(self._stuck_since + HELP_S)
+            until = min(until, self._stuck_since + HELP_S)
         if now < short_until:
-            ends.append(short_until)
+            until = min(until, short_until)
             tails = [(cursor.partition, self._end(cursor)) for cursor in self._rotation.turns()]
         else:
             tails = [(cursor.partition, cursor.seen_end) for cursor in self._rotation.turns()]
-        self._log._wait(tails, min(ends) - now, self, self._committed, self._topics)
-        self._log._check_open()
+        if self._log._wait(tails, until - now, self, self._committed, self._topics):
+            return True
         self._now = time.monotonic()
-        return True
+        return False
 
     def _end(self, cursor: Cursor) -> int:
         return end_offset(cursor.partition.bounds(), self._isolation)
@@ -140,8 +148,6 @@ class Waiting:
 
     def _too_little(self, short_until: float, deadline: float | None) -> bool:
         """Whether there is less than `fetch.min.bytes`, nothing is fetched ahead, and both this wait and the poll may go on."""
-        if self._least_bytes <= 1:
-            return False
         now = time.monotonic()
         if now >= short_until or (deadline is not None and now >= deadline):
             return False

@@ -191,7 +191,7 @@ class FakeLog:
         owner: object,
         committed: bool = False,
         topics: int = -1,
-    ) -> None:
+    ) -> bool:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self.changed:
             self.waits += 1
@@ -205,6 +205,7 @@ class FakeLog:
                 self.changed.wait(left)
             self._woken.discard(id(owner))
             self.sleeping.clear()
+            return any(each.visible_end(committed) > offset for each, offset in tails)
 
     def _wake(self, owner: object) -> None:
         with self.changed:

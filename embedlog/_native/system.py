@@ -334,16 +334,19 @@ class Tailing:
                 "generation": published.generation,
             },
         )
-        self._sizes = ffi.new("int64_t[2]")
+        self._room_bytes = len(room)
+        self._taken, self._end = ffi.new("int64_t *"), ffi.new("int64_t *")
 
-    def read(self, fd: int) -> tuple[int, int, int]:
-        """(TAIL_DATA, TAIL_NOTHING or TAIL_OTHERWISE, bytes in `room`, high watermark). `fd` is the active segment's."""
+    def use(self, fd: int) -> None:
+        """The active segment's descriptor, for the reads to come."""
+        self._raw.fd = fd
+
+    def read(self) -> tuple[int, int, int]:
+        """(TAIL_DATA, TAIL_NOTHING or TAIL_OTHERWISE, bytes in `room`, high watermark)."""
         if self._page.closed:
             return TAIL_OTHERWISE, 0, 0
-        sizes = self._sizes
-        self._raw.fd = fd
-        code = lib.el_tail_read(self._raw, self._view, len(self.room), sizes, sizes + 1)
-        return code, sizes[0], sizes[1]
+        code = lib.el_tail_read(self._raw, self._view, self._room_bytes, self._taken, self._end)
+        return code, self._taken[0], self._end[0]
 
     @property
     def offset(self) -> int:
