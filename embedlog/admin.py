@@ -106,6 +106,16 @@ class Admin:
                 self._take_back(topic)
                 raise
 
+    def _make_internal(self, name: str, partitions: int, config: Mapping[str, Any]) -> None:
+        """Make one of the log's own topics, unless somebody else has done so in the meantime."""
+        self._check_writable()
+        overrides = parse(TopicConfig, config).overrides()
+        with self._changing():
+            if self._registry.get(name) is None:
+                topic = Topic(name, new_id(), partitions, overrides, "creating")
+                self._registry.put(topic)
+                topic_files.finish_creation(self.path, self._registry, topic, self.config.file_mode)
+
     def _check_absent(self, name: str, count: int) -> None:
         if self._registry.get(name) is not None:
             raise TopicExistsError(f"there is a topic {name!r} already", path=self.path)

@@ -214,6 +214,26 @@ class LogConfig(Options):
         DAY_MS, "A producer that wrote nothing for so long is forgotten, unless it has an open transaction.", unit="ms", low=1,
         high=INT_MAX,
     )
+    transaction_max_timeout_ms: int = option(
+        900_000, "The longest `transaction.timeout.ms` that a producer may ask for.", unit="ms", low=1, high=INT_MAX
+    )
+    transactional_id_expiration_ms: int = option(
+        7 * DAY_MS, "A transactional id that nobody used for so long is forgotten.", unit="ms", low=1, high=INT_MAX
+    )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = option(
+        1000, "How often the housekeeper looks for transactions that nobody will end.", unit="ms", low=1, high=INT_MAX,
+        differs="Kafka: 10000. Looking costs a process less than it costs a broker of thousands of producers.",
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = option(
+        3_600_000, "How often the housekeeper looks for transactional ids to forget.", unit="ms", low=1, high=INT_MAX
+    )
+    transaction_state_log_num_partitions: int = option(
+        50, "Partitions of `__transaction_state` when it is made; one that is there stays as it is.", unit="partitions", low=1,
+        high=INT_MAX,
+    )
+    transaction_state_log_segment_bytes: int = option(
+        104_857_600, "`segment.bytes` of `__transaction_state` when it is made.", unit="bytes", low=14, high=INT_MAX
+    )
     group_initial_rebalance_delay_ms: int = option(
         0, "How long a new group waits for further members.", unit="ms", low=0, high=INT_MAX,
         differs="Kafka: 3000. Members on one machine need no three seconds to find each other.",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog")
 
 # Words of the directory's control page: when, on the boot clock, the next one is due.
-NEXT_ROUND_NS, NEXT_POINTS_NS = 4, 5
+NEXT_ROUND_NS, NEXT_POINTS_NS, NEXT_TRANSACTIONS_NS, NEXT_IDS_NS = 4, 5, 6, 7
 
 
 class Housekeeper:
@@ -85,8 +85,23 @@ class Housekeeper:
         self.flush_due()
         if self._turn(NEXT_ROUND_NS, config.log_initial_task_delay_ms, config.log_retention_check_interval_ms):
             self._round()
+        self._transactions()
         interval_ms = config.log_flush_offset_checkpoint_interval_ms
         return self._turn(NEXT_POINTS_NS, interval_ms, interval_ms)
+
+    def _transactions(self) -> None:
+        """Abort what nobody will end, forget who does not come back: when it is time."""
+        config = self._log.config
+        looks_ms = config.transaction_abort_timed_out_transaction_cleanup_interval_ms
+        forgets_ms = config.transaction_remove_expired_transaction_cleanup_interval_ms
+        with _Reported("transactions"):
+            if self._turn(NEXT_TRANSACTIONS_NS, looks_ms, looks_ms):
+                self._log._transactions.housekeep(self._deadline())
+            if self._turn(NEXT_IDS_NS, forgets_ms, forgets_ms):
+                self._log._transactions.forget_idle(self._deadline())
+
+    def _deadline(self) -> int:
+        return files.deadline_after(self._log.config.lock_timeout_ms / 1000)
 
     def _turn(self, word: int, first_ms: int, interval_ms: int) -> bool:
         """Whether something that is done once per interval, by whichever process, is due; the directory's page remembers."""
@@ -134,6 +149,9 @@ class Housekeeper:
         """One whole round now, in the caller's thread. Raises LockTimeoutError if another housekeeper is at work for too long."""
         with self._lock.hold(deadline_ns):
             self._round(by_hand=True)
+            with _Reported("transactions"):
+                self._log._transactions.housekeep(deadline_ns)
+                self._log._transactions.forget_idle(deadline_ns)
         self._points()
 
     def _round(self, by_hand: bool = False) -> None:

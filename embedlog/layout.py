@@ -37,6 +37,7 @@ DOOR: Final = "embedlog.door"
 DIRECTORY_LOCK: Final = "embedlog.directory"
 HOUSEKEEPER: Final = "embedlog.housekeeper"
 CONTROL: Final = "embedlog.control"
+SLOTS: Final = "embedlog.slots"  # who is alive
 BROKER_LOCK: Final = ".lock"
 CLEAN_MARK: Final = ".kafka_cleanshutdown"
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"

@@ -35,6 +35,7 @@ from embedlog.home import Checkpointed, Home, Writers
 from embedlog.housekeeper import Housekeeper
 from embedlog.partition import Partition
 from embedlog.topic import Topic, TopicRegistry
+from embedlog.transactions import Transactions
 
 logger = logging.getLogger("embedlog")
 
@@ -80,6 +81,7 @@ class Log(Admin):
                 self._dir_lock.close()
             raise
         self._home = self._make_home()
+        self._transactions = Transactions(self)
         self._housekeeper = None if read_only else Housekeeper(self)
         if self._housekeeper is not None and self.config.housekeeping:
             self._housekeeper.start()
@@ -355,6 +357,7 @@ class Log(Admin):
             for partition in self._partitions.values():
                 partition.close()
             self._home.handles.forget()
+            self._transactions.close()
             if self._dir_lock is not None:
                 self._dir_lock.close()
 

@@ -150,7 +150,7 @@ class Partition(Presence):
                 if now.segment_base == full:  # else somebody else was faster
                     rolling.roll_locked(self, now)
         elif code == system.MUST_REOPEN:
-            self._open_active()
+            self.open_active()
         else:
             raise StorageError("cannot append", errno=system.errno_of(code), path=self.path)
 
@@ -244,7 +244,7 @@ class Partition(Presence):
                 append_time=config.message_timestamp_type == "LogAppendTime",
             )
 
-    def _open_active(self) -> None:
+    def open_active(self) -> None:
         """Descriptors of the segment that is active now, for this process's appends."""
         now = self.page.read()
         if now is None:

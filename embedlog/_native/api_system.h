@@ -70,6 +70,10 @@ int32_t el_lock_until(int32_t fd, int32_t exclusive, uint32_t *word, int64_t dea
 int32_t el_unlock(int32_t fd);
 /* 0 free, 1 locked shared by others, 2 locked exclusively by others; works on a read-only descriptor. */
 int32_t el_lock_probe(int32_t fd);
+/* The same for one byte of a file, exclusively: many such locks on one descriptor, each given back by itself. */
+int32_t el_byte_lock_try(int32_t fd, int64_t position);
+int32_t el_byte_unlock(int32_t fd, int64_t position);
+int32_t el_byte_lock_probe(int32_t fd, int64_t position);
 
 /* ---- mapped pages ------------------------------------------------------------------------------- */
 

@@ -29,6 +29,9 @@ __all__ = [
     "TIMED_OUT",
     "allocate",
     "boot_ns",
+    "byte_lock_probe",
+    "byte_lock_try",
+    "byte_unlock",
     "close",
     "crash_now",
     "errno_of",
@@ -292,6 +295,20 @@ def unlock(fd: int) -> int:
 def lock_probe(fd: int) -> int:
     """0 free, 1 held shared, 2 held exclusively, by others."""
     return int(lib.el_lock_probe(fd))
+
+
+def byte_lock_try(fd: int, position: int) -> int:
+    """One byte of a file, exclusively: 0, or EAGAIN if somebody else has it."""
+    return int(lib.el_byte_lock_try(fd, position))
+
+
+def byte_unlock(fd: int, position: int) -> int:
+    return int(lib.el_byte_unlock(fd, position))
+
+
+def byte_lock_probe(fd: int, position: int) -> int:
+    """As `lock_probe`, of one byte."""
+    return int(lib.el_byte_lock_probe(fd, position))
 
 
 def guard() -> None:

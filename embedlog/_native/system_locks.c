@@ -13,13 +13,14 @@
 #include <time.h>
 #include <unistd.h>
 
-static struct flock whole_file(short type) {
-    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = 0, .l_len = 0, .l_pid = 0};
+/* `length` 0: to the end of the file, whatever it will be. */
+static struct flock stretch(short type, int64_t start, int64_t length) {
+    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = length, .l_pid = 0};
     return lock;
 }
 
-static int32_t set_lock(int fd, short type) {
-    struct flock lock = whole_file(type);
+static int32_t set_lock(int fd, short type, int64_t start, int64_t length) {
+    struct flock lock = stretch(type, start, length);
     int hooked = el_before(EL_CALL_LOCK, fd, NULL, type);
     if (hooked < 0)
         return hooked;
@@ -32,16 +33,24 @@ static int32_t set_lock(int fd, short type) {
     return rc < 0 ? EL_SYSTEM_ERROR(number) : EL_OK;
 }
 
-int32_t el_lock_try(int32_t fd, int32_t exclusive) { return set_lock(fd, exclusive ? F_WRLCK : F_RDLCK); }
-
-int32_t el_unlock(int32_t fd) { return set_lock(fd, F_UNLCK); }
-
-int32_t el_lock_probe(int32_t fd) {
-    struct flock lock = whole_file(F_WRLCK);
+static int32_t probe(int fd, int64_t start, int64_t length) {
+    struct flock lock = stretch(F_WRLCK, start, length);
     if (fcntl(fd, F_OFD_GETLK, &lock) < 0)
         return EL_SYSTEM_ERROR(errno);
     return lock.l_type == F_UNLCK ? 0 : lock.l_type == F_RDLCK ? 1 : 2;
 }
+
+int32_t el_lock_try(int32_t fd, int32_t exclusive) { return set_lock(fd, exclusive ? F_WRLCK : F_RDLCK, 0, 0); }
+
+int32_t el_unlock(int32_t fd) { return set_lock(fd, F_UNLCK, 0, 0); }
+
+int32_t el_lock_probe(int32_t fd) { return probe(fd, 0, 0); }
+
+int32_t el_byte_lock_try(int32_t fd, int64_t position) { return set_lock(fd, F_WRLCK, position, 1); }
+
+int32_t el_byte_unlock(int32_t fd, int64_t position) { return set_lock(fd, F_UNLCK, position, 1); }
+
+int32_t el_byte_lock_probe(int32_t fd, int64_t position) { return probe(fd, position, 1); }
 
 /* A lock that is held for microseconds is worth a few tries before sleeping. */
 enum { EL_SPINS = 8, EL_NAP_NS = 1000000, EL_BLIND_NAP_NS = 200000 };

@@ -1,0 +1,314 @@
+"""Lock, catch up, decide, append: the one way in which processes decide something together, over a topic of the log's own.
+
+I1  what a partition's records add up to is kept per process, as a view, and brought up to date from the last look
+I2  a look whose end lies below `purged_to`, or in another epoch, proves nothing: the view begins again at the log start
+I3  catching up is done outside the lock first; inside only a bounded rest is read, else the lock is given back once more
+I4  a decision is made from a view that is current, and appended, before the lock goes; who refuses has written nothing
+I5  a topic that is there is used as it is, a broker's included; only if there is none it is made
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import struct
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
+
+from embedlog import files, layout, rolling
+from embedlog._native import codec, system
+from embedlog.errors import (
+    ClosedError,
+    DurabilityError,
+    EmbedlogError,
+    LockTimeoutError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
+from embedlog.record import decode
+
+if TYPE_CHECKING:
+    from embedlog._native.system import Published
+    from embedlog.partition import Partition
+
+logger = logging.getLogger("embedlog")
+
+REST_BYTES: Final = 1 << 20  # what is read under the lock at most
+LOOK_BYTES: Final = 1 << 20
+
+Record = tuple[bytes, bytes | None]
+
+
+class View(Protocol):
+    """What the records of one partition add up to. It is fed in log order, never by two threads at once."""
+
+    def apply(self, key: bytes, value: bytes | None) -> None:
+        """Take the next record in."""
+
+
+V = TypeVar("V", bound=View)
+
+
+class Host(Protocol):
+    """What of an open log is needed here."""
+
+    read_only: bool
+
+    def _partition(self, name: str, number: int) -> Partition: ...
+    def _partition_count(self, name: str) -> int: ...
+    def _make_internal(self, name: str, partitions: int, config: Mapping[str, str]) -> None: ...
+
+
+class _Look(NamedTuple, Generic[V]):
+    """How far a view has come, and in which leader epoch the log's end lay then. Replaced as a whole."""
+
+    position: int
+    epoch: int
+    view: V
+
+
+class _Mirror(Generic[V]):
+    """One partition with what this process knows of it."""
+
+    def __init__(self, partition: Partition, make_view: Callable[[], V]) -> None:
+        self.partition = partition
+        self.make_view = make_view
+        self.look = _Look(-1, -1, make_view())
+        self.mutex = threading.Lock()  # to move the look on; never held while waiting or reading
+
+
+class Decision(Generic[V]):
+    """The lock is held and the view is current: read, decide, and append at most a few times."""
+
+    def __init__(self, mirror: _Mirror[V], deadline_ns: int) -> None:
+        self._mirror = mirror
+        self.view = mirror.look.view
+        self.deadline_ns = deadline_ns
+        self.writing = False
+        self.end = mirror.look.position  # offset behind the last record of the outcome
+        self.late = False
+
+    def append(self, records: list[Record]) -> None:
+        """Append the outcome as one batch; all of it counts, or nothing does."""
+        mirror = self._mirror
+        self.writing = True
+        base, self.end, unsynced_ms = _append_locked(mirror.partition, encode_batch(records, system.wall_ms()))
+        self.late = unsynced_ms > mirror.partition.config.flush_ms
+        self.writing = False
+        with mirror.mutex:
+            if mirror.look.position == base:  # else a thread that only looked was faster
+                for key, value in records:
+                    self.view.apply(key, value)
+                mirror.look = mirror.look._replace(position=self.end)
+
+
+class InternalTopic(Generic[V]):
+    """One topic of the log's own. Threads: any."""
+
+    def __init__(
+        self, host: Host, name: str, *, partitions: int, config: Mapping[str, str], view: Callable[[], V]
+    ) -> None:
+        self.name = name
+        self._host, self._partitions, self._config, self._make_view = host, partitions, config, view
+        self._mirrors: dict[int, _Mirror[V]] = {}
+        self._mutex = threading.Lock()
+
+    # ---- which partition -------------------------------------------------------------------------
+
+    def count(self) -> int:
+        """How many partitions it has; 0 while there is no such topic."""
+        try:
+            return self._host._partition_count(self.name)
+        except UnknownTopicOrPartitionError:
+            return 0
+
+    def partition_of(self, text: str) -> int:
+        """The partition that decides for a name; makes the topic if there is none (I5)."""
+        count = self.count()
+        if count == 0:
+            self._host._make_internal(self.name, self._partitions, self._config)
+            count = self.count()
+        return java_partition(text, count)
+
+    def partition(self, number: int) -> Partition:
+        return self._mirror(number).partition
+
+    def _mirror(self, number: int) -> _Mirror[V]:
+        partition = self._host._partition(self.name, number)
+        found = self._mirrors.get(number)
+        if found is not None and found.partition is partition:
+            return found
+        with self._mutex:
+            found = self._mirrors.get(number)
+            if found is None or found.partition is not partition:  # another one of that name: what is known says nothing of it
+                found = self._mirrors[number] = _Mirror(partition, self._make_view)
+        return found
+
+    def is_blank(self, number: int) -> bool:
+        """Whether nobody has written to this partition, as far as its directory tells without opening it."""
+        return number not in self._mirrors and _is_blank(self._host._partition(self.name, number))
+
+    # ---- looking ---------------------------------------------------------------------------------
+
+    def look(self, number: int) -> V:
+        """The view, as current as a reader can be; no lock is taken, nothing is written."""
+        mirror = self._mirror(number)
+        look = mirror.look  # before the end is read, which is then no lower
+        _catch_up(mirror, look, mirror.partition.published())
+        return mirror.look.view
+
+    # ---- deciding --------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def deciding(self, number: int, deadline_ns: int) -> Iterator[Decision[V]]:
+        """The partition's lock with a current view, for as long as it takes to decide and append.
+
+        An error of ours that is raised inside leaves everything as it was, unless it came in the middle of an append.
+        Raises LockTimeoutError.
+        """
+        mirror = self._mirror(number)
+        refused: EmbedlogError | None = None
+        decision: Decision[V] | None = None
+        while decision is None:
+            self.look(number)
+            with mirror.partition.exclusive(deadline_ns) as now:
+                if not _catch_up(mirror, mirror.look, now, REST_BYTES):
+                    if system.boot_ns() >= deadline_ns:
+                        raise LockTimeoutError("others append faster than this process can follow", path=mirror.partition.path)
+                    continue
+                decision = Decision(mirror, deadline_ns)
+                try:
+                    yield decision
+                except EmbedlogError as problem:
+                    if decision.writing:
+                        raise  # the next holder looks at what is there
+                    refused = problem
+        if decision.late:
+            _flush_late(mirror.partition, decision.end, deadline_ns)
+        if refused is not None:
+            raise refused
+
+
+# ---- catching up ---------------------------------------------------------------------------------
+
+
+def _catch_up(mirror: _Mirror[V], look: _Look[V], now: Published, limit_bytes: int | None = None) -> bool:
+    """Bring the view to the published end; False if that takes more than the limit. `look` is no younger than `now`."""
+    if look.position == now.log_end and look.epoch == now.epoch:
+        return True
+    purged_to = 0 if system.mutated("trust_old_look") else now.purged_to
+    if look.position < max(now.log_start, purged_to) or look.position > now.log_end or look.epoch != now.epoch:
+        look = _move(mirror, look, _Look(now.log_start, now.epoch, mirror.make_view()), [])
+    taken = 0
+    while look.position < now.log_end:
+        if limit_bytes is not None and taken > limit_bytes:
+            return False
+        found = mirror.partition.fetch(look.position, max_bytes=LOOK_BYTES, upto=now.log_end)
+        if found.next_offset <= look.position:
+            break
+        records = _records(found.data, found.batches, look.position)
+        look = _move(mirror, look, look._replace(position=found.next_offset), records)
+        taken += len(found.data)
+    return True
+
+
+def _move(mirror: _Mirror[V], before: _Look[V], after: _Look[V], records: list[Record]) -> _Look[V]:
+    """Take records in and move the look on, unless another thread was faster; returns where it is now."""
+    with mirror.mutex:
+        if mirror.look is before:
+            for key, value in records:
+                after.view.apply(key, value)
+            mirror.look = after
+        return mirror.look
+
+
+def _is_blank(partition: Partition) -> bool:
+    if partition.page_file is not None or files.exists(partition.path / layout.PAGE):
+        return False
+    names = (layout.segment_path(partition.path, base) for base in layout.bases(files.listing(partition.path)))
+    return not any(found.size for path in names if (found := files.facts_of(path)) is not None)
+
+
+def _records(data: memoryview, batches: object, position: int) -> list[Record]:
+    columns = decode(data, batches, columns={"key", "value", "offset"})  # type: ignore[arg-type]
+    if columns.keys is None or columns.values is None or columns.offsets is None:
+        return []
+    keys, values, offsets = columns.keys, columns.values, columns.offsets.tolist()
+    return [(keys[row] or b"", values[row]) for row in range(columns.count) if offsets[row] >= position]
+
+
+# ---- appending -----------------------------------------------------------------------------------
+
+
+def _append_locked(partition: Partition, batch: bytes) -> tuple[int, int, int]:
+    """One batch at the end: base offset, next offset, age in ms of what is not durable. REQUIRES the lock that `exclusive` takes."""
+    partition.mark_dirty()
+    while True:
+        writer = partition.appender()
+        code = writer.held(batch, 0)
+        if code == system.APPENDED:
+            out = writer.out
+            return out.base_offset, out.next_offset, out.unsynced_ms
+        now = partition.page.read()
+        if now is not None and code in (system.MUST_ROLL, system.IS_POISONED):
+            rolling.roll_locked(partition, now)
+        elif now is not None and code == system.MUST_REOPEN:
+            partition.open_active()
+        else:
+            raise StorageError("cannot append", errno=system.errno_of(code) or None, path=partition.path)
+
+
+def _flush_late(partition: Partition, end: int, deadline_ns: int) -> None:
+    """Sync in the housekeeper's stead; what goes wrong is logged, as nobody waits for it."""
+    try:
+        partition.syncer.sync(end, deadline_ns)
+    except (ClosedError, DurabilityError, LockTimeoutError) as problem:
+        logger.error("background flush of %s-%d: %s", partition.topic, partition.number, problem)
+
+
+_CHECKED: Final = struct.Struct(">hiqqqhii")  # from the attributes on
+
+
+def encode_batch(records: Iterable[Record], now_ms: int) -> bytes:
+    """A plain batch of a few records with one timestamp: for one or two of them faster than columns are made."""
+    body = bytearray()
+    count = 0
+    for key, value in records:
+        inner = b"".join(
+            (b"\0\0", _varint(count), _varint(len(key)), key, b"\1" if value is None else _varint(len(value)) + value, b"\0")
+        )
+        body += _varint(len(inner)) + inner
+        count += 1
+    checked = _CHECKED.pack(0, count - 1, now_ms, now_ms, -1, -1, -1, count) + body
+    return struct.pack(">qiibI", 0, len(checked) + 9, 0, 2, codec.crc32c(checked)) + checked
+
+
+def _varint(number: int) -> bytes:
+    number <<= 1  # zigzag of what is never negative here
+    if number < 0x80:
+        return bytes((number,))
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+# ---- Kafka's way to find a partition ---------------------------------------------------------------
+
+
+def java_hash(text: str) -> int:
+    """`String.hashCode` over UTF-16 units."""
+    number = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        number = (31 * number + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    return number - (1 << 32) if number >= 1 << 31 else number
+
+
+def java_partition(text: str, count: int) -> int:
+    """`abs(hash) mod count`, where Java's abs of the smallest number is taken as 0."""
+    number = java_hash(text)
+    return 0 if number == -(1 << 31) else abs(number) % count

@@ -1,0 +1,180 @@
+"""The owner of a transactional id: a producer's way through its transactions.
+
+O1  an owner holds a slot for life, so that its death is seen at once; whoever begins with the same id fences it
+O2  every call may be repeated after an error or an interrupt, with the same arguments: it finds what it had done
+O3  where nothing was registered, an end writes nothing and asks nobody
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from embedlog import transaction_state as machine
+from embedlog._native import system
+from embedlog.deciding import Concurrent, asks_for_durability, new_producer_id, now, refused
+from embedlog.errors import InvalidGroupIdError, StateError
+from embedlog.record import Stamp
+from embedlog.transaction_records import encode, encode_key
+from embedlog.transaction_state import PREPARED, SETTLED, Outcome, Refusal, Status, Transaction
+
+if TYPE_CHECKING:
+    from embedlog.home import Appended
+    from embedlog.internal_topic import Decision
+    from embedlog.liveness import Life
+    from embedlog.partition import Partition
+    from embedlog.record import EncodedRun
+    from embedlog.transaction_view import Entries
+    from embedlog.transactions import Transactions
+
+TopicPartition = tuple[str, int]
+
+
+class Owner:
+    """One transactional producer's side of its transactions. Threads: `append` from any; the others one at a time."""
+
+    def __init__(self, transactions: Transactions, transactional_id: str, timeout_ms: int) -> None:
+        self.transactional_id, self.timeout_ms = transactional_id, timeout_ms
+        self._all = transactions
+        self._life: Life | None = None
+        self._id: tuple[int, int] | None = None
+        self._registered: set[TopicPartition] = set()
+        self._opened: dict[TopicPartition, int] = {}  # end of what was written there in this transaction
+
+    @property
+    def stamp(self) -> Stamp:
+        """What the batches of the present transaction carry. Raises StateError before `init`."""
+        return Stamp(*self._identity(), transactional=True)
+
+    def _identity(self) -> tuple[int, int]:
+        if self._id is None:
+            raise StateError(f"transactional id {self.transactional_id!r}: init_transactions() comes first")
+        return self._id
+
+    def close(self) -> None:
+        """Give the slot back: what is open counts as left behind from now on. Idempotent."""
+        life, self._life = self._life, None
+        if life is not None:
+            self._all.liveness.end(life)
+
+    # ---- the verbs -------------------------------------------------------------------------------
+
+    def init(self, deadline_ns: int | None = None) -> Outcome | None:
+        """Take the id over: fence whoever had it, finish or abort what was left; what became of the last transaction.
+
+        Raises FencedError if a newer producer has taken the id since this one had it, LockTimeoutError, DeadlineError.
+        """
+        everything, until = self._all, self._all.deadline(deadline_ns)
+        everything.host._check_writable()
+        everything.sweep_if_due(until)
+        if self._life is None:
+            self._life = everything.liveness.begin()
+        taken = self._without_predecessor(self._take, until)
+        self._id = (taken.producer_id, taken.epoch)
+        self.begin()
+        return taken.outcome
+
+    def _take(self, old: Transaction | None) -> Transaction | Refusal:
+        assert self._life is not None
+        if old is not None and old.status is Status.ONGOING:  # by whomever: a new beginning ends it
+            claimed = self._id is None or self._id == (old.producer_id, old.epoch)
+            given_up = machine.give_up(old, old, new_producer_id(), now()) if claimed else None
+            return given_up or Refusal.PRODUCER_FENCED
+        return machine.initialize(old, self._life, self.timeout_ms, new_producer_id(), now(), self._id)
+
+    def begin(self) -> None:
+        """A transaction begins: nothing of it is anywhere yet."""
+        self._registered, self._opened = set(), {}
+
+    def register(self, partitions: Iterable[TopicPartition], deadline_ns: int | None = None) -> None:
+        """Say in one record where the transaction is about to write: (topic, partition) pairs. Raises FencedError."""
+        wanted = set(partitions) - self._registered
+        if wanted:
+            producer_id, epoch = self._identity()
+            event = lambda old: machine.register(old, producer_id, epoch, wanted, now())  # noqa: E731
+            self._without_predecessor(event, self._all.deadline(deadline_ns))
+            self._registered |= wanted
+
+    def append(self, partition: Partition, run: EncodedRun, deadline_ns: int | None = None) -> Appended:
+        """Append stamped batches; the first ones in a partition are registered and written under both locks.
+
+        Raises FencedError if this transaction is not open any more, and whatever `Partition.append` raises.
+        """
+        where = (partition.topic, partition.number)
+        if where in self._opened:
+            done = partition.append(run, deadline_ns=deadline_ns, stamp=self.stamp)
+        else:
+            done = self._append_first(partition, run, where, self._all.deadline(deadline_ns))
+        self._opened[where] = max(self._opened.get(where, 0), done.last_offset + 1)
+        return done
+
+    def _append_first(self, partition: Partition, run: EncodedRun, where: TopicPartition, deadline_ns: int) -> Appended:
+        stamp = self.stamp
+        while True:
+            with self._deciding(deadline_ns) as decision:
+                old = decision.view.get(self.transactional_id)
+                new = machine.register(old, stamp.producer_id, stamp.epoch, (where,), now())
+                if isinstance(new, Transaction):
+                    self._write(decision, old, new)
+                    self._registered.add(where)
+                    system.point("txn-registered")
+                    return partition.append(run, deadline_ns=deadline_ns, stamp=stamp._replace(opens=True))
+                problem = refused(self.transactional_id, new, old)
+                if not isinstance(problem, Concurrent):
+                    raise problem
+            self._all.finish_before(problem, deadline_ns)
+
+    def end(self, commit: bool, deadline_ns: int | None = None) -> None:
+        """Decide, write the markers, complete. When it returns, read_committed readers see it, or never will.
+
+        Raises FencedError, InvalidTransactionStateError, LockTimeoutError, StorageError; behind the last two the same call may be
+        repeated, and after a commit no other one: it may have been decided.
+        """
+        if not self._registered:
+            return
+        until, (producer_id, epoch), life = self._all.deadline(deadline_ns), self._identity(), self._life
+        if life is None:
+            raise StateError(f"transactional id {self.transactional_id!r}: the owner was closed")
+        if commit and not system.mutated("data_unsynced"):
+            self._put_on_disk(until)
+        event = lambda old: machine.end(old, producer_id, epoch, life, commit, new_producer_id(), now())  # noqa: E731
+        decided = self._without_predecessor(event, until)
+        if decided.status in PREPARED:
+            self._all.finish(self.transactional_id, decided, until)
+        self._id = machine.following(decided)
+        self.begin()
+
+    def _put_on_disk(self, deadline_ns: int) -> None:
+        """The data of this transaction, where its topic asks for that."""
+        for (topic, number), end in self._opened.items():
+            partition = self._all.host._partition(topic, number)
+            if asks_for_durability(partition) and partition.durable_offset < end:
+                partition.syncer.wait(end, deadline_ns)
+
+    def add_offsets(self, *_: object) -> NoReturn:
+        """Offsets of a consumer group as part of the transaction. Raises InvalidGroupIdError."""
+        raise InvalidGroupIdError("consumer groups are not part of this version: offsets cannot join a transaction")
+
+    # ---- what they share -------------------------------------------------------------------------
+
+    def _deciding(self, deadline_ns: int) -> Any:
+        topic = self._all.topic
+        return topic.deciding(topic.partition_of(self.transactional_id), deadline_ns)
+
+    def _write(self, decision: Decision[Entries], old: Transaction | None, new: Transaction) -> None:
+        if new is not old:
+            decision.append([(encode_key(self.transactional_id), encode(new))])
+            decision.view.keep(self.transactional_id, new)
+
+    def _without_predecessor(self, event: Callable[[Transaction | None], Transaction | Refusal], deadline_ns: int) -> Transaction:
+        """The event's outcome, with every decision that stands in its way carried out first."""
+        while True:
+            try:
+                new = self._all.decide(self.transactional_id, event, deadline_ns)
+            except Concurrent as problem:
+                self._all.finish_before(problem, deadline_ns)
+                continue
+            assert new is not None
+            if new.status in SETTLED or new.owner is not None:
+                return new
+            self._all.finish(self.transactional_id, new, deadline_ns)  # `init` gave up what it found, and begins once more

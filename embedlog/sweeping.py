@@ -1,0 +1,75 @@
+"""Behind a power loss: what was written for transactions of which nothing is known any more (`docs/protocol.md`).
+
+S1  due when the machine went down under an open directory, until it was done once; the directory's control page remembers
+S2  open data that no record of its own epoch speaks of is aborted, under the epoch above its own: nobody can go on with it
+S3  an id goes on no lower than the highest epoch that any partition has stored for it
+S4  all of it can be broken off and repeated, by any number of processes at once
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from embedlog._native import system
+from embedlog.errors import CorruptRecordError, UnknownTopicOrPartitionError
+from embedlog.page import boot_number
+from embedlog.transaction_state import EPOCH_MAX, SETTLED, Transaction, covers
+
+if TYPE_CHECKING:
+    from embedlog.partition import Partition
+
+logger = logging.getLogger("embedlog")
+
+# Words of the directory's control page.
+LAST_BOOT, SWEEP_DUE = 8, 9
+NEVER_BOOTED: Final = 0
+
+
+def note_opening(page: system.Page, clean: bool, foreign: bool) -> None:
+    """The first one in: did the machine go down while the directory was open? REQUIRES the door."""
+    boot = boot_number()
+    if foreign:
+        page.set(SWEEP_DUE, 0)  # whoever wrote it has his own records of what is open
+    elif not clean and (boot == NEVER_BOOTED or page.word(LAST_BOOT) != boot):
+        page.set(SWEEP_DUE, 1)
+    page.set(LAST_BOOT, boot)
+
+
+def is_due(page: system.Page | None) -> bool:
+    """Whether open data may be there that no record speaks of."""
+    return page is not None and bool(page.word(SWEEP_DUE))
+
+
+def done(page: system.Page | None) -> None:
+    if page is not None:
+        page.set(SWEEP_DUE, 0)
+
+
+def sweep(states: Mapping[str, Transaction], partitions: Iterable[Partition], deadline_ns: int) -> dict[str, int]:
+    """Abort open data that no state covers; returns the epochs that ids have to be lifted to.
+
+    Raises LockTimeoutError, StorageError; then it is to be repeated. A partition that cannot be read is reported and left.
+    """
+    by_id = {state.producer_id: state for state in states.values()}
+    settled = {name: state for name, state in states.items() if state.status in SETTLED}
+    lifted: dict[str, int] = {}
+    for partition in partitions:
+        try:
+            for producer_id, epoch, first in partition.open_transactions():
+                if not covers(by_id.get(producer_id), (partition.topic, partition.number), epoch):
+                    logger.warning(
+                        "aborted what transaction %d/%d left from offset %d on in %s-%d: its record was lost with the power",
+                        producer_id, epoch, first, partition.topic, partition.number,
+                    )  # fmt: skip
+                    partition.append_marker(producer_id, min(epoch + 1, EPOCH_MAX), commit=False, deadline_ns=deadline_ns)
+            for name, state in settled.items():
+                stored = partition.stored_epoch(state.producer_id)
+                if stored > max(state.epoch, lifted.get(name, -1)):
+                    lifted[name] = stored
+        except UnknownTopicOrPartitionError:
+            continue
+        except CorruptRecordError as problem:
+            logger.error("open transactions of %s-%d are not known: %s", partition.topic, partition.number, problem)
+    return lifted
