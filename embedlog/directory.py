@@ -240,7 +240,7 @@ class Directory:
         page.write_directory(system.identity(self.incarnation, bytes(16), -1, found.device, found.inode))
         for word, value in ((MARK_INODE, 0), (MARK_NS, 0), (WAS_CLEAN, int(self.clean)), (WAS_FOREIGN, int(self.foreign))):
             page.set(word, value)
-        sweeping.note_opening(page, self.clean, self.foreign)
+        sweeping.note_opening(page, self.clean or made, self.foreign)
         with files.opened(path, files.WRITE) as fd:
             files.sync(fd, path)  # else a power loss could bring back what it remembered of a mark, or lose it: both look foreign
         if made:

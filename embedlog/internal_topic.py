@@ -242,7 +242,7 @@ def _records(data: memoryview, batches: object, position: int) -> list[Record]:
 
 
 def _append_locked(partition: Partition, batch: bytes) -> tuple[int, int, int]:
-    """One batch at the end: base offset, next offset, age in ms of what is not durable. REQUIRES the lock that `exclusive` takes."""
+    """One batch at the end: base offset, next offset, age in ms of what is not durable. REQUIRES `exclusive`."""
     partition.mark_dirty()
     while True:
         writer = partition.appender()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from embedlog import transaction_state as machine
 from embedlog._native import system
 from embedlog.deciding import Concurrent, asks_for_durability, new_producer_id, now, refused
-from embedlog.errors import InvalidGroupIdError, StateError
+from embedlog.errors import InvalidGroupIdError, StateError, UnknownTopicOrPartitionError
 from embedlog.record import Stamp
 from embedlog.transaction_records import encode, encode_key
 from embedlog.transaction_state import PREPARED, SETTLED, Outcome, Refusal, Status, Transaction
@@ -147,7 +147,10 @@ class Owner:
     def _put_on_disk(self, deadline_ns: int) -> None:
         """The data of this transaction, where its topic asks for that."""
         for (topic, number), end in self._opened.items():
-            partition = self._all.host._partition(topic, number)
+            try:
+                partition = self._all.host._partition(topic, number)
+            except UnknownTopicOrPartitionError:
+                continue  # deleted: there is nothing to keep
             if asks_for_durability(partition) and partition.durable_offset < end:
                 partition.syncer.wait(end, deadline_ns)
 

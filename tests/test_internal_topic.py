@@ -1,4 +1,4 @@
-"""Lock, catch up, decide, append: a counter that several processes and threads raise, and what must not be believed of old looks."""
+"""Lock, catch up, decide, append: a counter that processes and threads raise, and what must not be believed of old looks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class Newest:
 
 
 def topic_of(log: embedlog.Log, partitions: int = 3, **config: str) -> InternalTopic[Newest]:
-    settings = {"cleanup.policy": "compact", "compression.type": "uncompressed"} | {k.replace("_", "."): v for k, v in config.items()}
+    own = {name.replace("_", "."): value for name, value in config.items()}
+    settings = {"cleanup.policy": "compact", "compression.type": "uncompressed"} | own
     return InternalTopic(log, NAME, partitions=partitions, config=settings, view=Newest)
 
 
@@ -112,7 +113,11 @@ def test_threads_and_open_logs_never_decide_from_the_same_state(tmp_path: Path) 
         topics = [topic_of(one), topic_of(one), topic_of(two)]
         topics[0].partition_of("a")
         seen: list[int] = []
-        threads = [threading.Thread(target=lambda t=t: seen.extend(count_up(t) for _ in range(turns))) for t in topics for _ in "ab"]
+
+        def work(topic: InternalTopic[Newest]) -> None:
+            seen.extend(count_up(topic) for _ in range(turns))
+
+        threads = [threading.Thread(target=work, args=(topic,)) for topic in topics * 2]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -31,7 +31,10 @@ LAYERS: dict[str, str] = {
         " reader recovery retention rolling segments sequencing sync tail transaction_index"
     ),
     "named partitions": "topic topic_files",
-    "state machines over internal topics": "assignors group replica transactions",
+    "state machines over internal topics": (
+        "assignors deciding group internal_topic liveness ownership replica sweeping transaction_records transaction_state"
+        " transaction_view transactions"
+    ),
     "one open directory": "admin directory housekeeper log",
     "the public verbs": (
         "accumulator arrow_in awaiting backup batch chunks columns_in consumer consumer_interceptors consumer_metrics"

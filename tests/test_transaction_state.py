@@ -69,7 +69,10 @@ def test_init_behind_an_open_transaction_is_two_epochs_on() -> None:
     assert (new.epoch, new.outcome) == (5, Outcome("abort", ID, 3))
 
 
-@pytest.mark.parametrize(("claimed", "taken"), [((ID, 3), True), ((ID, 2), True), ((ID, 1), False), ((ID, 4), False), ((1, 3), False)])
+CLAIMS = [((ID, 3), True), ((ID, 2), True), ((ID, 1), False), ((ID, 4), False), ((1, 3), False)]
+
+
+@pytest.mark.parametrize(("claimed", "taken"), CLAIMS)
 def test_init_by_who_had_the_id_before(claimed: tuple[int, int], taken: bool) -> None:
     new = rules.initialize(state(Status.EMPTY), THEIRS, 1000, NEW_ID, NOW, claimed)
     assert (new is not Refusal.PRODUCER_FENCED) == taken
@@ -131,7 +134,8 @@ def test_an_end_decides_once_and_completes_once(commit: bool) -> None:
     assert rules.following(decided) == (ID, 4)
     done = rules.complete(decided, decided, NOW)
     assert done is not None
-    assert (done.status, done.epoch, done.partitions) == (Status.COMPLETE_COMMIT if commit else Status.COMPLETE_ABORT, 4, frozenset())
+    completed = Status.COMPLETE_COMMIT if commit else Status.COMPLETE_ABORT
+    assert (done.status, done.epoch, done.partitions) == (completed, 4, frozenset())
     assert rules.complete(done, decided, NOW) is None
     assert rules.end(done, ID, 3, MINE, commit, NEW_ID, NOW) is done
     assert rules.following(done) == (ID, 4)

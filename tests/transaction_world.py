@@ -1,4 +1,4 @@
-"""Two partitions and one transactional id in memory, with the rules of `transaction_state` and `sweeping` as they are in the library.
+"""Two partitions and one transactional id in memory, under the library's own `transaction_state` and `sweeping`.
 
 The steps and invariants are those of `tests/model/transactions.py`; there every interleaving of a small world is visited, here
 random ones of the real rules. A process is a generator: what lies between two `yield`s happens under a lock.

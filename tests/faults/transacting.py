@@ -1,4 +1,4 @@
-"""What a victim can be told to do with transactions: by the owner of an id, below the producer, so that each step can be stopped."""
+"""What a victim can be told to do with transactions: by the owner of an id, so that each step can be stopped."""
 
 from __future__ import annotations
 
