@@ -300,7 +300,7 @@ def _varint(number: int) -> bytes:
 
 
 def java_hash(text: str) -> int:
-    """`String.hashCode` over UTF-16 units."""
+    """The hash code of a Java string, over its UTF-16 units."""
     number = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(units), 2):

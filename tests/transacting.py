@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import embedlog
-from embedlog import record
+from embedlog import files, record
 from embedlog.columns import BytesColumn, Columns
 from embedlog.home import Appended
 from embedlog.ownership import Owner
@@ -13,6 +13,7 @@ from embedlog.record import EncodedRun, Stamp
 from embedlog.transaction_state import Outcome, Transaction
 
 TOPIC = "t"
+QUIET = {"housekeeping": False}
 
 
 def run_of(stamp: Stamp, sequence: int, values: Sequence[bytes]) -> EncodedRun:
@@ -72,3 +73,17 @@ def last_stable(log: embedlog.Log, partition: int = 0, topic: str = TOPIC) -> tu
     """Last stable offset and end."""
     bounds = log._partition(topic, partition).bounds()
     return bounds.last_stable, bounds.log_end
+
+
+def begun(log: embedlog.Log, name: str = "id", timeout_ms: int = 60_000) -> Writer:
+    writer = Writer(log, name, timeout_ms)
+    writer.init()
+    return writer
+
+
+def soon() -> int:
+    return files.deadline_after(20)
+
+
+def help_out(log: embedlog.Log, partition: int = 0, topic: str = TOPIC) -> bool:
+    return log._transactions.help(log._partition(topic, partition))
