@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "api_codec.h"
+#include "api_compact.h"
 #include "api_faults.h"
 #if defined(__has_include)
 #if __has_include("api_system.h")

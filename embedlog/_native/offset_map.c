@@ -1,0 +1,117 @@
+/* The latest offset of every key: open addressing over memory of fixed size.
+ *
+ * M1  a slot is 16 bytes of hash and 8 of offset + 1; a free one has zero there
+ * M2  keys are told apart by their hash alone, so it is keyed by a secret: nobody can make two keys meet on purpose
+ * M3  the table is never full (limit < capacity), so every search ends */
+#include "batch.h"
+#include "record.h"
+
+/* ---- SipHash-2-4, 128 bits (a published algorithm) ------------------------------------------------------------ */
+
+typedef struct {
+    uint64_t a, b, c, d;
+} el_sip;
+
+INLINE uint64_t rotated(uint64_t x, int by) { return x << by | x >> (64 - by); }
+
+INLINE void sip_round(el_sip *s) {
+    s->a += s->b;
+    s->c += s->d;
+    s->b = rotated(s->b, 13) ^ s->a;
+    s->d = rotated(s->d, 16) ^ s->c;
+    s->a = rotated(s->a, 32);
+    s->c += s->b;
+    s->a += s->d;
+    s->b = rotated(s->b, 17) ^ s->c;
+    s->d = rotated(s->d, 21) ^ s->a;
+    s->c = rotated(s->c, 32);
+}
+
+INLINE void sip_take(el_sip *s, uint64_t word) {
+    s->d ^= word;
+    sip_round(s);
+    sip_round(s);
+    s->a ^= word;
+}
+
+INLINE uint64_t sip_end(el_sip *s) {
+    for (int i = 0; i < 4; i++) sip_round(s);
+    return s->a ^ s->b ^ s->c ^ s->d;
+}
+
+static void hash_key(const uint64_t seed[2], const uint8_t *key, int64_t size, uint64_t out[2]) {
+    el_sip s = {seed[0] ^ 0x736f6d6570736575ull, seed[1] ^ 0x646f72616e646f6dull ^ 0xee, seed[0] ^ 0x6c7967656e657261ull,
+                seed[1] ^ 0x7465646279746573ull};
+    int64_t at = 0;
+    for (; at + 8 <= size; at += 8) sip_take(&s, load_le64(key + at));
+    uint64_t last = (uint64_t)size << 56;
+    for (int shift = 0; at < size; at++, shift += 8) last |= (uint64_t)key[at] << shift;
+    sip_take(&s, last);
+    s.c ^= 0xee;
+    out[0] = sip_end(&s);
+    s.b ^= 0xdd;
+    out[1] = sip_end(&s);
+}
+
+/* ---- slots ---------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    uint64_t hash[2];
+    int64_t offset_and_one;
+} el_slot;
+
+_Static_assert(sizeof(el_slot) == EL_MAP_SLOT_BYTES, "a slot has the size that the caller was told");
+
+/* The key's slot, or the free one where it belongs. */
+static el_slot *slot_of(const el_offset_map *map, const uint64_t hash[2]) {
+    el_slot *slots = (el_slot *)(void *)map->slots;
+    uint64_t mask = (uint64_t)map->capacity - 1;
+    for (uint64_t place = hash[0] & mask;; place = (place + 1) & mask) {
+        el_slot *slot = &slots[place];
+        if (slot->offset_and_one == 0 || (slot->hash[0] == hash[0] && slot->hash[1] == hash[1])) return slot;
+    }
+}
+
+static int is_usable(const el_offset_map *map) {
+    return map->capacity > 0 && (map->capacity & (map->capacity - 1)) == 0 && map->limit < map->capacity && map->count <= map->limit;
+}
+
+int64_t el_map_find(const el_offset_map *map, const uint8_t *key, int64_t size) {
+    uint64_t hash[2];
+    if (!is_usable(map) || size < 0) return -1;
+    hash_key(map->seed, key, size, hash);
+    return slot_of(map, hash)->offset_and_one - 1;
+}
+
+static int put(el_offset_map *map, const uint8_t *key, int64_t size, int64_t offset) {
+    uint64_t hash[2];
+    hash_key(map->seed, key, size, hash);
+    el_slot *slot = slot_of(map, hash);
+    if (slot->offset_and_one == 0) {
+        if (map->count == map->limit) return EL_ESPACE;
+        slot->hash[0] = hash[0];
+        slot->hash[1] = hash[1];
+        map->count++;
+    }
+    if (offset >= slot->offset_and_one) slot->offset_and_one = offset + 1;
+    return EL_OK;
+}
+
+int el_map_add(el_offset_map *map, const el_batch *batch, const uint8_t *body, int64_t body_size, int64_t start_offset, el_problem *problem) {
+    const uint8_t *at = body, *end = body + body_size;
+    if (!is_usable(map)) return EL_EINVALID;
+    for (int32_t i = 0; i < batch->records; i++) {
+        el_record record;
+        int32_t what = get_plain_record(at, end, &record) ? EL_FINE : get_any_record(at, end, &record);
+        if (what) {
+            *problem = (el_problem){.what = what, .position = at - body, .record = i};
+            return EL_ECORRUPT;
+        }
+        at = record.end;
+        int64_t offset = batch->base_offset + record.offset_delta;
+        if (offset < start_offset) continue;
+        if (record.key_size >= 0 && put(map, record.key, record.key_size, offset) < 0) return EL_ESPACE;
+        if (offset > map->latest) map->latest = offset;
+    }
+    return EL_OK;
+}
