@@ -83,7 +83,7 @@ def clean(
         raise UnsupportedFormatError("a batch of an old format cannot be compacted", expected="magic 2")
     cleaner = compaction.Cleaner(offsets.table, now_ms, now_ms + delete_retention_ms)
     packed = (batches["attributes"] & CODEC_MASK) != 0
-    borders = np.flatnonzero(np.diff(packed, prepend=~packed[:1])) if len(batches) else []
+    borders = np.flatnonzero(np.diff(packed, prepend=~packed[:1])).tolist()
     for start, end in zip(borders, [*borders[1:], len(batches)], strict=True):
         rows, how = np.ascontiguousarray(batches[start:end]), orders[start:end]
         if packed[start]:
@@ -102,7 +102,7 @@ def _runs(
         written, done = cleaner.run(data, position, batches, orders, room, after)
         if written < 0:
             raise _corrupt(batches[min(done, len(batches) - 1)], cleaner.problem)
-        yield memoryview(room)[:written], after[:done]
+        yield room.data[:written], after[:done]
         batches, orders = batches[done:], orders[done:]
 
 

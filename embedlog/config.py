@@ -182,6 +182,11 @@ class LogConfig(Options):
     log_cleaner_min_compaction_lag_ms: int = twin(TopicConfig, "min_compaction_lag_ms")
     log_cleaner_max_compaction_lag_ms: int = twin(TopicConfig, "max_compaction_lag_ms")
     log_cleaner_delete_retention_ms: int = twin(TopicConfig, "delete_retention_ms")
+    log_cleaner_enable: bool = option(True, "Whether housekeeping compacts the topics whose `cleanup.policy` says so.")
+    log_cleaner_backoff_ms: int = option(15_000, "Time between two looks for something to compact.", unit="ms", low=1)
+    log_cleaner_dedupe_buffer_size: int = option(
+        128 << 20, "Memory for the latest offsets of keys; what does not fit waits for a next pass.", unit="bytes", low=1 << 10,
+    )
 
     # The directory as a whole.
     num_partitions: int = option(

@@ -99,6 +99,7 @@ class Home:
     seen: object = None  # for a reader: differs once somebody has come or gone since
     recovery_points: Checkpointed | None = None
     log_starts: Checkpointed | None = None
+    cleaned: Checkpointed | None = None  # how far each partition was ever compacted
     check_open: Callable[[], None] = lambda: None
     handles: Handles = field(default_factory=lambda: Handles(400))
     writers: Writers = field(default_factory=lambda: Writers(32))

@@ -11,18 +11,19 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from embedlog import closing, files, layout, retention, topic_files
+from embedlog import checkpoint, cleaner, closing, files, layout, retention, topic_files
 from embedlog._native import system
 from embedlog.errors import ClosedError, EmbedlogError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
+    from embedlog.cleaning import Bounds
     from embedlog.log import Log
     from embedlog.partition import Partition
 
 logger = logging.getLogger("embedlog")
 
 # Words of the directory's control page: when, on the boot clock, the next one is due.
-NEXT_ROUND_NS, NEXT_POINTS_NS, NEXT_TRANSACTIONS_NS, NEXT_IDS_NS = 4, 5, 6, 7
+NEXT_ROUND_NS, NEXT_POINTS_NS, NEXT_TRANSACTIONS_NS, NEXT_IDS_NS, NEXT_CLEANING_NS = 4, 5, 6, 7, 8
 
 
 class Housekeeper:
@@ -35,6 +36,7 @@ class Housekeeper:
         self._thread: threading.Thread | None = None
         self._seen_unsynced = -1
         self._unsynced: set[tuple[str, int]] = set()
+        self._cleaned: dict[tuple[str, int], int | None] = {}  # compacted so far, and not yet in the checkpoint
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name=f"embedlog housekeeper {self._log.path.name}", daemon=True)
@@ -71,7 +73,7 @@ class Housekeeper:
         try:
             if self._lock.try_lock():
                 try:
-                    points_due = self._due()
+                    points_due = self._work()
                 finally:
                     self._lock.unlock()
                 if points_due:
@@ -79,15 +81,18 @@ class Housekeeper:
         finally:
             self._lock.mutex.release()
 
-    def _due(self) -> bool:
+    def _work(self) -> bool:
         """Flush, and a round if it is time; whether it is time for checkpoints, which need a lock that comes before ours."""
         config = self._log.config
         self.flush_due()
         if self._turn(NEXT_ROUND_NS, config.log_initial_task_delay_ms, config.log_retention_check_interval_ms):
             self._round()
         self._transactions()
+        pause_ms = config.log_cleaner_backoff_ms
+        if config.log_cleaner_enable and self._turn(NEXT_CLEANING_NS, pause_ms, pause_ms):
+            self._clean()
         interval_ms = config.log_flush_offset_checkpoint_interval_ms
-        return self._turn(NEXT_POINTS_NS, interval_ms, interval_ms)
+        return self._turn(NEXT_POINTS_NS, interval_ms, interval_ms) or bool(self._cleaned)
 
     def _transactions(self) -> None:
         """Abort what nobody will end, forget who does not come back: when it is time."""
@@ -152,6 +157,8 @@ class Housekeeper:
             with _Reported("transactions"):
                 self._log._transactions.housekeep(deadline_ns)
                 self._log._transactions.forget_idle(deadline_ns)
+            if self._log.config.log_cleaner_enable:
+                self._clean()
         self._points()
 
     def _round(self, by_hand: bool = False) -> None:
@@ -165,8 +172,35 @@ class Housekeeper:
         delay_ms = self._log.config.log_segment_delete_delay_ms
         topic_files.purge_retired(self._log.path, system.wall_ms() * 1_000_000, delay_ms)
 
+    def _clean(self) -> None:
+        """Compact what is worth it, the dirtiest first, each until nothing is left to do."""
+        now_ms = system.wall_ms()
+        partitions = [each for each in self._log._all_partitions(loaded_only=False) if cleaner.wants(each)]
+        bounds = [(found, each) for each in partitions if (found := self._due(each, now_ms)) is not None]
+        for _, partition in sorted(bounds, key=lambda pair: -pair[0].ratio):
+            with _Reported(f"compaction of {partition.topic}-{partition.number}"):
+                self._compact(partition, now_ms)
+
+    def _due(self, partition: Partition, now_ms: int) -> Bounds | None:
+        with _Reported(f"compaction of {partition.topic}-{partition.number}"):
+            return cleaner.due(partition, self._known(partition), now_ms)
+        return None
+
+    def _known(self, partition: Partition) -> int:
+        return self._cleaned.get((partition.topic, partition.number)) or -1
+
+    def _compact(self, partition: Partition, now_ms: int) -> None:
+        memory_bytes = self._log.config.log_cleaner_dedupe_buffer_size
+        while (end := cleaner.compact(partition, self._known(partition), memory_bytes, now_ms)) >= 0:
+            self._cleaned[partition.topic, partition.number] = end
+            if self._stop.is_set():
+                return
+
     def _points(self) -> None:
         with self._log._changing():  # which also finishes what dead processes left half made
+            if self._cleaned:
+                checkpoint.update(self._log.path / layout.CLEANER, self._cleaned, self._log.config.file_mode)
+                self._cleaned = {}
             closing.write_checkpoints(
                 [each for each in self._log._all_partitions(loaded_only=True) if each.page_file is not None], closing=False
             )

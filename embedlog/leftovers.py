@@ -44,6 +44,13 @@ def settle(directory: Path, *, write: bool) -> list[str]:
     return sorted(left - _orphans(directory, left, write=write))
 
 
+def remove_cleaned(directory: Path) -> None:
+    """What a compaction left that did not come to its swap. REQUIRES the housekeeper's lock."""
+    for name in files.listing(directory):
+        if name.endswith(layout.CLEANED):
+            files.unlink(directory / name, missing_ok=True)
+
+
 def _replaced(directory: Path, names: list[str], swaps: list[str]) -> set[str]:
     """Files that a finished swap takes the place of: those whose base lies within what the swapped logs cover."""
     logs = [parsed[0] for name in swaps if (parsed := layout.parse(name)) and parsed[1] == layout.LOG + layout.SWAP]

@@ -154,6 +154,7 @@ class Log(Admin):
             seen=directory.seen,
             recovery_points=Checkpointed(self.path / layout.RECOVERY_POINTS),
             log_starts=Checkpointed(self.path / layout.LOG_STARTS),
+            cleaned=Checkpointed(self.path / layout.CLEANER),
             check_open=self._check_open,
             handles=Handles(max(8, self.config.max_open_files // 2)),
             writers=Writers(max(2, self.config.max_open_files // 2 // WRITE_SETS_DIVISOR)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from embedlog.tail import Tail
 
 logger = logging.getLogger("embedlog")
+
+LOOK_S = 0.001  # a swap takes about as long; a reader without the right to lock cannot be woken
 
 
 class Partition(Presence):
@@ -202,6 +205,21 @@ class Partition(Presence):
         """Before every append the directory's `.lock` must still be the file that we hold: a broker unlinks it late."""
         if self.writer is not None and self.home.held_lock is not None:
             self.writer.guard(*self.home.held_lock())
+
+    def settled(self) -> Published:
+        """The published tuple once no segment is being replaced; finished here if the one who was at it is dead.
+
+        Raises LockTimeoutError.
+        """
+        if not self.home.read_only:
+            with self.exclusive() as now:
+                return now
+        until, pause = self.deadline(), threading.Event()
+        while (now := self.published()).generation % 2:
+            if system.boot_ns() >= until:
+                raise LockTimeoutError("segments are being replaced, and whoever was at it does not go on", path=self.path)
+            pause.wait(LOOK_S)
+        return now
 
     def release(self) -> bool:
         """Give back the descriptors of an idle writer; False if it is at work."""

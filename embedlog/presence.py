@@ -194,7 +194,7 @@ class Presence:
     def loading(self, *, write: bool, floor: Published | None = None) -> recovery.Loading:
         """What the loader has to know of this partition."""
         dirty = files.exists(self.path / layout.DIRTY) and not self.home.foreign
-        points, starts = self.home.recovery_points, self.home.log_starts
+        points, starts, cleaned = self.home.recovery_points, self.home.log_starts, self.home.cleaned
         durable = None if self.home.foreign else DurableRecord(self.path, self.topic_id).read()
         return recovery.Loading(
             self.path,
@@ -208,7 +208,7 @@ class Presence:
             interval_bytes=self.config.index_interval_bytes,
             mode=self.home.mode,
             allocate_bytes=self.config.segment_bytes if self.config.preallocate else 0,
-            gaps_allowed=self.config.compacted,
+            gaps_allowed=self.config.compacted or bool(cleaned and cleaned.of(self.topic, self.number)),
             foreign=self.home.foreign,
             begun=dirty,
         )

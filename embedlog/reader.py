@@ -74,6 +74,7 @@ class Reader:
         self._hints: OrderedDict[int, _Hint] = OrderedDict()
         self._mutex = threading.Lock()
         self._epochs: checkpoint.EpochCache | None = None
+        self._generation = 0
 
     def forget(self) -> None:
         """The files may be others now."""
@@ -91,7 +92,7 @@ class Reader:
     def fetch(self, offset: int, *, max_bytes: int, committed: bool, upto: int | None, pool: BufferPool | None) -> Fetched:
         """Batches from the one that holds `offset`, at least one if there is any below the limit."""
         for again in (True, False):
-            now = self._partition.published()
+            now = self._settled()
             self._partition.check_deleted()
             if system.mutated("read_by_file_size"):
                 now = self._by_file_size(now)
@@ -130,6 +131,19 @@ class Reader:
         """What Q1 is there to prevent."""
         found = files.facts_of(layout.segment_path(self._partition.path, now.segment_base))
         return now._replace(segment_size=found.size if found else 0, log_end=1 << 62, high_watermark=1 << 62)
+
+    def _settled(self) -> Published:
+        """The published tuple of a moment in which no file is being replaced; what was opened before one was is forgotten.
+
+        Raises LockTimeoutError.
+        """
+        now = self._partition.published()
+        if now.generation % 2:
+            now = self._partition.settled()
+        if now.generation != self._generation:
+            self._stale()
+            self._generation = now.generation
+        return now
 
     def _stale(self) -> None:
         self._partition.segments.forget()

@@ -27,8 +27,8 @@ LAYERS: dict[str, str] = {
     "small files beside the log": "checkpoint identity index layout manifest page",
     "one segment": "segment",
     "one partition": (
-        "aborted admission adoption closing cutting epochs handles history home leftovers marking partition presence producers"
-        " reader recovery retention rolling segments sequencing sync tail transaction_index"
+        "aborted admission adoption cleaner cleaning closing cutting epochs handles history home leftovers marking partition"
+        " presence producers reader recovery retention rolling segments sequencing sync tail transaction_index"
     ),
     "named partitions": "topic topic_files",
     "state machines over internal topics": (

@@ -1,0 +1,194 @@
+"""Compaction of real logs: the last value of every key stays where it was, and nothing else is lost, whoever reads meanwhile."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import embedlog
+from embedlog import TopicPartition
+from embedlog._native import system
+from embedlog.errors import EmbedlogError
+
+TP = TopicPartition("t", 0)
+COMPACT = {"cleanup.policy": "compact", "segment.bytes": 2000, "min.cleanable.dirty.ratio": 0.0, "delete.retention.ms": 0}
+
+
+def opened(path: Path, **config: Any) -> embedlog.Log:
+    return embedlog.open(path, config={"housekeeping": False, **config})
+
+
+def put(log: embedlog.Log, pairs: list[tuple[bytes, bytes | None]], **config: Any) -> None:
+    with log.producer(linger_ms=0, batch_size=200, **config) as producer:
+        futures = [producer.send("t", key=key, value=value) for key, value in pairs]
+        producer.flush()
+        assert all(future.exception() is None for future in futures)
+
+
+def rows(log: embedlog.Log, **config: Any) -> list[tuple[int, bytes | None, bytes | None]]:
+    with log.consumer("t", auto_offset_reset="earliest", consumer_timeout_ms=0, **config) as consumer:
+        return [(record.offset, record.key, record.value) for record in consumer]
+
+
+def random_pairs(rng: random.Random, count: int) -> list[tuple[bytes, bytes | None]]:
+    return [
+        (b"k%d" % rng.randrange(40), None if rng.random() < 0.15 else b"v%d" % number * rng.randrange(1, 9)) for number in range(count)
+    ]
+
+
+def last_values(pairs: list[tuple[bytes, bytes | None]]) -> dict[bytes, bytes]:
+    latest = dict(pairs)
+    return {key: value for key, value in latest.items() if value is not None}
+
+
+def table(found: list[tuple[int, bytes | None, bytes | None]]) -> dict[bytes, bytes]:
+    return last_values([(key, value) for _, key, value in found if key is not None])
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_the_last_value_of_every_key_stays_at_its_offset(tmp_path: Path, codec: str) -> None:
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    pairs: list[tuple[bytes, bytes | None]] = []
+    with opened(tmp_path / "log") as log:
+        log.create_topic("t", config=COMPACT)
+        for _ in range(4):
+            more = random_pairs(rng, 300)
+            put(log, more, compression_type=codec)
+            pairs += more
+            before = dict((offset, (key, value)) for offset, key, value in rows(log))
+            log.housekeep()
+            after = rows(log)
+            assert all(before[offset] == (key, value) for offset, key, value in after)
+            assert table(after) == last_values(pairs)
+        partition = log._partition("t", 0)
+        now = partition.published()
+        sealed = [(key, offset) for offset, key, _ in after if offset < now.segment_base]
+        assert len(sealed) == len({key for key, _ in sealed})
+        assert now.purged_to == now.segment_base
+        assert log.consumer().end_offsets([TP]) == {TP: len(pairs)}
+    with opened(tmp_path / "log", **{"log.cleaner.enable": False}) as log:
+        assert rows(log) == after
+    (tmp_path / "log" / ".kafka_cleanshutdown").unlink()
+    for page in (tmp_path / "log" / "t-0").glob("embedlog.*"):
+        page.unlink()
+    with opened(tmp_path / "log") as log:
+        assert rows(log) == after
+
+
+def test_tombstones_go_one_pass_after_their_horizon(tmp_path: Path) -> None:
+    with opened(tmp_path / "log") as log:
+        log.create_topic("t", config={**COMPACT, "delete.retention.ms": 60_000})
+        put(log, [(b"a", b"1"), (b"b", b"1"), (b"a", None)] + [(b"fill", b"x" * 150)] * 14)
+        log.housekeep()
+        assert [key for _, key, _ in rows(log)].count(b"a") == 1
+        put(log, [(b"fill", b"x" * 150)] * 14)
+        log.housekeep()
+        assert [key for _, key, _ in rows(log)].count(b"a") == 1
+        system.shift_wall(120_000)
+        try:
+            put(log, [(b"fill", b"x" * 150)] * 14)
+            log.housekeep()
+        finally:
+            system.shift_wall(0)
+        assert [key for _, key, _ in rows(log)].count(b"a") == 0
+        assert [key for _, key, _ in rows(log)].count(b"b") == 1
+
+
+def test_a_map_that_is_too_small_takes_several_passes(tmp_path: Path) -> None:
+    pairs: list[tuple[bytes, bytes | None]] = [(b"k%d" % (n % 100), b"v%d" % n) for n in range(600)]
+    with opened(tmp_path / "log", **{"log.cleaner.dedupe.buffer.size": 1024}) as log:
+        log.create_topic("t", config=COMPACT)
+        put(log, pairs)
+        log.housekeep()
+        base = log._partition("t", 0).published().segment_base
+        after = rows(log)
+        assert table(after) == last_values(pairs)
+        assert sum(offset < base for offset, *_ in after) == 100
+
+
+def test_nothing_is_compacted_below_the_dirty_ratio_or_within_the_lag(tmp_path: Path) -> None:
+    with opened(tmp_path / "log") as log:
+        log.create_topic("t", config={**COMPACT, "min.compaction.lag.ms": 3_600_000})
+        put(log, [(b"k", b"x" * 100)] * 60)
+        before = rows(log)
+        log.housekeep()
+        assert rows(log) == before
+        log.alter_topic("t", {"min.compaction.lag.ms": 0, "min.cleanable.dirty.ratio": 0.99})
+        log.housekeep()
+        base = log._partition("t", 0).published().segment_base
+        assert sum(offset < base for offset, *_ in rows(log)) == 1
+        put(log, [(b"k%d" % n, b"x" * 100) for n in range(60)])
+        log.alter_topic("t", {"min.cleanable.dirty.ratio": 1.0})
+        before = rows(log)
+        log.housekeep()
+        assert rows(log) == before
+
+
+def test_a_reader_in_the_middle_goes_on_over_the_swap(tmp_path: Path) -> None:
+    pairs: list[tuple[bytes, bytes | None]] = [(b"k%d" % (n % 7), b"v%d" % n * 20) for n in range(400)]
+    with opened(tmp_path / "log") as log, opened(tmp_path / "log") as other, embedlog.open(tmp_path / "log", read_only=True) as third:
+        log.create_topic("t", config=COMPACT)
+        put(log, pairs)
+        readers = [each.consumer("t", auto_offset_reset="earliest", fetch_max_bytes=500) for each in (log, other, third)]
+        seen: list[list[Any]] = [reader.poll(10, max_records=5) for reader in readers]
+        log.housekeep()
+        for reader, records in zip(readers, seen, strict=True):
+            while more := reader.poll(0):
+                records += more
+            offsets = [record.offset for record in records]
+            assert offsets == sorted(set(offsets))
+            assert offsets[-1] == len(pairs) - 1
+            assert {record.key: record.value for record in records} == dict(pairs)
+            reader.close()
+
+
+def test_damage_is_not_compacted_away(tmp_path: Path) -> None:
+    with opened(tmp_path / "log") as log:
+        log.create_topic("t", config=COMPACT)
+        put(log, [(b"k%d" % (n % 7), b"v%d" % n * 20) for n in range(200)])
+        log.flush()
+        first = tmp_path / "log" / "t-0" / f"{0:020d}.log"
+        raw = bytearray(first.read_bytes())
+        raw[900] ^= 1
+        first.write_bytes(raw)
+        names = sorted(each.name for each in first.parent.iterdir())
+        log.housekeep()
+        assert first.read_bytes() == raw
+        assert sorted(each.name for each in first.parent.iterdir()) == names
+        with pytest.raises(EmbedlogError):
+            rows(log)
+
+
+def test_aborted_records_and_their_markers_go(tmp_path: Path) -> None:
+    from embedlog import record
+    from embedlog.columns import BytesColumn, Columns
+    from embedlog.record import Stamp
+
+    def run(pairs: list[tuple[bytes, bytes]]) -> Any:
+        keys, values = (BytesColumn.of([pair[place] for pair in pairs]) for place in (0, 1))
+        (made,) = record.encode(Columns(len(pairs), values, keys, 1_700_000_000_000))
+        return made
+
+    with opened(tmp_path / "log") as log:
+        log.create_topic("t", config={**COMPACT, "delete.retention.ms": 0})
+        partition = log._partition("t", 0)
+        put(log, [(b"a", b"old"), (b"b", b"old")])
+        for producer, key, commit in ((11, b"a", False), (12, b"b", True)):
+            made = run([(key, b"new")])
+            stamp = Stamp(producer, 0, True, opens=True)
+            record.stamp(made, stamp, 0)
+            partition.append(made, stamp=stamp)
+            partition.append_marker(producer, 1, commit=commit)
+        for _ in range(3):
+            put(log, [(b"fill", b"x" * 150)] * 30)
+            log.housekeep()
+        committed = table(rows(log, isolation_level="read_committed"))
+        assert committed == {b"a": b"old", b"b": b"new", b"fill": b"x" * 150}
+        assert table(rows(log)) == committed
+        assert partition.stored_epoch(11) == 1
+        assert partition.stored_epoch(12) == 1
