@@ -35,7 +35,8 @@ def rows(log: embedlog.Log, **config: Any) -> list[tuple[int, bytes | None, byte
 
 def random_pairs(rng: random.Random, count: int) -> list[tuple[bytes, bytes | None]]:
     return [
-        (b"k%d" % rng.randrange(40), None if rng.random() < 0.15 else b"v%d" % number * rng.randrange(1, 9)) for number in range(count)
+        (b"k%d" % rng.randrange(40), None if rng.random() < 0.15 else b"v%d" % number * rng.randrange(1, 9))
+        for number in range(count)
     ]
 
 
@@ -60,7 +61,7 @@ def test_the_last_value_of_every_key_stays_at_its_offset(tmp_path: Path, codec: 
             more = random_pairs(rng, 300)
             put(log, more, compression_type=codec)
             pairs += more
-            before = dict((offset, (key, value)) for offset, key, value in rows(log))
+            before = {offset: (key, value) for offset, key, value in rows(log)}
             log.housekeep()
             after = rows(log)
             assert all(before[offset] == (key, value) for offset, key, value in after)
@@ -131,7 +132,8 @@ def test_nothing_is_compacted_below_the_dirty_ratio_or_within_the_lag(tmp_path: 
 
 def test_a_reader_in_the_middle_goes_on_over_the_swap(tmp_path: Path) -> None:
     pairs: list[tuple[bytes, bytes | None]] = [(b"k%d" % (n % 7), b"v%d" % n * 20) for n in range(400)]
-    with opened(tmp_path / "log") as log, opened(tmp_path / "log") as other, embedlog.open(tmp_path / "log", read_only=True) as third:
+    path = tmp_path / "log"
+    with opened(path) as log, opened(path) as other, embedlog.open(path, read_only=True) as third:
         log.create_topic("t", config=COMPACT)
         put(log, pairs)
         readers = [each.consumer("t", auto_offset_reset="earliest", fetch_max_bytes=500) for each in (log, other, third)]

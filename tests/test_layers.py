@@ -22,8 +22,8 @@ PACKAGE = ROOT / "embedlog"
 LAYERS: dict[str, str] = {
     "what can go wrong, what can be set": "_platform errors options client_options config",
     "the native core": "_native",
-    "bytes and files": "arrow_layout buffers columns compaction compression decoding encoding files isolation legacy lockorder record snappy"
-    " values",
+    "bytes and files": "arrow_layout buffers columns compaction compression decoding encoding files isolation legacy lockorder"
+    " record snappy values",
     "small files beside the log": "checkpoint identity index layout manifest page",
     "one segment": "segment",
     "one partition": (
