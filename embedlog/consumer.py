@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain
+from itertools import chain, count
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -27,6 +27,8 @@ from embedlog.reading import Reading
 from embedlog.subscription import Subscription, topic_partition, topic_partitions
 from embedlog.turns import OneThread
 from embedlog.values import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+
+_numbers = count(1)
 
 Listener = Callable[[list[TopicPartition]], None]
 
@@ -53,7 +55,8 @@ class Consumer:
             raise ConfigError("group.id: consumer groups are not part of this version", expected="None", found=repr(group_id))
         self._log = log
         self._closed = False
-        self._alone = OneThread("this consumer")
+        self._name = self._config.client_id or f"consumer-{next(_numbers)}"
+        self._alone = OneThread(self._name)
         self._subscription = Subscription(log, exclude_internal=self._config.exclude_internal_topics)
         self._reading = Reading(log, self._config)
         self._waiting = self._reading.waiting
@@ -296,6 +299,9 @@ class Consumer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        return f"<embedlog.Consumer {self._name}{' closed' if self._closed else ''}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a consumer cannot be pickled: make one in the worker, embedlog.open(path).consumer(…)")
