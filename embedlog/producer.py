@@ -47,6 +47,7 @@ class Producer:
         self._pid = os.getpid()
         self._closed = False
         self._name = _name(config)
+        _tell_of_changes(config, self._name)
         self._delivery = Delivery(log, config)
         self._accumulator = Accumulator(
             f"embedlog-{self._name}",
@@ -228,6 +229,17 @@ class Producer:
 def _name(config: ProducerConfig) -> str:
     """Kafka's default: after the transactional id, or counted in this process."""
     return config.client_id or f"producer-{config.transactional_id or next(_numbers)}"
+
+
+def _tell_of_changes(config: ProducerConfig, name: str) -> None:
+    """Kafka's clients change options that contradict each other where the user set only the other one, and say so."""
+    if not config.enable_idempotence and "enable_idempotence" not in config.given:
+        logger.info("%s is not idempotent, because of acks, retries or max.in.flight.requests.per.connection", name)
+        if config.max_in_flight_requests_per_connection > 5:
+            logger.warning("%s: more than 5 max.in.flight.requests.per.connection will be an error later", name)
+    timeout_ms = config.delivery_timeout_ms
+    if "delivery_timeout_ms" not in config.given and timeout_ms != ProducerConfig.delivery_timeout_ms:
+        logger.warning("%s: delivery.timeout.ms is raised to linger.ms + request.timeout.ms: %d", name, timeout_ms)
 
 
 def _transaction(log: Any, config: ProducerConfig, accumulator: Accumulator, delivery: Delivery) -> Transaction | NoTransaction:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
 import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from embedlog import partitioners
 from embedlog._native import codec
 from embedlog.columns import BytesColumn
 from embedlog.errors import InvalidRecordError
@@ -32,6 +37,29 @@ def test_kafkas_own_values(key: bytes, value: int, of_12: int, of_50: int) -> No
     assert codec.murmur2(key) == value == twin.murmur2(key)
     assert partitions_of(BytesColumn.of([key]), 12).tolist() == [of_12]
     assert partitions_of(BytesColumn.of([key]), 50).tolist() == [of_50]
+
+
+def librdkafka() -> ctypes.CDLL:
+    """The C client inside of confluent-kafka, whose partitioners need no broker."""
+    package = Path(pytest.importorskip("confluent_kafka").__file__).parent
+    found = sorted((package.parent / "confluent_kafka.libs").glob("librdkafka*.so*"))
+    if not found:
+        pytest.skip("this confluent-kafka brings no library along")
+    library = ctypes.CDLL(str(found[0]))
+    library.rd_kafka_msg_partitioner_murmur2.restype = ctypes.c_int32
+    library.rd_kafka_msg_partitioner_murmur2.argtypes = [
+        ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p,
+    ]  # fmt: skip
+    return library
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.binary(max_size=70), st.integers(1, 2**31 - 1))
+def test_librdkafka_puts_every_key_where_we_put_it(key: bytes, count: int) -> None:
+    expected = librdkafka().rd_kafka_msg_partitioner_murmur2(None, key, len(key), count, None, None)
+    assert (codec.murmur2(key) & 0x7FFFFFFF) % count == expected
+    assert partitions_of(BytesColumn.of([key]), count).tolist() == [expected]
+    assert partitioners.partition_of(key, count) == expected
 
 
 @pytest.mark.parametrize("width", [np.int32, np.int64])

@@ -217,14 +217,12 @@ def test_a_record_that_fails_while_it_is_written_makes_commit_raise(log: embedlo
     ready.abort_transaction()
 
 
-@pytest.mark.parametrize("call", ENTERED)
+@pytest.mark.parametrize("call", sorted(set(ENTERED) - {"begin_transaction"}))
 @pytest.mark.parametrize("error", [LockTimeoutError("held"), DeadlineError("late")], ids=["lock", "deadline"])
 def test_a_call_that_ran_out_of_time_stays_pending(
     producer: embedlog.Producer, owner: FakeOwner, call: str, error: Exception
 ) -> None:
     calls = list(ENTERED)
-    if call == "begin_transaction":
-        pytest.skip("begin never waits")
     for each in calls[: calls.index(call)] if call != "abort_transaction" else calls[:2]:
         getattr(producer, each)()
     owner.failures = [error]
