@@ -246,7 +246,7 @@ def _transaction(log: Any, config: ProducerConfig, accumulator: Accumulator, del
     """The transactional half, which hears of what delivery could not write."""
     if config.transactional_id is None:
         return NoTransaction()
-    if not hasattr(log, "_transactions"):
+    if not hasattr(delivery, "appender"):
         raise ConfigError(
             "transactional.id", expected="None: this version has no transactions", found=repr(config.transactional_id)
         )

@@ -101,7 +101,7 @@ class Machine:
 
     def fail(self, error: BaseException) -> None:
         """A record failed, or a call in a way that a repetition does not mend."""
-        if isinstance(error, FencedError):
+        if isinstance(error, (FencedError, InvalidTransactionStateError)):
             self.enter(State.FATAL_ERROR, error)
         elif self.state in PREDECESSORS[State.ABORTABLE_ERROR] and self.state is not State.INITIALIZING:
             self.enter(State.ABORTABLE_ERROR, self.error or error)
@@ -113,6 +113,7 @@ class Owner(Protocol):
     def init(self, deadline_ns: int) -> Any: ...
     def begin(self) -> None: ...
     def end(self, commit: bool, deadline_ns: int) -> None: ...
+    def close(self) -> None: ...
     def add_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: Any, deadline_ns: int) -> None: ...
 
 
@@ -186,14 +187,17 @@ class Transaction:
                 self._owner.add_offsets(wanted, group, deadline_ns)
 
     def close(self, timeout_s: float | None) -> None:
-        """Finishes a commit that was begun, aborts a transaction that is open."""
-        if self.state is State.IN_TRANSACTION:
-            self._accumulator.flush(timeout_s)
-        with self._bounded(timeout_s):
-            if self.state is State.COMMITTING:
-                self.commit()
-            elif "abort_transaction" in CALLS[self.state]:
-                self.abort()
+        """Finishes a commit that was begun, aborts a transaction that is open; others do it if this fails."""
+        try:
+            if self.state is State.IN_TRANSACTION:
+                self._accumulator.flush(timeout_s)
+            with self._bounded(timeout_s):
+                if self.state is State.COMMITTING:
+                    self.commit()
+                elif "abort_transaction" in CALLS[self.state]:
+                    self.abort()
+        finally:
+            self._owner.close()
 
     # ---- what happens to records -----------------------------------------------------------------
 
@@ -223,10 +227,11 @@ class Transaction:
                 if state is not None and self._machine.state is not state:
                     self._machine.enter(state)
                 self._shut_locked()
-            yield self._clock_ns() + int(self._timeout_s * 1e9)
-        except FencedError as error:
-            self.failed(error)
-            raise
+            try:
+                yield self._clock_ns() + int(self._timeout_s * 1e9)
+            except (FencedError, InvalidTransactionStateError) as error:  # the log knows better
+                self.failed(error)
+                raise
         finally:
             self._call.release()
             self._figures.spent(figure, time.monotonic() - began)

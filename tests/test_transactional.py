@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import embedlog
-from embedlog import OffsetAndMetadata, TopicPartition
+from embedlog import OffsetAndMetadata, TopicPartition, delivery
 from embedlog.errors import (
     DeadlineError,
     FencedError,
@@ -51,6 +51,9 @@ class FakeOwner:
     def end(self, commit: bool, deadline_ns: int) -> None:
         self._do("end", commit)
 
+    def close(self) -> None:
+        self.story.append(("close",))
+
     def add_offsets(self, offsets: Any, group: Any, deadline_ns: int) -> None:
         self._do("offsets", offsets)
 
@@ -64,7 +67,8 @@ class FakeTransactions:
 
 
 @pytest.fixture
-def owner() -> FakeOwner:
+def owner(monkeypatch: pytest.MonkeyPatch) -> FakeOwner:
+    monkeypatch.setattr(delivery.Delivery, "appender", None, raising=False)
     return FakeOwner()
 
 
@@ -140,7 +144,8 @@ def test_a_transaction_from_begin_to_commit(log: embedlog.Log, ready: embedlog.P
         ready.send_batch("one", [b"x", b"y"])
         ready.commit_transaction()
     assert values(log) == [b"0", b"x", b"y", b"1", b"x", b"y", b"2", b"x", b"y"]
-    assert owner.story == [("init",), *[("begin",), ("end", True)] * 3]
+    ready.close()
+    assert owner.story == [("init",), *[("begin",), ("end", True)] * 3, ("close",)]
 
 
 def test_init_says_what_became_of_the_last_one_and_is_called_once(producer: embedlog.Producer) -> None:
@@ -265,6 +270,17 @@ def test_a_fenced_producer_can_only_be_closed(ready: embedlog.Producer, owner: F
     assert isinstance(ready.send_batch("one", [b"v"]).exception(0), FencedError)
 
 
+def test_an_end_that_finds_another_state_in_the_log_is_the_end_of_the_producer(
+    ready: embedlog.Producer, owner: FakeOwner
+) -> None:
+    ready.begin_transaction()
+    owner.failures = [InvalidTransactionStateError("it was aborted by somebody")]
+    with pytest.raises(InvalidTransactionStateError, match="aborted by somebody"):
+        ready.commit_transaction()
+    with pytest.raises(InvalidTransactionStateError, match=r"FATAL_ERROR after .*aborted by somebody.*close\(\)"):
+        ready.abort_transaction()
+
+
 @pytest.mark.parametrize("call", [*ENTERED, "send_offsets_to_transaction"])
 def test_a_producer_without_an_id_has_no_transactions(log: embedlog.Log, call: str) -> None:
     arguments = ({}, None) if call.startswith("send") else ()
@@ -297,14 +313,14 @@ def test_close_ends_what_is_open(log: embedlog.Log, owner: FakeOwner, monkeypatc
         producer.begin_transaction()
         drained = producer.send("one", b"v")
     assert drained.exception(0) is None
-    assert owner.story[-1] == ("end", False)
+    assert owner.story[-2:] == [("end", False), ("close",)]
     with log.producer(transactional_id="x") as producer:
         producer.init_transactions()
         producer.begin_transaction()
         owner.failures = [LockTimeoutError("held")]
         with pytest.raises(LockTimeoutError):
             producer.commit_transaction()
-    assert owner.story[-2:] == [("end", True)] * 2
+    assert owner.story[-3:] == [("end", True), ("end", True), ("close",)]
 
 
 def test_a_close_that_cannot_end_the_transaction_says_so(
