@@ -3,10 +3,11 @@
 A1  the queues are in C (`_rows`), under the interpreter's lock; this room decides who waits and who is woken
 A2  who waits for memory is served in the order of coming: nobody overtakes, not even on the fast path
 A3  the thread sleeps until somebody rings or a linger is over: an idle producer costs nothing
-A4  callbacks run on the thread, after their future is done; the thread never waits for itself
+A4  callbacks run on the thread, after their future is done, in the order of the fates; the thread never waits for itself
 A5  the thread knows this room, never the producer: a producer that is dropped can be collected, and closes itself
 A6  at the interpreter's exit what is buffered is written, or a warning says how many records were dropped
 A7  a forked child forgets it all: the records are the parent's
+A8  a lane is written by whoever has its turn: the thread, or in C a caller who waits for a record (`rows_direct.c`)
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from embedlog.values import RecordMetadata
 if TYPE_CHECKING:
     from embedlog._native._rows import Callbacks, Future, Lane, Parcel
 
+    Late = Callbacks | tuple[Future, Callable[[Future], object]]
+
 logger = logging.getLogger("embedlog.producer")
 
 FOREVER = float("inf")
@@ -47,7 +50,7 @@ def run_callback(future: Future, callback: Callable[[Future], object]) -> None:
 class Accumulator:
     """The records of one producer between `send()` and their partition's log.
 
-    `deliver(lane)` writes what is due of a lane and settles its parcels; it is called on the thread only and does not raise.
+    `deliver(lane)` writes what is due of a lane and settles its parcels; it is called on the thread, which has the lane's turn.
     Threads: everything may be called from any thread.
     """
 
@@ -56,7 +59,7 @@ class Accumulator:
     ) -> None:
         self._deliver = deliver
         self._name = name
-        self._late: deque[tuple[Future, Callable[[Future], object]]] = deque()  # callbacks for futures that were done already
+        self._late: deque[Late] = deque()  # callbacks whose futures are done
         self._marks: deque[Parcel] = deque()  # of those who wait for callbacks
         self._room = threading.Condition()
         self._queue: deque[object] = deque()
@@ -73,7 +76,7 @@ class Accumulator:
             metadata=RecordMetadata,
             run_callback=run_callback,
             await_future=await_future,
-            late_callback=self._call_late,
+            enqueue=self._late.append,
             deadline_error=DeadlineError,
             forked_error=ForkedError,
             state_error=StateError,
@@ -113,14 +116,9 @@ class Accumulator:
         """Whether `size` bytes may come in. What is larger than the whole memory comes in alone."""
         return self.rows.memory_used == 0 or self.rows.memory_used + size <= self.rows.memory_limit
 
-    def settled(self, callbacks: Callbacks) -> None:
-        """To be called on the thread after each parcel got its fate."""
-        if callbacks:
-            if self.on_thread():
-                self._run_late()  # they are of records before these
-            callbacks.sort(key=lambda each: each[0])
-            for _, future, callback in callbacks:
-                run_callback(future, callback)
+    def _settled(self) -> None:
+        """Parcels have got their fate: runs their callbacks, and lets others have their memory."""
+        self._run_late()
         if self.rows.waiting:
             with self._room:
                 self._room.notify_all()
@@ -164,6 +162,7 @@ class Accumulator:
         """Fails what the thread has not taken yet, after a close() that did not suffice; returns the number of records."""
         dropped = self.drop(ClosedError("the producer was closed before the record was written"))
         if dropped:
+            self._settled()  # the thread may be held up for ever
             logger.warning("%s was closed with %d records that were not written: they are dropped", self._name, dropped)
         return dropped
 
@@ -172,13 +171,12 @@ class Accumulator:
         dropped = 0
         for parcel in self.rows.pending():
             run = parcel.run
-            callbacks = parcel.abandon(error)
-            if callbacks is False:
+            if not parcel.abandon(error):
                 continue
             dropped += parcel.count
             if run is not None:
                 run.settled((), error)
-            self.settled(callbacks)
+        self.rows.ring()
         return dropped
 
     def on_thread(self) -> bool:
@@ -203,11 +201,15 @@ class Accumulator:
             # Seen before the parcels' fates are, so that flush() cannot miss callbacks that are about to run
             self._calling = True
             for lane in lanes:
-                try:
-                    self._deliver(lane)
-                except Exception:  # a mistake of ours must not end the thread: every future waits for it
-                    logger.exception("%s: delivering to %s-%d failed", self._name, lane.topic, lane.partition)
-            self._run_late()
+                if lane.enter():
+                    try:
+                        self._deliver(lane)
+                    except Exception:  # a mistake of ours must not end the thread: every future waits for it
+                        logger.exception("%s: delivering to %s-%d failed", self._name, lane.topic, lane.partition)
+                    finally:
+                        lane.leave()
+                    self._settled()
+            self._settled()
             while self._marks:
                 self._marks.popleft().keep(None)
             self._calling = False
@@ -220,12 +222,16 @@ class Accumulator:
 
     def _run_late(self) -> None:
         while self._late:
-            run_callback(*self._late.popleft())
-
-    def _call_late(self, future: Future, callback: Callable[[Future], object]) -> None:
-        """A callback for a future that is done already: it runs on the thread all the same."""
-        self._late.append((future, callback))
-        self.rows.ring()
+            try:
+                each = self._late.popleft()
+            except IndexError:  # a forced close runs them, too
+                return
+            if isinstance(each, tuple):
+                run_callback(*each)
+                continue
+            each.sort(key=lambda entry: entry[0])
+            for _, future, callback in each:
+                run_callback(future, callback)
 
 
 def _left(deadline: float) -> float | None:

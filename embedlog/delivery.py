@@ -1,7 +1,8 @@
 """From a producer's lanes into the partitions' logs.
 
 D1  a destination is what the producer knows of one topic; its lanes live as long as it does, so that order survives a new route
-D2  of one partition only this producer's thread appends for it: records lie in the order in which they were taken
+D2  of one partition only who has its lane's turn appends for it, the producer's thread or in C a caller who waits
+    (`rows_direct.c`): records lie in the order in which they were taken
 D3  every parcel that was taken is settled, whatever happens
 D4  a topic that grew, changed or went away is noticed when something is written to it
 D5  what the log refuses costs nobody else his place: parcels that were written together are tried one by one
@@ -9,13 +10,14 @@ D5  what the log refuses costs nobody else his place: parcels that were written 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -35,13 +37,14 @@ from embedlog.shipping import UNKNOWN_OFFSET
 from embedlog.topic import check_name, is_internal
 
 if TYPE_CHECKING:
-    from embedlog._native._rows import Callbacks, Lane, Parcel, Route
+    from embedlog._native._rows import Lane, Parcel, Route
     from embedlog.config import ProducerConfig, TopicConfig
     from embedlog.home import Appended
 
 logger = logging.getLogger("embedlog.producer")
 
 RUN_BYTES = 4 << 20  # parcels of send() that go into one append: large enough that its cost is spread, small enough for the cache
+FLUSH_NEVER: Final = 2**63 - 1  # flush.messages when no append waits for a sync
 RATIO_BETTER, RATIO_WORSE, RATIO_MARGIN = 0.005, 0.05, 1.05  # Kafka's steps towards the compression ratio that is seen
 
 
@@ -52,6 +55,7 @@ class Stop:
         self.destination = destination
         self.partition: Any = None  # opened when something is written to it
         self.lane = lane
+        self.direct: tuple[int, int] | None = None  # what the way past the thread was opened with
         self.ratio = 1.0
 
     def learn(self, before: int, after: int) -> None:
@@ -112,7 +116,6 @@ class Delivery:
         self.destinations: dict[str, Destination] = {}
         self.routes: dict[str, Route] = {}  # what send() looks into first; without an entry it takes the careful way
         self.failed: Callable[[Exception], None] = lambda error: None  # hears of every error before the futures do
-        self.settled: Callable[[Callbacks], None] = lambda callbacks: None
         self.figures = Figures()
         self.in_flight = 0  # batches that are being written
 
@@ -167,16 +170,32 @@ class Delivery:
 
     def deliver(self, lane: Lane) -> None:
         """Write what is due of one lane, as one run, and settle it."""
-        parcels = lane.take(RUN_BYTES)
-        if not parcels:
-            return
         stop = self._stops[lane]
-        self.in_flight = len(parcels)
-        try:
-            self._write(stop, parcels)
-        finally:
-            self.in_flight = 0
+        self.harvest(lane)
+        parcels = lane.take(RUN_BYTES)
+        if parcels:
+            self.in_flight = len(parcels)
+            try:
+                self._write(stop, parcels)
+            finally:
+                self.in_flight = 0
+        elif stop.partition is not None:
+            with contextlib.suppress(EmbedlogError):  # it is gone or closed: the next write says so
+                stop.partition.syncer.flush_if_late()  # what callers wrote, unless the housekeeper was faster
         self._look_again(stop)
+        self._open_direct(stop)
+
+    def _open_direct(self, stop: Stop) -> None:
+        """Callers may write to this partition by themselves, unless that is work: compression, or a sync for each append."""
+        partition = stop.partition
+        writer = partition.writer if partition is not None else None
+        if writer is None or stop.destination.codec or partition.config.flush_messages != FLUSH_NEVER:
+            stop.direct = None
+            stop.lane.shut_direct()
+        elif stop.direct != (id(writer), id(partition.config)):
+            stop.direct = (id(writer), id(partition.config))
+            config, (append, raw) = partition.config, writer.addresses
+            stop.lane.open_direct(partition, partition.mutex, writer, config, append, raw, config.flush_ms)
 
     def _write(self, stop: Stop, parcels: list[Parcel]) -> None:
         try:
@@ -269,6 +288,19 @@ class Delivery:
         wait_ms: int = min(self._settings.request_timeout_ms, self._log.config.lock_timeout_ms)
         return system.boot_ns() + min(left_ns, wait_ms * 1_000_000)
 
+    def harvest(self, *lanes: Lane) -> None:
+        """Add what callers wrote by themselves to the figures; of these lanes, or of all."""
+        for lane in lanes or list(self._stops):
+            found = lane.harvest()
+            if found is not None:
+                batches, records, size, largest, latency_ns, latest_ns, queue_ns, longest_ns = found
+                amounts = {
+                    "request": batches, "batch": batches, "record": records, "byte": size, "latency_s": latency_ns / 1e9,
+                    "parcel": batches, "queue_s": queue_ns / 1e9, "packed_byte": size, "plain_byte": size,
+                }  # fmt: skip
+                peaks = {"latency_s": latest_ns / 1e9, "queue_s": longest_ns / 1e9, "batch_byte": largest}
+                self.figures.note(amounts, peaks)
+
     def _count(self, parcels: list[Parcel], run: record.EncodedRun, began: float) -> None:
         """What an append that began at `began` adds to the figures."""
         latency_s = time.monotonic() - began
@@ -286,7 +318,7 @@ class Delivery:
         for parcel, base_offset in zip(parcels, offsets, strict=True):
             if parcel.run is not None:
                 parcel.run.settled(appended.pieces, None)
-            self.settled(parcel.deliver(base_offset, append_time_of(appended, base_offset)))
+            parcel.deliver(base_offset, append_time_of(appended, base_offset))
 
     def _fail(self, stop: Stop, parcels: list[Parcel], error: Exception) -> None:
         count = sum(parcel.count for parcel in parcels)
@@ -298,7 +330,7 @@ class Delivery:
         for parcel in parcels:
             if parcel.run is not None:
                 parcel.run.settled((), error)
-            self.settled(parcel.fail(error))
+            parcel.fail(error)
 
 
 def _contiguous(appended: Appended) -> bool:

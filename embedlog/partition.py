@@ -21,7 +21,6 @@ from embedlog.aborted import Aborted
 from embedlog.config import TopicConfig
 from embedlog.errors import (
     ClosedError,
-    DurabilityError,
     InvalidRecordError,
     LockTimeoutError,
     ReadOnlyError,
@@ -309,7 +308,7 @@ class Partition(Presence):
                     self._settle(code, until)
             unsynced_ms, durable = self.appender().out.unsynced_ms, self.page.word(system.WORD_DURABLE)
         pieces, times_ms = going.pieces, going.times_ms
-        self._flush_if_due(pieces[-1][1], pieces[-1][1] - durable, unsynced_ms, until)
+        self.syncer.flush_if_due(pieces[-1][1], pieces[-1][1] - durable, unsynced_ms, until)
         return Appended(pieces[0][0], pieces[-1][1] - 1, times_ms[-1], tuple(pieces), tuple(times_ms))
 
     def _append_some(self, going: Going, deadline_ns: int, seen: int = -1) -> int:
@@ -351,7 +350,7 @@ class Partition(Presence):
                 return None
             out = self.appender().out
             unsynced_ms, durable = out.unsynced_ms, out.durable
-        self._flush_if_due(offset + 1, offset + 1 - durable, unsynced_ms, until)
+        self.syncer.flush_if_due(offset + 1, offset + 1 - durable, unsynced_ms, until)
         return offset
 
     def open_transactions(self) -> list[tuple[int, int, int]]:
@@ -370,16 +369,6 @@ class Partition(Presence):
         self.ensure_open()
         with self._mutex_until(self.deadline()):
             return self.sequencing.present()
-
-    def _flush_if_due(self, end: int, behind: int, unsynced_ms: int, deadline_ns: int) -> None:
-        """`flush.messages` is part of the acknowledgement; `flush.ms` is the housekeeper's, unless that one is late."""
-        if behind >= self.config.flush_messages:
-            self.syncer.wait(end, deadline_ns)
-        elif unsynced_ms > self.config.flush_ms and behind > 0:
-            try:
-                self.syncer.sync(end, deadline_ns)
-            except (ClosedError, DurabilityError, LockTimeoutError) as problem:
-                logger.error("background flush of %s-%d: %s", self.topic, self.number, problem)
 
     @property
     def batch_limit(self) -> int:

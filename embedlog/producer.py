@@ -56,7 +56,6 @@ class Producer:
             linger_ms=config.linger_ms,
             unacknowledged=config.acks == "0",
         )
-        self._delivery.settled = self._accumulator.settled
         self._accumulator.blocked = self._delivery.figures.blocked
         self._routes = self._delivery.routes
         self._transaction = _transaction(log, config, self._accumulator, self._delivery)
@@ -197,6 +196,7 @@ class Producer:
         """Kafka's key figures, by Kafka's names and in its units: totals since the producer was made, `-rate` a second,
         `-avg` and `-max` of the last minute."""
         rows, figures = self._rows, self._delivery.figures
+        self._delivery.harvest()
         return producer_metrics(figures) | {
             "requests-in-flight": self._delivery.in_flight,
             "buffer-total-bytes": rows.memory_limit,

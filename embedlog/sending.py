@@ -227,7 +227,7 @@ class Pipeline:
         if self._row_by_row:
             return self._send_rows(given, rows_of(values, keys, timestamps_ms, headers))
         future, promise = self._rows.promise(False)
-        shipment = Shipment(topic, promise, self._accumulator.settled)
+        shipment = Shipment(topic, promise)
         error: EmbedlogError | None = None
         try:
             self.check_usable()
@@ -283,7 +283,7 @@ class Pipeline:
     def _send_rows(self, common: ProducerRecord, rows: Iterator[tuple[Any, Any, int | None, Any, int | None]]) -> Future:
         """Row by row, for those who want to see each record; the result is put together as that of columns is."""
         future, promise = self._rows.promise(False)
-        shipment = Shipment(common.topic, promise, self._accumulator.settled)
+        shipment = Shipment(common.topic, promise)
         try:
             for value, key, timestamp_ms, headers, partition in rows:
                 own = common.partition if common.partition is not None else partition

@@ -18,7 +18,7 @@ from embedlog import record
 from embedlog.errors import InvalidRecordError, InvalidTimestampError, RecordTooLargeError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
-    from embedlog._native._rows import Callbacks, Parcel
+    from embedlog._native._rows import Parcel
     from embedlog.columns import BytesColumn
     from embedlog.columns_in import Piece
     from embedlog.delivery import Destination
@@ -53,10 +53,9 @@ class Leg:
 class Shipment:
     """All runs of one `send_batch`; keeps its promise when the last one has arrived and no more will leave."""
 
-    def __init__(self, topic: str, promise: Parcel, settled: Callable[[Callbacks], None]) -> None:
+    def __init__(self, topic: str, promise: Parcel) -> None:
         self._topic = topic
         self._promise = promise
-        self._settled = settled
         self._lock = threading.Lock()
         self._under_way = 1  # the one that finish() takes away
         self._places: list[tuple[str, int, int, int]] = []
@@ -79,7 +78,10 @@ class Shipment:
             self._under_way -= 1
             complete = self._under_way == 0
         if complete:
-            self._settled(self._promise.keep(self._places) if self._error is None else self._promise.fail(self._error))
+            if self._error is None:
+                self._promise.keep(self._places)
+            else:
+                self._promise.fail(self._error)
 
     def finish(self, error: Exception | None = None) -> None:
         """No further run will leave."""

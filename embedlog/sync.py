@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from embedlog import cutting, files, layout, segment
 from embedlog._native import system
 from embedlog._native.system import Published
-from embedlog.errors import DurabilityError, LockTimeoutError, StorageError
+from embedlog.errors import ClosedError, DurabilityError, LockTimeoutError, StorageError
 from embedlog.manifest import SegmentInfo
 from embedlog.page import DurableRecord
 from embedlog.presence import poisoned_bases
@@ -245,6 +245,26 @@ class Syncer:
         for base in [base for base in self._fds if base < now.segment_base]:
             files.close(self._fds.pop(base))
             self._believed.discard(base)
+
+    def flush_if_due(self, end: int, behind: int, unsynced_ms: int, deadline_ns: int) -> None:
+        """`flush.messages` is part of the acknowledgement; `flush.ms` is the housekeeper's, unless that one is late."""
+        partition = self._partition
+        if behind >= partition.config.flush_messages:
+            self.wait(end, deadline_ns)
+        elif unsynced_ms > partition.config.flush_ms and behind > 0:
+            try:
+                self.sync(end, deadline_ns)
+            except (ClosedError, DurabilityError, LockTimeoutError) as problem:
+                logger.error("background flush of %s-%d: %s", partition.topic, partition.number, problem)
+
+    def flush_if_late(self) -> None:
+        """The same for what was written past `Partition.append`."""
+        partition = self._partition
+        partition.ensure_open()
+        now, page = partition.published(), partition.page
+        behind = now.log_end - page.word(system.WORD_DURABLE)
+        unsynced_ms = (system.boot_ns() - page.word(system.WORD_UNSYNCED_SINCE)) // 1_000_000
+        self.flush_if_due(now.log_end, behind, unsynced_ms, partition.deadline())
 
     def wait(self, upto: int, deadline_ns: int) -> None:
         """As `sync`, with an error if the deadline passes."""

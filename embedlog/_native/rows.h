@@ -4,7 +4,8 @@
  *     checksum sealed parcels, which nobody changes any more
  * R2  a parcel is one Kafka batch from its first record to its fate; a future is a pointer to its parcel and a number in it,
  *     so that the fate of a thousand futures is one store
- * R3  a lane is the queue of one partition's parcels in the order of their records; a parcel leaves it when its fate is known
+ * R3  a lane is the queue of one partition's parcels in the order of their records; a parcel leaves it when its fate is known,
+ *     and only who has the lane's turn takes any
  * R4  fast functions return None for everything unusual and leave the case to Python, which can explain itself
  */
 #ifndef EL_ROWS_H
@@ -97,7 +98,15 @@ struct el_parcel {
     int8_t fate;                 /* enum el_fate */
     int8_t early;                /* failed inside send(): callbacks run in the caller's thread */
     int8_t pinned;               /* read without the GIL: the data must stay, whatever the fate */
+    int8_t hurried;              /* somebody waits for it: it does not sit out its linger */
 };
+
+/* el_append of the other extension: its address comes from Python, with that of the writer it is for. */
+typedef int32_t (*el_append_call)(el_writer *writer, const uint8_t *run, int64_t size, int64_t seen, int64_t deadline_ns, el_appended *out);
+
+typedef struct {
+    int64_t batches, records, bytes, bytes_most, latency_ns, latency_most_ns, queue_ns, queue_most_ns;
+} el_figures;
 
 struct el_lane {
     PyObject_HEAD
@@ -113,6 +122,19 @@ struct el_lane {
     int32_t parcel_count;        /* whose fate is not known */
     int8_t active;
     int8_t used;                 /* it has had a parcel */
+    int8_t busy;                 /* somebody has the turn */
+    int8_t look;                 /* the thread is to look after it, even if it is empty */
+    int64_t not_before_ns;       /* the last attempt failed: the next one comes no earlier */
+    int64_t producer_id;         /* what its batches are stamped with, -1: nothing */
+    int32_t next_sequence;
+    int16_t producer_epoch;
+    int64_t seen;                /* what the producer's slot in the page holds if nobody else touched it; without a producer -1 */
+    el_figures figures;          /* of what callers wrote since somebody asked */
+    int64_t looked_ns;           /* when the thread last wrote or looked */
+    int64_t flush_ns;            /* unsynced for longer: the thread must see to it */
+    PyObject *target, *mutex, *writer, *config; /* partition and what it has, for the way past the thread; NULL if that is shut */
+    el_append_call append;
+    el_writer *raw;
 };
 
 struct el_accumulator {
@@ -122,9 +144,11 @@ struct el_accumulator {
     int64_t waiting;             /* threads that wait for memory */
     int64_t record_count;        /* ever accepted */
     el_lane *first_active, *last_active; /* lanes with parcels, owned */
-    PyObject *metadata, *run_callback, *await_future, *late_callback, *deadline_error, *forked_error, *state_error;
+    PyObject *metadata, *run_callback, *await_future, *enqueue, *deadline_error, *forked_error, *state_error;
     PyThread_type_lock bell;     /* held, except between a ring and the wait it ends */
     unsigned long thread;        /* the one that sends, once it has waited; 0 before */
+    uint32_t direct_count, direct_seen; /* parcels that callers wrote, and how many of them the thread has noticed */
+    int8_t napping;              /* the thread looks by itself within a millisecond: nobody needs to ring */
     long pid;
     int8_t rung, idle, unacknowledged, closed;
     int8_t shut;                 /* no transaction is open: records are refused until one is */
@@ -157,6 +181,25 @@ void el_lane_seal(el_lane *lane);
 
 /* A new future, or NULL. */
 PyObject *el_future_new(el_parcel *parcel, int32_t index, int64_t timestamp_ms);
+
+/* Hands on what the thread runs next: the callbacks of a parcel, in the order of their fates, or one (future, callable). 0 or -1. */
+int el_enqueue(el_accumulator *accumulator, PyObject *item);
+
+/* The parcel's fate: memory comes back, it leaves its lane, waiters wake, callbacks are handed on. 0, or -1 if that last failed. */
+int el_parcel_settle(el_parcel *parcel, enum el_fate fate);
+
+/* The 61 bytes before the parcel's records, which are in place; `sequence` of its first record. */
+void el_header_write(uint8_t *batch, const el_parcel *parcel, int64_t size, int64_t base_offset, int codec, int32_t sequence);
+
+/* Takes the lane's turn: 1, or 0 if somebody has it. */
+int el_lane_enter(el_lane *lane);
+void el_lane_leave(el_lane *lane);
+
+/* Writes all up to this parcel in the caller's thread: 1 if its fate is known now, 0 if that is the thread's to do. Never raises. */
+int el_direct_write(el_parcel *parcel, int64_t limit_ns);
+PyObject *el_open_direct(PyObject *lane, PyObject *args);
+PyObject *el_harvest_direct(PyObject *lane, PyObject *unused);
+PyObject *el_shut_direct(PyObject *lane, PyObject *unused);
 
 /* Sends the parcel on its way and sleeps until its fate is known: 1, 0 after the timeout (negative: none), -1 with an exception. */
 int el_parcel_wait(el_parcel *parcel, double timeout_s);

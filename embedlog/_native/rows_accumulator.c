@@ -7,6 +7,8 @@
 
 PyTypeObject *el_accumulator_type;
 
+enum { NAP_US = 1000 };
+
 static int64_t clock_read(clockid_t clock, int64_t per_second) {
     struct timespec now;
     clock_gettime(clock, &now);
@@ -22,15 +24,22 @@ void el_ring(el_accumulator *accumulator) {
     PyThread_release_lock(accumulator->bell);
 }
 
+int el_enqueue(el_accumulator *accumulator, PyObject *item) {
+    PyObject *answer = PyObject_CallFunctionObjArgs(accumulator->enqueue, item, NULL);
+    Py_XDECREF(answer);
+    el_ring(accumulator);
+    return answer ? 0 : -1;
+}
+
 static PyObject *accumulator_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     static char *names[] = {"memory_limit", "linger_ms", "unacknowledged", "metadata", "run_callback", "await_future",
-                            "late_callback", "deadline_error", "forked_error", "state_error", NULL};
-    PyObject *metadata, *run_callback, *await_future, *late_callback, *deadline_error, *forked_error, *state_error;
+                            "enqueue", "deadline_error", "forked_error", "state_error", NULL};
+    PyObject *metadata, *run_callback, *await_future, *enqueue, *deadline_error, *forked_error, *state_error;
     long long memory_limit;
     double linger_ms;
     int unacknowledged;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "LdpOOOOOOO:Accumulator", names, &memory_limit, &linger_ms, &unacknowledged, &metadata,
-                                     &run_callback, &await_future, &late_callback, &deadline_error, &forked_error, &state_error))
+                                     &run_callback, &await_future, &enqueue, &deadline_error, &forked_error, &state_error))
         return NULL;
     el_accumulator *self = (el_accumulator *)PyType_GenericAlloc(type, 0);
     if (!self) return NULL;
@@ -46,7 +55,7 @@ static PyObject *accumulator_new(PyTypeObject *type, PyObject *args, PyObject *k
     self->metadata = Py_NewRef(metadata);
     self->run_callback = Py_NewRef(run_callback);
     self->await_future = Py_NewRef(await_future);
-    self->late_callback = Py_NewRef(late_callback);
+    self->enqueue = Py_NewRef(enqueue);
     self->deadline_error = Py_NewRef(deadline_error);
     self->forked_error = Py_NewRef(forked_error);
     self->state_error = Py_NewRef(state_error);
@@ -58,7 +67,7 @@ static void accumulator_dealloc(PyObject *object) {
     el_accumulator *self = (el_accumulator *)object;
     PyTypeObject *type = Py_TYPE(object);
     PyObject **owned[] = {&self->metadata,      &self->run_callback,   &self->await_future,
-                          &self->late_callback, &self->deadline_error, &self->forked_error, &self->state_error};
+                          &self->enqueue, &self->deadline_error, &self->forked_error, &self->state_error};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) Py_CLEAR(*owned[i]);
     if (self->bell) {
         if (!self->rung) PyThread_release_lock(self->bell);
@@ -70,16 +79,35 @@ static void accumulator_dealloc(PyObject *object) {
 
 /* ---- what the sending thread does ------------------------------------------------------------------------------- */
 
+/* Sleeps until the bell rings, until `limit_us` (negative: none), or while napping until there is something to write. Without the GIL. */
+static PyLockStatus bell_wait(el_accumulator *self, PY_TIMEOUT_T limit_us) {
+    PyLockStatus status = PY_LOCK_FAILURE;
+    uint32_t seen = self->direct_count;
+    for (PY_TIMEOUT_T slept_us = 0; status != PY_LOCK_ACQUIRED && (limit_us < 0 || slept_us < limit_us); slept_us += NAP_US) {
+        PY_TIMEOUT_T left_us = limit_us < 0 ? NAP_US : limit_us - slept_us;
+        status = PyThread_acquire_lock_timed(self->bell, left_us < NAP_US ? left_us : NAP_US, 0);
+        if (__atomic_load_n(&self->memory_used, __ATOMIC_RELAXED)) break;
+        uint32_t now = __atomic_load_n(&self->direct_count, __ATOMIC_RELAXED);
+        if (now == seen) break; /* the callers have stopped: time for a real sleep */
+        seen = now;
+    }
+    return status;
+}
+
+/* While callers write by themselves a bell for every record would only cost them time: the thread naps, and looks each time. */
 static PyObject *accumulator_wait(PyObject *object, PyObject *timeout) {
     el_accumulator *self = (el_accumulator *)object;
     double seconds = timeout == Py_None ? -1 : PyFloat_AsDouble(timeout);
     if (PyErr_Occurred()) return NULL;
     PY_TIMEOUT_T microseconds = seconds < 0 ? -1 : seconds > 1e6 ? (PY_TIMEOUT_T)1e12 : (PY_TIMEOUT_T)(seconds * 1e6);
     self->thread = PyThread_get_thread_ident();
+    self->napping = self->direct_count != self->direct_seen;
+    self->direct_seen = self->direct_count;
     PyLockStatus status;
     Py_BEGIN_ALLOW_THREADS
-    status = PyThread_acquire_lock_timed(self->bell, microseconds, 0);
+    status = self->napping ? bell_wait(self, microseconds) : PyThread_acquire_lock_timed(self->bell, microseconds, 0);
     Py_END_ALLOW_THREADS
+    self->napping = 0;
     if (status == PY_LOCK_ACQUIRED) self->rung = 0;
     EL_RETURN_TRUTH(status == PY_LOCK_ACQUIRED);
 }
@@ -89,7 +117,20 @@ static PyObject *accumulator_ring(PyObject *object, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
-/* Takes lanes that ran dry out of the list, closes parcels whose linger is over, and collects the lanes that have a closed one. */
+/* Closes the lane's open parcel if its time has come. Whether there is something to write; else *deadline_ns may come nearer. */
+static int lane_due(el_accumulator *self, el_lane *lane, int64_t now, int64_t *deadline_ns) {
+    if (lane->busy) return 0; /* who has the turn rings when it is over */
+    el_parcel *last = lane->last;
+    int64_t due = now;
+    if (last && last->fate == EL_OPEN && !last->hurried && !self->waiting && !self->closed)
+        due = self->linger_ns > INT64_MAX - last->opened_ns ? INT64_MAX : last->opened_ns + self->linger_ns;
+    if (last && last->fate == EL_OPEN && due <= now) last->fate = EL_SEALED;
+    if (lane->look || (lane->first && lane->first->fate != EL_OPEN)) due = lane->not_before_ns;
+    if (due > now && due < *deadline_ns) *deadline_ns = due;
+    return due <= now;
+}
+
+/* Takes lanes that ran dry out of the list, and collects those that are due. */
 static int collect_ready(el_accumulator *self, PyObject *ready, int64_t *deadline_ns) {
     int64_t now = el_now_ns();
     int failed = 0;
@@ -97,21 +138,14 @@ static int collect_ready(el_accumulator *self, PyObject *ready, int64_t *deadlin
     self->last_active = NULL;
     while (*link) {
         el_lane *lane = *link;
-        if (!lane->first) {
+        if (!lane->first && !lane->look) {
             *link = lane->next_active;
             lane->next_active = NULL;
             lane->active = 0;
             Py_DECREF(lane);
             continue;
         }
-        if (lane->last->fate == EL_OPEN) {
-            int64_t due = self->linger_ns > INT64_MAX - lane->last->opened_ns ? INT64_MAX : lane->last->opened_ns + self->linger_ns;
-            if (due <= now || self->waiting || self->closed) lane->last->fate = EL_SEALED;
-            else if (due < *deadline_ns) *deadline_ns = due;
-        }
-        el_parcel *parcel = lane->first;
-        while (parcel && parcel->fate == EL_TAKEN) parcel = parcel->next;
-        if (parcel && parcel->fate == EL_SEALED && PyList_Append(ready, EL_OBJECT(lane)) < 0) failed = -1;
+        if (lane_due(self, lane, now, deadline_ns) && PyList_Append(ready, EL_OBJECT(lane)) < 0) failed = -1;
         self->last_active = lane;
         link = &lane->next_active;
     }
@@ -150,7 +184,7 @@ static PyObject *accumulator_pending(PyObject *object, PyObject *unused) {
 static PyObject *accumulator_close(PyObject *object, PyObject *unused) {
     el_accumulator *self = (el_accumulator *)object;
     self->closed = 1;
-    el_replace(&self->late_callback, Py_None); /* it leads back to the owner */
+    el_replace(&self->enqueue, Py_None); /* it leads back to the owner */
     el_ring(self);
     Py_RETURN_NONE;
 }
@@ -170,6 +204,7 @@ static PyMemberDef accumulator_members[] = {
     {"memory_used", T_LONGLONG, offsetof(el_accumulator, memory_used), READONLY, "Bytes that are on their way."},
     {"waiting", T_LONGLONG, offsetof(el_accumulator, waiting), 0, "Threads that wait for memory: nobody overtakes them."},
     {"record_count", T_LONGLONG, offsetof(el_accumulator, record_count), READONLY, "Records ever accepted."},
+    {"direct_count", T_UINT, offsetof(el_accumulator, direct_count), READONLY, "Batches that callers wrote past the thread."},
     {"shut", T_BOOL, offsetof(el_accumulator, shut), 0, "No transaction is open: lanes and routes take nothing."},
     {"closed", T_BOOL, offsetof(el_accumulator, closed), READONLY, "Nothing is accepted any more."},
     {NULL},

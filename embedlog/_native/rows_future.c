@@ -72,10 +72,11 @@ static PyObject *future_add_done_callback(PyObject *object, PyObject *callable) 
     if (!PyCallable_Check(callable)) return PyErr_Format(PyExc_TypeError, "a callback is a callable, not %R", callable), NULL;
     if (el_fate_known(parcel)) {
         el_accumulator *shared = parcel->accumulator;
-        PyObject *runner = parcel->early || shared->late_callback == Py_None ? shared->run_callback : shared->late_callback;
-        PyObject *answer = PyObject_CallFunctionObjArgs(runner, object, callable, NULL);
-        Py_XDECREF(answer);
-        return answer ? Py_NewRef(Py_None) : NULL;
+        int here = parcel->early || shared->closed;
+        PyObject *call = here ? PyObject_CallFunctionObjArgs(shared->run_callback, object, callable, NULL) : PyTuple_Pack(2, object, callable);
+        int failed = !call || (!here && el_enqueue(shared, call) < 0);
+        Py_XDECREF(call);
+        return failed ? NULL : Py_NewRef(Py_None);
     }
     if (!parcel->callbacks && !(parcel->callbacks = PyList_New(0))) return NULL;
     PyObject *entry = Py_BuildValue("(iOO)", self->index, object, callable);

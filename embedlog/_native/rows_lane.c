@@ -19,6 +19,8 @@ static PyObject *lane_new(PyTypeObject *type, PyObject *args, PyObject *keywords
     self->topic = Py_NewRef(topic);
     self->partition = partition;
     self->limit = limit;
+    self->producer_id = self->producer_epoch = -1;
+    self->seen = -1;
     if (!self->accumulator->unacknowledged) return EL_OBJECT(self);
     el_parcel *shared = el_parcel_new(self->accumulator, NULL);
     if (shared) {
@@ -36,6 +38,8 @@ static void lane_dealloc(PyObject *object) {
     el_lane *self = (el_lane *)object;
     PyTypeObject *type = Py_TYPE(object);
     Py_XDECREF(EL_OBJECT(self->unacknowledged));
+    PyObject *owned[] = {self->target, self->mutex, self->writer, self->config};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) Py_XDECREF(owned[i]);
     Py_XDECREF(self->topic);
     Py_XDECREF(EL_OBJECT(self->accumulator));
     PyObject_Free(object);
@@ -86,7 +90,7 @@ static el_parcel *lane_open(el_lane *lane, const el_item *item) {
     parcel->base_timestamp = parcel->max_timestamp = item->timestamp_ms;
     lane->queued_bytes += EL_HEADER_SIZE;
     shared->memory_used += EL_HEADER_SIZE;
-    if (shared->idle || !shared->linger_ns) el_ring(shared);
+    if (!shared->napping && (shared->idle || !shared->linger_ns)) el_ring(shared);
     return parcel;
 }
 
@@ -135,15 +139,14 @@ static PyObject *lane_push_run(PyObject *object, PyObject *args) {
     return Py_NewRef(EL_OBJECT(parcel));
 }
 
-/* Runs go alone; parcels of send() go together until max_bytes. */
+/* Runs go alone; parcels of send() go together until max_bytes. What was taken before and is still here comes again. */
 static PyObject *lane_take(PyObject *object, PyObject *argument) {
     int64_t left = PyLong_AsLongLong(argument);
     PyObject *taken = PyErr_Occurred() ? NULL : PyList_New(0);
     for (el_parcel *parcel = ((el_lane *)object)->first; taken && parcel; parcel = parcel->next) {
-        if (parcel->fate == EL_TAKEN) continue;
         int alone = parcel->run != NULL;
         Py_ssize_t before = PyList_Size(taken);
-        if (parcel->fate != EL_SEALED || (before && (alone || parcel->size > left))) break;
+        if (parcel->fate == EL_OPEN || (before && (alone || parcel->size > left))) break;
         if (PyList_Append(taken, EL_OBJECT(parcel)) < 0) {
             Py_CLEAR(taken);
             break;
@@ -153,6 +156,35 @@ static PyObject *lane_take(PyObject *object, PyObject *argument) {
     }
     for (Py_ssize_t i = taken ? PyList_Size(taken) : 0; i-- > 0;) ((el_parcel *)PyList_GetItem(taken, i))->fate = EL_TAKEN;
     return taken;
+}
+
+int el_lane_enter(el_lane *lane) {
+    if (lane->busy) return 0;
+    lane->busy = 1;
+    return 1;
+}
+
+void el_lane_leave(el_lane *lane) {
+    lane->busy = 0;
+    if ((lane->first && (lane->first->fate != EL_OPEN || lane->last->hurried)) || lane->look) el_ring(lane->accumulator);
+}
+
+static PyObject *lane_enter(PyObject *object, PyObject *unused) { EL_RETURN_TRUTH(el_lane_enter((el_lane *)object)); }
+
+static PyObject *lane_leave(PyObject *object, PyObject *unused) {
+    el_lane *self = (el_lane *)object;
+    self->look = 0;
+    self->looked_ns = el_now_ns();
+    el_lane_leave(self);
+    Py_RETURN_NONE;
+}
+
+/* The next attempt comes after so many seconds. */
+static PyObject *lane_rest(PyObject *object, PyObject *argument) {
+    double seconds = PyFloat_AsDouble(argument);
+    if (PyErr_Occurred()) return NULL;
+    ((el_lane *)object)->not_before_ns = seconds > 0 ? el_now_ns() + (int64_t)(seconds * 1e9) : 0;
+    Py_RETURN_NONE;
 }
 
 static PyObject *lane_append(PyObject *object, PyObject *args) {
@@ -174,6 +206,10 @@ static PyMemberDef lane_members[] = {
     {"topic", T_OBJECT_EX, offsetof(el_lane, topic), READONLY, "Name of the topic."},
     {"partition", T_INT, offsetof(el_lane, partition), READONLY, "Number of the partition."},
     {"limit", T_LONGLONG, offsetof(el_lane, limit), 0, "Bytes of a parcel before compression."},
+    {"producer_id", T_LONGLONG, offsetof(el_lane, producer_id), 0, "What batches are stamped with; -1: nothing."},
+    {"producer_epoch", T_SHORT, offsetof(el_lane, producer_epoch), 0, "The same."},
+    {"seen", T_LONGLONG, offsetof(el_lane, seen), 0, "What the producer's slot in the page held behind its last append; -1: unknown."},
+    {"next_sequence", T_INT, offsetof(el_lane, next_sequence), 0, "Of the first record that is not written yet."},
     {"queued_bytes", T_LONGLONG, offsetof(el_lane, queued_bytes), READONLY, "Bytes whose fate is not known."},
     {"parcel_count", T_INT, offsetof(el_lane, parcel_count), READONLY, "Parcels whose fate is not known: the length of the queue."},
     {NULL},
@@ -184,6 +220,15 @@ static PyMethodDef lane_methods[] = {
     {"seal", lane_seal, METH_NOARGS, "Closes the open parcel."},
     {"push_run", lane_push_run, METH_VARARGS, "push_run(run, count, size) -> Parcel, behind what is there; None if the accumulator is shut."},
     {"take", lane_take, METH_O, "take(max_bytes) -> closed parcels in order: one run, or several that can be sealed together."},
+    {"enter", lane_enter, METH_NOARGS, "enter() -> whether this is the caller's turn now; only who has the turn takes parcels."},
+    {"leave", lane_leave, METH_NOARGS, "Ends the turn."},
+    {"rest", lane_rest, METH_O, "rest(seconds): the next attempt comes no earlier; 0 ends it."},
+    {"open_direct", (PyCFunction)el_open_direct, METH_VARARGS,
+     "open_direct(partition, mutex, writer, config, append's address, writer's address, flush_ms): callers may write by themselves."},
+    {"harvest", el_harvest_direct, METH_NOARGS,
+     "harvest() -> figures of what callers wrote since the last harvest, None if that is nothing: batches, records, bytes, largest batch,\n"
+     "time spent, longest, time waited before, longest (ns)."},
+    {"shut_direct", el_shut_direct, METH_NOARGS, "Everything goes by the thread."},
     {NULL},
 };
 

@@ -52,8 +52,7 @@ static void waiter_unlink(el_parcel *parcel, el_waiter *waiter) {
 }
 
 /* Sleeps in the waiter's lock; a signal's handler that raises ends it. 1, 0 or -1 as el_parcel_wait. */
-static int waiter_sleep(const el_parcel *parcel, el_waiter *waiter, double timeout_s) {
-    int64_t limit_ns = timeout_s < 0 || timeout_s > 1e9 ? INT64_MAX : el_now_ns() + (int64_t)(timeout_s * 1e9);
+static int waiter_sleep(const el_parcel *parcel, el_waiter *waiter, int64_t limit_ns) {
     while (!el_fate_known(parcel)) {
         int64_t left_us = limit_ns == INT64_MAX ? -1 : (limit_ns - el_now_ns()) / 1000;
         if (left_us <= 0 && limit_ns != INT64_MAX) return 0;
@@ -66,6 +65,13 @@ static int waiter_sleep(const el_parcel *parcel, el_waiter *waiter, double timeo
     return 1;
 }
 
+/* Writes the parcel in this thread, or sees to it that the producer's does. */
+static void parcel_send(el_parcel *parcel, int64_t limit_ns) {
+    if (el_direct_write(parcel, limit_ns) || !parcel->lane || parcel->fate != EL_OPEN) return;
+    parcel->hurried = 1; /* while somebody else writes, more records may come into it */
+    if (!parcel->lane->busy) el_lane_seal(parcel->lane);
+}
+
 int el_parcel_wait(el_parcel *parcel, double timeout_s) {
     if (el_fate_known(parcel)) return 1;
     if (parcel->accumulator->pid != (long)getpid()) {
@@ -76,17 +82,22 @@ int el_parcel_wait(el_parcel *parcel, double timeout_s) {
         PyErr_SetString(parcel->accumulator->state_error, "result() inside a callback of this producer would wait for itself");
         return -1;
     }
-    if (parcel->lane && parcel->fate == EL_OPEN) el_lane_seal(parcel->lane);
-    el_waiter waiter = {parcel->waiters, PyThread_allocate_lock()};
-    if (!waiter.lock) return PyErr_NoMemory(), -1;
-    PyThread_acquire_lock(waiter.lock, WAIT_LOCK);
-    parcel->waiters = &waiter;
+    int64_t limit_ns = timeout_s < 0 || timeout_s > 1e9 ? INT64_MAX : el_now_ns() + (int64_t)(timeout_s * 1e9);
     Py_INCREF(EL_OBJECT(parcel));
-    int answer = waiter_sleep(parcel, &waiter, timeout_s);
-    waiter_unlink(parcel, &waiter);
+    parcel_send(parcel, limit_ns);
+    int answer = el_fate_known(parcel) ? 1 : -1;
+    el_waiter waiter = {parcel->waiters, answer < 0 ? PyThread_allocate_lock() : NULL};
+    if (waiter.lock) {
+        PyThread_acquire_lock(waiter.lock, WAIT_LOCK);
+        parcel->waiters = &waiter;
+        answer = waiter_sleep(parcel, &waiter, limit_ns);
+        waiter_unlink(parcel, &waiter);
+        PyThread_release_lock(waiter.lock); /* held by the waker or by us: free it unlocked */
+        PyThread_free_lock(waiter.lock);
+    } else if (answer < 0) {
+        PyErr_NoMemory();
+    }
     Py_DECREF(EL_OBJECT(parcel));
-    PyThread_release_lock(waiter.lock); /* held by the waker or by us: free it unlocked */
-    PyThread_free_lock(waiter.lock);
     return answer;
 }
 
@@ -100,8 +111,7 @@ static PyObject *parcel_wait(PyObject *object, PyObject *timeout) {
 
 /* ---- its fate --------------------------------------------------------------------------------------------------- */
 
-/* Gives back memory, leaves the lane, wakes the waiters; returns the callbacks, a new reference, or None. */
-static PyObject *parcel_settle(el_parcel *self, enum el_fate fate) {
+int el_parcel_settle(el_parcel *self, enum el_fate fate) {
     el_lane *lane = self->lane;
     self->fate = (int8_t)fate;
     if (!self->pinned) {
@@ -129,8 +139,12 @@ static PyObject *parcel_settle(el_parcel *self, enum el_fate fate) {
     self->waiters = NULL;
     PyObject *callbacks = self->callbacks;
     self->callbacks = NULL;
-    return callbacks ? callbacks : Py_NewRef(Py_None);
+    int failed = callbacks ? el_enqueue(self->accumulator, callbacks) : 0;
+    Py_XDECREF(callbacks);
+    return failed;
 }
+
+static PyObject *parcel_settled(el_parcel *self, enum el_fate fate) { return el_parcel_settle(self, fate) < 0 ? NULL : Py_NewRef(Py_None); }
 
 static int parcel_settle_check(const el_parcel *self) {
     if (!el_fate_known(self)) return 0;
@@ -144,14 +158,14 @@ static PyObject *parcel_deliver(PyObject *object, PyObject *args) {
     if (!PyArg_ParseTuple(args, "LL:deliver", &base_offset, &append_time_ms) || parcel_settle_check(self) < 0) return NULL;
     self->base_offset = base_offset;
     self->append_time_ms = append_time_ms;
-    return parcel_settle(self, EL_DELIVERED);
+    return parcel_settled(self, EL_DELIVERED);
 }
 
 static PyObject *parcel_keep(PyObject *object, PyObject *result) {
     el_parcel *self = (el_parcel *)object;
     if (parcel_settle_check(self) < 0) return NULL;
     el_replace(&self->result, result);
-    return parcel_settle(self, EL_DELIVERED);
+    return parcel_settled(self, EL_DELIVERED);
 }
 
 static PyObject *parcel_fail(PyObject *object, PyObject *error) {
@@ -159,13 +173,15 @@ static PyObject *parcel_fail(PyObject *object, PyObject *error) {
     if (!PyExceptionInstance_Check(error)) return PyErr_SetString(PyExc_TypeError, "a parcel fails with an exception"), NULL;
     if (parcel_settle_check(self) < 0) return NULL;
     el_replace(&self->error, error);
-    return parcel_settle(self, EL_FAILED);
+    return parcel_settled(self, EL_FAILED);
 }
 
 /* For a forced close: what the sending thread has taken is its own to settle. */
 static PyObject *parcel_abandon(PyObject *object, PyObject *error) {
     if (((el_parcel *)object)->fate >= EL_TAKEN) Py_RETURN_FALSE;
-    return parcel_fail(object, error);
+    PyObject *answer = parcel_fail(object, error);
+    Py_XDECREF(answer);
+    return answer ? Py_NewRef(Py_True) : NULL;
 }
 
 static PyObject *parcel_get_done(PyObject *object, void *unused) { EL_RETURN_TRUTH(el_fate_known((el_parcel *)object)); }
@@ -197,10 +213,10 @@ static PyGetSetDef parcel_getset[] = {
 
 static PyMethodDef parcel_methods[] = {
     {"wait", parcel_wait, METH_O, "wait(timeout_s or None) -> done: sends it on its way and waits for its fate."},
-    {"deliver", parcel_deliver, METH_VARARGS, "deliver(base_offset, append_time_ms or -1) -> callbacks or None."},
-    {"keep", parcel_keep, METH_O, "keep(result) -> callbacks or None: fulfils a promise."},
-    {"abandon", parcel_abandon, METH_O, "abandon(exception) -> callbacks or None; False, and nothing done, if it was taken to be written."},
-    {"fail", parcel_fail, METH_O, "fail(exception) -> callbacks or None."},
+    {"deliver", parcel_deliver, METH_VARARGS, "deliver(base_offset, append_time_ms or -1)."},
+    {"keep", parcel_keep, METH_O, "keep(result): fulfils a promise."},
+    {"abandon", parcel_abandon, METH_O, "abandon(exception) -> True; False, and nothing done, if it was taken to be written."},
+    {"fail", parcel_fail, METH_O, "fail(exception)."},
     {NULL},
 };
 

@@ -8,8 +8,7 @@ enum {
     LENGTH_OVERHEAD = 12, MAGIC = 2
 };
 
-/* Writes the 61 bytes before a body that is in place already. */
-static void header_write(uint8_t *batch, const el_parcel *parcel, int64_t size, int64_t base_offset, int codec) {
+void el_header_write(uint8_t *batch, const el_parcel *parcel, int64_t size, int64_t base_offset, int codec, int32_t sequence) {
     store_be64(batch, (uint64_t)base_offset);
     store_be32(batch + AT_LENGTH, (uint32_t)(size - LENGTH_OVERHEAD));
     store_be32(batch + AT_EPOCH, 0);
@@ -18,7 +17,9 @@ static void header_write(uint8_t *batch, const el_parcel *parcel, int64_t size, 
     store_be32(batch + AT_LAST_DELTA, (uint32_t)(parcel->count - 1));
     store_be64(batch + AT_BASE_TIMESTAMP, (uint64_t)parcel->base_timestamp);
     store_be64(batch + AT_MAX_TIMESTAMP, (uint64_t)parcel->max_timestamp);
-    memset(batch + AT_PRODUCER_ID, 0xff, AT_COUNT - AT_PRODUCER_ID); /* no producer: id, epoch and sequence are -1 */
+    store_be64(batch + AT_PRODUCER_ID, (uint64_t)parcel->lane->producer_id);
+    store_be16(batch + AT_PRODUCER_EPOCH, (uint16_t)parcel->lane->producer_epoch);
+    store_be32(batch + AT_BASE_SEQUENCE, parcel->lane->producer_id < 0 ? UINT32_MAX : (uint32_t)sequence);
     store_be32(batch + AT_COUNT, (uint32_t)parcel->count);
     store_be32(batch + AT_CRC, el_crc32c(0, batch + AT_ATTRIBUTES, (size_t)(size - AT_ATTRIBUTES)));
 }
@@ -32,7 +33,7 @@ typedef struct {
 static int piece_take(el_piece *piece, PyObject *parcel, PyObject *body) {
     if (!parcel || !Py_IS_TYPE(parcel, el_parcel_type)) return PyErr_SetString(PyExc_TypeError, "only parcels can be sealed"), -1;
     piece->parcel = (el_parcel *)parcel;
-    if (!piece->parcel->data || piece->parcel->fate == EL_OPEN || !piece->parcel->count)
+    if (!piece->parcel->data || !piece->parcel->lane || piece->parcel->fate == EL_OPEN || !piece->parcel->count)
         return PyErr_SetString(PyExc_ValueError, "the parcel is open, empty or gone"), -1;
     piece->size = piece->parcel->size;
     if (!body) return 0;
@@ -58,7 +59,9 @@ static void row_write(el_batch *row, const uint8_t *batch, const el_piece *piece
     row->base_offset = base_offset;
     row->base_timestamp = piece->parcel->base_timestamp;
     row->max_timestamp = piece->parcel->max_timestamp;
-    row->producer_id = row->base_sequence = row->producer_epoch = -1;
+    row->producer_id = (int64_t)load_be64(batch + AT_PRODUCER_ID);
+    row->producer_epoch = (int16_t)load_be16(batch + AT_PRODUCER_EPOCH);
+    row->base_sequence = (int32_t)load_be32(batch + AT_BASE_SEQUENCE);
     row->last_offset_delta = piece->parcel->count - 1;
     row->records = piece->parcel->count;
     row->attributes = (int16_t)load_be16(batch + AT_ATTRIBUTES);
@@ -68,12 +71,14 @@ static void row_write(el_batch *row, const uint8_t *batch, const el_piece *piece
 
 static void pieces_write(const el_piece *pieces, Py_ssize_t count, int codec, uint8_t *run, el_batch *rows) {
     int64_t base_offset = 0;
+    int32_t sequence = count ? pieces->parcel->lane->next_sequence : 0;
     uint8_t *out = run;
     for (Py_ssize_t i = 0; i < count; i++) {
         const el_piece *piece = &pieces[i];
         const uint8_t *body = piece->body.obj ? piece->body.buf : piece->parcel->data + EL_HEADER_SIZE;
         memcpy(out + EL_HEADER_SIZE, body, (size_t)piece->size - EL_HEADER_SIZE);
-        header_write(out, piece->parcel, piece->size, base_offset, piece->body.obj ? codec : 0);
+        el_header_write(out, piece->parcel, piece->size, base_offset, piece->body.obj ? codec : 0, sequence);
+        sequence = (int32_t)(((int64_t)sequence + piece->parcel->count) & INT32_MAX);
         row_write(&rows[i], out, piece, out - run, base_offset);
         out += piece->size;
         base_offset += piece->parcel->count;

@@ -280,6 +280,11 @@ class Writer:
             return int(lib.el_append(self.raw, view + start, len(view) - start, seen, deadline_ns, self.out))
 
     @property
+    def addresses(self) -> tuple[int, int]:
+        """Of el_append and of its first argument, for the other extension; they live as long as this object."""
+        return int(ffi.cast("uintptr_t", ffi.addressof(lib, "el_append"))), int(ffi.cast("uintptr_t", self.raw))
+
+    @property
     def segment_base(self) -> int:
         """The segment that the descriptors belong to, -1 if none."""
         return int(self.raw.segment_base)
