@@ -2,6 +2,7 @@
 
 F1  each verb makes one object and hands it the log; what the verbs do is written in their own rooms
 F2  what a log has made is closed with it: what a producer still holds is appended, what a consumer waits for is ended
+F3  the asyncio twins are looked up when they are asked for: `import embedlog` does without asyncio
 """
 
 from __future__ import annotations
@@ -9,14 +10,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from embedlog import backup, log
-from embedlog.config import ProducerConfig, parse
+from embedlog.config import ConsumerConfig, ProducerConfig, parse
 from embedlog.consumer import Consumer
 from embedlog.isolation import READ_UNCOMMITTED
 from embedlog.producer import Producer
 from embedlog.scan import Scan
+
+if TYPE_CHECKING:
+    from embedlog.aio_consumer import AsyncConsumer
+    from embedlog.aio_producer import AsyncProducer
 
 __all__ = ["Log", "open"]
 
@@ -44,6 +49,20 @@ class Log(log.Log):
         made = Consumer(self, topics, config, group_id=group_id)
         self._children.add(made)
         return made
+
+    def async_producer(self, **config: Any) -> AsyncProducer:
+        """The producer for asyncio, to be used in `async with`. Raises ConfigError, ReadOnlyError, ClosedError."""
+        from embedlog.aio_producer import AsyncProducer
+
+        self._check_open()
+        return AsyncProducer(self, parse(ProducerConfig, config))
+
+    def async_consumer(self, *topics: str, group_id: str | None = None, **config: Any) -> AsyncConsumer:
+        """The consumer for asyncio, to be used in `async with`. Raises ConfigError, ClosedError."""
+        from embedlog.aio_consumer import AsyncConsumer
+
+        self._check_open()
+        return AsyncConsumer(self, topics, parse(ConsumerConfig, config, group_id=group_id))
 
     def scan(
         self,

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from embedlog._native._rows import Record
 from embedlog.batch import Batch
+from embedlog.chunks import Chunk
 from embedlog.client_options import ConsumerConfig
 from embedlog.consumer_interceptors import ConsumerInterceptors
 from embedlog.errors import EmbedlogError, LogTruncationError, OffsetOutOfRangeError
@@ -50,6 +51,7 @@ class Reading:
         self._reset = Reset(config.auto_offset_reset)
         self._max_bytes = config.fetch_max_bytes
         self._lent = False
+        self.fetches = True  # False: a look hands out what was fetched before, and touches no file
 
     # ---- which partitions ----
 
@@ -134,14 +136,38 @@ class Reading:
 
     def batch(self) -> Batch | None:
         """The next chunk of the next partition that has something."""
+        found = self.chunk()
+        return None if found is None else self.hand_out(*found)
+
+    def chunk(self) -> tuple[Cursor, Chunk] | None:
+        """What `batch` would hand out; no position moves."""
         for cursor in self.rotation.turns():
             chunk = self._in_range(cursor, self.fetcher.columns)
             if chunk is not None:
-                made = Batch(cursor.tp.topic, cursor.tp.partition, chunk.decoded)
-                self.rotation.drained(cursor)
-                cursor.fill([], chunk.next_offset, chunk.epoch)
-                return made
+                return cursor, chunk
         return None
+
+    def hand_out(self, cursor: Cursor, chunk: Chunk) -> Batch:
+        """What `chunk` found; the position moves behind it."""
+        made = Batch(cursor.tp.topic, cursor.tp.partition, chunk.decoded)
+        self.rotation.drained(cursor)
+        cursor.fill([], chunk.next_offset, chunk.epoch)
+        return made
+
+    def ahead(self, limit: int) -> bool:
+        """Fetches until `limit` records can be handed out, or all there are; no position moves over a record. R3 holds."""
+        count = 0
+        for cursor in self.rotation.turns():
+            try:
+                if self._ready(cursor):
+                    count += cursor.ahead_count
+            except EmbedlogError:
+                if not count:
+                    raise
+                break
+            if count >= limit:
+                break
+        return count > 0
 
     def located(self, cursor: Cursor) -> Cursor:
         """The cursor, with a position. Raises NoOffsetForPartitionError."""
@@ -151,7 +177,7 @@ class Reading:
         return cursor
 
     def _ready(self, cursor: Cursor) -> bool:
-        return cursor.has_records or bool(self._in_range(cursor, self.fetcher.fill))
+        return cursor.has_records or (self.fetches and bool(self._in_range(cursor, self.fetcher.fill)))
 
     def _in_range(self, cursor: Cursor, fetch: Callable[[Cursor], Found]) -> Found:
         """`fetch`, from where `auto.offset.reset` leads if the position is not in the log (any more).

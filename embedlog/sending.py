@@ -62,6 +62,7 @@ FAILS_THE_FUTURE = (
 )
 
 Serialize: TypeAlias = Callable[[str, list[Any], Any], Any]
+Item: TypeAlias = tuple[bytes | None, bytes | None, int | None, int | None, tuple[Any, ...]]  # value, key, partition, time, …
 
 
 class Pipeline:
@@ -103,24 +104,28 @@ class Pipeline:
         try:
             future = self._sent(changed)
         except Exception as error:
-            self.interceptors.on_acknowledgement(_nowhere(changed), error)
+            self.interceptors.on_acknowledgement(nowhere(changed), error)
             raise
-        future.add_done_callback(partial(self._acknowledged, changed))
+        future.add_done_callback(partial(self.acknowledged, changed))
         return future
 
     def _sent(self, given: ProducerRecord) -> Future:
         try:
             self.check_usable()
             destination = self.destination(given.topic)
-            headers = list(given.headers) if self._row_by_row else given.headers
-            key = self._serialized("key", given, headers, given.key)
-            value = self._serialized("value", given, headers, given.value)
-            pairs = normal_headers(headers)
-            chosen = self._chosen_partition(destination, key, given.partition)
-            self._check_limits(destination, value, key, pairs, given.timestamp_ms)
-            return self._put(destination, (value, key, chosen, given.timestamp_ms, pairs))
+            return self._put(destination, self.item(destination, given))
         except FAILS_THE_FUTURE as error:
-            return self._failed(error)
+            return self.failed(error)
+
+    def item(self, destination: Destination, given: ProducerRecord) -> Item:
+        """What the route takes: serialized, partitioned, checked. Neither waits nor touches a file."""
+        headers = list(given.headers) if self._row_by_row else given.headers
+        key = self._serialized("key", given, headers, given.key)
+        value = self._serialized("value", given, headers, given.value)
+        pairs = normal_headers(headers)
+        chosen = self._chosen_partition(destination, key, given.partition)
+        self._check_limits(destination, value, key, pairs, given.timestamp_ms)
+        return value, key, chosen, given.timestamp_ms, pairs
 
     def _serialized(self, what: str, given: ProducerRecord, headers: Any, data: Any) -> bytes | None:
         serialize = self._serializers[what]
@@ -151,7 +156,7 @@ class Pipeline:
     def _check_limits(
         self, destination: Destination, value: bytes | None, key: bytes | None, headers: tuple[Any, ...], timestamp_ms: int | None
     ) -> None:
-        size = RECORD_OVERHEAD + len(value or b"") + len(key or b"") + _headers_size(headers)
+        size = record_size(value, key, headers)
         for name, limit in (("max.request.size", self._config.max_request_size), ("buffer.memory", self._config.buffer_memory)):
             if size > limit:
                 raise RecordTooLargeError(
@@ -162,7 +167,7 @@ class Pipeline:
         if timestamp_ms is not None:
             check_times(destination, timestamp_ms, timestamp_ms)
 
-    def _put(self, destination: Destination, item: tuple[Any, Any, Any, Any, Any]) -> Future:
+    def _put(self, destination: Destination, item: Item) -> Future:
         route: Route = destination.route  # type: ignore[assignment]  # destination() made it
         future: Future | None = route.append(*item)
         if future is None:
@@ -181,10 +186,19 @@ class Pipeline:
 
         found = self._accumulator.wait_for_room(attempt_or_raise, timeout_s)
         if found is None:
-            raise BufferExhaustedError(
-                f"buffer.memory ({self._config.buffer_memory} bytes) was full for max.block.ms ({self._config.max_block_ms} ms)"
-            )
+            raise self.exhausted()
         return found
+
+    def wait_for_room(self, size: int, ended: Callable[[], bool]) -> None:
+        """Waits for its turn and for `size` bytes of memory, for max.block.ms; or until memory comes back and `ended()`."""
+        timeout_s = self._config.max_block_ms / 1000
+        self._accumulator.wait_for_room(lambda: ended() or self._has_room(size), timeout_s)
+
+    def exhausted(self) -> BufferExhaustedError:
+        """What to say when there was no memory for too long."""
+        return BufferExhaustedError(
+            f"buffer.memory ({self._config.buffer_memory} bytes) was full for max.block.ms ({self._config.max_block_ms} ms)"
+        )
 
     def check_usable(self) -> None:
         """Raises what `check_open` does, and InvalidTransactionStateError or FencedError where no record is taken."""
@@ -201,7 +215,7 @@ class Pipeline:
 
     # ---- its fate --------------------------------------------------------------------------------
 
-    def _failed(self, error: EmbedlogError) -> Future:
+    def failed(self, error: EmbedlogError) -> Future:
         """A future that failed inside the call: its callbacks run at once, in the caller's thread."""
         self._delivery.figures.note({"error": 1})
         self._transaction.failed(error)
@@ -209,12 +223,12 @@ class Pipeline:
         promise.fail(error)
         return future
 
-    def _acknowledged(self, sent: ProducerRecord, future: Future) -> None:
+    def acknowledged(self, sent: ProducerRecord, future: Future) -> None:
         error = future.exception()
         if error is None:
             self.interceptors.on_acknowledgement(future.result(), None)
         else:
-            place = _nowhere(sent) if future.partition < 0 else _nowhere(sent)._replace(partition=future.partition)
+            place = nowhere(sent) if future.partition < 0 else nowhere(sent)._replace(partition=future.partition)
             self.interceptors.on_acknowledgement(place, error)
 
     # ---- columns ---------------------------------------------------------------------------------
@@ -296,6 +310,10 @@ class Pipeline:
 
     # ---- what both need --------------------------------------------------------------------------
 
+    def known(self, topic: str) -> Destination | None:
+        """What was found of a topic and still holds, as far as the producer has noticed."""
+        return self._delivery.destinations.get(topic)
+
     def destination(self, topic: str) -> Destination:
         """What is known of a topic. Raises UnknownTopicOrPartitionError, InvalidTopicError."""
         self._accumulator.start()
@@ -345,11 +363,13 @@ def _arrived(shipment: Shipment, future: Future) -> None:
     shipment.arrived(place.partition, ((place.offset, place.offset + 1),), None, topic=place.topic)
 
 
-def _nowhere(given: ProducerRecord) -> RecordMetadata:
+def nowhere(given: ProducerRecord) -> RecordMetadata:
     """What interceptors hear of a record that was not written."""
     partition = -1 if given.partition is None else given.partition
     return RecordMetadata(given.topic, partition, -1, -1 if given.timestamp_ms is None else given.timestamp_ms)
 
 
-def _headers_size(headers: tuple[tuple[str, bytes | None], ...]) -> int:
-    return HEADERS_OVERHEAD + sum(len(name.encode("utf-8")) + len(value or b"") + HEADER_OVERHEAD for name, value in headers)
+def record_size(value: bytes | None, key: bytes | None, headers: tuple[tuple[str, bytes | None], ...]) -> int:
+    """Upper bound of the bytes of one record in a batch of its own."""
+    pairs_size = sum(len(name.encode("utf-8")) + len(data or b"") + HEADER_OVERHEAD for name, data in headers)
+    return RECORD_OVERHEAD + len(value or b"") + len(key or b"") + HEADERS_OVERHEAD + pairs_size

@@ -66,14 +66,14 @@ class Waiting:
         if timeout_s is not None and not isinstance(timeout_s, (int, float)):
             raise TypeError(f"timeout: seconds or None, not {type(timeout_s).__name__}")
         began = self._now = time.monotonic()
-        self._count(began)
+        self.count(began)
         deadline = None if timeout_s is None else began + timeout_s
         short_until = began + self._least_wait_s if self._least_bytes > 1 else 0.0
         data_came = False
         try:
             while True:
                 if self._stopped or self._woken:
-                    self._give_way()
+                    self.give_way()
                 if not data_came:  # else look first, for whoever waits for records
                     self._look_at_topics(subscription)
                 found = None
@@ -91,7 +91,8 @@ class Waiting:
         finally:
             self.idle_s += time.monotonic() - began
 
-    def _count(self, now: float) -> None:
+    def count(self, now: float) -> None:
+        """A call for records began."""
         if not self.poll_count:
             self.first_began = now
         elif now - self.poll_began > self.poll_gap_max_s:
@@ -99,11 +100,13 @@ class Waiting:
         self.poll_count += 1
         self.poll_began = now
 
-    def _give_way(self) -> None:
+    def give_way(self) -> None:
+        """Raises ClosedError after `stop`, WakeupError after `wakeup`, once."""
         if self._stopped:
             raise ClosedError("this consumer was closed")
-        self._woken = False
-        raise WakeupError("wakeup() was called")
+        if self._woken:
+            self._woken = False
+            raise WakeupError("wakeup() was called")
 
     def forget_topics(self) -> None:
         """Another subscription: whatever was seen of the topics, they are to be looked at."""

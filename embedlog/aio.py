@@ -1,0 +1,162 @@
+"""What the async twins stand on: threads that do what may block, and the guard of what is not meant for two tasks.
+
+Y1  a call that may read a file, take a lock or wait runs on a thread, never on the loop's own; its outcome crosses back once
+Y2  a call that is cancelled before a thread took it does not happen; one that was taken runs to its end
+Y3  the threads know their queue, never its owner: an owner that is dropped ends them, and they keep no interpreter from its exit
+Y4  nothing belongs to a loop for longer than a call lasts: loops may come and go, and may be closed in the middle of a call
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from embedlog.errors import ConcurrentUseError, ForkedError
+
+Outcome = TypeVar("Outcome")
+
+
+class Job(Generic[Outcome]):
+    """One call on its way to a thread, and the way of its outcome back into the loop."""
+
+    def __init__(self, call: Callable[[], Outcome]) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.waiter: asyncio.Future[Outcome] = self.loop.create_future()
+        self._call = call
+        self._context = contextvars.copy_context()
+        self._fate: dict[str, str] = {}  # setdefault decides in one step who was first: the thread or the withdrawal
+
+    def withdraw(self) -> bool:
+        """Whether the call will not happen: False if a thread has taken it."""
+        return self._fate.setdefault("is", "withdrawn") == "withdrawn"
+
+    def failed_of(self, error: BaseException) -> bool:
+        """Whether it is the call that raised `error`, not the task that was cancelled."""
+        return self.waiter.done() and not self.waiter.cancelled() and self.waiter.exception() is error
+
+    def run(self) -> None:
+        """On a thread: the call, and its outcome."""
+        if self._fate.setdefault("is", "taken") != "taken":
+            return
+        outcome: Outcome | None = None
+        problem: BaseException | None = None
+        try:
+            outcome = self._context.run(self._call)
+        except StopIteration as error:  # no future of asyncio's takes it
+            problem = RuntimeError(f"a callable raised {error!r}")
+        except BaseException as error:  # noqa: BLE001  (the thread's edge: the task that waits must hear of it)
+            problem = error
+        try:
+            self.loop.call_soon_threadsafe(self._tell, outcome, problem)
+        except RuntimeError:
+            if not self.loop.is_closed():  # nobody is left to be told
+                raise
+
+    def _tell(self, outcome: Any, problem: BaseException | None) -> None:
+        if self.waiter.done():  # cancelled
+            return
+        if problem is None:
+            self.waiter.set_result(outcome)
+        else:
+            self.waiter.set_exception(problem)
+
+
+class Crew:
+    """Up to `limit` threads that work off one queue; they begin when there is something to do.
+
+    **Threads:** any; `run` in a running loop.
+    """
+
+    def __init__(self, name: str, limit: int = 1) -> None:
+        self._name = name
+        self._limit = limit
+        self._pid = os.getpid()
+        self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()
+        self._busy: list[None] = []  # as long as there are jobs that are not done
+        self._thread_count = 0
+        self._lock = threading.Lock()
+        self._end = weakref.finalize(self, _dismiss, self._jobs, limit)
+
+    async def run(self, call: Callable[[], Outcome], given_up: Callable[[bool], object] | None = None) -> Outcome:
+        """`call()` on a thread. If the task is cancelled meanwhile, `given_up(whether the call happens all the same)` is called.
+
+        Raises ForkedError.
+        """
+        if self._pid != os.getpid():
+            raise ForkedError("the threads stayed in the parent process: open the log again in the child")
+        job = Job(call)
+        self._put(job)
+        try:
+            return await job.waiter
+        except BaseException as error:  # also GeneratorExit: the loop drops a task
+            if not job.failed_of(error):
+                happens = not job.withdraw()
+                if given_up is not None:
+                    given_up(happens)
+            raise
+
+    def post(self, call: Callable[[], None]) -> None:
+        """`call()` on a thread, behind what was given to it before; nobody waits for it, and it does not raise."""
+        self._put(Job(call))
+
+    def _put(self, job: Job[Any]) -> None:
+        with self._lock:
+            self._busy.append(None)
+            short = len(self._busy) > self._thread_count < self._limit
+            self._thread_count += short
+        self._jobs.put(job)
+        if short:
+            arguments = (self._jobs, self._busy)
+            threading.Thread(target=_work, args=arguments, name=f"{self._name}-{self._thread_count}", daemon=True).start()
+
+    def dismiss(self) -> None:
+        """Ends the threads behind what is in the queue. Idempotent."""
+        self._end()
+
+
+def _work(jobs: SimpleQueue[Job[Any] | None], busy: list[None]) -> None:
+    while (job := jobs.get()) is not None:
+        job.run()
+        busy.pop()
+        del job  # an idle thread keeps nothing alive
+
+
+def _dismiss(jobs: SimpleQueue[Job[Any] | None], limit: int) -> None:
+    for _ in range(limit):
+        jobs.put(None)
+
+
+class OneTask:
+    """A context manager that only one task is in; a second one is refused at once.
+
+    Example:
+        >>> guard = OneTask("this consumer")
+        >>> with guard:
+        ...     pass
+    """
+
+    __slots__ = ("_inside", "_what")
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._inside: dict[str, asyncio.Task[Any] | None] = {}
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        inside = self._inside.setdefault("task", task)
+        if inside is task:
+            return
+        if inside is not None and (inside.done() or inside.get_loop().is_closed()):  # Y4: it will never leave by itself
+            self._inside["task"] = task
+            return
+        raise ConcurrentUseError(f"{self._what} is in use by another task; use one per task, or wakeup() to stop it")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._inside.clear()
