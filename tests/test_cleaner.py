@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -194,3 +195,25 @@ def test_aborted_records_and_their_markers_go(tmp_path: Path) -> None:
         assert table(rows(log)) == committed
         assert partition.stored_epoch(11) == 1
         assert partition.stored_epoch(12) == 1
+
+
+def test_a_brokers_compacted_topic_is_cleaned_further(golden_copy: Callable[[str], Path]) -> None:
+    directory = golden_copy("clean")
+
+    def state(log: embedlog.Log) -> dict[tuple[int, bytes | None], bytes | None]:
+        return {(each.partition, each.key): each.value for each in log.scan("compacted").records()}
+
+    with opened(directory) as log:
+        log.alter_topic("compacted", {**COMPACT, "segment.bytes": 1000})
+        before = state(log)
+        with log.producer(linger_ms=0, batch_size=100) as producer:
+            for number in range(60):
+                producer.send("compacted", key=b"ours%d" % (number % 3), value=b"x" * 100, partition=0)
+        count = sum(1 for _ in log.scan("compacted").records())
+        log.housekeep()
+        assert sum(1 for _ in log.scan("compacted").records()) < count - 30
+        after = state(log)
+    gone = {key for key, value in before.items() if value is None} - after.keys()
+    assert {key: value for key, value in after.items() if not (key[1] or b"").startswith(b"ours")} == {
+        key: value for key, value in before.items() if key not in gone
+    }
