@@ -168,8 +168,8 @@ def compacted(out: Writer) -> None:
             out.send(to, rows, compression_type=codec, batch_size=2000)
             out.log.housekeep()
         first_active = out.log._partition(to.topic, 0).published().segment_base
-        latest = {row["key"]: row["offset"] for row in to.rows[0] if row["offset"] < first_active}  # type: ignore[operator]
-        to.rows[0] = [row for row in to.rows[0] if row["offset"] in (*latest.values(),) or row["offset"] >= first_active]  # type: ignore[operator]
+        sealed, active = to.rows[0][:first_active], to.rows[0][first_active:]
+        to.rows[0] = sorted({row["key"]: row for row in sealed}.values(), key=lambda row: str(row["offset"]).zfill(9)) + active
 
 
 @dataclass
