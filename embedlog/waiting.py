@@ -173,8 +173,8 @@ class Waiting:
             self._stuck_since = now
         elif now - self._stuck_since >= HELP_S:
             self._stuck_since = now
-            transactions = None if self._log.read_only else getattr(self._log, "_transactions", None)
-            return transactions is not None and sum(transactions.help(cursor.partition) for cursor in stuck) > 0
+            if not self._log.read_only:
+                return bool(sum(self._log._transactions.help(cursor.partition) for cursor in stuck))
         return False
 
 

@@ -144,6 +144,13 @@ class FakePartition:
         return None
 
 
+class Bystander:
+    """Transactions that nobody ends."""
+
+    def help(self, partition: FakePartition) -> bool:
+        return False
+
+
 class FakeLog:
     """Topics of fake partitions. `waits` counts how often somebody lay down to sleep."""
 
@@ -152,6 +159,7 @@ class FakeLog:
         self.problem: Exception | None = None  # what `_check_open` raises
         self.read_only = False
         self.word = 0  # moves with the topics
+        self._transactions: Any = Bystander()
         self.waits = 0
         self.sleeping = threading.Event()
         self._woken: set[int] = set()

@@ -1,0 +1,114 @@
+"""The same script at a real Kafka and in a log of ours: the same partitions, offsets, visible records, and ends of every call."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import embedlog
+from tests.kafka import oracle
+from tests.kafka.scenarios import KafkaDriver, OurDriver, Scenario, Step, row, send
+
+pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+EVERY_BYTE = bytes(range(256))
+
+
+# ---- the scripts -------------------------------------------------------------------------------------------------------
+
+
+def words(rng: random.Random, size: int) -> bytes:
+    return b" ".join(rng.choice([b"offset", b"segment", b"batch", b"epoch", b"leader"]) for _ in range(size // 6 + 1))[:size]
+
+
+def keyed(rng: random.Random, count: int) -> list[Any]:
+    """Keys that spread over the partitions, text and binary; a header here and there."""
+    rows = []
+    for number in range(count):
+        key = rng.choice([b"user-%d" % rng.randrange(200), f"schlüssel-{number % 17}".encode(), rng.randbytes(number % 9)])
+        headers = [("trace", b"%d" % number), ("none", None)][: number % 3]
+        rows.append(row(words(rng, rng.randrange(300)), key, None, *headers))
+    return rows
+
+
+def several(who: str, rng: random.Random, turns: int = 4, count: int = 60) -> list[Step]:
+    return [send(who, *keyed(rng, count)) for _ in range(turns)]
+
+
+def plain() -> list[Scenario]:
+    corners = [
+        row(b"null key", None, 3), row(b"empty key", b""), row(None, b"null value"), row(b"", b"empty value"),
+        row(None, None, 0), row(b"x", b"k", 6, ("", b"")), row(b"x" * 70_000, b"long"),
+        row(EVERY_BYTE, EVERY_BYTE[::-1], None, ("binary", EVERY_BYTE)),
+        row(b"h", b"twice", None, ("a", b"1"), ("a", b"2"), ("b", None), ("schlüssel-日志", "値".encode())),
+        row(b"many", b"headers", None, *((f"n{number}", b"x" * number) for number in range(70))),
+    ]  # fmt: skip
+    found = [
+        Scenario("keys", several("p", random.Random(1), 8)),
+        Scenario("corners", [send("p", *corners), *(send("p", each) for each in corners)]),
+        Scenario(
+            "two-producers",
+            [step for pair in zip(several("p", random.Random(2)), several("q", random.Random(3)), strict=True) for step in pair],
+            producers={"p": {"compression_type": "zstd"}, "q": {"compression_type": "none"}},
+        ),
+        Scenario("one-partition", several("p", random.Random(4), 3), partition_count=1),
+    ]
+    for number, codec in enumerate(CODECS):
+        producers = {"p": {"compression_type": codec}}
+        found.append(Scenario(f"codec-{codec}", several("p", random.Random(10 + number)), producers=producers))
+        stored = {"compression.type": "uncompressed" if codec == "none" else codec}
+        other = {"p": {"compression_type": CODECS[number - 1]}}
+        found.append(Scenario(f"stored-{codec}", several("p", random.Random(20 + number), 2), producers=other, config=stored))
+    return found
+
+
+PLAIN = plain()
+
+
+# ---- both sides --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedlog.Log]:
+    with embedlog.open(tmp_path_factory.mktemp("scenarios") / "log") as opened:
+        yield opened
+
+
+@pytest.fixture
+def kafka_at(broker: oracle.Broker) -> str:
+    if broker.process is None:
+        broker.start()
+    return broker.bootstrap
+
+
+def compare(scenario: Scenario, bootstrap: str, log: embedlog.Log) -> None:
+    """Outcomes first: where a call ended otherwise, what lies in the logs cannot be the same either."""
+    theirs, ours = KafkaDriver(scenario, bootstrap), OurDriver(scenario, log)
+    played = theirs.play(), ours.play()
+    steps = [" ".join(map(str, step[:2])) for step in scenario.steps]
+    assert list(zip(steps, played[1], strict=True)) == list(zip(steps, played[0], strict=True))
+    for isolation in ("read_uncommitted", "read_committed"):
+        assert ours.ends(isolation) == theirs.ends(isolation), isolation
+        mine, real = ours.rows(isolation), theirs.rows(isolation)
+        assert [(each["partition"], each["offset"]) for each in mine] == [(each["partition"], each["offset"]) for each in real]
+        assert mine == real, isolation
+    for producer in ours.made.values():
+        producer.close(0)
+
+
+@pytest.mark.parametrize("scenario", PLAIN, ids=lambda scenario: scenario.name)
+def test_the_same_script_gives_the_same_log(scenario: Scenario, kafka_at: str, log: embedlog.Log) -> None:
+    compare(scenario, kafka_at, log)
+
+
+@pytest.mark.slow
+def test_what_the_scripts_left_is_whole_to_kafka(log: embedlog.Log, tmp_path: Path, kafka: None) -> None:
+    log.backup(tmp_path / "copy")
+    with embedlog.open(tmp_path / "copy"):
+        pass  # closed in order
+    assert oracle.verify(tmp_path / "copy") > 0
