@@ -111,17 +111,20 @@ class InternalTopic(Generic[V]):
     ) -> None:
         self.name = name
         self._host, self._partitions, self._config, self._make_view = host, partitions, config, view
+        self._count = 0
         self._mirrors: dict[int, _Mirror[V]] = {}
         self._mutex = threading.Lock()
 
     # ---- which partition -------------------------------------------------------------------------
 
     def count(self) -> int:
-        """How many partitions it has; 0 while there is no such topic."""
-        try:
-            return self._host._partition_count(self.name)
-        except UnknownTopicOrPartitionError:
-            return 0
+        """How many partitions it has, which never changes; 0 while there is no such topic."""
+        if not self._count:
+            try:
+                self._count = self._host._partition_count(self.name)
+            except UnknownTopicOrPartitionError:
+                return 0
+        return self._count
 
     def partition_of(self, text: str) -> int:
         """The partition that decides for a name; makes the topic if there is none (I5)."""
@@ -153,7 +156,10 @@ class InternalTopic(Generic[V]):
 
     def look(self, number: int) -> V:
         """The view, as current as a reader can be; no lock is taken, nothing is written."""
-        mirror = self._mirror(number)
+        return self._look(self._mirror(number))
+
+    @staticmethod
+    def _look(mirror: _Mirror[V]) -> V:
         look = mirror.look  # before the end is read, which is then no lower
         _catch_up(mirror, look, mirror.partition.published())
         return mirror.look.view
@@ -171,7 +177,7 @@ class InternalTopic(Generic[V]):
         refused: EmbedlogError | None = None
         decision: Decision[V] | None = None
         while decision is None:
-            self.look(number)
+            self._look(mirror)
             with mirror.partition.exclusive(deadline_ns) as now:
                 if not _catch_up(mirror, mirror.look, now, REST_BYTES):
                     if system.boot_ns() >= deadline_ns:

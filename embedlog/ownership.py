@@ -38,6 +38,7 @@ class Owner:
         self._all = transactions
         self._life: Life | None = None
         self._id: tuple[int, int] | None = None
+        self._touched = False  # whether a registration was tried in this transaction
         self._registered: set[TopicPartition] = set()
         self._opened: dict[TopicPartition, int] = {}  # end of what was written there in this transaction
 
@@ -84,13 +85,14 @@ class Owner:
 
     def begin(self) -> None:
         """A transaction begins: nothing of it is anywhere yet."""
-        self._registered, self._opened = set(), {}
+        self._touched, self._registered, self._opened = False, set(), {}
 
     def register(self, partitions: Iterable[TopicPartition], deadline_ns: int | None = None) -> None:
         """Say in one record where the transaction is about to write: (topic, partition) pairs. Raises FencedError."""
         wanted = set(partitions) - self._registered
         if wanted:
             producer_id, epoch = self._identity()
+            self._touched = True
             event = lambda old: machine.register(old, producer_id, epoch, wanted, now())  # noqa: E731
             self._without_predecessor(event, self._all.deadline(deadline_ns))
             self._registered |= wanted
@@ -109,8 +111,8 @@ class Owner:
         return done
 
     def _append_first(self, partition: Partition, run: EncodedRun, where: TopicPartition, deadline_ns: int) -> Appended:
-        stamp = self.stamp
-        while True:
+        stamp, done, self._touched = self.stamp, None, True
+        while done is None:
             with self._deciding(deadline_ns) as decision:
                 old = decision.view.get(self.transactional_id)
                 new = machine.register(old, stamp.producer_id, stamp.epoch, (where,), now())
@@ -118,11 +120,14 @@ class Owner:
                     self._write(decision, old, new)
                     self._registered.add(where)
                     system.point("txn-registered")
-                    return partition.append(run, deadline_ns=deadline_ns, stamp=stamp._replace(opens=True))
-                problem = refused(self.transactional_id, new, old)
-                if not isinstance(problem, Concurrent):
+                    done = partition.append(run, deadline_ns=deadline_ns, stamp=stamp._replace(opens=True), flush=False)
+                elif not isinstance(problem := refused(self.transactional_id, new, old), Concurrent):
                     raise problem
-            self._all.finish_before(problem, deadline_ns)
+            if done is None:
+                self._all.finish_before(problem, deadline_ns)
+        end = done.last_offset + 1
+        partition.syncer.flush_if_due(end, end - partition.durable_offset, 0, deadline_ns)  # outside the lock that others need
+        return done
 
     def end(self, commit: bool, deadline_ns: int | None = None) -> None:
         """Decide, write the markers, complete. When it returns, read_committed readers see it, or never will.
@@ -130,14 +135,20 @@ class Owner:
         Raises FencedError, InvalidTransactionStateError, LockTimeoutError, StorageError; behind the last two the same call may be
         repeated, and after a commit no other one: it may have been decided.
         """
-        if not self._registered:
+        if not self._touched:
             return
         until, (producer_id, epoch), life = self._all.deadline(deadline_ns), self._identity(), self._life
         if life is None:
             raise StateError(f"transactional id {self.transactional_id!r}: the owner was closed")
         if commit and not system.mutated("data_unsynced"):
             self._put_on_disk(until)
-        event = lambda old: machine.end(old, producer_id, epoch, life, commit, new_producer_id(), now())  # noqa: E731
+
+        def event(old: Transaction | None) -> Transaction | Refusal:
+            if old is not None and (old.producer_id, old.epoch) == (producer_id, epoch) and old.status in SETTLED:
+                if not self._opened:  # the registration did not come through, so there is nothing to decide
+                    return old
+            return machine.end(old, producer_id, epoch, life, commit, new_producer_id(), now())
+
         decided = self._without_predecessor(event, until)
         if decided.status in PREPARED:
             self._all.finish(self.transactional_id, decided, until)

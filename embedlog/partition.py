@@ -281,14 +281,17 @@ class Partition(Presence):
         self.syncer.opened(now.segment_base, fds[0])
         self.appender().segment(now.segment_base, *fds)
 
-    def append(self, run: EncodedRun, *, deadline_ns: int | None = None, stamp: Stamp | None = None) -> Appended:
+    def append(
+        self, run: EncodedRun, *, deadline_ns: int | None = None, stamp: Stamp | None = None, flush: bool = True
+    ) -> Appended:
         """Append whole batches, in order; with `stamp`, as that producer's, who must have stamped them (`record.stamp`).
 
         Raises LockTimeoutError, ReadOnlyError, RecordTooLargeError, StorageError, UnknownTopicOrPartitionError; for a stamped run
         FencedError, OutOfOrderSequenceError, InvalidTransactionStateError, with nothing written.
 
         After another error nothing of the batch at hand is visible; batches of the same run before it may be. A stamped run may
-        then be appended again as it is: whatever of it is in the log already is found there.
+        then be appended again as it is: whatever of it is in the log already is found there. Without `flush` the caller, who
+        holds another partition's lock, calls `flush_if_due` behind it.
         """
         self.home.check_open()
         self.ensure_open()
@@ -308,7 +311,8 @@ class Partition(Presence):
                     self._settle(code, until)
             unsynced_ms, durable = self.appender().out.unsynced_ms, self.page.word(system.WORD_DURABLE)
         pieces, times_ms = going.pieces, going.times_ms
-        self.syncer.flush_if_due(pieces[-1][1], pieces[-1][1] - durable, unsynced_ms, until)
+        if flush:
+            self.syncer.flush_if_due(pieces[-1][1], pieces[-1][1] - durable, unsynced_ms, until)
         return Appended(pieces[0][0], pieces[-1][1] - 1, times_ms[-1], tuple(pieces), tuple(times_ms))
 
     def _append_some(self, going: Going, deadline_ns: int, seen: int = -1) -> int:

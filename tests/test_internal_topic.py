@@ -226,10 +226,10 @@ def test_a_rest_that_is_too_long_is_read_outside_the_lock(tmp_path: Path, monkey
         mine, theirs = topic_of(one), topic_of(two)
         mine.partition_of("a")
         count_up(mine)
-        look, times = mine.look, []
+        look, times = mine._look, []
 
-        def look_and_be_overtaken(number: int) -> Newest:
-            view = look(number)
+        def look_and_be_overtaken(mirror: Any) -> Newest:
+            view = look(mirror)
             if len(times) < 3:
                 with theirs.deciding(0, soon()) as decision:
                     for at in range(40):
@@ -237,7 +237,7 @@ def test_a_rest_that_is_too_long_is_read_outside_the_lock(tmp_path: Path, monkey
             times.append(1)
             return view
 
-        monkeypatch.setattr(mine, "look", look_and_be_overtaken)
+        monkeypatch.setattr(mine, "_look", look_and_be_overtaken)
         assert count_up(mine) == 240
         assert len(times) == 4, "it gave the lock back three times"
 

@@ -67,7 +67,7 @@ def test_rule_20_each_step_is_on_disk_before_the_next(log: embedlog.Log, tmp_pat
     writer.write(b"x")
     log.alter_topic(TOPIC, {"flush.messages": "1"})  # after the write, which else would have seen to it
     partition = log._partition(TOPIC, 0)
-    monkeypatch.setattr(partition, "_flush_if_due", lambda *_: None)
+    monkeypatch.setattr(partition.syncer, "flush_if_due", lambda *_: None)
     if mutant:
         system.mutant(mutant)
     try:
