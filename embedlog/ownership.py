@@ -8,6 +8,7 @@ O3  where nothing was registered, an end writes nothing and asks nobody
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from embedlog import transaction_state as machine
@@ -112,19 +113,24 @@ class Owner:
 
     def _append_first(self, partition: Partition, run: EncodedRun, where: TopicPartition, deadline_ns: int) -> Appended:
         stamp, done, self._touched = self.stamp, None, True
+        apart = system.mutated("register_apart")
+        write = partial(partition.append, run, deadline_ns=deadline_ns, stamp=stamp._replace(opens=True), flush=False)
         while done is None:
             with self._deciding(deadline_ns) as decision:
                 old = decision.view.get(self.transactional_id)
                 new = machine.register(old, stamp.producer_id, stamp.epoch, (where,), now())
+                problem = refused(self.transactional_id, new, old) if isinstance(new, Refusal) else None
                 if isinstance(new, Transaction):
                     self._write(decision, old, new)
                     self._registered.add(where)
                     system.point("txn-registered")
-                    done = partition.append(run, deadline_ns=deadline_ns, stamp=stamp._replace(opens=True), flush=False)
-                elif not isinstance(problem := refused(self.transactional_id, new, old), Concurrent):
+                    done = None if apart else write()
+                elif problem is not None and not isinstance(problem, Concurrent):
                     raise problem
-            if done is None:
+            if isinstance(problem, Concurrent):
                 self._all.finish_before(problem, deadline_ns)
+            elif apart:
+                done = write()
         end = done.last_offset + 1
         partition.syncer.flush_if_due(end, end - partition.durable_offset, 0, deadline_ns)  # outside the lock that others need
         return done
@@ -144,9 +150,9 @@ class Owner:
             self._put_on_disk(until)
 
         def event(old: Transaction | None) -> Transaction | Refusal:
-            if old is not None and (old.producer_id, old.epoch) == (producer_id, epoch) and old.status in SETTLED:
-                if not self._opened:  # the registration did not come through, so there is nothing to decide
-                    return old
+            mine = old is not None and (old.producer_id, old.epoch) == (producer_id, epoch)
+            if old is not None and mine and old.status in SETTLED and not self._opened:
+                return old  # the registration did not come through, so there is nothing to decide
             return machine.end(old, producer_id, epoch, life, commit, new_producer_id(), now())
 
         decided = self._without_predecessor(event, until)

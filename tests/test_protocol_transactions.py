@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import embedlog
 from embedlog import lockorder, sweeping
+from embedlog import transaction_state as machine
 from embedlog._native import system
-from embedlog.deciding import new_producer_id
+from embedlog.deciding import new_producer_id, now
+from embedlog.errors import LockTimeoutError
 from embedlog.record import Stamp
-from tests.transacting import QUIET, TOPIC, begun, committed, help_out, last_stable, run_of
+from embedlog.transaction_state import Status, Transaction
+from tests.transacting import QUIET, TOPIC, Writer, begun, committed, help_out, last_stable, run_of, soon
 
 
 @pytest.fixture
@@ -156,3 +161,95 @@ def test_rule_20_when_a_sweep_is_due(log: embedlog.Log, monkeypatch: pytest.Monk
     assert sweeping.is_due(page) == expected
     sweeping.note_opening(page, True, False)
     assert sweeping.is_due(page) == expected, "an orderly close in between does not make it needless"
+
+
+# ---- rules 30 and 31 -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mutant", ["", "register_apart"])
+def test_rule_30_a_first_batch_is_registered_and_written_under_one_lock(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: str
+) -> None:
+    """Between the two an heir aborts the transaction, and the partition forgets the producer, which nothing fences then."""
+    hasty = QUIET | {"lock.timeout.ms": 300}
+    with embedlog.open(path, config=QUIET) as log, embedlog.open(path, config=hasty) as other:
+        log.create_topic(TOPIC, 1)
+        zombie, heir = begun(log), Writer(other)
+        partition, refused = log._partition(TOPIC, 0), []
+        append = partition.append
+
+        def append_later(*arguments: Any, **keywords: Any) -> Any:
+            try:
+                heir.init()
+            except LockTimeoutError as problem:
+                refused.append(problem)
+            partition.sequencing.forget()
+            state = partition.sequencing.present()
+            state.producers.clear()
+            return append(*arguments, **keywords)
+
+        monkeypatch.setattr(partition, "append", append_later)
+        if mutant:
+            system.mutant(mutant)
+        try:
+            zombie.write(b"of the zombie")
+        finally:
+            system.mutant("register_apart", False)
+        heir.init()
+        help_out(other)
+        assert bool(refused) == (not mutant), "nobody comes in between"
+        assert (last_stable(other) == (2, 2)) == (not mutant), "else the last stable offset sticks"
+        assert committed(other) == []
+
+
+@pytest.mark.parametrize("mutant", ["", "marker_not_skipped"])
+def test_rule_31_an_old_marker_cannot_close_a_new_transaction(log: embedlog.Log, path: Path, mutant: str) -> None:
+    """A helper that saw the decision is slow: the owner has completed it and begun the next one."""
+    writer = begun(log)
+    writer.write(b"first")
+    with embedlog.open(path, config=QUIET) as other:
+        decided: list[Transaction] = []
+        finish = log._transactions.finish
+
+        def see_and_finish(name: str, seen: Transaction, deadline_ns: int) -> None:
+            decided.append(seen)
+            finish(name, seen, deadline_ns)
+
+        log._transactions.finish = see_and_finish  # type: ignore[method-assign]
+        writer.commit()
+        writer.write(b"second")
+        if mutant:
+            system.mutant(mutant)
+        try:
+            other._transactions.finish("id", decided[0], soon())
+        finally:
+            system.mutant("marker_not_skipped", False)
+        assert (committed(other) == [b"first"]) == (not mutant)
+        assert (last_stable(other)[0] == 2) == (not mutant)
+        if not mutant:
+            writer.abort()
+            assert committed(other) == [b"first"]
+
+
+def test_rule_31_helpers_may_do_it_all_at_once(log: embedlog.Log, path: Path) -> None:
+    writer = begun(log)
+    for partition in range(3):
+        writer.write(b"x", partition=partition)
+    state = writer.state()
+    assert state is not None
+    decided = log._transactions.decide(
+        "id", lambda old: old and machine.give_up(old, old, new_producer_id(), now()), soon()
+    )
+    assert decided is not None
+    logs = [embedlog.open(path, config=QUIET) for _ in range(3)]
+    threads = [threading.Thread(target=each._transactions.finish, args=("id", decided, soon())) for each in logs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    for each in logs:
+        each.close()
+    assert [last_stable(log, number) for number in range(3)] == [(2, 2)] * 3, "one marker each"
+    after = writer.state()
+    assert after is not None
+    assert after.status is Status.COMPLETE_ABORT

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+import random
 import select
 from pathlib import Path
+from typing import Any
 
 from embedlog import files
 from embedlog.internal_topic import InternalTopic
 from embedlog.liveness import Liveness
+from tests.transacting import QUIET, TOPIC, Writer, committed, help_out, last_stable
 
-from .tasks import Stage, task
+from .tasks import Stage, open_, task
+
+CONFIG: dict[str, Any] = QUIET | {"transaction.state.log.num.partitions": 2}
+PARTITIONS, WRITES, TURNS = 2, 2, 4
 
 _lives: list[Liveness] = []
+_writers: dict[str, Writer] = {}
 
 
 @task
@@ -45,3 +52,78 @@ def decide(stage: Stage, number: int) -> int:
         count = int(decision.view.values.get(b"n", b"0")) + 1
         decision.append([(b"n", b"%d" % count)])
     return count
+
+
+# ---- verbs of one owner, by name -----------------------------------------------------------------
+
+
+@task
+def owner(stage: Stage, name: str, timeout_ms: int = 60_000) -> Any:
+    """Take a transactional id; what became of the last transaction."""
+    _writers[name] = Writer(stage.opened, name, timeout_ms)
+    return _writers[name].init()
+
+
+@task
+def owner_again(_: Stage, name: str) -> Any:
+    return _writers[name].init()
+
+
+@task
+def transact(_: Stage, name: str, values: list[bytes], partition: int = 0) -> int:
+    return _writers[name].write(*values, partition=partition).base_offset
+
+
+@task
+def end(_: Stage, name: str, commit: bool) -> None:
+    _writers[name].owner.end(commit)
+
+
+@task
+def help_(stage: Stage, partition: int = 0) -> bool:
+    return help_out(stage.opened, partition)
+
+
+@task
+def help_everywhere(_: Stage, path: str) -> None:
+    """A process that comes along and finishes what it finds."""
+    stage = Stage(_.line)
+    open_(stage, path, config=CONFIG)
+    for partition in range(PARTITIONS):
+        if TOPIC in stage.opened.topics():
+            help_out(stage.opened, partition)
+
+
+@task
+def seen(stage: Stage) -> list[bytes | None]:
+    return committed(stage.opened)
+
+
+@task
+def stable(stage: Stage, partition: int = 0) -> tuple[int, int]:
+    return last_stable(stage.opened, partition)
+
+
+# ---- E18: a few transactions, each step told before and behind ------------------------------------
+
+
+@task
+def transaction_script(stage: Stage, path: str, seed: int) -> None:
+    """Transactions over two partitions; notes tell what was begun, what is about to be decided, and what is done."""
+    rng = random.Random(seed)
+    open_(stage, path, config=CONFIG)
+    if TOPIC not in stage.opened.topics():
+        stage.opened.create_topic(TOPIC, PARTITIONS)
+    writer = Writer(stage.opened)
+    writer.init()
+    for turn in range(TURNS):
+        stamp = writer.owner.stamp
+        stage.note(("began", turn, (stamp.producer_id, stamp.epoch)))
+        for number in range(WRITES):
+            for partition in range(PARTITIONS):
+                writer.write(b"%d.%d" % (turn, number), partition=partition)
+        commit = rng.random() < 0.7
+        stage.note(("deciding", turn, commit))
+        writer.owner.end(commit)
+        stage.note(("ended", turn, commit))
+    stage.opened.close()
