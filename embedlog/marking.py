@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def append_marker(
-    partition: Partition, producer_id: int, epoch: int, commit: bool, coordinator_epoch: int, deadline_ns: int
+    partition: Partition, producer_id: int, epoch: int, commit: bool, coordinator_epoch: int | None, deadline_ns: int
 ) -> tuple[int, int] | None:
     """(code, offset) of an attempt; None if the stored epoch is as high. REQUIRES the partition's mutex. Raises FencedError."""
     partition.sequencing.catch_up()
@@ -32,6 +32,8 @@ def append_marker(
         producer = state.producers.get(producer_id) or Producer(producer_id)
         if producer.epoch >= epoch and not system.mutated("marker_not_skipped"):
             return None
+        if coordinator_epoch is None:  # we have no coordinator: a broker's, which had the directory before, must not go back
+            coordinator_epoch = max(producer.coordinator_epoch, 0)
         fenced = coordinator_epoch < producer.coordinator_epoch
         if not fenced:
             partition.mark_dirty()

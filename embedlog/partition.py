@@ -334,7 +334,7 @@ class Partition(Presence):
         return code
 
     def append_marker(
-        self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int = 0, deadline_ns: int | None = None
+        self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int | None = None, deadline_ns: int | None = None
     ) -> int | None:
         """End a transaction here with a marker that carries the raised `epoch`: its offset, None if that epoch was stored before.
 
