@@ -1,0 +1,175 @@
+"""Writing against Kafka's clients: one by one and in columns, into a log here, and to a broker beside it.
+
+    python -m benchmarks.rivals_producer [--count N] [--rounds N] [--json FILE]
+
+R1  the same records: 100 bytes, with a key of 8 where it says so, uncompressed, four partitions, the page cache as the end
+R2  each turn is a process of its own; both take turns in one run, and what is judged is the ratio of the medians
+R3  a turn ends when everything is acknowledged; what it made is counted: the records that are there afterwards
+R4  the rivals are asked for less than we are: acks=1, against our default of acks=all
+
+Needs Java, Kafka's jars (tests/kafka/oracle.py), confluent-kafka, and for its figure kafka-python.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import embedlog
+from embedlog import TopicPartition
+from tests.kafka.oracle import Broker
+
+from .context import QUIET, keys_of, remove, values_of
+from .measure import Outcome, machine, workspace
+
+TOPIC = "bench"
+PARTITIONS = 4
+VALUE_BYTES = 100
+SLOW_SHARE = 20  # kafka-python gets one record of so many: its turn would take all day
+# our way → (the rival, the least ratio)
+TARGETS = {
+    "send": [("confluent", 2.0), ("kafka_python", 20.0)],
+    "send_batch/list": [("confluent", 5.0)],
+    "send_batch/arrow": [("confluent", 12.0)],
+    "send_batch/arrow/keyed": [("confluent", 8.0)],
+}
+
+
+# ---- the rivals' turns -------------------------------------------------------------------------------------------------
+
+
+def confluent(bootstrap: str, count: int) -> float:
+    """Records per second of `produce()` one by one."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": 1, "linger.ms": 5, "batch.size": 1 << 20,
+                         "batch.num.messages": 100_000, "queue.buffering.max.messages": 1_000_000})  # fmt: skip
+    values = rows(count)
+    producer.produce(TOPIC, values[0])
+    producer.flush()
+    began = time.perf_counter()
+    for value in values:
+        try:
+            producer.produce(TOPIC, value)
+        except BufferError:
+            producer.poll(0.05)
+            producer.produce(TOPIC, value)
+    assert producer.flush(120) == 0
+    return count / (time.perf_counter() - began)
+
+
+def kafka_python(bootstrap: str, count: int) -> float:
+    """Records per second of `send()` one by one."""
+    from kafka import KafkaProducer
+
+    producer = KafkaProducer(bootstrap_servers=bootstrap, acks=1, enable_idempotence=False, linger_ms=5, batch_size=1 << 17)
+    values = rows(count)
+    producer.send(TOPIC, values[0]).get(30)
+    began = time.perf_counter()
+    for value in values:
+        producer.send(TOPIC, value)
+    producer.flush()
+    took = time.perf_counter() - began
+    producer.close()
+    return count / took
+
+
+# ---- our turns ---------------------------------------------------------------------------------------------------------
+
+
+def rows(count: int) -> list[bytes]:
+    return [b"%0100d" % number for number in range(count)]
+
+
+def send(producer: embedlog.Producer, values: list[bytes]) -> None:
+    for value in values:
+        producer.send(TOPIC, value)
+
+
+def send_batch(producer: embedlog.Producer, values: Any, keys: Any = None) -> None:
+    producer.send_batch(TOPIC, values, keys)
+
+
+def ours(directory: str, way: str, count: int) -> float:
+    """Records per second of a producer in one of its ways, into a log of its own."""
+    columns = values_of(VALUE_BYTES, count * VALUE_BYTES) if "arrow" in way else rows(count)
+    count = len(columns)
+    keys = keys_of(count) if way.endswith("keyed") else None
+    where = Path(tempfile.mkdtemp(dir=directory))
+    try:
+        with embedlog.open(where) as log, log.producer() as producer:
+            log.create_topic(TOPIC, PARTITIONS, config=QUIET)
+            producer.send(TOPIC, b"warm").result()
+            began = time.perf_counter()
+            send(producer, columns) if way == "send" else send_batch(producer, columns, keys)
+            producer.flush()
+            took = time.perf_counter() - began
+            ends = log.consumer().end_offsets([TopicPartition(TOPIC, number) for number in range(PARTITIONS)])
+            assert sum(ends.values()) == count + 1
+        return count / took
+    finally:
+        remove(where)
+
+
+RIVALS: dict[str, Callable[[str, int], float]] = {"confluent": confluent, "kafka_python": kafka_python}
+
+
+def in_its_own_process(name: str, where: object, count: int) -> float:
+    command = [sys.executable, "-m", "benchmarks.rivals_producer", "--turn", name, str(where), str(count)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).resolve().parent.parent)
+    return float(done.stdout)
+
+
+# ---- the figures -------------------------------------------------------------------------------------------------------
+
+
+def figures(directory: Path, count: int, rounds: int) -> Iterator[Outcome]:
+    names = [*TARGETS, "confluent"] + ["kafka_python"] * (importlib.util.find_spec("kafka") is not None)
+    turns: dict[str, list[float]] = {name: [] for name in names}
+    with Broker(directory / "broker") as broker:
+        broker.create_topic(TOPIC, PARTITIONS, {"segment.bytes": 1 << 30})
+        for turn in range(rounds):
+            for name in sorted(turns, reverse=bool(turn % 2)):
+                where = broker.bootstrap if name in RIVALS else directory
+                turns[name].append(in_its_own_process(name, where, count // SLOW_SHARE if name == "kafka_python" else count))
+    for way, targets in TARGETS.items():
+        for rival, target in targets:
+            if rival in turns:
+                median, theirs = statistics.median(turns[way]), statistics.median(turns[rival])
+                detail = {"ours": median, rival: theirs, "per": "records/s", "rounds": rounds, "records": count}
+                yield Outcome(f"rival/{rival}/{way}/record=100B", median / theirs, "x", target, True, detail)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.rivals_producer", description=__doc__)
+    parser.add_argument("--count", type=int, default=600_000, help="records of each turn")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--turn", nargs=3, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.turn:
+        name, where, count = chosen.turn
+        print(RIVALS[name](where, int(count)) if name in RIVALS else ours(where, name, int(count)))
+        return 0
+    outcomes = []
+    with workspace(None) as directory:
+        print(", ".join(machine().values()), flush=True)
+        for outcome in figures(directory, chosen.count, chosen.rounds):
+            outcomes.append(outcome)
+            print(outcome.line(), flush=True)
+    if chosen.json:
+        chosen.json.write_text(json.dumps({"machine": machine(), "figures": [each.as_json() for each in outcomes]}, indent=1))
+    return int(not all(outcome.passed for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
