@@ -14,8 +14,7 @@ from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.errors import FencedError, StorageError
 from embedlog.producers import Producer, ProducerState
-from embedlog.record import marker_batch
-from embedlog.sequencing import Usual
+from embedlog.record import Stamp, marker_batch
 from embedlog.transaction_index import AbortedTransaction
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def append_marker(
             batch = marker_batch(producer_id, epoch, commit, coordinator_epoch, system.wall_ms())
             code = _write_locked(partition, now, state, producer, batch, commit)
             if code == system.APPENDED:
-                partition.sequencing.note(producer_id, Usual(epoch, 0, False, partition.appender().out.seen))
+                partition.sequencing.note(Stamp(producer_id, epoch), 0, partition.appender().out.seen)
     if fenced:
         raise FencedError(
             f"a marker for producer {producer_id} by an older coordinator",
@@ -64,9 +63,20 @@ def _write_locked(
         )
         path = layout.segment_path(partition.path, now.segment_base, layout.TRANSACTION_INDEX)
         with files.opened(path, files.CREATE, partition.home.mode) as fd:
+            if system.mutated("entry_after_publish"):
+                return _entry_last(partition, now, batch, unstable, entry, fd)
             code = partition.appender().marker(batch, unstable, entry, fd)
         if code != system.APPENDED and now.transaction_entries == 0:
             files.unlink(path, missing_ok=True)  # Kafka has one only where something was aborted
     if code == system.MUST_REPAIR:
         raise StorageError("a marker that could not be written whole could not be taken back either", path=partition.path)
+    return code
+
+
+def _entry_last(partition: Partition, now: Published, batch: bytes, unstable: int, entry: bytes, fd: int) -> int:
+    """What M1 is there to prevent."""
+    code = partition.appender().marker(batch, unstable, None, -1)
+    if code == system.APPENDED and (after := partition.page.read()) is not None:
+        files.write_all(fd, entry, now.transaction_entries * len(entry), partition.path)
+        partition.publish_locked(after._replace(transaction_entries=after.transaction_entries + 1))
     return code

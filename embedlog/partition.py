@@ -34,7 +34,7 @@ from embedlog.producers import ProducerState
 from embedlog.reader import Fetched, Reader
 from embedlog.record import EncodedRun, Stamp
 from embedlog.segments import Segments
-from embedlog.sequencing import IN_DOUBT, Going, Sequencing, Usual
+from embedlog.sequencing import Going, Sequencing
 from embedlog.sync import Syncer
 from embedlog.values import OffsetAndTimestamp
 
@@ -153,6 +153,8 @@ class Partition(Presence):
                     rolling.roll_locked(self, now)
         elif code == system.MUST_REOPEN:
             self.open_active()
+        elif code == system.NOT_DATA:
+            raise InvalidRecordError(f"a control batch among the data for {self.topic}-{self.number}; append_marker writes those")
         else:
             raise StorageError("cannot append", errno=system.errno_of(code), path=self.path)
 
@@ -304,9 +306,17 @@ class Partition(Presence):
                 with self.exclusive_mutexed(until):
                     self.mark_dirty()
             self.home.writers.used(self)
-            size = len(run.buffer)
+            size, buffer = len(run.buffer), run.buffer
+            known = system.NULL if stamp is None else self.sequencing.known(stamp)
             while going.start < size:
-                code = self._append_some(going, until) if stamp is None else self._append_stamped(stamp, going, until)
+                writer = self.appender()
+                code = writer.append(buffer, going.start, min(until, system.boot_ns() + system.SLICE_NS), known)
+                if code == system.APPENDED:
+                    out = writer.out
+                    going.take(out.base_offset, out.next_offset, out.consumed, out.append_time_ms)
+                    continue
+                if code == system.MUST_CATCH_UP and stamp is not None:
+                    code = self.sequencing.append(stamp, going, until)
                 if code != system.APPENDED:
                     self._settle(code, until)
             unsynced_ms, durable = self.appender().out.unsynced_ms, self.page.word(system.WORD_DURABLE)
@@ -314,24 +324,6 @@ class Partition(Presence):
         if flush:
             self.syncer.flush_if_due(pieces[-1][1], pieces[-1][1] - durable, unsynced_ms, until)
         return Appended(pieces[0][0], pieces[-1][1] - 1, times_ms[-1], tuple(pieces), tuple(times_ms))
-
-    def _append_some(self, going: Going, deadline_ns: int, seen: int = -1) -> int:
-        writer = self.appender()
-        code = writer.append(going.run.buffer, going.start, min(deadline_ns, system.boot_ns() + system.SLICE_NS), seen)
-        if code == system.APPENDED:
-            out = writer.out
-            going.take(out.base_offset, out.next_offset, out.consumed, out.append_time_ms)
-        return code
-
-    def _append_stamped(self, stamp: Stamp, going: Going, deadline_ns: int) -> int:
-        seen = self.sequencing.usual(stamp, going)
-        code = self._append_some(going, deadline_ns, seen) if seen != IN_DOUBT else system.MUST_CATCH_UP
-        if code == system.APPENDED:
-            out = self.appender().out
-            self.sequencing.note(stamp.producer_id, Usual(stamp.epoch, out.next_sequence, stamp.transactional, out.seen))
-        elif code == system.MUST_CATCH_UP:
-            code = self.sequencing.append(stamp, going, deadline_ns)
-        return code
 
     def append_marker(
         self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int | None = None, deadline_ns: int | None = None

@@ -85,6 +85,8 @@ def repair_locked(partition: Partition) -> Published:
     if now.generation % 2:
         now = cleaner.finish_swap_locked(partition, now)
     after = _adopt(partition, now)
+    if partition.page.word(system.WORD_SNAPSHOT) > after.segment_base + 1:
+        partition.page.set(system.WORD_SNAPSHOT, 0)  # it may go with a segment that was not published
     _remove_unpublished(partition, after)
     if after.segment_size < now.segment_size:
         raise CorruptRecordError(

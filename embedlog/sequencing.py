@@ -11,11 +11,10 @@ Everything here REQUIRES the partition's mutex; what ends in `_locked` the appen
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,21 +31,8 @@ from embedlog.segment import Walk
 if TYPE_CHECKING:
     from embedlog.partition import Partition
 
-USUAL_MAX = 1024  # producers of this process that are remembered; a forgotten one costs a look at the log
+KNOWN_MAX = 1024  # producers of this process that are remembered; a forgotten one costs a look at the log
 ROWS_AT_ONCE = 1024
-IN_DOUBT = -1
-
-_PRODUCER = struct.Struct(">qhi")  # of a batch header: id, epoch, base sequence
-_PRODUCER_AT = 43
-
-
-class Usual(NamedTuple):
-    """What this process's last append or marker of a producer left; it holds while the page's slot is `seen`."""
-
-    epoch: int
-    next_sequence: int
-    open: bool
-    seen: int
 
 
 class Going:
@@ -78,33 +64,34 @@ class Sequencing:
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
-        self._usual: dict[int, Usual] = {}
+        self._known: dict[int, Any] = {}  # el_known by producer id
         self._state: ProducerState | None = None
         self._generation = 0
         self._place = (-1, -1)  # segment base and position of the batch at the state's offset; -1: unknown
 
     def forget(self) -> None:
-        self._usual = {}
+        for known in self._known.values():
+            known.seen = -1  # an append under way may hold it
         self._state = None
 
     # ---- the usual path --------------------------------------------------------------------------
 
-    def usual(self, stamp: Stamp, going: Going) -> int:
-        """What the producer's slot must hold for this append to need no look at the log; IN_DOUBT if nothing would do."""
-        known = self._usual.get(stamp.producer_id)
+    def known(self, stamp: Stamp) -> Any:
+        """What this process knows of a producer, for the writer: nothing more is asked where that is enough."""
+        known = self._known.get(stamp.producer_id)
         if known is None:
-            return IN_DOUBT
-        carried = _PRODUCER.unpack_from(going.run.buffer, going.start + _PRODUCER_AT)
-        if carried != (stamp.producer_id, stamp.epoch, known.next_sequence) or known.epoch != stamp.epoch:
-            return IN_DOUBT
-        allowed = (known.open or stamp.opens) if stamp.transactional else not known.open
-        return known.seen if allowed else IN_DOUBT
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            known = self._known[stamp.producer_id] = system.known(stamp.producer_id)
+        if known.epoch != stamp.epoch:
+            known.seen = -1
+        known.may_open = stamp.opens
+        return known
 
-    def note(self, producer_id: int, usual: Usual) -> None:
-        """What an append or a marker of this process left. A smaller memory only costs looks at the log."""
-        if len(self._usual) >= USUAL_MAX:
-            self._usual = {}
-        self._usual[producer_id] = usual
+    def note(self, stamp: Stamp, next_sequence: int, seen: int) -> None:
+        """What an append or a marker of this process left."""
+        known = self.known(stamp)
+        known.epoch, known.next_sequence, known.open, known.seen = stamp.epoch, next_sequence, stamp.transactional, seen
 
     # ---- in doubt --------------------------------------------------------------------------------
 
@@ -133,7 +120,7 @@ class Sequencing:
                 raise _Undone
             if code == system.APPENDED:
                 out = writer.out
-                self.note(stamp.producer_id, Usual(stamp.epoch, out.next_sequence, stamp.transactional, out.seen))
+                self.note(stamp, out.next_sequence, out.seen)
                 going.take(out.base_offset, out.next_offset, out.consumed, out.append_time_ms)
             return 0, code
 

@@ -2,50 +2,37 @@
 
 from __future__ import annotations
 
-import time
+import contextlib
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import embedlog
-from embedlog import layout, record
-from embedlog.columns import BytesColumn, Columns
-from embedlog.errors import FencedError, InvalidTransactionStateError, OutOfOrderSequenceError
+from embedlog import layout, record, transaction_index
+from embedlog._native import system
+from embedlog.errors import (
+    EmbedlogError,
+    FencedError,
+    InvalidRecordError,
+    InvalidTransactionStateError,
+    OutOfOrderSequenceError,
+    StorageError,
+)
+from embedlog.isolation import seen as visible
 from embedlog.partition import Partition
 from embedlog.record import EncodedRun, Stamp
+from tests.stamped import run_of, send, stamped
 
 A, B = 2**62 + 1, 2**62 + 2
 
 
-def run_of(*values: bytes, batch_bytes: int = 1 << 20) -> EncodedRun:
-    columns = Columns(len(values), BytesColumn.of(list(values)), timestamps=time.time_ns() // 1_000_000)
-    (run,) = record.encode(columns, batch_bytes=batch_bytes, run_bytes=1 << 20)
-    return run
-
-
-def stamped(stamp: Stamp, sequence: int, *values: bytes, batch_bytes: int = 1 << 20) -> EncodedRun:
-    run = run_of(*values, batch_bytes=batch_bytes)
-    record.stamp(run, stamp, sequence)
-    return run
-
-
-def send(partition: Partition, stamp: Stamp, sequence: int, *values: bytes) -> tuple[int, int]:
-    """First and last offset."""
-    found = partition.append(stamped(stamp, sequence, *(values or (b"x",))), stamp=stamp)
-    return found.base_offset, found.last_offset
-
-
 def seen(partition: Partition, isolation: str = "read_uncommitted") -> list[bytes]:
-    log = partition_log(partition)
-    return [each.value or b"" for each in log.scan("events", isolation_level=isolation).records()]
-
-
-LOGS: dict[int, embedlog.Log] = {}
-
-
-def partition_log(partition: Partition) -> embedlog.Log:
-    return LOGS[id(partition)]
+    found = partition.fetch(0, isolation=isolation)
+    batches, aborts = found.batches, record.aborts(found.data, found.batches)
+    decoded = record.decode(found.data, visible(batches, found.aborted, aborts))
+    return [value or b"" for value in decoded.values or ()]
 
 
 @pytest.fixture
@@ -57,9 +44,10 @@ def log(tmp_path: Path) -> Iterator[embedlog.Log]:
 
 @pytest.fixture
 def partition(log: embedlog.Log) -> Partition:
-    found = log._partition("events", 0)
-    LOGS[id(found)] = log
-    return found
+    return log._partition("events", 0)
+
+
+# ---- the rules, row by row (semantics A.5, A.6) ----------------------------------------------------
 
 
 def test_a_batch_sent_twice_is_in_the_log_once(partition: Partition) -> None:
@@ -72,6 +60,36 @@ def test_a_batch_sent_twice_is_in_the_log_once(partition: Partition) -> None:
     assert seen(partition) == [b"a", b"b", b"c", b"d"]
 
 
+def test_a_duplicate_under_append_time_has_the_time_of_the_first(log: embedlog.Log) -> None:
+    log.create_topic("timed", config={"message.timestamp.type": "LogAppendTime"})
+    partition, stamp = log._partition("timed", 0), Stamp(A, 0)
+    run = stamped(stamp, 0, b"a")
+    first = partition.append(run, stamp=stamp)
+    system.shift_wall(5000)
+    try:
+        assert partition.append(run, stamp=stamp) == first
+    finally:
+        system.shift_wall(0)
+
+
+def test_five_batches_are_recognised_and_a_sixth_is_out_of_order(partition: Partition) -> None:
+    stamp = Stamp(A, 0)
+    for sequence in range(6):
+        send(partition, stamp, sequence)
+    for sequence in range(1, 6):
+        assert send(partition, stamp, sequence) == (sequence, sequence)
+    with pytest.raises(OutOfOrderSequenceError, match="expected sequence 6, found 0"):
+        send(partition, stamp, 0)
+
+
+def test_only_whole_batches_are_duplicates(partition: Partition) -> None:
+    stamp = Stamp(A, 0)
+    send(partition, stamp, 0, b"a", b"b")
+    for sequence, values in ((0, (b"a",)), (1, (b"b",)), (0, (b"a", b"b", b"c"))):
+        with pytest.raises(OutOfOrderSequenceError):
+            send(partition, stamp, sequence, *values)
+
+
 def test_a_gap_is_refused(partition: Partition) -> None:
     stamp = Stamp(A, 0)
     send(partition, stamp, 0, b"a")
@@ -80,10 +98,65 @@ def test_a_gap_is_refused(partition: Partition) -> None:
     assert send(partition, stamp, 1, b"b") == (1, 1)
 
 
-def test_an_older_epoch_is_fenced(partition: Partition) -> None:
+def test_an_older_epoch_is_fenced_and_a_newer_one_begins_at_0(partition: Partition) -> None:
     send(partition, Stamp(A, 1), 0)
     with pytest.raises(FencedError, match="expected 1, found 0"):
         send(partition, Stamp(A, 0), 1)
+    with pytest.raises(OutOfOrderSequenceError, match="expected sequence 0, found 1"):
+        send(partition, Stamp(A, 2), 1)
+    assert send(partition, Stamp(A, 2), 0) == (1, 1)
+    assert partition.stored_epoch(A) == 2
+    assert partition.stored_epoch(B) == -1
+
+
+def test_an_unknown_producer_may_begin_anywhere(partition: Partition) -> None:
+    assert send(partition, Stamp(A, 3), 77) == (0, 0)
+    assert send(partition, Stamp(A, 3), 78) == (1, 1)
+
+
+def test_sequences_go_round(partition: Partition) -> None:
+    stamp = Stamp(A, 0)
+    assert send(partition, stamp, 2**31 - 2, b"a", b"b", b"c") == (0, 2)
+    assert send(partition, stamp, 1) == (3, 3)
+    assert send(partition, stamp, 2**31 - 2, b"a", b"b", b"c") == (0, 2)
+
+
+def test_a_run_that_is_not_what_its_stamp_says_is_refused(partition: Partition) -> None:
+    send(partition, Stamp(A, 0), 0)
+    for stamp in (Stamp(B, 0), Stamp(A, 1)):
+        with pytest.raises(InvalidRecordError, match="do not carry"):
+            partition.append(stamped(Stamp(A, 0), 1, b"x"), stamp=stamp)
+    with pytest.raises(InvalidRecordError, match="do not carry"):
+        partition.append(run_of(b"x"), stamp=Stamp(-1, -1))
+
+
+def test_a_control_batch_is_not_appended_like_data(partition: Partition) -> None:
+    run = run_of(b"x")
+    record.set_header_fields(run.buffer, attributes=0x30)
+    with pytest.raises(InvalidRecordError, match="control batch"):
+        partition.append(run)
+    assert partition.bounds().log_end == 0
+
+
+@pytest.mark.parametrize(("mutant_name", "stamp", "sequence"), [
+    ("no_duplicate_check", Stamp(A, 1), 0),
+    ("no_sequence_check", Stamp(A, 1), 5),
+    ("no_epoch_fence", Stamp(A, 0), 0),
+    ("no_open_check", Stamp(A, 1, True), 1),
+])  # fmt: skip
+def test_each_check_is_what_keeps_the_batch_out(partition: Partition, mutant_name: str, stamp: Stamp, sequence: int) -> None:
+    send(partition, Stamp(A, 1), 0, b"a")
+    with contextlib.suppress(EmbedlogError):
+        send(partition, stamp, sequence, b"a")
+    assert partition.bounds().log_end == 1
+    with mutant(mutant_name), contextlib.suppress(OutOfOrderSequenceError if mutant_name == "no_duplicate_check" else ()):
+        send(partition, stamp, sequence, b"a")
+        assert partition.bounds().log_end == 2
+        return
+    assert mutant_name == "no_duplicate_check", "the other rules would have let it through"
+
+
+# ---- transactions (A.8) ------------------------------------------------------------------------------
 
 
 def test_transactions_open_and_end(partition: Partition) -> None:
@@ -111,3 +184,121 @@ def test_transactions_open_and_end(partition: Partition) -> None:
     assert seen(partition, "read_committed") == [b"plain", b"again"]
     entries = (partition.path / layout.file_name(0, layout.TRANSACTION_INDEX)).read_bytes()
     assert len(entries) == 34
+
+
+def test_an_old_marker_does_not_end_a_new_transaction(partition: Partition) -> None:
+    send(partition, Stamp(A, 0, True, True), 0)
+    partition.append_marker(A, 1, commit=True)
+    send(partition, Stamp(A, 1, True, True), 0)
+    assert partition.append_marker(A, 1, commit=True) is None, "a slow helper's"
+    assert partition.open_transactions() == [(A, 1, 2)]
+    with mutant("marker_not_skipped"):
+        partition.append_marker(A, 1, commit=True)
+    assert partition.open_transactions() == []
+
+
+def test_a_coordinator_that_was_replaced_is_fenced(partition: Partition) -> None:
+    send(partition, Stamp(A, 0, True, True), 0)
+    partition.append_marker(A, 1, commit=True, coordinator_epoch=4)
+    with pytest.raises(FencedError, match="expected coordinator epoch 4 or later, found 3"):
+        partition.append_marker(A, 2, commit=True, coordinator_epoch=3)
+    assert partition.append_marker(A, 2, commit=True, coordinator_epoch=4) == 2
+
+
+def test_a_marker_where_nothing_is_open_fences_who_comes_late(partition: Partition) -> None:
+    assert partition.append_marker(A, 5, commit=False) == 0
+    with pytest.raises(FencedError):
+        send(partition, Stamp(A, 4, True, True), 0)
+    assert not (partition.path / layout.file_name(0, layout.TRANSACTION_INDEX)).exists(), "nothing was aborted"
+    assert partition.bounds().last_stable == 1
+
+
+def test_a_transaction_of_an_older_epoch_must_end_before_a_newer_one_begins(partition: Partition) -> None:
+    send(partition, Stamp(A, 0, True, True), 0)
+    with pytest.raises(InvalidTransactionStateError, match="epoch 0 is still open"):
+        send(partition, Stamp(A, 1, True, True), 0)
+
+
+def test_the_last_stable_offset_waits_for_the_oldest(partition: Partition) -> None:
+    send(partition, Stamp(A, 0, True, True), 0, b"a")
+    send(partition, Stamp(B, 0, True, True), 0, b"b")
+    partition.append_marker(B, 1, commit=False)
+    assert partition.bounds().last_stable == 0
+    partition.append_marker(A, 1, commit=False)
+    assert partition.bounds().last_stable == 4
+    index = (partition.path / layout.file_name(0, layout.TRANSACTION_INDEX)).read_bytes()
+    assert transaction_index.decode(index, 0).tolist() == [(0, B, 1, 2, 0), (0, A, 0, 3, 4)]
+
+
+def test_a_marker_is_kafkas_to_the_byte() -> None:
+    """Worked example of format.md 13.3: producer 4000 in epoch 2, offset 50, coordinator epoch 9."""
+    for commit, crc, key in ((True, "1739e40b", "00000001"), (False, "e3073243", "00000000")):
+        made = bytearray(record.marker_batch(4000, 2, commit, 9, 1700000000000))
+        record.stamp_offsets(made, 50, 7)
+        assert made.hex() == (
+            "00000000000000320000004200000007" "02" + crc + "003000000000" "0000018bcfe568000000018bcfe56800"
+            "0000000000000fa00002ffffffff00000001" "2000000008" + key + "0c00000000000900"
+        )  # fmt: skip
+
+
+# ---- a fate that is not known --------------------------------------------------------------------------
+
+
+def fails_to_be_undone(partition: Partition, stamp: Stamp, sequence: int) -> EncodedRun:
+    """An append whose records lie in the log, whose index entry failed, and whose undoing failed, too."""
+    run = stamped(stamp, sequence, b"y" * 5000)
+    system.fault_arm(("pwrite", "ftruncate"), 2, "fail", errno.EIO, sticky=True)
+    try:
+        with pytest.raises(StorageError):
+            partition.append(run, stamp=stamp)
+    finally:
+        system.fault_off()
+    return run
+
+
+def test_an_append_of_uncertain_fate_goes_in_once(partition: Partition) -> None:
+    stamp = Stamp(A, 0)
+    assert send(partition, stamp, 0, b"x" * 5000) == (0, 0)
+    run = fails_to_be_undone(partition, stamp, 1)
+    assert partition.append(run, stamp=stamp)[:2] == (1, 1)
+    assert send(partition, stamp, 2) == (2, 2)
+    assert [len(each) for each in seen(partition)] == [5000, 5000, 1]
+
+
+def test_without_the_doubt_behind_a_repair_it_goes_in_twice(partition: Partition) -> None:
+    stamp = Stamp(A, 0)
+    send(partition, stamp, 0, b"x" * 5000)
+    run = fails_to_be_undone(partition, stamp, 1)
+    with mutant("no_doubt"):
+        partition.append(run, stamp=stamp)
+    assert [len(each) for each in seen(partition)] == [5000, 5000, 5000]
+
+
+@contextlib.contextmanager
+def mutant(name: str) -> Iterator[None]:
+    system.mutant(name)
+    try:
+        yield
+    finally:
+        system.mutant(name, False)
+
+
+def test_a_run_of_many_batches_that_went_in_partly(log: embedlog.Log) -> None:
+    """Rolled in between, and broken off behind the sixth batch and more: those that are in are found, however far back."""
+    log.create_topic("small", config={"segment.bytes": 4000})
+    partition = log._partition("small", 0)
+    for broken_at in range(1, 12):
+        stamp = Stamp(A + broken_at, 0)
+        whole = stamped(stamp, broken_at * 100, *(b"%0500d" % number for number in range(40)), batch_bytes=600)
+        start = partition.bounds().log_end
+        system.fault_arm(("pwrite",), broken_at, "fail", errno.ENOSPC, name=".log")
+        try:
+            with contextlib.suppress(StorageError):
+                partition.append(whole, stamp=stamp)
+        finally:
+            system.fault_off()
+        found = partition.append(whole, stamp=stamp)
+        assert (found.base_offset, found.last_offset) == (start, start + 39)
+        assert [offset for piece in found.pieces for offset in range(*piece)] == list(range(start, start + 40))
+        assert partition.append(whole, stamp=stamp).base_offset == start, "and whole, once more"
+        assert send(partition, stamp, broken_at * 100 + 40) == (start + 40, start + 40)

@@ -209,7 +209,7 @@ typedef struct {
 
 enum el_append_code {
     EL_APPENDED = 0, EL_MUST_REPAIR = 1, EL_MUST_ROLL = 2, EL_MUST_REOPEN = 3, EL_MUST_REMAP = 4, EL_IS_DELETED = 5, EL_TOO_LARGE = 6,
-    EL_IS_POISONED = 7, EL_LOST_DIRECTORY = 8, EL_MUST_CATCH_UP = 9
+    EL_IS_POISONED = 7, EL_LOST_DIRECTORY = 8, EL_MUST_CATCH_UP = 9, EL_NOT_DATA = 10 /* a control batch that is not said to be one */
 };
 
 typedef struct {
@@ -220,10 +220,19 @@ typedef struct {
     int64_t append_time_ms;          /* -1 under CreateTime */
     int64_t unsynced_ms;             /* age of the oldest record that is not durable */
     int64_t durable;
-    int64_t seen;                    /* number of this publication: what the producer's slot holds until somebody touches it */
+    int64_t seen;                    /* number of this publication: what the slots of its producers hold until somebody touches them */
     int32_t next_sequence;           /* behind the last batch that was appended */
     int32_t reserved;
 } el_appended;
+
+typedef struct {                     /* what this process's last append or marker of a producer left */
+    int64_t producer_id;
+    int64_t seen;                    /* it holds while the producer's slot is this; -1: it does not */
+    int32_t next_sequence;
+    int32_t epoch;
+    int32_t open;                    /* a transaction is open */
+    int32_t may_open;                /* the next append may open one */
+} el_known;
 
 typedef struct {                     /* how a transaction ends, beside its marker */
     int64_t first_unstable;          /* of the transactions that stay open, -1 none */
@@ -244,9 +253,9 @@ int32_t el_append_held(el_writer *writer, const uint8_t *run, int64_t size, el_a
 int32_t el_append_marker(el_writer *writer, const uint8_t *marker, int64_t size, const el_ending *ending, el_appended *out);
 /* Clear the owner word (unless `broken`), unlock, wake the next. */
 int32_t el_append_end(el_writer *writer, int32_t broken);
-/* The three in one: the ordinary path. `seen` < 0: nothing is checked. Else EL_MUST_CATCH_UP, with nothing written, unless the slot of
- * the first batch's producer holds this number still: then nobody touched that producer here since. */
-int32_t el_append(el_writer *writer, const uint8_t *run, int64_t size, int64_t seen, int64_t deadline_ns, el_appended *out);
+/* The three in one: the ordinary path. With `known` (NULL: nothing is checked) EL_MUST_CATCH_UP, and nothing written, unless the run is
+ * this producer's, follows on what is known, and nobody touched the producer here since. Moved on by what is appended. */
+int32_t el_append(el_writer *writer, const uint8_t *run, int64_t size, el_known *known, int64_t deadline_ns, el_appended *out);
 
 /* Headers of the batches that lie in [position, size) of a log file, without their bodies and so without their checksums. Returns how
  * many, at most `capacity`; *end is the first byte behind them. EL_ECORRUPT for what is not a chain of batches of magic 2. */

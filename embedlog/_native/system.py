@@ -218,10 +218,17 @@ class Waiter:
         self._word[0] = 0
 
 
+NULL: Final[Any] = ffi.NULL
+
 # ---- the append -----------------------------------------------------------------------------------
 
 (APPENDED, MUST_REPAIR, MUST_ROLL, MUST_REOPEN, MUST_REMAP, IS_DELETED, TOO_LARGE, IS_POISONED, LOST_DIRECTORY,
- MUST_CATCH_UP) = range(10)  # fmt: skip
+ MUST_CATCH_UP, NOT_DATA) = range(11)  # fmt: skip
+
+
+def known(producer_id: int) -> Any:
+    """An `el_known` that holds nothing yet."""
+    return ffi.new("el_known *", {"producer_id": producer_id, "seen": -1, "epoch": -1})
 
 
 class Writer:
@@ -274,10 +281,10 @@ class Writer:
         raw = self.raw
         raw.segment_base, raw.log_fd, raw.index_fd, raw.time_fd = base, log_fd, index_fd, time_fd
 
-    def append(self, run: Buffer, start: int, deadline_ns: int, seen: int = -1) -> int:
-        """A code above; `out` tells what was appended of run[start:]. MUST_CATCH_UP unless the producer's slot holds `seen`."""
+    def append(self, run: Buffer, start: int, deadline_ns: int, known: Any = ffi.NULL) -> int:
+        """A code above; `out` tells what was appended of run[start:]. MUST_CATCH_UP unless it follows on what is `known`."""
         with ffi.from_buffer("uint8_t[]", run) as view:
-            return int(lib.el_append(self.raw, view + start, len(view) - start, seen, deadline_ns, self.out))
+            return int(lib.el_append(self.raw, view + start, len(view) - start, known, deadline_ns, self.out))
 
     @property
     def addresses(self) -> tuple[int, int]:

@@ -5,65 +5,12 @@
  * A3  nothing is published that is not written; a failed write leaves page and file as they were
  * A4  whoever finds the owner word set repairs first: that is not done here
  * A5  the caller's bytes are never changed: heads are stamped into a buffer of ours and gather-written */
-#include "system.h"
+#include "append.h"
 
 #include <limits.h>
 #include <string.h>
 
-enum {
-    HEAD_BYTES = 61, STAMPED_BYTES = 16,          /* whole header; base offset, length, leader epoch */
-    MAX_PIECES = 128, MAX_ENTRIES = 64,           /* batches and entries that are gathered for one system call */
-    LENGTH_AT = 8, EPOCH_AT = 12, CRC_AT = 17, ATTRIBUTES_AT = 21, LAST_DELTA_AT = 23, MAX_TIMESTAMP_AT = 35,
-    PRODUCER_ID_AT = 43, BASE_SEQUENCE_AT = 53, APPEND_TIME_BIT = 0x08, TRANSACTIONAL_BIT = 0x10, CONTROL_BIT = 0x20,
-    INDEX_ENTRY_BYTES = 8, TIME_ENTRY_BYTES = 12
-};
-
 /* ---- one batch ---------------------------------------------------------------------------------- */
-
-typedef struct {                          /* an append under way: nothing of it is published yet */
-    el_tuple tuple;
-    int64_t now_ms;
-    int pieces, entries, time_entries;
-    int64_t piece_position;               /* where the gathered pieces go */
-    struct iovec gathered[2 * MAX_PIECES];
-    uint8_t heads[MAX_PIECES][HEAD_BYTES];
-    uint8_t index[MAX_ENTRIES * INDEX_ENTRY_BYTES];
-    uint8_t times[MAX_ENTRIES * TIME_ENTRY_BYTES];
-    uint32_t index_from, time_from;       /* number of the first gathered entry */
-    uint64_t touched[EL_PRODUCER_SLOTS / 64];   /* slots of the producers in it */
-    int produced;                         /* whether there are any */
-    int32_t next_sequence;
-} el_run;
-
-static unsigned slot_of(int64_t producer_id) { return (unsigned)(((uint64_t)producer_id * UINT64_C(0x9E3779B97F4A7C15)) >> 57); }
-
-_Static_assert(EL_PRODUCER_SLOTS == 128, "seven bits of a hash name the slot");
-
-/* What readers and other appenders have to know of a batch with a producer: it may open a transaction, and it moves a slot. */
-static void note_producer(el_run *run, const uint8_t *head) {
-    int64_t producer = (int64_t)load_be64(head + PRODUCER_ID_AT);
-    if (producer < 0)
-        return;
-    unsigned slot = slot_of(producer), bits = head[ATTRIBUTES_AT + 1];
-    run->touched[slot >> 6] |= UINT64_C(1) << (slot & 63);
-    run->produced = 1;
-    run->next_sequence = (int32_t)(((int64_t)(int32_t)load_be32(head + BASE_SEQUENCE_AT) + (int32_t)load_be32(head + LAST_DELTA_AT) + 1) & INT32_MAX);
-    if ((bits & TRANSACTIONAL_BIT) && !(bits & CONTROL_BIT) && run->tuple.first_unstable < 0)
-        run->tuple.first_unstable = run->tuple.log_end;
-}
-
-/* Before the publication, so that a death in between leaves no memory that is taken for the truth. Returns its number. */
-static int64_t touch_producers(el_page *page, const el_run *run) {
-    int64_t next = (int64_t)atomic_load(&page->sequence) + 1;
-    if (!run->produced)
-        return next;
-    for (int slot = 0; slot < EL_PRODUCER_SLOTS; slot++) {
-        if (run->touched[slot >> 6] >> (slot & 63) & 1)
-            atomic_store(&page->producers[slot], next);
-    }
-    atomic_store(&page->words[EL_WORD_PRODUCED], run->tuple.log_end);
-    return next;
-}
 
 /* Must the segment be rolled before a batch of `size` bytes goes in? (format.md 2.8) */
 static int must_roll(const el_writer *writer, const el_run *run, const uint8_t *batch, int64_t size) {
@@ -130,7 +77,7 @@ static void gather(const el_writer *writer, el_run *run, const uint8_t *batch, i
         tuple->max_timestamp = newest;
         tuple->max_timestamp_offset = last_offset;
     }
-    note_producer(run, head);
+    el_note_producer(run, head);
     gather_entries(writer, run, last_offset, tuple->segment_size);
     tuple->bytes_since_entry += size;
     tuple->digest = el_chain_digest(head, tuple->digest);
@@ -175,6 +122,8 @@ static int64_t take_batches(const el_writer *writer, el_run *run, const uint8_t 
         int64_t bytes = (int64_t)(int32_t)load_be32(data + taken + LENGTH_AT) + 12;
         if (bytes < HEAD_BYTES || bytes > size - taken)
             return EL_EINVALID;
+        if ((data[taken + ATTRIBUTES_AT + 1] & CONTROL_BIT) && !run->is_marker)
+            return CONTROL_INSIDE;
         if (must_roll(writer, run, data + taken, bytes))
             break;
         gather(writer, run, data + taken, bytes);
@@ -217,19 +166,7 @@ static int mark_unsynced(const el_writer *writer, const el_tuple *before, el_app
     return first;
 }
 
-/* Rule 14: behind the marker, before the publication. */
-static int64_t write_ending(el_run *run, const el_ending *ending) {
-    if (ending->entry) {
-        int64_t rc = el_pwrite(ending->fd, ending->entry, EL_TXN_ENTRY_BYTES, (int64_t)run->tuple.transaction_entries * EL_TXN_ENTRY_BYTES);
-        if (rc < 0)
-            return rc;
-        run->tuple.transaction_entries++;
-    }
-    run->tuple.first_unstable = ending->first_unstable;
-    return EL_OK;
-}
-
-/* Leave the files as they were: 0, or an error if that failed, too. An entry behind the published count is nobody's. */
+/* After an error the files are as they were, or must be repaired. An entry behind the published count is nobody's. */
 static int32_t append_run(el_writer *writer, const uint8_t *data, int64_t size, const el_ending *ending, el_appended *out) {
     el_page *page = page_of(writer);
     el_tuple before;
@@ -242,17 +179,19 @@ static int32_t append_run(el_writer *writer, const uint8_t *data, int64_t size, 
     if (before.segment_size && atomic_load(&page->words[EL_WORD_POISON]) == before.segment_base + 1)
         return EL_IS_POISONED;
     start_run(&before, &run);
+    run.is_marker = ending != NULL;
     int64_t taken = take_batches(writer, &run, data, size);
     if (taken == 0)
         return EL_MUST_ROLL;
-    int64_t rc_ending = taken > 0 && ending ? write_ending(&run, ending) : EL_OK;
+    int64_t rc_ending = taken > 0 && ending ? el_write_ending(&run, ending) : EL_OK;
     if (taken < 0 || rc_ending < 0) {
         int32_t cut = el_truncate(writer->log_fd, before.segment_size);
-        return cut < 0 ? EL_MUST_REPAIR : (int32_t)(taken < 0 ? taken : rc_ending);
+        rc = (int32_t)(taken < 0 ? taken : rc_ending);
+        return cut < 0 ? EL_MUST_REPAIR : rc == CONTROL_INSIDE ? EL_NOT_DATA : rc;
     }
     run.tuple.high_watermark = run.tuple.log_end;
     int first = mark_unsynced(writer, &before, out);
-    out->seen = touch_producers(page, &run);
+    out->seen = el_touch_producers(page, &run);
     out->next_sequence = run.next_sequence;
     el_page_publish(writer->page, &run.tuple, writer->directory);
     atomic_thread_fence(memory_order_seq_cst);
@@ -274,19 +213,16 @@ int32_t el_append_marker(el_writer *writer, const uint8_t *marker, int64_t size,
     return append_run(writer, marker, size, ending, out);
 }
 
-/* Whether somebody touched the first batch's producer since this process saw it. */
-static int in_doubt(const el_writer *writer, const uint8_t *data, int64_t size, int64_t seen) {
-    return size < HEAD_BYTES || atomic_load(&page_of(writer)->producers[slot_of((int64_t)load_be64(data + PRODUCER_ID_AT))]) != seen;
-}
-
-int32_t el_append(el_writer *writer, const uint8_t *data, int64_t size, int64_t seen, int64_t deadline_ns, el_appended *out) {
+int32_t el_append(el_writer *writer, const uint8_t *data, int64_t size, el_known *known, int64_t deadline_ns, el_appended *out) {
     int32_t rc = el_append_begin(writer, deadline_ns);
     if (rc != EL_OK)
         return rc;
-    if (seen >= 0 && in_doubt(writer, data, size, seen))
+    if (known && el_in_doubt(writer, data, size, known))
         rc = EL_MUST_CATCH_UP;
     else
         rc = append_run(writer, data, size, NULL, out);
+    if (known && rc == EL_APPENDED)
+        el_know(known, data, out);
     el_append_end(writer, rc == EL_MUST_REPAIR);
     return rc;
 }

@@ -25,7 +25,7 @@ def die_with_parent() -> None:
 
 def serve(control: socket.socket) -> None:
     """Fork a victim for each descriptor that arrives, until the socket closes."""
-    from tests.faults import damage, live, powerloss, script, tasks, transacting  # noqa: F401  each registers its tasks
+    from tests.faults import damage, live, powerloss, script, stamping, tasks, transacting  # noqa: F401  each registers its tasks
 
     gc.freeze()
     logging.lastResort = None                            # a recovery tells what it cut: by the thousand, here
