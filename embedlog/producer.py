@@ -78,8 +78,9 @@ class Producer:
 
         `value` and `key` are bytes or None, unless the producer has serializers; `headers` are pairs of (str, bytes or None).
         Raises TypeError for wrong types, SerializationError, InvalidTimestampError and UnknownTopicOrPartitionError for negative
-        numbers, ClosedError and ForkedError. Everything else fails the future: unknown topics and partitions, records that are
-        too large, `buffer.memory` full for `max.block.ms`, and what happens when it is written.
+        numbers, ConfigError for a partitioner's, InvalidTransactionStateError outside of a transaction if there is a
+        transactional.id, ClosedError and ForkedError. Everything else fails the future: unknown topics and partitions, records
+        that are too large, `buffer.memory` full for `max.block.ms`, a fenced producer, and what happens when it is written.
         """
         route = self._routes.get(topic)
         if route is not None:
@@ -129,7 +130,7 @@ class Producer:
         if os.getpid() != self._pid:
             return
         began = time.monotonic()
-        if not self._closed and not self._accumulator.on_thread():
+        if not self._closed:
             self._end_transaction(timeout)
         self._routes.clear()
         if not self._accumulator.close(None if timeout is None else max(0.0, began + timeout - time.monotonic())):
@@ -140,7 +141,8 @@ class Producer:
 
     def _end_transaction(self, timeout: float | None) -> None:
         try:
-            self._transaction.close(timeout)
+            # A callback cannot wait for what its own thread has to write: then others abort what is open
+            self._transaction.leave() if self._accumulator.on_thread() else self._transaction.close(timeout)
         except EmbedlogError as error:  # the producer ends all the same
             logger.warning("%s was closed with a transaction that could not be ended: %s", self._name, error)
 

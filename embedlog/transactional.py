@@ -197,7 +197,11 @@ class Transaction:
                 elif "abort_transaction" in CALLS[self.state]:
                     self.abort()
         finally:
-            self._owner.close()
+            self.leave()
+
+    def leave(self) -> None:
+        """What is open is left behind, for others to abort."""
+        self._owner.close()
 
     # ---- what happens to records -----------------------------------------------------------------
 
@@ -276,6 +280,9 @@ class NoTransaction:
         """Nobody else is concerned."""
 
     def close(self, timeout_s: float | None) -> None:
+        """There is nothing open."""
+
+    def leave(self) -> None:
         """There is nothing open."""
 
     def init(self) -> NoReturn:
