@@ -102,7 +102,7 @@ struct el_parcel {
 };
 
 /* el_append of the other extension: its address comes from Python, with that of the writer it is for. */
-typedef int32_t (*el_append_call)(el_writer *writer, const uint8_t *run, int64_t size, int64_t seen, int64_t deadline_ns, el_appended *out);
+typedef int32_t (*el_append_call)(el_writer *writer, const uint8_t *run, int64_t size, el_known *known, int64_t deadline_ns, el_appended *out);
 
 typedef struct {
     int64_t batches, records, bytes, bytes_most, latency_ns, latency_most_ns, queue_ns, queue_most_ns;
