@@ -1,6 +1,7 @@
 """A consistent copy of a log directory while others append to it, roll it and retain it.
 
-K1  the ends of all partitions are taken once, at the beginning; each is copied up to there, in whole segments
+K1  the ends of all partitions are taken once, at the beginning; each is copied up to there, in whole segments. No transaction is
+    decided meanwhile, so each is in the copy as a whole, or can be aborted there as a whole
 K2  every batch passes its checks on the way: what is damaged is an error here, never a copy of the damage
 K3  bytes are read and written, never shared: a copy that leans on the blocks of the original is none
 K4  indexes are made anew while copying; snapshots and `.txnindex` pass their own checks, or are made anew too
@@ -64,7 +65,10 @@ def backup(log: Any, destination: str | os.PathLike[str], progress: Progress | N
     """
     target = _Target(Path(destination).absolute(), log.config.file_mode)
     _check_place(log.path, target.root)
-    pins = {name: _pin_all(log, name) for name in log._topics()}
+    for name in log._topics():
+        _pin_all(log, name)  # whatever has to be opened, or repaired, is so before others have to wait for it
+    with log._transactions.standing_still():
+        pins = {name: _pin_all(log, name) for name in log._topics()}
     target.open()
     try:
         copier = _Copier(log, target, progress or (lambda done, total: None))

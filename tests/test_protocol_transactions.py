@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog import lockorder, sweeping
+from embedlog import backup, lockorder, sweeping
 from embedlog import transaction_state as machine
 from embedlog._native import system
 from embedlog.deciding import new_producer_id, now
@@ -253,3 +254,41 @@ def test_rule_31_helpers_may_do_it_all_at_once(log: embedlog.Log, path: Path) ->
     after = writer.state()
     assert after is not None
     assert after.status is Status.COMPLETE_ABORT
+
+
+# ---- copies --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("still", [True, False])
+def test_a_backup_tears_no_transaction(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, still: bool) -> None:
+    """Somebody commits while the ends of the partitions are taken: between the first and the second."""
+    hasty = QUIET | {"lock.timeout.ms": 200}
+    with embedlog.open(path, config=QUIET) as log, embedlog.open(path, config=hasty) as other:
+        log.create_topic(TOPIC, 2)
+        writer, outcomes = begun(other), []
+        for partition in range(2):
+            writer.write(b"x", partition=partition)
+        pin = backup._pin
+
+        def commit_and_pin(partition: Any) -> Any:
+            if (partition.topic, partition.number) == (TOPIC, 1) and len(outcomes) < 2:
+                outcomes.append("")
+                if len(outcomes) == 2:  # the second look: the first one only opens
+                    try:
+                        writer.commit()
+                    except LockTimeoutError as problem:
+                        outcomes.append(str(problem))
+            return pin(partition)
+
+        monkeypatch.setattr(backup, "_pin", commit_and_pin)
+        if not still:
+            monkeypatch.setattr(log._transactions, "standing_still", contextlib.nullcontext)
+        log.backup(tmp_path / "copy")
+        assert (len(outcomes) == 3) == still
+        if still:
+            writer.commit()
+        assert committed(log) == [b"x", b"x"]
+    with embedlog.open(tmp_path / "copy", config=QUIET) as copy:
+        copy.housekeep()
+        assert (len(committed(copy)) in (0, 2)) == still
+        assert not still or all(last_stable(copy, number) == (2, 2) for number in range(2))
