@@ -11,13 +11,14 @@ import pytest
 
 import embedlog
 from embedlog.errors import LockTimeoutError
-from tests.faults import transactions
+from tests.faults import transaction_cuts, transactions
 from tests.faults.processes import Nursery, until
 from tests.faults.transacting import CONFIG, PARTITIONS
 from tests.transacting import TOPIC, Writer, committed, help_out, last_stable
 
 POINTS_FAST, POINTS_LONG = 60, 5000
 TRIALS_LONG = 1000
+DISKS_FAST, DISKS_LONG = 16, 5000
 
 
 def prepared(path: Path, **config: object) -> embedlog.Log:
@@ -119,3 +120,34 @@ def test_a_killed_owners_transaction_is_aborted_at_once_a_frozen_ones_after_its_
         frozen.start("end", "frozen", True)
         assert transactions.ended(frozen)
         assert committed(log) == []
+
+
+def test_rule_20_a_power_loss_leaves_whole_transactions(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+    wrong, opened = transaction_cuts.experiment(nursery, tmp_path, seed, DISKS_FAST)
+    print(f"power loss within transactions: {opened} disks: {len(wrong)} violations")
+    assert not wrong, wrong[0]
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(3600)
+def test_rule_20_power_losses_long(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+    for turn in range(DISKS_LONG // 200):
+        workspace = tmp_path / str(turn)
+        workspace.mkdir()
+        wrong, _ = transaction_cuts.experiment(nursery, workspace, seed + turn, 200)
+        assert not wrong, wrong[0]
+        shutil.rmtree(workspace)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("mutant", ["prepare_unsynced", "no_sweep"])
+def test_a_power_loss_kills_the_mutant(nursery: Nursery, tmp_path: Path, seed: int, mutant: str) -> None:
+    for turn in range(10):
+        workspace = tmp_path / str(turn)
+        workspace.mkdir()
+        wrong, opened = transaction_cuts.experiment(nursery, workspace, seed + turn, 200, (mutant,))
+        if wrong:
+            print(f"{mutant}: disk {opened}: {wrong[0]}")
+            return
+    pytest.fail(f"{mutant} survived")

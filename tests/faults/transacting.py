@@ -108,12 +108,12 @@ def stable(stage: Stage, partition: int = 0) -> tuple[int, int]:
 
 
 @task
-def transaction_script(stage: Stage, path: str, seed: int) -> None:
+def transaction_script(stage: Stage, path: str, seed: int, config: dict[str, str] | None = None) -> None:
     """Transactions over two partitions; notes tell what was begun, what is about to be decided, and what is done."""
     rng = random.Random(seed)
     open_(stage, path, config=CONFIG)
     if TOPIC not in stage.opened.topics():
-        stage.opened.create_topic(TOPIC, PARTITIONS)
+        stage.opened.create_topic(TOPIC, PARTITIONS, config=config)
     writer = Writer(stage.opened)
     writer.init()
     for turn in range(TURNS):

@@ -32,6 +32,7 @@ class Told:
 
     def take(self, note: tuple) -> None:  # type: ignore[type-arg]
         what, turn, content = note
+        content = tuple(content) if what == "began" else content
         {"began": self.stamps, "deciding": self.deciding, "ended": self.ended}[what][turn] = content
 
 

@@ -25,7 +25,8 @@ def die_with_parent() -> None:
 
 def serve(control: socket.socket) -> None:
     """Fork a victim for each descriptor that arrives, until the socket closes."""
-    from tests.faults import damage, live, powerloss, script, stamping, tasks, transacting  # noqa: F401  each registers its tasks
+    # each registers its tasks
+    from tests.faults import damage, live, powerloss, script, stamping, tasks, transacting, transaction_cuts  # noqa: F401
 
     gc.freeze()
     logging.lastResort = None                            # a recovery tells what it cut: by the thousand, here
