@@ -22,7 +22,15 @@ from embedlog import sweeping
 from embedlog import transaction_state as machine
 from embedlog._native import system
 from embedlog.deciding import Concurrent, asks_for_durability, new_producer_id, now, put_on_disk, refused
-from embedlog.errors import ConfigError, DeadlineError, EmbedlogError, UnknownTopicOrPartitionError
+from embedlog.errors import (
+    ConfigError,
+    DeadlineError,
+    DurabilityError,
+    EmbedlogError,
+    LockTimeoutError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
 from embedlog.internal_topic import InternalTopic
 from embedlog.liveness import Liveness
 from embedlog.options import LONG_MAX
@@ -37,6 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog")
 
 STATE_TOPIC: Final = "__transaction_state"
+HELP_NS: Final = 100_000_000  # how long who waits for records waits for a lock on the way
 REMEMBERED_IDS: Final = 10_000  # where the state of which producer id was found
 
 Event = Callable[[Transaction | None], Transaction | Refusal | None]
@@ -174,18 +183,23 @@ class Transactions:
     def help(self, partition: Partition, deadline_ns: int | None = None) -> bool:
         """For who waits at a last stable offset: finish what is decided there, abort what nobody will decide.
 
-        Returns whether anything was done. Cheap enough to be called ten times a second; a read-only log does nothing.
+        Returns whether anything was done. Cheap enough to be called ten times a second; a read-only log does nothing. What cannot
+        be done now, because somebody holds a lock or a disk fails, is left to the next call: who asks came to read.
         """
         if self.host.read_only:
             return False
-        until, done = self.deadline(deadline_ns), False
-        opened = partition.open_transactions()
-        if opened:
-            self.sweep_if_due(until)
-        for producer_id, _, _ in opened:
-            found = self._find(producer_id)
-            if found is not None:
-                done |= self.settle(*found, until)
+        until = system.boot_ns() + HELP_NS if deadline_ns is None else deadline_ns
+        done = False
+        try:
+            opened = partition.open_transactions()
+            if opened:
+                self.sweep_if_due(until)
+            for producer_id, _, _ in opened:
+                found = self._find(producer_id)
+                if found is not None:
+                    done |= self.settle(*found, until)
+        except (LockTimeoutError, StorageError, DurabilityError, DeadlineError) as problem:
+            logger.info("a transaction in %s-%d cannot be ended now: %s", partition.topic, partition.number, problem)
         return done
 
     def _find(self, producer_id: int) -> tuple[str, Transaction] | None:

@@ -98,6 +98,27 @@ def test_who_is_frozen_inside_a_lock_is_named_and_nobody_breaks_in(
         assert committed(log) == [b"slow"]
 
 
+def test_a_reader_is_not_kept_by_a_lock_that_a_frozen_process_holds(nursery: Nursery, tmp_path: Path) -> None:
+    with prepared(tmp_path / "log") as log:
+        dead, frozen = nursery.spawn(), nursery.spawn()
+        dead.call("open", str(log.path), config=CONFIG)
+        dead.call("owner", "dead")
+        dead.call("transact", "dead", [b"left open"], 0)
+        dead.kill()
+        frozen.call("open", str(log.path), config=CONFIG)
+        frozen.arm(["pwrite"], "stop_before", name=f"{TOPIC}-0/")
+        frozen.start("append", [b"slow"], 0)
+        frozen.wait_stopped()
+        began = time.monotonic()
+        assert not help_out(log, 0)
+        assert time.monotonic() - began < 5, "the lock timeout of the log is ten seconds"
+        frozen.resume()
+        frozen.result()
+        until(lambda: help_out(log, 0) or last_stable(log, 0) == (3, 3), "the transaction to end", 10)
+        assert last_stable(log, 0) == (3, 3)
+        assert committed(log) == [b"slow"]
+
+
 def test_a_killed_owners_transaction_is_aborted_at_once_a_frozen_ones_after_its_timeout(nursery: Nursery, tmp_path: Path) -> None:
     with prepared(tmp_path / "log") as log:
         killed, frozen = nursery.spawn(), nursery.spawn()
