@@ -112,6 +112,7 @@ class InternalTopic(Generic[V]):
         self.name = name
         self._host, self._partitions, self._config, self._make_view = host, partitions, config, view
         self._count = 0
+        self._blank: set[int] = set()
         self._mirrors: dict[int, _Mirror[V]] = {}
         self._mutex = threading.Lock()
 
@@ -150,7 +151,15 @@ class InternalTopic(Generic[V]):
 
     def is_blank(self, number: int) -> bool:
         """Whether nobody has written to this partition, as far as its directory tells without opening it."""
-        return number not in self._mirrors and _is_blank(self._host._partition(self.name, number))
+        if number in self._mirrors:
+            return False
+        partition = self._host._partition(self.name, number)
+        if partition.page_file is not None or files.exists(partition.path / layout.PAGE):
+            return False
+        if number not in self._blank and _holds_data(partition):  # by whom it may be: whoever writes now makes a page first
+            return False
+        self._blank.add(number)
+        return True
 
     # ---- looking ---------------------------------------------------------------------------------
 
@@ -229,11 +238,9 @@ def _move(mirror: _Mirror[V], before: _Look[V], after: _Look[V], records: list[R
         return mirror.look
 
 
-def _is_blank(partition: Partition) -> bool:
-    if partition.page_file is not None or files.exists(partition.path / layout.PAGE):
-        return False
+def _holds_data(partition: Partition) -> bool:
     names = (layout.segment_path(partition.path, base) for base in layout.bases(files.listing(partition.path)))
-    return not any(found.size for path in names if (found := files.facts_of(path)) is not None)
+    return any(found.size for path in names if (found := files.facts_of(path)) is not None)
 
 
 def _records(data: memoryview, batches: object, position: int) -> list[Record]:

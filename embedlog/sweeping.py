@@ -9,7 +9,7 @@ S4  all of it can be broken off and repeated, by any number of processes at once
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from embedlog._native import system
@@ -47,18 +47,24 @@ def done(page: system.Page | None) -> None:
         page.set(SWEEP_DUE, 0)
 
 
-def sweep(states: Mapping[str, Transaction], partitions: Iterable[Partition], deadline_ns: int) -> dict[str, int]:
-    """Abort open data that no state covers; returns the epochs that ids have to be lifted to.
+def sweep(
+    known: Mapping[str, Transaction],
+    newest: Callable[[int], Transaction | None],
+    partitions: Iterable[Partition],
+    deadline_ns: int,
+) -> dict[str, int]:
+    """Abort open data that no record covers; returns the epochs that ids have to be lifted to.
 
-    Raises LockTimeoutError, StorageError; then it is to be repeated. A partition that cannot be read is reported and left.
+    `newest` looks a producer id up as it is now: what was written before that look was registered before it, so that nobody's
+    transaction is taken for debris that began since `known` was read. Raises LockTimeoutError, StorageError; then it is to be
+    repeated. A partition that cannot be read is reported and left.
     """
-    by_id = {state.producer_id: state for state in states.values()}
-    settled = {name: state for name, state in states.items() if state.status in SETTLED}
+    settled = {name: state for name, state in known.items() if state.status in SETTLED}
     lifted: dict[str, int] = {}
     for partition in partitions:
         try:
             for producer_id, epoch, first in partition.open_transactions():
-                if not covers(by_id.get(producer_id), (partition.topic, partition.number), epoch):
+                if not covers(newest(producer_id), (partition.topic, partition.number), epoch):
                     logger.warning(
                         "aborted what transaction %d/%d left from offset %d on in %s-%d: its record was lost with the power",
                         producer_id, epoch, first, partition.topic, partition.number,

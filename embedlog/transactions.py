@@ -272,6 +272,10 @@ class Transactions:
         """Partitions of the state topic that hold anything."""
         return [number for number in range(self.topic.count()) if not self.topic.is_blank(number)]
 
+    def _newest(self, producer_id: int) -> Transaction | None:
+        found = self._find(producer_id)
+        return found[1] if found is not None else None
+
     # ---- behind a power loss ---------------------------------------------------------------------
 
     def sweep_if_due(self, deadline_ns: int) -> None:
@@ -281,7 +285,7 @@ class Transactions:
             found = {name: self.topic.look(number).get(name) for name, number in states}
             known = {name: state for name, state in found.items() if state is not None}
             every = self.host._all_partitions(loaded_only=False)
-            for name, epoch in sweeping.sweep(known, every, deadline_ns).items():
+            for name, epoch in sweeping.sweep(known, self._newest, every, deadline_ns).items():
                 self.decide(name, lambda old, to=epoch: old and machine.lift(old, to, now()), deadline_ns)  # type: ignore[misc]
             sweeping.done(self.host._home.directory_page)
 

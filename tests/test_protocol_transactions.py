@@ -147,6 +147,28 @@ def test_rule_20_nobody_goes_on_below_an_epoch_that_a_partition_has_stored(log: 
     assert committed(log) == [b"x", b"y"]
 
 
+def test_rule_20_a_slow_sweep_spares_what_began_since(log: embedlog.Log, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process has swept, too, was done sooner, and works on."""
+    begun(log, "somebody")
+    due(log)
+    with embedlog.open(path, config=QUIET) as other:
+        writers: list[Writer] = []
+        every = log._all_partitions
+
+        def slowly(*, loaded_only: bool) -> Iterator[Any]:
+            found = every(loaded_only=loaded_only)
+            writers.append(begun(other, "living"))
+            for partition in range(3):
+                writers[0].write(b"x", partition=partition)
+            yield from found
+
+        monkeypatch.setattr(log, "_all_partitions", slowly)
+        log._transactions.sweep_if_due(soon())
+        writers[0].write(b"y")
+        writers[0].commit()
+        assert committed(log) == [b"x", b"y", b"x", b"x"]
+
+
 @pytest.mark.parametrize(("clean", "foreign", "boot", "expected"), [
     (False, False, 1, True), (True, False, 1, False), (False, True, 1, False), (False, False, 0, False),
 ])  # fmt: skip

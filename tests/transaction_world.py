@@ -280,7 +280,8 @@ class World:
         self.last = self.known.outcome
         self._note(f"power loss, left: {len(self.log)}, {[len(p.entries) for p in self.partitions]}")
         state = self.known.state
-        lifted = sweeping.sweep({} if state is None else {"id": state}, self.partitions, 0)  # type: ignore[arg-type]
+        newest = lambda producer_id: state if state is not None and state.producer_id == producer_id else None  # noqa: E731
+        lifted = sweeping.sweep({} if state is None else {"id": state}, newest, self.partitions, 0)  # type: ignore[arg-type]
         for epoch in lifted.values():
             self._record(Known(rules.lift(state, epoch, self.now), 0, self.known.outcome))
 
