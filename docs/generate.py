@@ -118,7 +118,7 @@ def byte_map(layout: struct.Struct, fields: str) -> str:
 
 
 def manifest_head() -> str:
-    return byte_map(manifest._HEAD, "`ELOGMNFT`, version, topic id")
+    return byte_map(manifest._HEAD, "`ELOGMNFT`, version, CRC-32C of these 32 bytes with zeros here, topic id")
 
 
 def manifest_entry() -> str:

@@ -21,7 +21,7 @@ from embedlog.errors import UnsupportedFormatError
 
 MAGIC: Final = b"ELOGMNFT"
 VERSION: Final = 1
-_HEAD = struct.Struct(">8sI4x16s")  # magic, version, topic id
+_HEAD = struct.Struct(">8sII16s")  # magic, version, CRC-32C of the rest: a flipped bit is no newer version; topic id
 HEAD_BYTES: Final = _HEAD.size
 # kind, flags, base, size, next offset, largest timestamp, its offset, digest, entries of the three indexes, created, epoch
 _ENTRY = struct.Struct(">HHqqqqqQIIIqi")
@@ -87,6 +87,10 @@ def _unpack(raw: bytes) -> SegmentInfo | None:
     return SegmentInfo._make((*rest, flags, kind))
 
 
+def _check_of_head(version: int, topic_id: bytes) -> int:
+    return codec.crc32c(_HEAD.pack(MAGIC, version, 0, topic_id))
+
+
 class Manifest:
     """The manifest file of one partition. Threads: any may refresh, while the holder of the append lock appends."""
 
@@ -139,12 +143,14 @@ class Manifest:
     def _head_is_ours(self, raw: bytes) -> bool:
         if len(raw) < HEAD_BYTES:
             return False
-        magic, version, topic_id = _HEAD.unpack_from(raw)
-        if magic == MAGIC and version > VERSION:
+        magic, version, check, topic_id = _HEAD.unpack_from(raw)
+        if magic != MAGIC or check != _check_of_head(version, topic_id):
+            return False
+        if version > VERSION:
             raise UnsupportedFormatError(
                 "the manifest was written by a newer embedlog", path=self.path, expected=f"version {VERSION}", found=version
             )
-        return bool(magic == MAGIC and topic_id == self._topic_id)
+        return bool(topic_id == self._topic_id)
 
     def _apply(self, info: SegmentInfo) -> None:
         if info.kind == SEALED:
@@ -169,7 +175,7 @@ class Manifest:
     def rewrite(self, infos: Iterable[SegmentInfo]) -> None:
         """Replace the whole file. REQUIRES the append lock."""
         kept = sorted(infos, key=lambda info: info.base)
-        raw = _HEAD.pack(MAGIC, VERSION, self._topic_id) + b"".join(map(_pack, kept))
+        raw = _HEAD.pack(MAGIC, VERSION, _check_of_head(VERSION, self._topic_id), self._topic_id) + b"".join(map(_pack, kept))
         with self._mutex:
             files.write_atomically(self.path, raw, self._mode)
             self._forget(0)

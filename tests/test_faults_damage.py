@@ -69,6 +69,18 @@ def test_e6_every_bit_of_everything_else(nursery: Nursery, tmp_path: Path, piece
     told("E6, other files", nursery.spawn().call("flip_files", *where, 1 << 30, piece, FILES_PIECES, deadline_s=1700))
 
 
+HEADS = {"embedlog.control": 72, "t-0/embedlog.page": 72, "t-0/embedlog.manifest": 16}
+
+
+@pytest.mark.parametrize(("name", "head_bytes"), HEADS.items())
+def test_a_flipped_bit_of_a_caches_version_is_no_newer_version(
+    nursery: Nursery, tmp_path: Path, name: str, head_bytes: int,
+) -> None:
+    """It was taken for one, and the directory refused: two bits and more of each byte of the heads, where versions stand."""
+    where = str(built(nursery, tmp_path / "log", batches=4)), str(tmp_path / "copy"), [name]
+    told("E6, heads of caches", nursery.spawn().call("flip_files", *where, 150, most_bytes=head_bytes, deadline_s=100))
+
+
 def test_e7_damaged_files_are_refused_or_made_good(nursery: Nursery, tmp_path: Path, seed: int) -> None:
     path = built(nursery, tmp_path / "log")
     told("E7", nursery.spawn().call("damage", str(path), str(tmp_path / "copy"), seed, 150, deadline_s=100))

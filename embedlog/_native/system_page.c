@@ -66,6 +66,8 @@ int32_t el_page_check(const uint8_t *raw, const el_identity *expected) {
     const el_page *page = as_page(raw);
     if (page->magic != EL_PAGE_MAGIC && page->magic != EL_DIRECTORY_MAGIC)
         return page->magic == 0 ? EL_PAGE_LOST : EL_PAGE_DAMAGED;
+    if (page->version != (uint32_t)page->identity.version)      /* written twice: a flipped bit is no other version */
+        return EL_PAGE_DAMAGED;
     if (page->version > EL_PAGE_VERSION)
         return EL_PAGE_NEWER;
     if (page->version != EL_PAGE_VERSION || page->bytes != sizeof(el_slot))
@@ -78,6 +80,8 @@ int32_t el_page_alive(const uint8_t *raw) { return as_page(raw)->magic == EL_PAG
 int32_t el_page_identity(const uint8_t *raw, el_identity *out) {
     const el_page *page = as_page(raw);
     *out = page->identity;
+    if (page->version != (uint32_t)page->identity.version)
+        return EL_ECORRUPT;
     return page->magic == EL_PAGE_MAGIC || page->magic == EL_DIRECTORY_MAGIC ? EL_OK : EL_ECORRUPT;
 }
 

@@ -134,12 +134,12 @@ def is_cache(name: str) -> bool:
 
 @task
 def flip_files(
-    stage: Stage, source: str, path: str, names: list[str], most: int, piece: int = 0, pieces: int = 1,
+    stage: Stage, source: str, path: str, names: list[str], most: int, piece: int = 0, pieces: int = 1, most_bytes: int = 1 << 30,
 ) -> tuple[dict[str, int], list[str]]:
     """Flip bits of small files, at most `most` a file; a fresh open each time, out of a fresh copy."""
     flips = Flips(look_fresh(stage, Path(source), Path(path)))
     for name in names:
-        size = (Path(source) / name).stat().st_size
+        size = min((Path(source) / name).stat().st_size, most_bytes)
         step = max(1, size * 8 // most)
         for at in range(piece * step, size * 8, step * pieces):
             restore(Path(source), Path(path))
