@@ -188,7 +188,8 @@ class Admin:
 
         It is on disk when this returns; files go with the next round of housekeeping. An offset below the log start changes
         nothing. Raises OffsetOutOfRangeError, PolicyViolationError (a topic that is only compacted), InvalidTopicError,
-        UnknownTopicOrPartitionError; then nothing is deleted anywhere.
+        UnknownTopicOrPartitionError; then nothing is deleted anywhere. Raises DurabilityError if what stays cannot be synced:
+        a start ahead of what is on disk could not be kept; partitions named before that one have theirs.
         """
         self._check_writable()
         _require_mapping(offsets, "offsets by partition")

@@ -214,7 +214,7 @@ def _rename_all(directory: Path, base: int, before: str, after: str) -> None:
 
 def finish_swap_locked(partition: Partition, now: Published) -> Published:
     """Finish or undo what a dead housekeeper was about. REQUIRES the append lock, the generation being odd."""
-    leftovers.settle(partition.path, write=True)
+    leftovers.settle(partition.path, {}, write=True)
     logger.warning("repaired %s: a compaction was broken off while segments were replaced", partition.path)
     return now._replace(generation=now.generation + 1, purged_to=max(now.purged_to, now.segment_base))
 

@@ -1,22 +1,36 @@
 """What a crash left lying in a partition directory: `.deleted`, `.cleaned`, `.swap`, indexes without a log.
 
 F1  `.cleaned` was never finished and goes; `.swap` is complete and takes its place
-F2  nothing is touched without the right to write: a reader gets the names as they would be afterwards, but where a swap has
+F2  segments below one that retention renamed were to go with it: of the names of one round a power loss may keep any
+F3  nothing is touched without the right to write: a reader gets the names as they would be afterwards, but where a swap has
     to be finished first it is refused, for the old files may be gone in part
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from embedlog import files, layout, segment
 from embedlog.errors import StateError
+from embedlog.manifest import SegmentInfo
 from embedlog.record import Chain
 
 
-def settle(directory: Path, *, write: bool) -> list[str]:
-    """Finish or undo what was under way and return the names that are left. REQUIRES the append lock if `write`."""
+def settle(directory: Path, known: Mapping[int, SegmentInfo], *, write: bool) -> list[str]:
+    """Finish or undo what was under way and return the names that are left. REQUIRES the append lock if `write`.
+
+    `known`: the sealed segments of a log that has every offset; nothing of one in which gaps are allowed (F2 looks for one).
+    """
     names = files.listing(directory)
+    doomed = _half_retained(names, known)
+    if doomed and write:  # before the names that tell of it go
+        for base in doomed:
+            segment.set_aside(directory, base)
+        files.sync_directory(directory)
+        names = files.listing(directory)
+    elif doomed:
+        names = [name for name in names if (parsed := layout.parse(name)) is None or parsed[0] not in doomed]
     gone = {name for name in names if name.endswith(layout.DELETED)}
     cleaned = [name for name in names if name.endswith(layout.CLEANED)]
     swaps = [name for name in names if name.endswith(layout.SWAP)]
@@ -49,6 +63,19 @@ def remove_cleaned(directory: Path) -> None:
     for name in files.listing(directory):
         if name.endswith(layout.CLEANED):
             files.unlink(directory / name, missing_ok=True)
+
+
+def _half_retained(names: list[str], known: Mapping[int, SegmentInfo]) -> list[int]:
+    """Bases of the segments below a hole that retention made: the log went on where now there is only a renamed segment."""
+    if any(name.endswith(layout.SWAP) for name in names):
+        return []  # a compaction renames, too
+    live = layout.bases(names)
+    renamed = {parsed[0] for name in names if (parsed := layout.parse(name)) and parsed[1] == layout.LOG + layout.DELETED}
+    for number in range(len(live) - 1, 0, -1):
+        below = known.get(live[number - 1])
+        if below is not None and below.gapless and below.next_offset < live[number] and below.next_offset in renamed:
+            return live[:number]
+    return []
 
 
 def _replaced(directory: Path, names: list[str], swaps: list[str]) -> set[str]:

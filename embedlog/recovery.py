@@ -57,18 +57,19 @@ class Loaded:
 
 def load(loading: Loading) -> Loaded:
     """Bring a partition into a state that can be published. Raises CorruptRecordError for damage below the durable offset."""
-    names = leftovers.settle(loading.directory, write=loading.write)
-    return _Loader(loading, names).run()
+    manifest = Manifest(loading.directory, loading.topic_id)
+    manifest.refresh()
+    known = {} if loading.gaps_allowed else manifest.segments
+    return _Loader(loading, leftovers.settle(loading.directory, known, write=loading.write), manifest).run()
 
 
 class _Loader:
-    def __init__(self, loading: Loading, names: list[str]) -> None:
+    def __init__(self, loading: Loading, names: list[str], manifest: Manifest) -> None:
         self.loading = loading
         self.directory = loading.directory
         self.names = set(names)
         self.bases = layout.bases(names)
-        self.manifest = Manifest(loading.directory, loading.topic_id)
-        self.manifest.refresh()
+        self.manifest = manifest
         self.epochs = checkpoint.read_epochs(self.directory / layout.EPOCHS)
         self.cut: list[str] = []
         floor = loading.floor

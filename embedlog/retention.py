@@ -125,11 +125,13 @@ def delete_records(partition: Partition, offset: int) -> int:
 
 def unlink_deleted(partition: Partition) -> int:
     """Unlink what was renamed long enough ago; how many files went. For the housekeeper."""
-    delay_ns = partition.config.file_delete_delay_ms * 1_000_000
-    gone = 0
+    now_ns, delay_ns = system.wall_ms() * 1_000_000, partition.config.file_delete_delay_ms * 1_000_000
+    due = []
     for name in files.listing(partition.path):
         if name.endswith(layout.DELETED):
             found = files.facts_of(partition.path / name)
-            if found is not None and system.wall_ms() * 1_000_000 - found.changed_ns >= delay_ns:
-                gone += files.unlink(partition.path / name, missing_ok=True)
-    return gone
+            if found is not None and now_ns - found.changed_ns >= delay_ns:
+                due.append(partition.path / name)
+    if due:
+        files.sync_directory(partition.path)  # who renamed them may have died before it did: what tells of a round goes last
+    return sum(files.unlink(path, missing_ok=True) for path in due)

@@ -10,8 +10,12 @@ import pytest
 import embedlog
 from embedlog import TopicPartition
 from embedlog._native import system
+from tests.faults import cuts
+from tests.faults.content import Mark, value_of
+from tests.faults.powerloss import Disk, changes, materialise
 from tests.faults.processes import Nursery
 from tests.faults.stage import Play
+from tests.figures import tell
 
 TP = TopicPartition("t", 0)
 SMALL = {"flush.ms": 3_600_000, "segment.bytes": 400}
@@ -81,3 +85,45 @@ def test_the_name_of_a_new_segment_is_on_disk_before_the_old_ones_go(tmp_path: P
         gone = next(at for at, call in enumerate(calls) if call[0] == "rename" and call[-1].endswith(".log"))
         assert any(call[0] == "fsync" and call[-1].endswith("t-0") for call in calls[made:gone])
     shutil.rmtree(tmp_path / "log")
+
+
+@pytest.mark.parametrize("way", ["by size", "behind delete_records"])
+def test_no_power_loss_behind_retention_takes_what_stays(nursery: Nursery, tmp_path: Path, way: str) -> None:
+    """Any of the names that change may have reached the disk, and any not: those of old segments, and the active one's.
+
+    It had lost them all at once; and a name in the middle alone left a hole, behind which nothing was believed.
+    """
+    root, recording = tmp_path / "log", tmp_path / "recording"
+    known = cuts.Known(durable={0: 2})
+    victim = nursery.spawn()
+    victim.call("record", str(recording))
+    victim.call("open", str(root), config={"housekeeping": False})
+    limits = {"retention.bytes": 1000 if way == "by size" else -1, "file.delete.delay.ms": 3_600_000}
+    victim.call("create_topic", "t", 1, SMALL | limits)
+    for number in range(6):
+        known.acks[0, number] = Mark(1, number)
+        if number == 5 and way == "behind delete_records":  # the roll that comes now makes a name that nothing else syncs
+            known.durable[0] = victim.call("delete_records", 5)[TP]
+        assert victim.call("append", [value_of(1, number, 250 if number < 5 else 150)]) == [number]
+        if number == 1:
+            victim.call("flush")
+    before = len(list(changes(recording)))
+    victim.call("on_log", "housekeep")
+    known.deletable[0], end = victim.call("ends")[0]
+    assert 1 < known.deletable[0] < end == 6
+    victim.call("record", None)
+    nursery.end(victim)
+    disk, opened = Disk(root), 0
+    for at, change in enumerate(changes(recording)):
+        renamed = disk.folders[str(root / "t-0")].pending if at > before else []
+        if change.kind == "fsync" and change.name == str(root / "t-0") and any(None in names.values() for names in renamed):
+            for state in disk.states_by_name(change.name):
+                target = tmp_path / f"cut-{opened}"
+                materialise(state, root, target, list(disk.folders))
+                verdict = cuts.judge(nursery, target, known, ())
+                assert not verdict.violations, f"state {opened}: {verdict}"
+                shutil.rmtree(target)
+                opened += 1
+        disk.replay(change)
+    tell("E5, retention", disks=opened, violations=0)
+    assert opened > 20

@@ -79,13 +79,13 @@ def crash_at(nursery: Nursery, directory: Path, seed: int, point: Point, *, nest
     """One run that dies at `point` (and whose recovery dies at `nested`); the verdict, and whether the fault struck."""
     promises = Promises()
     victim = nursery.spawn()
-    victim.call("mutants", *mutants)
+    victim.mutate(mutants)
     victim.arm(point.kinds, point.mode, nth=point.nth)
     struck = run_through(victim, "script", promises, str(directory), seed)
     nursery.end(victim)
     if nested is not None:
         second = nursery.spawn()
-        second.call("mutants", *mutants)
+        second.mutate(mutants)
         second.arm(nested.kinds, nested.mode, nth=nested.nth)
         try:
             second.call("read_directory", str(directory))
@@ -107,7 +107,11 @@ def run_through(victim: Victim, task: str, promises: Promises, *arguments: objec
             promises.take(note)
     except RemoteError as problem:
         promises.verdict.violations.append(f"unexpected {problem}\n{problem.trace}")
-    return not victim.alive
+        return False
+    if victim.ended:
+        return False
+    victim.wait_dead()
+    return True
 
 
 def aftermath(nursery: Nursery, directory: Path, promises: Promises, mutants: Sequence[str] = ()) -> Verdict:
@@ -115,7 +119,7 @@ def aftermath(nursery: Nursery, directory: Path, promises: Promises, mutants: Se
     verdict = Verdict()
     for turn in range(2):
         reader = nursery.spawn()
-        reader.call("mutants", *mutants)
+        reader.mutate(mutants)
         try:
             reader.call("open", str(directory))
             if TOPIC not in reader.call("on_log", "topics"):
@@ -162,7 +166,7 @@ def fail_at(nursery: Nursery, directory: Path, seed: int, nth: int, error: int, 
     """One run with an error at the nth call; the process itself goes on, then others look."""
     promises = Promises()
     victim = nursery.spawn()
-    victim.call("mutants", *mutants)
+    victim.mutate(mutants)
     if run_through(victim, "stubborn_script", promises, str(directory), seed, kinds, nth, error, sticky):
         promises.verdict.violations.append("the process died of an error")
     nursery.end(victim)

@@ -40,7 +40,7 @@ class Known:
 def record(nursery: Nursery, directory: Path, seed: int, mutants: Sequence[str] = ()) -> list[Change]:
     path = directory.with_name(f"{directory.name}.recording")
     victim = nursery.spawn()
-    victim.call("mutants", *mutants)
+    victim.mutate(mutants)
     victim.call("recorded_script", str(directory), seed, str(path))
     nursery.end(victim)
     return list(changes(path))
@@ -78,7 +78,7 @@ def judge(nursery: Nursery, directory: Path, known: Known, mutants: Sequence[str
     verdict = Verdict(acked=len(known.acks))
     reader = nursery.spawn()
     try:
-        reader.call("mutants", *mutants)
+        reader.mutate(mutants)
         reader.call("open", str(directory))
         topics = reader.call("on_log", "topics")
         if TOPIC not in topics:

@@ -46,7 +46,7 @@ class Killing:
 
     def start_writer(self, writer: int) -> None:
         victim = self.nursery.spawn()
-        victim.call("mutants", *self.mutants)
+        victim.mutate(self.mutants)
         if self.rng.random() < 0.5:                       # half of them die at a call, the other half at any moment
             action = self.rng.choice(("kill_before", "kill_after", "torn_kill"))
             victim.arm(self.rng.choice(HOOKS), action, nth=self.rng.randint(1, 120))

@@ -214,6 +214,23 @@ class Disk:
                 made[os.path.join(path, name)] = contents[id(inode)]
         return made
 
+    def states_by_name(self, path: str) -> Iterator[dict[str, bytes]]:
+        """Disks with all data, on which of the pending names of one directory some came: first, last, one, all but one."""
+        pending = self.folders[path].pending
+        every = range(len(pending))
+        choices = {tuple(every[:at]) for at in every} | {tuple(every[at:]) for at in every}
+        choices |= {(at,) for at in every} | {tuple(other for other in every if other != at) for at in every}
+        elsewhere = {
+            os.path.join(folder, name): inode for folder in self.folders if folder != path
+            for name, inode in self.folders[folder].now.items()
+        }
+        for choice in sorted(choices):
+            names = dict(self.folders[path].disk)
+            for at in choice:
+                rename_in(names, pending[at])
+            made = elsewhere | {os.path.join(path, name): inode for name, inode in names.items()}
+            yield {place: applied(inode.disk, inode.pending) for place, inode in made.items()}
+
     def _content(self, inode: Inode, habit: str, rng: random.Random) -> bytes:
         kept = chosen(inode.pending, habit, rng)
         if habit in ("prefix", "subset") and rng.random() < 0.5:

@@ -76,6 +76,7 @@ class Victim:
         self.pid = pid
         self._line = line
         self._last: Any = None
+        self.ended = False                                # the task whose notes were taken came to its end
 
     def start(self, task: str, *arguments: Any, **keywords: Any) -> None:
         """Tell it to run a task and do not wait; `result` gives the outcome."""
@@ -106,6 +107,7 @@ class Victim:
 
     def notes(self, deadline_s: float = DEADLINE_S) -> Iterable[Any]:
         """What a task tells while it runs, until it ends or the process dies."""
+        self.ended = False
         while True:
             try:
                 kind, content = self._next(deadline_s)
@@ -114,7 +116,7 @@ class Victim:
             if kind == "error":
                 raise RemoteError(*content)
             if kind == "done":
-                self._last = content
+                self._last, self.ended = content, True
                 return
             yield content
 
@@ -133,6 +135,11 @@ class Victim:
     def arm(self, kinds: Iterable[str], action: str, *, nth: int = 1, error: int = errno.EIO, sticky: bool = False,
             name: str = "") -> None:
         self.call("arm", tuple(kinds), nth, action, error, sticky, name)
+
+    def mutate(self, names: Iterable[str]) -> None:
+        """Switch rules off, if there are any to switch off."""
+        if names := tuple(names):
+            self.call("mutants", *names)
 
     def wait_stopped(self, deadline_s: float = DEADLINE_S) -> None:
         until(lambda: state_of(self.pid) in ("T", ""), f"process {self.pid} to stop at its hook", deadline_s)
