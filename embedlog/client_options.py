@@ -121,7 +121,8 @@ class ProducerConfig(Options):
         differs="A look at the topics' file costs nothing: changes are noticed at once.",
     )
     metadata_max_idle_ms: int = option(
-        300_000, "A topic that was not written to for so long is forgotten and looked up anew.", unit="ms", low=5000
+        300_000, "A topic that was not written to for so long is forgotten and looked up anew.", unit="ms", low=5000,
+        differs="Taken, and changes nothing: what is known of a topic is compared with its file whenever it is written to.",
     )
 
     def _check_together(self) -> None:

@@ -119,7 +119,7 @@ class Pipeline:
 
     def item(self, destination: Destination, given: ProducerRecord) -> Item:
         """What the route takes: serialized, partitioned, checked. Neither waits nor touches a file."""
-        headers = list(given.headers) if self._row_by_row else given.headers
+        headers = list(given.headers or ()) if self._row_by_row else given.headers
         key = self._serialized("key", given, headers, given.key)
         value = self._serialized("value", given, headers, given.value)
         pairs = normal_headers(headers)

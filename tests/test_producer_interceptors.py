@@ -83,6 +83,7 @@ def test_an_interceptor_may_send_a_record_elsewhere(log: embedlog.Log) -> None:
     with log.producer(interceptor_classes=[Moving]) as producer:
         assert producer.send("one", b"v").result(10)[:3] == ("t", 2, 0)
         assert producer.send_batch("one", [b"v", b"w"]).result(10) == [("t", 2, 1, 2)]
+        assert producer.send("one", b"v", headers=None).result(10).offset == 3
     found = records(log, "t")[0]
     assert (found.key, found.headers, found.timestamp_ms) == (b"k", (("h", b"x"),), 5)
 

@@ -11,6 +11,7 @@ import pytest
 
 import embedlog
 from embedlog import OffsetAndMetadata, TopicPartition, delivery
+from embedlog.columns import Stamp
 from embedlog.errors import (
     DeadlineError,
     FencedError,
@@ -53,6 +54,11 @@ class FakeOwner:
 
     def close(self) -> None:
         self.story.append(("close",))
+
+    stamp = Stamp(2**62, 0)  # idempotent, no more
+
+    def append(self, partition: Any, run: Any, deadline_ns: int) -> Any:
+        return partition.append(run, deadline_ns=deadline_ns, stamp=self.stamp)
 
     def add_offsets(self, offsets: Any, group: Any, deadline_ns: int) -> None:
         self._do("offsets", offsets)
