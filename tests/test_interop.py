@@ -18,12 +18,13 @@ from typing import Any
 import pytest
 
 import embedlog
+from tests.faults import stamping
 from tests.kafka import client, oracle
 from tests.kafka.client import shown, told
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 START_MS = 1_700_000_000_000
-SEGMENT_FILES = {".log", ".index", ".timeindex"}
+SEGMENT_FILES = {".log", ".index", ".timeindex", ".txnindex"}
 pytestmark = pytest.mark.xdist_group("kafka")  # one worker: what is written is written once
 
 # what a broker says when it does not trust what it finds
@@ -39,6 +40,7 @@ class Sent:
     partition_count: int = 1
     timestamp_type: str = "CreateTime"
     rows: dict[int, list[dict[str, object]]] = field(default_factory=dict)
+    aborted: set[object] = field(default_factory=set)  # offsets that read_committed leaves out
 
     def add(self, partition: int, key: bytes | None, value: bytes | None, headers: Any, timestamp_ms: int) -> None:
         own = self.rows.setdefault(partition, [])
@@ -48,8 +50,9 @@ class Sent:
             "headers": [[name, shown(data)] for name, data in headers],
         })  # fmt: skip
 
-    def expected(self) -> list[dict[str, object]]:
-        return [row for partition in sorted(self.rows) for row in self.rows[partition]]
+    def expected(self, isolation: str = "read_uncommitted") -> list[dict[str, object]]:
+        rows = [row for partition in sorted(self.rows) for row in self.rows[partition]]
+        return [row for row in rows if isolation == "read_uncommitted" or row["offset"] not in self.aborted]
 
 
 class Writer:
@@ -172,6 +175,24 @@ def compacted(out: Writer) -> None:
         to.rows[0] = sorted({row["key"]: row for row in sealed}.values(), key=lambda row: str(row["offset"]).zfill(9)) + active
 
 
+def stamped(out: Writer) -> None:
+    """Producers with and without transactions, interleaved over many segments: committed, aborted, across a roll."""
+    to = out.topic("stamped", segment_bytes=5000, index_interval_bytes=500)
+    partition, undecided = out.log._partition(to.topic, 0), dict[int, set[object]]()
+    for step in stamping.closed(stamping.steps(7, 120, START_MS)):
+        if isinstance(step, stamping.End):
+            partition.append_marker(step.producer_id, step.epoch, commit=step.commit)
+            decided = undecided.pop(step.producer_id)
+            to.aborted |= set() if step.commit else decided
+            continue
+        first = partition.append(step.run(), stamp=step.stamp).base_offset
+        for number, value in enumerate(step.values()):
+            to.add(0, None, value, (), START_MS)
+            to.rows[0][-1]["offset"] = first + number
+            if step.stamp.transactional:
+                undecided.setdefault(step.stamp.producer_id, set()).add(first + number)
+
+
 @dataclass
 class Written:
     directory: Path
@@ -184,7 +205,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     directory = tmp_path_factory.mktemp("written") / "log"
     with embedlog.open(directory) as log:
         out = Writer(log)
-        for write in (each_codec, corners, segments):
+        for write in (each_codec, corners, segments, stamped):
             write(out)
     with embedlog.open(directory) as log:
         out.log = log
@@ -233,6 +254,22 @@ def test_dump_log_finds_nothing_wrong(written: Written, dump_log_verify: Callabl
     assert dump_log_verify(written.directory, compacted=("compacted-none", "compacted-lz4")) > 100
 
 
+@pytest.mark.kafka
+def test_dump_log_reads_snapshots_and_transaction_indexes(written: Written, kafka: None) -> None:
+    """Kafka's tool prints of them what a replay of the log by embedlog's slow twin gives."""
+    directory = written.directory / "stamped-0"
+    paths = sorted([*directory.glob("*.snapshot"), *directory.glob("*.txnindex")])
+    assert len(list(directory.glob("*.snapshot"))) > 5
+    assert len(list(directory.glob("*.txnindex"))) > 2
+    assert list(stamping.disagreements(directory)) == []
+    printed = oracle.tool("dump-log", "--files", ",".join(map(str, paths)))
+    assert not printed.stderr.strip(), printed.stderr
+    aborted = [line for line in printed.stdout.splitlines() if "firstOffset" in line]
+    assert len(aborted) == sum(path.stat().st_size // 34 for path in directory.glob("*.txnindex"))
+    producers = [line for line in printed.stdout.splitlines() if "producerEpoch" in line]
+    assert len(producers) == sum((path.stat().st_size - 10) // 46 for path in directory.glob("*.snapshot"))
+
+
 @pytest.fixture(scope="session")
 def serving(written: Written, broker: oracle.Broker) -> Iterator[oracle.Broker]:
     """The run's broker, with what embedlog wrote moved in below it."""
@@ -252,7 +289,7 @@ def test_a_broker_serves_it_unchanged(written: Written, serving: oracle.Broker) 
     for isolation in ("read_uncommitted", "read_committed"):
         got = client.read(serving.bootstrap, counts, isolation)
         for topic, sent in written.topics.items():
-            assert got[topic] == sent.expected(), topic
+            assert got[topic] == sent.expected(isolation), topic
     said = [line for line in serving.said().splitlines() if any(f"{topic}-" in line for topic in written.topics)]
     assert [line for line in said if any(word in line for word in MISTRUST)] == []
     assert "since clean shutdown file was found" in serving.said()

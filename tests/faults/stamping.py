@@ -40,10 +40,12 @@ class Send(NamedTuple):
     batch_bytes: int
     time_ms: int
 
-    def run(self) -> record.EncodedRun:
+    def values(self) -> list[bytes]:
         head = f"{self.stamp.producer_id - 2**62}/{self.stamp.epoch}"
-        values: list[bytes] = [f"{head}/{self.sequence + at}:".encode().ljust(self.size, b".") for at in range(self.count)]
-        columns = Columns(self.count, BytesColumn.of(values), timestamps=self.time_ms)
+        return [f"{head}/{self.sequence + at}:".encode().ljust(self.size, b".") for at in range(self.count)]
+
+    def run(self) -> record.EncodedRun:
+        columns = Columns(self.count, BytesColumn.of(self.values()), timestamps=self.time_ms)
         (run,) = record.encode(columns, batch_bytes=self.batch_bytes, run_bytes=1 << 20)
         record.stamp(run, self.stamp, self.sequence)
         return run
@@ -79,6 +81,13 @@ def steps(seed: int, count: int, time_ms: int) -> list[Step]:
         sequences[producer] += records
         opened[producer] = transactional
     return made
+
+
+def closed(made: list[Step]) -> list[Step]:
+    """With every transaction ended."""
+    opened = {step[0] if isinstance(step, End) else step.stamp.producer_id: step for step in made}
+    sends = [step.stamp for step in opened.values() if isinstance(step, Send) and step.stamp.transactional]
+    return made + [End(stamp.producer_id, stamp.epoch + 1, False) for stamp in sends]
 
 
 def do(partition: Any, step: Step) -> Any:
