@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from . import columns, rows, waits
+from . import columns, loops, rows, waits
 from .context import Context
 from .measure import Bare, Outcome, machine, workspace
 
@@ -18,6 +18,7 @@ FIGURES: dict[str, Callable[[Context], Iterator[Outcome]]] = {
     "codecs": columns.codecs,
     "send": rows.send,
     "iterate": rows.iterate,
+    "async": loops.twins,
     "wake": waits.wake,
     "segments": waits.many_segments,
     "partitions": waits.many_partitions,

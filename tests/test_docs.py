@@ -15,6 +15,8 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SHELL_BLOCK = re.compile(r"^```(?:console|sh)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#]+?)(?:#[^)]*)?\)")
+PROGRAMS = ROOT / "docs" / "recipes.md"  # each block is a program of its own
+ELSEWHERE = ROOT / "docs" / "delivery.md"  # run, and killed, by tests/test_delivery_docs.py
 MAKE = re.compile(r"^(?:\$ )?make ([a-z-]+)", re.MULTILINE)
 
 
@@ -33,11 +35,22 @@ def program(page: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page not in (PROGRAMS, ELSEWHERE) and BLOCK.search(page.read_text())], ids=name
+)
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", f"exec(compile({program(page)!r}, {name(page)!r}, 'exec'), {{}})"]
     answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert answer.returncode == 0, answer.stderr[-3000:]
+
+
+@pytest.mark.parametrize("number", range(len(BLOCK.findall(PROGRAMS.read_text()))))
+def test_a_recipe_runs(number: int, tmp_path: Path) -> None:
+    path = tmp_path / "recipe.py"
+    path.write_text(BLOCK.findall(PROGRAMS.read_text())[number])
+    command = [sys.executable, "-W", "error", str(path)]
+    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert (answer.returncode, answer.stderr[-3000:]) == (0, "")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

@@ -1,0 +1,86 @@
+"""The programs of docs/delivery.md, killed at random moments until all is read: they lose and double what they say, and no more."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import re
+import runpy
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import embedlog
+from tests.conftest import ROOT
+
+PROGRAM = re.compile(r"^```python\n# (\w+)\.py\n.*?^```$", re.DOTALL | re.MULTILINE)
+COUNT = 2000
+KILLS = 12
+DEADLINE_S = 60
+
+
+def programs() -> dict[str, str]:
+    """The page's blocks by the names in their first lines."""
+    text = (ROOT / "docs" / "delivery.md").read_text()
+    return {found[1]: found[0].removeprefix("```python\n").removesuffix("```") for found in PROGRAM.finditer(text)}
+
+
+def live(path: str) -> None:
+    """One life of a program, in a process of its own."""
+    os.chdir(Path(path).parent)
+    runpy.run_path(path)
+
+
+def prepared(tmp_path: Path, name: str) -> Path:
+    with embedlog.open(tmp_path / "data") as log, log.producer() as producer:
+        log.create_topic("input", partitions=3)
+        log.create_topic("output")
+        log.create_topic("positions")
+        for number in range(COUNT):
+            producer.send("input", b"record %d" % number, key=b"%d" % number)
+    path = tmp_path / f"{name}.py"
+    path.write_text(programs()[name])
+    return path
+
+
+def killed_until_done(path: Path, rng: random.Random) -> int:
+    """Starts the program again and again; the last life is left alone. How many were killed before they ended by themselves."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["embedlog", "tests.test_delivery_docs"])
+    struck = 0
+    for left in range(KILLS, -1, -1):
+        process = context.Process(target=live, args=(str(path),))
+        process.start()
+        process.join(rng.uniform(0.0, 0.25) if left else DEADLINE_S)
+        if process.exitcode is None:
+            process.kill()
+            process.join(DEADLINE_S)
+            struck += 1
+        assert process.exitcode == (-9 if left and process.exitcode else 0)
+    return struck
+
+
+def results(tmp_path: Path) -> Counter[bytes]:
+    with embedlog.open(tmp_path / "data", read_only=True) as log:
+        return Counter(record.value for record in log.scan("output", isolation_level="read_committed").records())
+
+
+EVERY = {b"RECORD %d" % number for number in range(COUNT)}
+
+
+def test_the_page_has_the_three_programs() -> None:
+    assert set(programs()) == {"at_most_once", "at_least_once", "exactly_once"}
+
+
+@pytest.mark.parametrize("name", ["at_most_once", "at_least_once", "exactly_once"])
+def test_a_killed_program_keeps_its_word(tmp_path: Path, rng: random.Random, name: str) -> None:
+    path = prepared(tmp_path, name)
+    assert killed_until_done(path, rng) >= KILLS // 3
+    found = results(tmp_path)
+    assert set(found) <= EVERY
+    if name != "at_least_once":
+        assert max(found.values()) == 1
+    if name != "at_most_once":
+        assert set(found) == EVERY
