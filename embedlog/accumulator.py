@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import sys
 import threading
 import time
 from collections import deque
@@ -37,6 +38,7 @@ FOREVER = float("inf")
 EXIT_TIMEOUT_S = 30.0
 
 _live: set[Accumulator] = set()  # those whose thread runs
+_finalized_pid = 0
 
 
 def run_callback(future: Future, callback: Callable[[Future], object]) -> None:
@@ -189,6 +191,7 @@ class Accumulator:
         """Begins the thread, once; to be called before anything is put in."""
         with self._start_lock:
             if self._thread is None:
+                _end_with_the_process()
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 _live.add(self)
                 self._thread.start()
@@ -242,6 +245,16 @@ def _close_all() -> None:
     for accumulator in list(_live):
         if not accumulator.close(EXIT_TIMEOUT_S):
             accumulator.abandon()
+
+
+def _end_with_the_process() -> None:
+    """In a forked worker of `multiprocessing`, which ends by finalizers of its own, without those of `atexit`."""
+    global _finalized_pid
+    process, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
+    if process is None or util is None or process.parent_process() is None or _finalized_pid == os.getpid():
+        return
+    _finalized_pid = os.getpid()
+    util.Finalize(None, _close_all, exitpriority=0)
 
 
 def _forget_all() -> None:

@@ -1,4 +1,4 @@
-"""The programs of docs/delivery.md, killed at random moments until all is read: they lose and double what they say, and no more."""
+"""The programs of docs/delivery.md, killed at random moments until all is read: they lose and double what they say."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def results(tmp_path: Path) -> Counter[bytes]:
 EVERY = {b"RECORD %d" % number for number in range(COUNT)}
 
 
-def test_the_page_has_the_three_programs() -> None:
-    assert set(programs()) == {"at_most_once", "at_least_once", "exactly_once"}
+def test_the_page_has_the_programs() -> None:
+    assert set(programs()) == {"at_most_once", "at_least_once"}
 
 
-@pytest.mark.parametrize("name", ["at_most_once", "at_least_once", "exactly_once"])
+@pytest.mark.parametrize("name", ["at_most_once", "at_least_once"])
 def test_a_killed_program_keeps_its_word(tmp_path: Path, rng: random.Random, name: str) -> None:
     path = prepared(tmp_path, name)
     assert killed_until_done(path, rng) >= KILLS // 3
