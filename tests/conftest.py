@@ -135,7 +135,8 @@ def dump_log_verify(kafka: None) -> Callable[..., int]:
 @pytest.fixture(scope="session")
 def broker(kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[oracle.Broker]:
     """The one broker of the run, started. A test that stops it starts it again."""
-    with oracle.Broker(tmp_path_factory.mktemp("broker") / "log") as running:
+    soon = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 500}
+    with oracle.Broker(tmp_path_factory.mktemp("broker") / "log", soon) as running:
         yield running
 
 

@@ -11,7 +11,21 @@ import pytest
 
 import embedlog
 from tests.kafka import oracle
-from tests.kafka.scenarios import KafkaDriver, OurDriver, Scenario, Step, row, send
+from tests.kafka.scenarios import (
+    KafkaDriver,
+    OurDriver,
+    Scenario,
+    Step,
+    abort,
+    aborted,
+    begin,
+    commit,
+    committed,
+    decided,
+    init,
+    row,
+    send,
+)
 
 pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
 
@@ -70,6 +84,61 @@ def plain() -> list[Scenario]:
 PLAIN = plain()
 
 
+def spread(tag: bytes, *partitions: int) -> list[Any]:
+    return [row(b"%s in %d" % (tag, partition), tag, partition) for partition in partitions]
+
+
+def transactional() -> list[Scenario]:
+    one, two = {"transactional_id": "one"}, {"transactional_id": "two"}
+    three = {"transactional_id": "three", "compression_type": "lz4"}
+    rng = random.Random(5)
+    return [
+        Scenario("committed", [
+            init("t"), *committed("t", *spread(b"first", 0, 1, 2, 2)), send("p", *spread(b"plain", 0, 3)),
+            *committed("t", *spread(b"second", 2, 3)), *committed("t", *keyed(rng, 50)),
+        ], producers={"t": {"transactional_id": "committed"}}),
+        Scenario("aborted", [
+            init("t"), send("p", *spread(b"before", 0, 1)), *aborted("t", *spread(b"gone", 0, 1, 2)),
+            send("p", *spread(b"between", 0)), *committed("t", *spread(b"kept", 0, 2)), *aborted("t", *spread(b"gone too", 0)),
+            send("p", *spread(b"behind", 0, 1, 2)),
+        ], producers={"t": {"transactional_id": "aborted"}}),
+        Scenario("interleaved", [
+            init("t"), init("u"), init("v"), begin("t"), send("t", *spread(b"t1", 0, 1)),
+            begin("u"), send("u", *spread(b"u1", 1, 2)), send("p", *spread(b"plain", 0, 1, 2)),
+            send("t", *spread(b"t2", 2)), begin("v"), send("v", *spread(b"v1", 0, 1, 2)),
+            abort("u"), send("t", *spread(b"t3", 0)), begin("u"), send("u", *spread(b"u2", 0, 1)), commit("t"),
+            send("p", *spread(b"more", 0, 1, 2)), send("v", *spread(b"v2", 1)), commit("u"), abort("v"),
+            *committed("v", *spread(b"v3", 0)),
+        ], partition_count=3, producers={"t": one, "u": two, "v": three}),
+        Scenario("nothing-in-it", [
+            init("t"), begin("t"), commit("t"), begin("t"), abort("t"), *committed("t", *spread(b"x", 1)),
+            begin("t"), commit("t"),
+        ], partition_count=2, producers={"t": {"transactional_id": "nothing"}}),
+        Scenario("states", [
+            begin("t"), commit("t"), init("t"), send("t", *spread(b"outside", 0)), commit("t"), abort("t"),
+            begin("t"), begin("t"), send("t", *spread(b"inside", 0)), commit("t"), commit("t"),
+        ], partition_count=1, producers={"t": {"transactional_id": "states"}}),
+        Scenario("fenced", [
+            init("old"), begin("old"), send("old", *spread(b"old", 0, 1)),
+            init("new"), begin("new"), send("new", *spread(b"new", 1, 2)),
+            send("old", *spread(b"zombie", 0, 2)), commit("old"), commit("new"), *committed("new", *spread(b"again", 0)),
+        ], partition_count=3, producers={"old": {"transactional_id": "same"}, "new": {"transactional_id": "same"}}),
+        Scenario("timed-out", [
+            init("t"), begin("t"), send("t", *spread(b"too slow", 0, 1)), send("p", *spread(b"behind", 0, 1)),
+            decided(0), decided(1), commit("t"), init("next"), *committed("next", *spread(b"next", 0, 1)),
+        ], partition_count=2, producers={
+            "t": {"transactional_id": "slow", "transaction_timeout_ms": 1000}, "next": {"transactional_id": "slow"},
+        }),
+        Scenario("left-open", [
+            init("t"), *committed("t", *spread(b"decided", 0, 1)), begin("t"), send("t", *spread(b"open", 0)),
+            send("p", *spread(b"behind", 0, 1)),
+        ], partition_count=2, producers={"t": {"transactional_id": "open"}}),
+    ]  # fmt: skip
+
+
+TRANSACTIONAL = transactional()
+
+
 # ---- both sides --------------------------------------------------------------------------------------------------------
 
 
@@ -103,6 +172,20 @@ def compare(scenario: Scenario, bootstrap: str, log: embedlog.Log) -> None:
 
 @pytest.mark.parametrize("scenario", PLAIN, ids=lambda scenario: scenario.name)
 def test_the_same_script_gives_the_same_log(scenario: Scenario, kafka_at: str, log: embedlog.Log) -> None:
+    compare(scenario, kafka_at, log)
+
+
+@pytest.fixture(scope="module")
+def transactions(log: embedlog.Log) -> None:
+    try:
+        log.producer(transactional_id="probe").close(0)
+    except embedlog.ConfigError as problem:
+        pytest.skip(str(problem))
+
+
+@pytest.mark.usefixtures("transactions")
+@pytest.mark.parametrize("scenario", TRANSACTIONAL, ids=lambda scenario: scenario.name)
+def test_the_same_transactions_give_the_same_log(scenario: Scenario, kafka_at: str, log: embedlog.Log) -> None:
     compare(scenario, kafka_at, log)
 
 

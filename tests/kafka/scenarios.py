@@ -131,11 +131,12 @@ class Driver:
 
 
 class KafkaDriver(Driver):
-    """confluent-kafka at the broker."""
+    """confluent-kafka at the broker. Behind the end of a transaction it waits for the markers, which a broker writes later."""
 
     def __init__(self, scenario: Scenario, bootstrap: str) -> None:
         super().__init__(scenario)
         self.bootstrap = bootstrap
+        self._touched: dict[str, set[int]] = {}  # by the present transaction of each producer
         client.create_topics(bootstrap, {self.topic: scenario.partition_count}, {self.topic: scenario.config})
 
     def make_producer(self, config: dict[str, Any]) -> Any:
@@ -151,6 +152,8 @@ class KafkaDriver(Driver):
         def delivered(error: Any, message: Any) -> None:
             if error is not None:
                 failed.append(error)
+            else:
+                self._touched.setdefault(who, set()).add(message.partition())
 
         producer = self.producer(who)
         for (key, value, headers, partition), time_ms in self.times(rows):
@@ -168,16 +171,26 @@ class KafkaDriver(Driver):
         self.producer(who).init_transactions(WAIT_S)
 
     def do_begin(self, who: str) -> None:
+        self._touched[who] = set()
         self.producer(who).begin_transaction()
 
     def do_commit(self, who: str) -> None:
-        self.producer(who).commit_transaction(WAIT_S)
+        self._end(who, self.producer(who).commit_transaction)
 
     def do_abort(self, who: str) -> None:
-        self.producer(who).abort_transaction(WAIT_S)
+        self._end(who, self.producer(who).abort_transaction)
+
+    def _end(self, who: str, verb: Callable[[float], None]) -> None:
+        before, touched = self.ends("read_uncommitted"), self._touched.pop(who, set())
+        verb(WAIT_S)
+        deadline = time.monotonic() + WAIT_S
+        while any(self.ends("read_uncommitted")[number] == before[number] for number in touched):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no markers in {self.topic}")
+            self.pause(0)
 
     def pause(self, partition: int) -> None:
-        time.sleep(0.05)  # the broker's own clock decides; nothing here can be waited on
+        time.sleep(0.02)  # the broker's own clock decides; nothing here can be waited on
 
     def word_for(self, problem: Exception) -> str:
         error = problem.args[0] if problem.args else problem
