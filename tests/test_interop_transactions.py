@@ -4,11 +4,12 @@ serves the topics as we do; and we go on with what the broker left.
 
 from __future__ import annotations
 
+import random
 import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -16,6 +17,7 @@ import embedlog
 from embedlog._native import system
 from embedlog.errors import StorageError
 from embedlog.transaction_state import Status, Transaction
+from tests.faults.processes import until
 from tests.kafka import client, oracle
 from tests.transacting import QUIET, TOPIC, Writer, begun, committed, everything, soon, state_of
 
@@ -163,3 +165,125 @@ def until_committed(broker: oracle.Broker, value: bytes) -> list[Any]:
         if client.shown(value) in found:
             return found
     raise AssertionError(f"{value!r} never came")
+
+
+# ---- the same script, there and here -------------------------------------------------------------
+
+
+class Step(NamedTuple):
+    """One step of an owner: "write" (partition, count), "commit", "abort", or "heir", who takes the id over."""
+
+    verb: str
+    who: int
+    partition: int = 0
+    count: int = 0
+
+
+def script(rng: random.Random, steps: int) -> Iterator[Step]:
+    """Owners interleave; each writes before it decides, and the heir of one finds a transaction open or not."""
+    open_: set[int] = set()
+    for _ in range(steps):
+        who, verb = rng.randrange(3), rng.choice(["write", "write", "write", "commit", "abort", "heir"])
+        if verb == "write" or (verb != "heir" and who not in open_):
+            open_.add(who)
+            yield Step("write", who, rng.randrange(3), rng.randint(1, 4))
+        else:
+            open_.discard(who)
+            yield Step(verb, who)
+    for who in sorted(open_):
+        yield Step("commit", who)
+
+
+class Here:
+    """Embedlog's side of a script."""
+
+    def __init__(self, log: embedlog.Log, topic: str) -> None:
+        self.log, self.topic = log, topic
+        self.writers = [begun(log, f"{topic}-{who}") for who in range(3)]
+
+    def do(self, number: int, step: Step) -> None:
+        writer = self.writers[step.who]
+        if step.verb == "write":
+            values = [b"%d.%d" % (number, each) for each in range(step.count)]
+            writer.write(*values, partition=step.partition, topic=self.topic)
+        elif step.verb == "heir":
+            self.writers[step.who] = begun(self.log, f"{self.topic}-{step.who}")
+        else:
+            (writer.commit if step.verb == "commit" else writer.abort)()
+
+
+class There:
+    """A real client's: a step ends when its markers are there, as the order of markers is a matter of chance else."""
+
+    def __init__(self, broker: oracle.Broker, topic: str) -> None:
+        from confluent_kafka import Consumer
+
+        self.broker, self.topic = broker, topic
+        ends = {"group.id": "ends", "isolation.level": "read_uncommitted"}  # else the end is the last stable offset
+        self.reader = Consumer({"bootstrap.servers": broker.bootstrap} | ends)
+        self.owners = [self.owner(who) for who in range(3)]
+        self.began = [False] * 3
+        self.wrote: list[set[int]] = [set(), set(), set()]
+
+    def owner(self, who: int) -> Any:
+        from confluent_kafka import Producer
+
+        config = {"transactional.id": f"{self.topic}-{who}", "linger.ms": 5, "log_level": 0, "max.in.flight": 1}
+        made = Producer({"bootstrap.servers": self.broker.bootstrap} | config)
+        made.init_transactions(60)
+        return made
+
+    def end(self, partition: int) -> int:
+        from confluent_kafka import TopicPartition
+
+        return int(self.reader.get_watermark_offsets(TopicPartition(self.topic, partition), 10)[1])
+
+    def do(self, number: int, step: Step) -> None:
+        owner = self.owners[step.who]
+        if step.verb == "write":
+            if not self.began[step.who]:
+                owner.begin_transaction()
+            self.began[step.who] = True
+            self.wrote[step.who].add(step.partition)
+            for each in range(step.count):
+                owner.produce(self.topic, b"%d.%d" % (number, each), partition=step.partition)
+            assert owner.flush(30) == 0
+            return
+        before = {partition: self.end(partition) for partition in self.wrote[step.who]}
+        if step.verb == "heir":
+            self.owners[step.who] = self.owner(step.who)
+        else:
+            (owner.commit_transaction if step.verb == "commit" else owner.abort_transaction)(60)
+        until(lambda: all(self.end(partition) > end for partition, end in before.items()), "the markers")
+        self.began[step.who], self.wrote[step.who] = False, set()
+
+
+def test_the_same_script_gives_the_same_log_there_and_here(broker: oracle.Broker, tmp_path: Path, rng: random.Random) -> None:
+    """Offsets and values in both isolation levels, and the last state of every id."""
+    topic = f"script-{rng.getrandbits(30)}"
+    client.create_topics(broker.bootstrap, {topic: 3})
+    steps = list(script(rng, 40))
+    there = There(broker, topic)
+    with embedlog.open(tmp_path / "log", config=CONFIG) as log:
+        log.create_topic(topic, 3)
+        here = Here(log, topic)
+        for number, step in enumerate(steps):
+            here.do(number, step)
+            there.do(number, step)
+        for isolation in ("read_uncommitted", "read_committed"):
+            got = client.read(broker.bootstrap, {topic: 3}, isolation)[topic]
+            rows = [client.told(each) for each in log.scan(topic, isolation_level=isolation).records()]
+            assert placed(rows) == placed(got), (isolation, steps)
+        ours = {name: state_of(log, name) for name in (f"{topic}-{who}" for who in range(3))}
+    names = {f"{topic}-{who}" for who in range(3)}
+    (path,) = (broker.log_dir / f"{STATE}-0").glob("*.log")
+    said = oracle.tool("dump-log", "--transaction-log-decoder", "--files", path).stdout
+    for name in names:
+        last = re.findall(rf'"transactionalId":"{name}".*?"transactionStatus":(\d+)', said)[-1]
+        state = ours[name]
+        assert state is not None
+        assert int(last) == state.status, name
+
+
+def placed(rows: list[dict[str, object]]) -> list[tuple[object, ...]]:
+    return sorted((row["partition"], row["offset"], row["value"]) for row in rows)
