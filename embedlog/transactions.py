@@ -24,6 +24,7 @@ from embedlog._native import system
 from embedlog.deciding import Concurrent, asks_for_durability, new_producer_id, now, put_on_disk, refused
 from embedlog.errors import (
     ConfigError,
+    CorruptRecordError,
     DeadlineError,
     DurabilityError,
     EmbedlogError,
@@ -245,8 +246,8 @@ class Transactions:
         for number in self._written():
             view = self.topic.look(number)
             for name in view.unsettled():
-                state = view.get(name)
                 try:
+                    state = view.get(name)
                     if state is not None:
                         self.settle(name, state, deadline_ns)
                 except EmbedlogError as problem:
@@ -256,12 +257,23 @@ class Transactions:
         """Forget the ids that were unused for `transactional.id.expiration.ms` and whose owner is not alive."""
         limit_ms = self.host.config.transactional_id_expiration_ms
         for number in self._written():
-            view = self.topic.look(number)
-            for name in view.names():
-                if self._is_expired(view.get(name), limit_ms):
+            for name, state in self._states(number):
+                if self._is_expired(state, limit_ms):
                     with self.topic.deciding(number, deadline_ns) as decision:
                         if self._is_expired(decision.view.get(name), limit_ms):
                             decision.append([(encode_key(name), None)])
+
+    def _states(self, number: int) -> Iterator[tuple[str, Transaction]]:
+        """Every id of a partition that can be read; others are reported and left alone."""
+        view = self.topic.look(number)
+        for name in view.names():
+            try:
+                state = view.get(name)
+            except CorruptRecordError as problem:
+                logger.error("the state of transactional id %r cannot be read: %s", name, problem)
+                continue
+            if state is not None:
+                yield name, state
 
     def _is_expired(self, state: Transaction | None, limit_ms: int) -> bool:
         if state is None or not machine.is_expired(state, False, limit_ms, now()):
@@ -281,9 +293,7 @@ class Transactions:
     def sweep_if_due(self, deadline_ns: int) -> None:
         """Before any id goes on behind an unclean end of the machine: see `sweeping`."""
         if sweeping.is_due(self.host._home.directory_page) and not system.mutated("no_sweep"):
-            states = [(name, number) for number in self._written() for name in self.topic.look(number).names()]
-            found = {name: self.topic.look(number).get(name) for name, number in states}
-            known = {name: state for name, state in found.items() if state is not None}
+            known = dict(each for number in self._written() for each in self._states(number))
             every = self.host._all_partitions(loaded_only=False)
             for name, epoch in sweeping.sweep(known, self._newest, every, deadline_ns).items():
                 self.decide(name, lambda old, to=epoch: old and machine.lift(old, to, now()), deadline_ns)  # type: ignore[misc]

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 import embedlog
+from embedlog import sweeping
 from embedlog._native import system
 from embedlog.deciding import new_producer_id
 from embedlog.errors import (
     ConfigError,
+    CorruptRecordError,
     FencedError,
     InvalidGroupIdError,
     InvalidTransactionStateError,
@@ -21,6 +23,7 @@ from embedlog.errors import (
     StorageError,
 )
 from embedlog.record import Stamp
+from embedlog.transaction_records import encode_key
 from embedlog.transaction_state import EPOCH_LAST, EPOCH_MAX, Outcome, Status, Transaction
 from tests.transacting import QUIET, TOPIC, Writer, begun, committed, everything, help_out, last_stable, soon, state_of
 
@@ -392,6 +395,33 @@ def test_ids_nobody_used_are_forgotten_those_of_the_living_are_not(path: Path) -
             dead.write(b"late")
         assert Writer(log, "dead").init() is None
         assert state_of(log, "dead").producer_id != first  # type: ignore[union-attr]
+
+
+def test_one_broken_record_hinders_nobody_else(log: embedlog.Log, other: embedlog.Log) -> None:
+    begun(log, "broken")
+    topic = log._transactions.topic
+    with topic.deciding(topic.partition_of("broken"), soon()) as decision:
+        decision.append([(encode_key("broken"), b"\0\1 and then nothing that makes sense, under status \1")])
+    with pytest.raises(CorruptRecordError):
+        begun(other, "broken")
+    for opened in (log, other):
+        assert opened._directory.page is not None
+        opened._directory.page.set(sweeping.SWEEP_DUE, 1)
+        writer = begun(opened, "whole")
+        writer.write(b"x")
+        writer.commit()
+        opened.housekeep()
+    assert committed(log) == [b"x", b"x"]
+
+
+def test_the_topic_is_kafkas_unless_asked_otherwise(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path / "log") as log:
+        begun(log, "my-txn-id")
+        found = log.describe_topic("__transaction_state")
+        assert len(found.partitions) == 50
+        assert found.partitions[11].log_end_offset == 1, "the place that Kafka gives this id"
+        assert found.config["cleanup.policy"] == "compact"
+        assert found.config["segment.bytes"] == "104857600"
 
 
 def test_producer_ids_are_far_from_those_of_brokers() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import embedlog
 from embedlog import files, record
@@ -13,7 +14,7 @@ from embedlog.record import EncodedRun, Stamp
 from embedlog.transaction_state import Outcome, Transaction
 
 TOPIC = "t"
-QUIET = {"housekeeping": False}
+QUIET: dict[str, Any] = {"housekeeping": False, "transaction.state.log.num.partitions": 4}
 
 
 def run_of(stamp: Stamp, sequence: int, values: Sequence[bytes]) -> EncodedRun:
