@@ -256,6 +256,8 @@ int32_t el_append_end(el_writer *writer, int32_t broken);
 /* The three in one: the ordinary path. With `known` (NULL: nothing is checked) EL_MUST_CATCH_UP, and nothing written, unless the run is
  * this producer's, follows on what is known, and nobody touched the producer here since. Moved on by what is appended. */
 int32_t el_append(el_writer *writer, const uint8_t *run, int64_t size, el_known *known, int64_t deadline_ns, el_appended *out);
+/* What the other extension module calls it by: system_append.c holds the two together. */
+typedef int32_t (*el_append_call)(el_writer *writer, const uint8_t *run, int64_t size, el_known *known, int64_t deadline_ns, el_appended *out);
 
 /* Headers of the batches that lie in [position, size) of a log file, without their bodies and so without their checksums. Returns how
  * many, at most `capacity`; *end is the first byte behind them. EL_ECORRUPT for what is not a chain of batches of magic 2. */

@@ -101,9 +101,6 @@ struct el_parcel {
     int8_t hurried;              /* somebody waits for it: it does not sit out its linger */
 };
 
-/* el_append of the other extension: its address comes from Python, with that of the writer it is for. */
-typedef int32_t (*el_append_call)(el_writer *writer, const uint8_t *run, int64_t size, el_known *known, int64_t deadline_ns, el_appended *out);
-
 typedef struct {
     int64_t batches, records, bytes, bytes_most, latency_ns, latency_most_ns, queue_ns, queue_most_ns;
 } el_figures;
@@ -133,7 +130,7 @@ struct el_lane {
     int64_t looked_ns;           /* when the thread last wrote or looked */
     int64_t flush_ns;            /* unsynced for longer: the thread must see to it */
     PyObject *target, *mutex, *writer, *config; /* partition and what it has, for the way past the thread; NULL if that is shut */
-    el_append_call append;
+    el_append_call append;       /* of the other extension: its address comes from Python, with that of the writer it is for */
     el_writer *raw;
 };
 

@@ -226,3 +226,5 @@ int32_t el_append(el_writer *writer, const uint8_t *data, int64_t size, el_known
     el_append_end(writer, rc == EL_MUST_REPAIR);
     return rc;
 }
+
+_Static_assert(_Generic(&el_append, el_append_call: 1, default: 0), "the other module calls it as it is");
