@@ -83,6 +83,8 @@ class Fetcher:
         began = perf_counter()
         records = tail.records()
         if not records:
+            if records is None:  # it has moved on over what it could not give
+                cursor.tail = None
             return None  # `fill` finds out why
         cursor.seen_end = tail.end
         cursor.lag.count += 1

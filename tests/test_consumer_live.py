@@ -58,6 +58,17 @@ def test_a_waiting_poll_is_woken_by_another_process(log: embedlog.Log) -> None:
         thread.join()
 
 
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_one_who_stands_at_the_end_is_given_whatever_comes(log: embedlog.Log, codec: str) -> None:
+    """Plain batches take a short way from there; what is not plain must come all the same, and what follows it."""
+    with log.consumer("t", auto_offset_reset="earliest") as consumer, log.producer(compression_type=codec) as producer:
+        for turn in range(4):
+            sent = [b"%d-%d " % (turn, number) * 20 for number in range(50)]
+            producer.send_batch("t", sent, partition=0).result(10)
+            assert values_of(consumer.poll(timeout=10)) == sent
+            assert consumer.poll(timeout=0) == []
+
+
 def test_a_waiting_poll_costs_no_cpu(log: embedlog.Log) -> None:
     with log.consumer("t") as consumer:
         consumer.poll()

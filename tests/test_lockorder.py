@@ -27,7 +27,7 @@ A_WHOLE_LIFE = """
             log.flush()
             log.housekeep()
             log.create_partitions("t", 3)
-            log._housekeeper._due()
+            log._housekeeper._work()
             log._housekeeper._points()
             log.delete_topic("t")
             log.create_topic("u")

@@ -99,14 +99,14 @@ def test_writers_that_find_a_segment_full_at_once_roll_it_once(tmp_path: Path) -
         log.create_topic("t", config=QUIET | {"segment.bytes": 400})
         append(log, 2)
         partition = log._partition("t", 0)
-        real = partition._exclusive_mutexed
+        real = partition.exclusive_mutexed
 
         def slower(deadline_ns: int) -> object:
-            partition._exclusive_mutexed = real
+            partition.exclusive_mutexed = real
             append(other)  # rolls, and writes into the new segment
             return real(deadline_ns)
 
-        partition._exclusive_mutexed = slower
+        partition.exclusive_mutexed = slower
         append(log)
         assert [info.base for info in partition.segments.all(partition.published())] == [0, 2]
 
