@@ -47,15 +47,24 @@ class Writers:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._mutex = threading.Lock()
-        self._open: OrderedDict[int, Partition] = OrderedDict()
+        self._open: OrderedDict[int, tuple[Partition, int]] = OrderedDict()  # with the log end when it was last looked at
 
     def opened(self, partition: Partition) -> None:
         with self._mutex:
-            self._open[id(partition)] = partition
-            idle = [each for each in self._open.values() if each is not partition][: max(0, len(self._open) - self._limit)]
+            self._open[id(partition)] = (partition, _end_of(partition))
+            idle = self._idle(partition)
         for each in idle:
             if each.release():
                 self.closed(each)
+
+    def _idle(self, partition: Partition) -> list[Partition]:
+        """The longest unused beyond the limit. Who waits for a record writes it past `used`: the log has grown then."""
+        for key, (each, end) in list(self._open.items()):
+            if (now := _end_of(each)) != end:
+                self._open[key] = (each, now)
+                self._open.move_to_end(key)
+        others = [each for each, _ in self._open.values() if each is not partition]
+        return others[: max(0, len(self._open) - self._limit)]
 
     def used(self, partition: Partition) -> None:
         with self._mutex:
@@ -65,6 +74,12 @@ class Writers:
     def closed(self, partition: Partition) -> None:
         with self._mutex:
             self._open.pop(id(partition), None)
+
+
+def _end_of(partition: Partition) -> int:
+    mapped = partition.page_file
+    now = mapped.page.read() if mapped is not None else None
+    return -1 if now is None else now.log_end
 
 
 class Checkpointed:
