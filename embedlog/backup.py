@@ -4,7 +4,7 @@ K1  the ends of all partitions are taken once, at the beginning; each is copied 
     decided meanwhile, so each is in the copy as a whole, or can be aborted there as a whole
 K2  every batch passes its checks on the way: what is damaged is an error here, never a copy of the damage
 K3  bytes are read and written, never shared: a copy that leans on the blocks of the original is none
-K4  indexes are made anew while copying; snapshots and `.txnindex` pass their own checks, or are made anew too
+K4  indexes and digests are made anew while copying; snapshots and `.txnindex` pass their own checks, or are made anew too
 K5  until it is whole, a mark of ours lies in the copy and nothing opens it; the clean mark comes last, behind all syncs
 K6  what fails takes its files away again, and only its own
 """
@@ -329,6 +329,8 @@ class _Segment:
         builder.add_time_entry()
         self._copier.put(layout.segment_path(directory, info.base, layout.INDEX), builder.offsets)
         self._copier.put(layout.segment_path(directory, info.base, layout.TIME_INDEX), builder.times)
+        if info.digested:
+            self._copier.put(layout.segment_path(directory, info.base, layout.DIGESTS), builder.records())
         aborted = self._copy_aborted()
         files.sync_directory(directory)
         return info._replace(
@@ -345,7 +347,7 @@ class _Segment:
         for data, batches in walk.chunks():
             self._pin.partition.reader.check_epochs(self._source, batches, 0)
             files.write_all(out, data, int(batches["position"][0]), target)
-            builder.add(batches)
+            builder.add(batches, walk.before)
             self._state.replay(batches, history.markers_in(data, batches))
             self._copier.copied(len(data))
         return walk

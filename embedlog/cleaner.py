@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from embedlog import checkpoint, files, history, index, layout, leftovers, segment, transaction_index
+from embedlog import checkpoint, digests, files, history, index, layout, leftovers, segment, transaction_index
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.cleaning import Bounds, Transactions, bounds, groups
@@ -82,8 +82,8 @@ def compact(partition: Partition, known: int, memory_bytes: int, now_ms: int) ->
     if end <= found.first_dirty:
         return -1
     for group in work.groups(end):
-        made = work.write(group, end)
-        work.swap(group, made, end)
+        made, records = work.write(group, end)
+        work.swap(group, made, records, end)
     return end
 
 
@@ -149,8 +149,8 @@ class _Pass:
         config = self._partition.config
         return groups(self._sealed(end), segment_bytes=config.segment_bytes, index_bytes=config.segment_index_bytes)
 
-    def write(self, group: list[SegmentInfo], end: int) -> SegmentInfo:
-        """The `.cleaned` files of a group, on stable storage."""
+    def write(self, group: list[SegmentInfo], end: int) -> tuple[SegmentInfo, bytes]:
+        """The `.cleaned` files of a group, on stable storage, and the digests that go with them."""
         partition = self._partition
         directory, base = partition.path, group[0].base
         leftovers.remove_cleaned(directory)
@@ -169,11 +169,11 @@ class _Pass:
                     delete_retention_ms=partition.config.delete_retention_ms,
                 ):
                     output.add(made, rows)
-        return output.finish(group[-1], list(self._cleaning.kept))
+        return output.finish(group[-1], list(self._cleaning.kept)), output.records
 
     # ---- the swap --------------------------------------------------------------------------------
 
-    def swap(self, group: list[SegmentInfo], made: SegmentInfo, end: int) -> None:
+    def swap(self, group: list[SegmentInfo], made: SegmentInfo, records: bytes, end: int) -> None:
         """Put what was made in the place of a group."""
         partition = self._partition
         with partition.exclusive() as now:
@@ -182,12 +182,12 @@ class _Pass:
             partition.mark_dirty()
             moving = now._replace(generation=now.generation | 1)
             partition.page.publish(moving, partition.home.directory_page)
-            _swap_locked(partition, now, group, made)
+            _swap_locked(partition, group, made, records)
             after = now._replace(generation=(now.generation | 1) + 1, purged_to=max(now.purged_to, min(end, made.next_offset)))
             partition.publish_locked(after)
 
 
-def _swap_locked(partition: Partition, now: Published, group: list[SegmentInfo], made: SegmentInfo) -> None:
+def _swap_locked(partition: Partition, group: list[SegmentInfo], made: SegmentInfo, records: bytes) -> None:
     directory, bases = partition.path, {info.base for info in group}
     partition.manifest.refresh()
     partition.manifest.rewrite(info for info in partition.manifest.segments.values() if info.base not in bases)
@@ -197,6 +197,8 @@ def _swap_locked(partition: Partition, now: Published, group: list[SegmentInfo],
         kept = layout.SEGMENT_SUFFIXES if info.base == made.base else (*layout.SEGMENT_SUFFIXES, layout.SNAPSHOT)
         segment.set_aside(directory, info.base, kept)
     system.point("swap-aside")
+    files.sync_directory(directory)  # the digests of what is replaced are gone for good before other batches are there
+    digests.write(directory, made.base, records, 0, partition.home.mode)
     for suffix in layout.SEGMENT_SUFFIXES:
         path = layout.segment_path(directory, made.base, suffix + layout.SWAP)
         if files.exists(path):
@@ -236,14 +238,19 @@ class _Output:
         """Append what stays; it is read as a reader would before it is written."""
         if not len(data):
             return
+        digest = self._chain.digest
         scanned = scan(data, self._chain, position=self._size)
         if scanned.problem is not None or scanned.consumed != len(data) or len(scanned.batches) != np.count_nonzero(rows["size"]):
             raise CorruptRecordError("compaction made batches that cannot be read", path=self._path, position=self._size)
         with files.opened(self._path, files.WRITE) as fd:
             files.write_all(fd, data, self._size, self._path)
-        self._builder.add(scanned.batches)
+        self._builder.add(scanned.batches, digests.before(data, scanned.batches, digest))
         self._epoch = int(scanned.batches["leader_epoch"][-1])
         self._size += len(data)
+
+    @property
+    def records(self) -> bytes:
+        return self._builder.records()
 
     def finish(self, last: SegmentInfo, aborted: list[AbortedTransaction]) -> SegmentInfo:
         """Indexes, stable storage, and the time of the last segment that went in."""

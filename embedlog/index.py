@@ -3,7 +3,8 @@
 X1  losing an index loses time, never data: `Builder` makes it again from the batches
 X2  an entry names the last offset and the first byte of one batch; whoever uses one looks whether the batch there agrees
 X3  the number of valid entries comes from the page or from the file's size, never from what the entries hold
-X4  entries are written at number x size, never appended: a failed append leaves nothing that the next one does not overwrite
+X4  beside each offset entry goes the digest of all batches before it (`digests`)
+X5  entries are written at number x size, never appended: a failed append leaves nothing that the next one does not overwrite
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ import struct
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from embedlog import files, layout
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlog import digests, files, layout
 from embedlog._native import codec
 from embedlog.errors import CorruptRecordError
 from embedlog.record import Batches
@@ -73,6 +77,7 @@ class Builder:
         self.interval_bytes = interval_bytes
         self.offsets = bytearray()
         self.times = bytearray()
+        self.digests: list[tuple[int, int]] = []  # position, chain digest of what is before it
         self.bytes_since_entry = 0
         self.max_timestamp = -1
         self.max_timestamp_offset = base
@@ -86,22 +91,24 @@ class Builder:
     def time_entries(self) -> int:
         return len(self.times) // TIME_ENTRY.size
 
-    def add(self, batches: Batches) -> None:
-        """Take batches that follow on those before; their positions are bytes of the segment."""
+    def add(self, batches: Batches, before: NDArray[np.uint64]) -> None:
+        """Take batches that follow on those before; their positions are bytes of the segment. `before`: chain digests."""
         rows = zip(
             batches["base_offset"].tolist(),
             batches["last_offset_delta"].tolist(),
             batches["position"].tolist(),
             batches["size"].tolist(),
             batches["max_timestamp"].tolist(),
+            before.tolist(),
             strict=True,
         )
-        for first, delta, position, size, timestamp in rows:
+        for first, delta, position, size, timestamp, digest in rows:
             last = first + delta
             if timestamp > self.max_timestamp:
                 self.max_timestamp, self.max_timestamp_offset = timestamp, last
             if self.bytes_since_entry > self.interval_bytes:
                 self.offsets += OFFSET_ENTRY.pack(last - self.base, position)
+                self.digests.append((position, digest))
                 self.add_time_entry()
                 self.bytes_since_entry = 0
             self.bytes_since_entry += size
@@ -112,15 +119,23 @@ class Builder:
             self.times += TIME_ENTRY.pack(self.max_timestamp, self.max_timestamp_offset - self.base)
             self.last_time_entry = self.max_timestamp
 
+    def records(self, first: int = 0) -> bytes:
+        """The digests as they lie in their file; `first` is the number of the first one."""
+        made = (digests.record(self.base, first + at, *each) for at, each in enumerate(self.digests))
+        return b"".join(made)
+
     def write(self, directory: Path, mode: int = 0o666) -> None:
-        """Put both files in place of whatever is there. REQUIRES the append lock."""
+        """Put all files in place of whatever is there. REQUIRES the append lock."""
         for suffix, raw in ((layout.INDEX, self.offsets), (layout.TIME_INDEX, self.times)):
             path = layout.segment_path(directory, self.base, suffix)
             with files.opened(path, files.CREATE, mode) as fd:
                 files.write_all(fd, raw, 0, path)
                 files.truncate(fd, len(raw), path)
+        digests.write(directory, self.base, self.records(), 0, mode)
 
-    def write_tail(self, directory: Path, offset_entries: int, time_entries: int, mode: int = 0o666) -> None:
+    def write_tail(
+        self, directory: Path, offset_entries: int, time_entries: int, mode: int = 0o666, *, digested: bool = True
+    ) -> None:
         """Put what was built behind the first entries of files that are there, and cut what follows. REQUIRES the append lock."""
         tails = (
             (layout.INDEX, self.offsets, offset_entries * OFFSET_ENTRY.size),
@@ -131,3 +146,5 @@ class Builder:
             with files.opened(path, files.CREATE, mode) as fd:
                 files.write_all(fd, raw, position, path)
                 files.truncate(fd, position + len(raw), path)
+        if digested:
+            digests.write(directory, self.base, self.records(offset_entries), offset_entries, mode)

@@ -26,6 +26,7 @@ SYNC_LOCK: Final = "embedlog.sync"
 DURABLE: Final = "embedlog.durable"
 MANIFEST: Final = "embedlog.manifest"
 DIRTY: Final = "embedlog.dirty"
+DIGESTS: Final = "embedlog.digests-"  # of a segment, as a suffix is: see `file_name`
 POISON: Final = "embedlog.poison-"
 CUT: Final = "embedlog.cut-"
 
@@ -50,7 +51,14 @@ _SEGMENT_FILE = re.compile(r"^(\d{20})(\.[a-z.]+)$")
 
 
 def file_name(base: int, suffix: str) -> str:
-    return f"{base:020d}{suffix}"
+    """Name of a file of a segment; ours has its kind in front (N2)."""
+    return f"{suffix}{base:020d}" if suffix == DIGESTS else f"{base:020d}{suffix}"
+
+
+def digests_base(name: str) -> int | None:
+    """Base offset of the segment that a file of digests belongs to, None for any other name."""
+    number = name.removeprefix(DIGESTS)
+    return int(number) if number != name and number.isdigit() else None
 
 
 def segment_path(directory: Path, base: int, suffix: str = LOG) -> Path:

@@ -17,7 +17,7 @@ from embedlog.manifest import SegmentInfo
 from embedlog.record import Chain
 
 
-def settle(directory: Path, known: Mapping[int, SegmentInfo], *, write: bool) -> list[str]:
+def settle(directory: Path, known: Mapping[int, SegmentInfo], *, write: bool, foreign: bool = False) -> list[str]:
     """Finish or undo what was under way and return the names that are left. REQUIRES the append lock if `write`.
 
     `known`: the sealed segments of a log that has every offset; nothing of one in which gaps are allowed (F2 looks for one).
@@ -32,6 +32,8 @@ def settle(directory: Path, known: Mapping[int, SegmentInfo], *, write: bool) ->
     elif doomed:
         names = [name for name in names if (parsed := layout.parse(name)) is None or parsed[0] not in doomed]
     gone = {name for name in names if name.endswith(layout.DELETED)}
+    if foreign:  # digests tell what we have written
+        gone |= {name for name in names if layout.digests_base(name) is not None}
     cleaned = [name for name in names if name.endswith(layout.CLEANED)]
     swaps = [name for name in names if name.endswith(layout.SWAP)]
     cleaned_bases = [parsed[0] for name in cleaned if (parsed := layout.parse(name))]
@@ -84,9 +86,10 @@ def _replaced(directory: Path, names: list[str], swaps: list[str]) -> set[str]:
     if not logs:
         return set()
     first, end = min(logs), max(_end_of(directory, base) for base in logs)
-    return {
+    kafkas = {
         name for name in names if not name.endswith(layout.SWAP) and (parsed := layout.parse(name)) and first <= parsed[0] < end
     }
+    return kafkas | {name for name in names if (base := layout.digests_base(name)) is not None and first <= base < end}
 
 
 def _end_of(directory: Path, base: int) -> int:
@@ -99,13 +102,14 @@ def _end_of(directory: Path, base: int) -> int:
 
 
 def _orphans(directory: Path, names: set[str], *, write: bool) -> set[str]:
-    """Index files whose log is not there."""
+    """Indexes and digests whose log is not there."""
     logs = {parsed[0] for name in names if (parsed := layout.parse(name)) and parsed[1] == layout.LOG}
     orphans = {
         name
         for name in names
         if (parsed := layout.parse(name)) and parsed[1] in layout.SEGMENT_SUFFIXES[1:] and parsed[0] not in logs
     }
+    orphans |= {name for name in names if (base := layout.digests_base(name)) is not None and base not in logs}
     if write:
         for name in sorted(orphans):
             files.unlink(directory / name, missing_ok=True)

@@ -29,6 +29,7 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from embedlog.home import Appended, Home
+from embedlog.manifest import DIGESTED
 from embedlog.presence import Presence
 from embedlog.producers import ProducerState
 from embedlog.reader import Fetched, Reader
@@ -80,7 +81,7 @@ class Partition(Presence):
         for fd in fds:
             files.close(fd)
         if self.writer is not None:
-            self.writer.segment(-1, -1, -1, -1)
+            self.writer.segment(-1, -1, -1, -1, -1)
 
     # ---- locking ---------------------------------------------------------------------------------
 
@@ -272,7 +273,7 @@ class Partition(Presence):
         self.close_writer()
         fds: list[int] = []
         try:
-            for suffix in (layout.LOG, layout.INDEX, layout.TIME_INDEX):
+            for suffix in (layout.LOG, layout.INDEX, layout.TIME_INDEX, *([layout.DIGESTS] if now.flags & DIGESTED else [])):
                 path = layout.segment_path(self.path, now.segment_base, suffix)
                 fds.append(files.open_file(path, files.CREATE, self.home.mode))
         except BaseException:
@@ -281,7 +282,7 @@ class Partition(Presence):
             raise
         self.writer_fds = tuple(fds)
         self.syncer.opened(now.segment_base, fds[0])
-        self.appender().segment(now.segment_base, *fds)
+        self.appender().segment(now.segment_base, *[*fds, -1][:4])
 
     def append(
         self, run: EncodedRun, *, deadline_ns: int | None = None, stamp: Stamp | None = None, flush: bool = True

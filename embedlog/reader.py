@@ -3,7 +3,8 @@
 Q1  nothing at or above the published end is read; the generation is looked at again behind every read
 Q2  what an index says is believed only if the batch there agrees; else the segment is read from its start
 Q3  every batch passes its CRC, follows on the one before, and carries the epoch that the epoch cache has for its offset
-Q4  a sealed segment that was read from end to end must have the digest that its appenders left
+Q4  whoever knows the chain digest at some place (a segment's start, an index entry's record) compares it at every record
+    behind and at the published end, before a batch is handed out; a read ends where it can be compared
 Q5  a file that is gone means that the list of segments is old: it is made anew once before anybody complains
 """
 
@@ -17,9 +18,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from embedlog import checkpoint, files, index, layout
+from embedlog import checkpoint, digests, files, index, layout
 from embedlog._native import system
 from embedlog._native.system import Published
+from embedlog.comparing import Comparing, corrupt
 from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
 from embedlog.handles import Handles
 from embedlog.index import Place
@@ -36,6 +38,7 @@ HINTS_MAX: Final = 32
 HEADER_BYTES: Final = 61
 SPARE_BYTES: Final = 1_100_000  # room for the rest of the last batch, which is as large as `max.message.bytes` by default
 AGAIN_BYTES_MIN: Final = 64 << 10  # less than this is read again rather than completed
+NOWHERE: Final = Place(-1, -1, 0)  # no index entry
 
 
 @dataclass(slots=True)
@@ -56,8 +59,7 @@ class _Hint(NamedTuple):
     base: int
     position: int
     epoch: int
-    digest: int
-    from_start: bool
+    chain: digests.State | None  # None: nobody knows what the chain was here
 
 
 def _agrees(batches: Batches, place: Place) -> bool:
@@ -74,6 +76,7 @@ class Reader:
         self._hints: OrderedDict[int, _Hint] = OrderedDict()
         self._mutex = threading.Lock()
         self._epochs: checkpoint.EpochCache | None = None
+        self._comparing = Comparing(partition)
         self._generation = 0
 
     def forget(self) -> None:
@@ -175,32 +178,43 @@ class Reader:
         """Batches of this segment that reach to `offset` or beyond, None if it has none."""
         with self._mutex:
             hint = self._hints.pop(offset, None)
+        place, expected = NOWHERE, offset
         if hint is None or hint.base != info.base:
-            place = self.place(info, offset)
-            if place.position >= info.size and not system.mutated("trust_index"):
-                place = Place(-1, info.base - 1, 0)
-            hint = _Hint(info.base, place.position, -1, 0, place.number < 0)
-        else:
-            place = Place(-2, -1, hint.position)
+            place, hint = self._enter(info, offset)
+            expected = -1
         path = layout.segment_path(self._partition.path, info.base)
         while hint.position < info.size:
-            chain = self._chain(info, hint, offset if place.number == -2 else -1)
+            chain = self._chain(info, hint, expected)
             data, scanned = self._read(path, info, hint, chain, max_bytes, pool)
-            batches = scanned.batches
-            if place.number >= 0 and not _agrees(batches, place) and not system.mutated("trust_index"):
-                place, hint = Place(-1, info.base - 1, 0), _Hint(info.base, 0, -1, 0, True)  # the index lies: from the start then
+            if place.number >= 0 and not _agrees(scanned.batches, place) and not system.mutated("trust_index"):
+                place, hint = NOWHERE, self._start(info)  # the index lies: from the start then
                 continue
             self._check(path, info, hint, scanned, chain)
+            batches, state = self._comparing.compare(path, info, hint.chain, data, scanned)
             self.check_epochs(path, batches, hint.position)
-            after = _Hint(info.base, hint.position + scanned.consumed, chain.epoch, chain.digest, hint.from_start)
-            self._check_digest(path, info, after)
+            end = state.position if state is not None else hint.position + scanned.consumed
+            after = _Hint(info.base, end, int(batches["leader_epoch"][-1]), state)
             useful = batches[(batches["base_offset"] + batches["last_offset_delta"] >= offset) & (batches["base_offset"] < limit)]
             if len(useful):
                 return self._fetched(useful, batches, data, path, hint, after)
-            hint, place = after, Place(-3, -1, after.position)
+            hint, place, expected = after, NOWHERE, -1
             if int(batches["base_offset"][-1]) >= limit:
                 break
         return None
+
+    @staticmethod
+    def _start(info: SegmentInfo) -> _Hint:
+        return _Hint(info.base, 0, -1, digests.State() if info.digested else None)
+
+    def _enter(self, info: SegmentInfo, offset: int) -> tuple[Place, _Hint]:
+        """Where reading begins: at an index entry, if the chain is known there or nobody knows it anyhow."""
+        place = self.place(info, offset)
+        if place.number < 0 or (place.position >= info.size and not system.mutated("trust_index")):
+            return NOWHERE, self._start(info)
+        chain = self._comparing.seed(info, place)
+        if chain is None and info.digested and not (system.mutated("no_interval_digest") or system.mutated("trust_index")):
+            return NOWHERE, self._start(info)  # a record is lost: that costs time
+        return place, _Hint(info.base, place.position, -1, chain)
 
     def _fetched(self, useful: Batches, batches: Batches, data: memoryview, path: Path, hint: _Hint, after: _Hint) -> Fetched:
         next_offset = int(useful["base_offset"][-1]) + int(useful["last_offset_delta"][-1]) + 1
@@ -228,7 +242,7 @@ class Reader:
             and now.generation % 2 == 0
             and (latest is None or (latest[0] == now.epoch and latest[1] <= offset))
         )
-        return Tail(partition, now, hint.position, hint.digest) if usual else None
+        return Tail(partition, now, hint.position, now.digest) if usual else None
 
     def unread_bytes(self, offset: int) -> int | None:
         """Bytes behind `offset`, if a fetch ended there and all that follows lies in the active segment."""
@@ -258,13 +272,13 @@ class Reader:
         expected = offset if info.gapless and offset >= 0 else -1
         if hint.position == 0:
             expected = info.base if info.gapless else -1
-        return Chain(expected, hint.epoch, hint.digest, gaps_allowed=not info.gapless)
+        return Chain(expected, hint.epoch, gaps_allowed=not info.gapless)
 
     def _read(
         self, path: Path, info: SegmentInfo, hint: _Hint, chain: Chain, max_bytes: int, pool: BufferPool | None
     ) -> tuple[memoryview, Scanned]:
         """Read and scan; more if the first batch alone is larger than what was asked for."""
-        want = max(max_bytes, HEADER_BYTES)
+        want = self._comparing.reach(info, hint.chain, hint.position, max(max_bytes, HEADER_BYTES), SPARE_BYTES)
         while True:
             size = min(want, info.size - hint.position)
             spare = min(SPARE_BYTES, info.size - hint.position - size)
@@ -297,15 +311,8 @@ class Reader:
         """A first bad batch is an error; behind good ones it is the next fetch's."""
         if len(scanned.batches):
             return
-        problem = scanned.problem
-        if problem is not None:
-            raise CorruptRecordError(
-                problem.message,
-                path=path,
-                position=hint.position + problem.position,
-                expected=problem.expected,
-                found=problem.found,
-            )
+        if scanned.problem is not None:
+            raise corrupt(path, scanned.problem, hint.position)
         raise CorruptRecordError(
             "a batch ends behind the end of its segment",
             path=path,
@@ -342,22 +349,6 @@ class Reader:
                 expected=int(epochs[slots[at]]),
                 found=int(batches["leader_epoch"][at]),
             )
-
-    def _check_digest(self, path: Path, info: SegmentInfo, after: _Hint) -> None:
-        complete = after.from_start and after.position == info.size and info.digested
-        if complete and info.digest != after.digest and not self._grown(info):
-            raise CorruptRecordError(
-                "the batch heads of this segment are not those that were written",
-                path=path,
-                position=after.position,
-                expected=f"digest {info.digest:016x}",
-                found=f"{after.digest:016x}",
-            )
-
-    def _grown(self, info: SegmentInfo) -> bool:
-        """Whether the segment is active and has moved on since `info` was read."""
-        now = self._partition.published()
-        return now.segment_base == info.base and now.segment_size != info.size
 
     # ---- by time ---------------------------------------------------------------------------------
 

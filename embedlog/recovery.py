@@ -14,7 +14,7 @@ import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from embedlog import checkpoint, files, history, index, layout, leftovers, segment, transaction_index
+from embedlog import checkpoint, digests, files, history, index, layout, leftovers, segment, transaction_index
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError
@@ -22,6 +22,7 @@ from embedlog.manifest import CLOSED, DIGESTED, GAPLESS, Manifest, SegmentInfo
 from embedlog.record import Chain, Problem
 
 logger = logging.getLogger("embedlog")
+_Examined = tuple[SegmentInfo, Published, bool]  # whole: nothing had to be cut
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ def load(loading: Loading) -> Loaded:
     manifest = Manifest(loading.directory, loading.topic_id)
     manifest.refresh()
     known = {} if loading.gaps_allowed else manifest.segments
-    return _Loader(loading, leftovers.settle(loading.directory, known, write=loading.write), manifest).run()
+    names = leftovers.settle(loading.directory, known, write=loading.write, foreign=loading.foreign)
+    return _Loader(loading, names, manifest).run()
 
 
 class _Loader:
@@ -124,7 +126,7 @@ class _Loader:
         """What is known of a segment that need not be read: ours and unchanged, or left by an orderly shutdown."""
         path = layout.segment_path(self.directory, base)
         found = files.facts_of(path)
-        indexed = layout.file_name(base, layout.INDEX) in self.names
+        indexed = self._indexed(base)
         size = found.size if found else 0
         info = self.manifest.segments.get(base)
         closed = self.manifest.closed
@@ -141,6 +143,13 @@ class _Loader:
         with contextlib.suppress(CorruptRecordError):
             return self._from_files(base, size, following) if indexed else None
         return None
+
+    def _indexed(self, base: int) -> bool:
+        """The index is there, and the digests that go with it: better read a segment once now than at each seek."""
+        closed = self.manifest.closed
+        info = closed if closed is not None and closed.base == base else self.manifest.segments.get(base)
+        needed = info is not None and info.digested and info.index_entries and self.loading.write and not self.loading.foreign
+        return {layout.file_name(base, each) for each in (layout.INDEX, layout.DIGESTS)[: 2 if needed else 1]} <= self.names
 
     def _remembered(self, info: SegmentInfo) -> SegmentInfo:
         """What we know of a segment, as far as it holds: a broker's cleaner may write other heads into as many bytes."""
@@ -188,7 +197,7 @@ class _Loader:
 
     # ---- one segment, read -----------------------------------------------------------------------
 
-    def _examine(self, base: int, following: int | None, closed: SegmentInfo | None) -> tuple[SegmentInfo, Published, bool]:
+    def _examine(self, base: int, following: int | None, closed: SegmentInfo | None) -> _Examined:
         """Read a segment: from its last index entry if it was closed in order, else all of it. Whole: nothing had to be cut."""
         path = layout.segment_path(self.directory, base)
         size = segment.size_of(self.directory, base) if path.name in self.names else 0
@@ -196,7 +205,7 @@ class _Loader:
             info = SegmentInfo(base, 0, base, max_timestamp_offset=base, flags=GAPLESS | DIGESTED)
             return info, self._published(info, 0, 0), True
         short = None
-        if following is None and (self.loading.clean or closed is not None):
+        if following is None and (self.loading.clean or closed is not None) and self._indexed(base):
             with contextlib.suppress(CorruptRecordError):  # an index that cannot be read is made again from the log
                 short = self._from_last_entry(base, path, size, closed)
             if short is not None:
@@ -248,19 +257,21 @@ class _Loader:
             known.transaction_entries if known else self._transactions_in(base),
             created_ms=known.created_ms if known else 0,
             epoch=max(chain.epoch, self.chain.epoch, 0),
-            flags=known.flags if known else 0,
+            flags=known.flags if known else GAPLESS | DIGESTED if size == 0 else 0,
             kind=CLOSED,
         )
 
-    def _scan(self, base: int, path: Path, size: int, following: int | None) -> tuple[SegmentInfo, Published, bool]:
+    def _scan(self, base: int, path: Path, size: int, following: int | None, agreed: segment.Walk | None = None) -> _Examined:
+        """Read a segment whole; a second time, up to where the digests agreed, if they did not to the end."""
         builder = index.Builder(base, self.loading.interval_bytes)
         self.read_again.append(base)
         gaps = self.loading.gaps_allowed or base not in self.manifest.segments
         first = self.chain.next_offset if self.chain.next_offset >= 0 else base
         chain = Chain(first if gaps else max(first, base), self.chain.epoch, gaps_allowed=True)
         gapless, expected = True, base
-        with files.opened(path) as fd:
-            walk = segment.Walk(fd, path, chain, 0, size)
+        end = size if agreed is None or agreed.agreed is None else agreed.agreed
+        with files.opened(path) as fd, digests.opened(self.directory, base, usable=not self.loading.foreign) as records:
+            walk = segment.Walk(fd, path, chain, 0, end, records)
             for batches in walk:
                 bases = batches["base_offset"]
                 gapless = (
@@ -269,13 +280,15 @@ class _Loader:
                     and bool((bases[1:] == (bases + batches["last_offset_delta"] + 1)[:-1]).all())
                 )
                 expected = int(bases[-1]) + int(batches["last_offset_delta"][-1]) + 1
-                builder.add(batches)
+                builder.add(batches, walk.before)
                 self._note_epochs(batches)
+        if walk.agreed is not None:
+            return self._scan(base, path, size, following, walk)
         chain.next_offset = max(chain.next_offset, base)
         self.chain = Chain(chain.next_offset, chain.epoch)
-        self._check_floor(base, path, walk, chain)
+        self._check_written(base, path, walk.end, chain)
         if walk.end < size:
-            self._cut(base, path, walk.end, size, walk.problem)
+            self._cut(base, path, walk.end, size, agreed.problem if agreed else walk.problem)
         whole = walk.end == size and self._reaches(base, chain.next_offset, following)
         if following is not None:
             builder.add_time_entry()
@@ -317,19 +330,16 @@ class _Loader:
 
     # ---- damage ----------------------------------------------------------------------------------
 
-    def _check_floor(self, base: int, path: Path, walk: segment.Walk, chain: Chain) -> None:
-        """What an earlier page of this boot published is there, byte for byte (the digest covers what Kafka's CRC leaves out)."""
-        floor = self.loading.floor
-        if floor is None or floor.segment_base != base or walk.end != floor.segment_size or not floor.flags & DIGESTED:
-            return
-        if chain.digest != floor.digest:
-            raise CorruptRecordError(
-                "the batch heads of this segment are not those that were written",
-                path=path,
-                position=walk.end,
-                expected=f"digest {floor.digest:016x}",
-                found=f"{chain.digest:016x}",
-            )
+    def _check_written(self, base: int, path: Path, end: int, chain: Chain) -> None:
+        """What was published in this boot, or sealed, is there (the digest covers what Kafka's CRC leaves out)."""
+        floor, sealed = self.loading.floor, self.manifest.segments.get(base)
+        known = [] if sealed is None or self.loading.foreign else [(sealed.size, sealed.digested, sealed.digest)]
+        if floor is not None and floor.segment_base == base:
+            known.append((floor.segment_size, bool(floor.flags & DIGESTED), floor.digest))
+        for size, digested, digest in known:
+            if digested and size == end and digest != chain.digest:
+                found = f"{chain.digest:016x}"
+                raise CorruptRecordError(digests.OTHERS, path=path, position=end, expected=f"digest {digest:016x}", found=found)
 
     def _cut(self, base: int, path: Path, end: int, size: int, problem: Problem | None) -> None:
         if system.mutated("truncate_below_recovery_point"):
@@ -433,16 +443,7 @@ class _Loader:
             transaction_entries=segments[-1].transaction_entries,
             log_start=start,
             epoch=epoch,
-            first_timestamp=self._first_timestamp(active),
+            first_timestamp=segment.first_timestamp(self.directory, active.segment_base, active.segment_size),
             first_unstable=past.state.first_unstable(end),
         )
         return Loaded(published, segments, self.epochs, past, self.cut)
-
-    def _first_timestamp(self, active: Published) -> int:
-        if active.segment_size == 0:
-            return -1
-        path = layout.segment_path(self.directory, active.segment_base)
-        with files.opened(path) as fd:
-            for batches in segment.Walk(fd, path, Chain(gaps_allowed=True), 0, active.segment_size):
-                return int(batches["max_timestamp"][0])
-        return -1

@@ -130,7 +130,7 @@ def _adopt(partition: Partition, now: Published) -> Published:
         adopted = adoption.Adoption(partition, now)
         for data, batches in walk.chunks():
             adopted.take(data, batches)
-            builder.add(batches)
+            builder.add(batches, walk.before)
             if first_timestamp < 0 and now.segment_size == 0 and int(batches["position"][0]) == 0:
                 first_timestamp = int(batches["max_timestamp"][0])
         if walk.end < size:
@@ -141,7 +141,8 @@ def _adopt(partition: Partition, now: Published) -> Published:
         logger.warning(
             "repaired %s: took over offsets %d to %d, which a dead process had written", path, now.log_end, chain.next_offset - 1
         )
-    builder.write_tail(directory, now.index_entries, now.time_entries, partition.home.mode)
+    digested = bool(now.flags & DIGESTED)
+    builder.write_tail(directory, now.index_entries, now.time_entries, partition.home.mode, digested=digested)
     return adopted.finish(now)._replace(
         segment_size=walk.end,
         log_end=chain.next_offset,
@@ -166,6 +167,6 @@ def _remove_unpublished(partition: Partition, now: Published) -> None:
         size = segment.size_of(partition.path, base)
         if size:
             segment.copy_aside(path, 0, size, partition.path / f"{layout.CUT}{base:020d}-0", partition.home.mode)
-        for suffix in (*layout.SEGMENT_SUFFIXES, layout.SNAPSHOT):
+        for suffix in (*layout.SEGMENT_SUFFIXES, layout.SNAPSHOT, layout.DIGESTS):
             files.unlink(layout.segment_path(partition.path, base, suffix), missing_ok=True)
         logger.warning("repaired %s: removed segment %d of a roll that was broken off", partition.path, base)

@@ -14,7 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from embedlog import files, index, layout
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlog import digests, files, index, layout
 from embedlog.errors import StorageError
 from embedlog.record import Batches, Chain, Problem, scan
 
@@ -39,13 +42,19 @@ class Walk:
     """Reads a stretch of a segment batch by batch, each checked; afterwards `end` and `problem` say how it ended.
 
     `end` is the first byte behind the last good batch. `problem` is None where the file ended, even in the middle of a batch.
+    `records` of a walk from the start are compared on the way; where they disagree, `agreed` is the end of what is good.
     """
 
-    def __init__(self, fd: int, path: Path, chain: Chain, start: int, size: int) -> None:
+    def __init__(
+        self, fd: int, path: Path, chain: Chain, start: int, size: int, records: digests.Records | None = None
+    ) -> None:
         self._fd, self._path, self._size = fd, path, size
         self.chain = chain
         self.end = start
+        self.before: NDArray[np.uint64] = np.empty(0, np.uint64)  # the chain digest before each batch of the last chunk
         self.problem: Problem | None = None
+        self._records, self._state = records, digests.State()
+        self.agreed: int | None = None
 
     def __iter__(self) -> Iterator[Batches]:
         for _, batches in self.chunks():
@@ -57,9 +66,12 @@ class Walk:
         while self.end < self._size:
             room = bytearray(min(want, self._size - self.end))
             got = files.pread_into(self._fd, room, self.end, self._path)
-            view = memoryview(room)[:got]
+            view, digest = memoryview(room)[:got], self.chain.digest
             scanned = scan(view, self.chain, position=self.end)
             if scanned.consumed:
+                self.before = digests.before(view, scanned.batches, digest)
+                if not self._compared(view, scanned.batches):
+                    return
                 self.end += scanned.consumed
                 want = CHUNK_BYTES
                 yield view[: scanned.consumed], scanned.batches
@@ -71,17 +83,24 @@ class Walk:
                     return  # the file ends inside this batch
                 want = max(scanned.need, 2 * want)
 
+    def _compared(self, view: memoryview, batches: Batches) -> bool:
+        if self._records is not None:
+            self._state, self.problem = self._records.compare(self._state, view, batches)
+            self.agreed = self._state.agreed if self.problem is not None else None
+        return self.problem is None
+
 
 def rebuild(directory: Path, base: int, size: int, interval_bytes: int, *, final: bool, mode: int) -> index.Builder:
-    """Make both indexes of a segment again from its first `size` bytes. REQUIRES the append lock.
+    """Make both indexes and the digests of a segment again from its first `size` bytes. REQUIRES the append lock.
 
     `final` adds the last time-index entry, as a closed segment has it.
     """
     builder = index.Builder(base, interval_bytes)
     path = layout.segment_path(directory, base)
     with files.opened(path) as fd:
-        for batches in Walk(fd, path, Chain(gaps_allowed=True), 0, size):
-            builder.add(batches)
+        walk = Walk(fd, path, Chain(gaps_allowed=True), 0, size)
+        for batches in walk:
+            builder.add(batches, walk.before)
     if final:
         builder.add_time_entry()
     builder.write(directory, mode)
@@ -93,7 +112,7 @@ def create(directory: Path, base: int, mode: int, allocate_bytes: int = 0) -> No
 
     REQUIRES the append lock and the roll intent in the page.
     """
-    for suffix in (layout.INDEX, layout.TIME_INDEX, layout.LOG):
+    for suffix in (layout.INDEX, layout.TIME_INDEX, layout.DIGESTS, layout.LOG):
         path = layout.segment_path(directory, base, suffix)
         with files.opened(path, files.CREATE, mode) as fd:
             files.truncate(fd, 0, path)
@@ -108,6 +127,7 @@ def set_aside(directory: Path, base: int, suffixes: tuple[str, ...] = (*layout.S
         path = layout.segment_path(directory, base, suffix)
         with contextlib.suppress(FileNotFoundError):
             _rename_if_there(path, path.with_name(path.name + layout.DELETED))
+    files.unlink(layout.segment_path(directory, base, layout.DIGESTS), missing_ok=True)  # who still reads does without
 
 
 def _rename_if_there(source: Path, target: Path) -> None:
@@ -138,8 +158,11 @@ def finish(
         (files_of.log, size),
         (files_of.offset_index, index_entries * index.OFFSET_ENTRY.size),
         (files_of.time_index, time_entries * index.TIME_ENTRY.size),
+        (layout.segment_path(directory, base, layout.DIGESTS), index_entries * digests.RECORD_BYTES),
     )
     for path, wanted in sizes:
+        if path.name.startswith(layout.DIGESTS) and not files.exists(path):
+            continue  # a broker's segment has none
         with files.opened(path, files.WRITE) as fd:
             if files.facts(fd, path).size != wanted:
                 files.truncate(fd, wanted, path)
@@ -158,6 +181,16 @@ def size_of(directory: Path, base: int) -> int:
     if found is None:
         raise StorageError("no such segment", errno=2, path=path)
     return found.size
+
+
+def first_timestamp(directory: Path, base: int, size: int) -> int:
+    """The largest timestamp of the first batch, -1 if there is none."""
+    path = layout.segment_path(directory, base)
+    if size > 0:
+        with files.opened(path) as fd:
+            for batches in Walk(fd, path, Chain(gaps_allowed=True), 0, size):
+                return int(batches["max_timestamp"][0])
+    return -1
 
 
 def copy_aside(path: Path, start: int, end: int, target: Path, mode: int) -> None:

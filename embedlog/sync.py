@@ -169,7 +169,7 @@ class Syncer:
     def _sync_sealed(self, info: SegmentInfo) -> None:
         """What recovery reads of a sealed segment instead of the log itself."""
         directory = self._partition.path
-        for suffix in (layout.INDEX, layout.TIME_INDEX, layout.TRANSACTION_INDEX):
+        for suffix in (layout.INDEX, layout.TIME_INDEX, layout.TRANSACTION_INDEX, layout.DIGESTS):
             path = layout.segment_path(directory, info.base, suffix)
             if files.exists(path):
                 with files.opened(path, files.WRITE) as fd:

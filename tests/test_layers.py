@@ -24,11 +24,11 @@ LAYERS: dict[str, str] = {
     "the native core": "_native",
     "bytes and files": "arrow_layout buffers columns compaction compression decoding encoding files isolation legacy lockorder"
     " record snappy values",
-    "small files beside the log": "checkpoint identity index layout manifest page",
+    "small files beside the log": "checkpoint digests identity index layout manifest page",
     "one segment": "segment",
     "one partition": (
-        "aborted admission adoption cleaner cleaning closing cutting epochs handles history home leftovers marking partition"
-        " presence producers reader recovery retention rolling segments sequencing sync tail transaction_index"
+        "aborted admission adoption cleaner cleaning closing comparing cutting epochs handles history home leftovers marking"
+        " partition presence producers reader recovery retention rolling segments sequencing sync tail transaction_index"
     ),
     "named partitions": "topic topic_files",
     "state machines over internal topics": (

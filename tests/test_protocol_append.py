@@ -16,7 +16,7 @@ import pytest
 
 from tests.faults.content import Verdict
 from tests.faults.processes import Nursery, RemoteError, state_of, until
-from tests.faults.stage import Play, Steps, fails_without
+from tests.faults.stage import FakeBroker, Play, Steps, fails_without
 
 # -- rule 7 ---------------------------------------------------------------------------------------------------------------
 
@@ -289,10 +289,17 @@ def test_rule_15_damage_outside_kafkas_checksum_is_found(nursery: Nursery, tmp_p
 
 
 def seek_into_a_changed_epoch(play: Play) -> Verdict:
-    """Who begins to read in the middle has no digest to compare: the epoch cache says which epoch belongs to an offset."""
+    """What a broker has written to has no digests of ours: the epoch cache says which epoch belongs to an offset."""
     a = play.enter()
     for _ in range(6):
         play.append(a)
+    play.leave(a)
+    broker = FakeBroker(play.directory)
+    assert broker.start()
+    broker.mark_and_unlock()
+    broker.unlink()
+    a = play.enter()
+    assert a.call("ends")[0] == (0, 6)
     log = play.partition / f"{0:020d}.log"
     position = log.stat().st_size // 6 * 3 + 15
     with log.open("r+b") as file:

@@ -18,7 +18,8 @@ enum el_layout {
     EL_DIGEST_SIZE = 21,      /* bytes 0 .. 20, which Kafka's CRC does not cover */
     EL_RECORD_SIZE_MIN = 7,   /* length, attributes, timestamp, offset, key length, value length, header count */
     EL_INDEX_ENTRY_SIZE = 8,
-    EL_TIME_ENTRY_SIZE = 12
+    EL_TIME_ENTRY_SIZE = 12,
+    EL_DIGEST_RECORD_SIZE = 16 /* one for each offset index entry, in a file of ours */
 };
 
 /* What el_problem.what says is wrong. */
@@ -37,7 +38,8 @@ enum el_what {
     EL_BAD_HEADER_COUNT = 11,
     EL_SURPLUS = 12,       /* bytes behind the last record of a batch */
     EL_BAD_DELTA = 13,     /* offset delta outside 0 .. lastOffsetDelta */
-    EL_BAD_TOTAL = 14      /* more than 2 GiB of keys or values: decode fewer batches at once */
+    EL_BAD_TOTAL = 14,     /* more than 2 GiB of keys or values: decode fewer batches at once */
+    EL_BAD_DIGEST = 15     /* the heads of the batches are not those that were written */
 };
 
 /* One batch header, in the byte order of the machine. numpy sees the same 72 bytes as record.BATCH. */

@@ -203,6 +203,8 @@ typedef struct {
     int32_t log_fd;
     int32_t index_fd;
     int32_t time_fd;
+    int32_t digest_fd;               /* digests by index interval; -1: the segment has none */
+    int32_t reserved;
     int32_t append_time;             /* 1: LogAppendTime */
     int32_t process;                 /* id of this process, for messages */
 } el_writer;

@@ -6,22 +6,20 @@
 
 enum {
     HEAD_BYTES = 61, STAMPED_BYTES = 16,          /* whole header; base offset, length, leader epoch */
-    MAX_PIECES = 128, MAX_ENTRIES = 64,           /* batches and entries that are gathered for one system call */
+    MAX_PIECES = 128,                             /* batches that are gathered for one system call */
     LENGTH_AT = 8, EPOCH_AT = 12, CRC_AT = 17, ATTRIBUTES_AT = 21, LAST_DELTA_AT = 23, MAX_TIMESTAMP_AT = 35,
     PRODUCER_ID_AT = 43, PRODUCER_EPOCH_AT = 51, BASE_SEQUENCE_AT = 53, APPEND_TIME_BIT = 0x08, TRANSACTIONAL_BIT = 0x10, CONTROL_BIT = 0x20,
-    INDEX_ENTRY_BYTES = 8, TIME_ENTRY_BYTES = 12, CONTROL_INSIDE = -900
+    CONTROL_INSIDE = -900
 };
 
 typedef struct {                          /* an append under way: nothing of it is published yet */
     el_tuple tuple;
     int64_t now_ms;
-    int pieces, entries, time_entries;
+    int pieces;
     int64_t piece_position;               /* where the gathered pieces go */
     struct iovec gathered[2 * MAX_PIECES];
     uint8_t heads[MAX_PIECES][HEAD_BYTES];
-    uint8_t index[MAX_ENTRIES * INDEX_ENTRY_BYTES];
-    uint8_t times[MAX_ENTRIES * TIME_ENTRY_BYTES];
-    uint32_t index_from, time_from;       /* number of the first gathered entry */
+    el_entries entries;
     uint64_t touched[EL_PRODUCER_SLOTS / 64];   /* slots of the producers in it */
     int produced;                         /* whether there are any */
     int is_marker;                        /* a control batch is what this is */

@@ -193,6 +193,53 @@ def scan(data: Any, start: int, state: tuple[int, int, int, bool], batches: Any)
     return int(count), int(sizes[0]), int(sizes[1]), (int(chain.next_offset), int(chain.epoch), int(chain.digest)), problem
 
 
+# ---- digests by index interval -------------------------------------------------------------------
+
+DIGEST_RECORD_SIZE: int = lib.EL_DIGEST_RECORD_SIZE
+
+
+class Digests:
+    """The first `count` records of a segment's file of digests. A negative result is a system error."""
+
+    __slots__ = ("_file",)
+
+    def __init__(self, fd: int, base: int, count: int) -> None:
+        self._file = ffi.new("el_digests *", {"base": base, "count": count, "fd": fd})
+
+    def at(self, number: int, position: int) -> tuple[int, int]:
+        """(1, digest), or (0, 0) if that record does not hold."""
+        digest = ffi.new("uint64_t *")
+        return int(lib.el_digest_at(self._file, number, position, digest)), int(digest[0])
+
+    def reach(self, number: int, position: int, limit: int, end: int) -> int:
+        return int(lib.el_digests_reach(self._file, number, position, limit, end))
+
+    def compare(
+        self, number: int, data: Any, batches: Any, state: tuple[int, int, int]
+    ) -> tuple[int, tuple[int, int, int], tuple[int, int, int] | None]:
+        """(next number or code, (position, agreed, digest), (position, expected, found) of what differs)."""
+        view, rows = ffi.from_buffer("uint8_t[]", data), ffi.from_buffer("el_batch[]", batches)
+        after, problem = ffi.new("el_compared *"), ffi.new("el_problem *")
+        after.position, after.agreed, after.digest = state
+        following = int(lib.el_digests_compare(self._file, number, view, len(view), rows, len(batches), after, problem))
+        bad = None
+        if problem.what == lib.EL_BAD_DIGEST:
+            bad = (int(problem.position), problem.expected & (2**64 - 1), problem.found & (2**64 - 1))
+        return following, (int(after.position), int(after.agreed), int(after.digest)), bad
+
+
+def digests_before(data: Any, batches: Any, digest: int, out: Any) -> int:
+    """The chain digest before each of the batches that lie in `data`, into an array of u64."""
+    view, rows = ffi.from_buffer("uint8_t[]", data), ffi.from_buffer("el_batch[]", batches)
+    return int(lib.el_digests_before(view, len(view), rows, len(batches), digest, ffi.from_buffer("uint64_t[]", out)))
+
+
+def digest_record(base: int, number: int, position: int, digest: int) -> bytes:
+    record = ffi.new("uint8_t[]", DIGEST_RECORD_SIZE)
+    lib.el_digest_record(record, base, number, position, digest)
+    return bytes(ffi.buffer(record))
+
+
 # ---- decoding ------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@
 
 #include "api_codec.h"
 #include "api_compact.h"
+#include "api_digests.h"
 #include "api_faults.h"
 #if defined(__has_include)
 #if __has_include("api_system.h")

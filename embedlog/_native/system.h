@@ -58,6 +58,22 @@ _Static_assert(sizeof(el_tuple) == 15 * 8 + 6 * 4, "no padding inside the checke
 
 static inline el_page *page_of(const el_writer *writer) { return (el_page *)(uintptr_t)writer->page; }
 
+/* Entries of an append under way, gathered for one system call a file. */
+enum { EL_ENTRIES_MAX = 64 };
+typedef struct {
+    int count, time_count;
+    uint32_t from, time_from;             /* numbers of the first gathered ones */
+    uint8_t offsets[EL_ENTRIES_MAX * EL_INDEX_ENTRY_SIZE];
+    uint8_t times[EL_ENTRIES_MAX * EL_TIME_ENTRY_SIZE];
+    uint8_t digests[EL_ENTRIES_MAX * EL_DIGEST_RECORD_SIZE];
+} el_entries;
+void el_entries_start(el_entries *entries, const el_tuple *tuple);
+/* An entry for the batch that begins at the tuple's end, if one is due; moves the tuple's counters on. */
+void el_entries_gather(el_entries *entries, el_tuple *tuple, int64_t interval, int64_t last_offset);
+int64_t el_entries_write(el_entries *entries, const el_writer *writer);
+/* Behind a failed append: what is not published is not true, and the next append writes others in its place. */
+int32_t el_entries_take_back(const el_entries *entries, const el_writer *writer, const el_tuple *before);
+
 void el_futex_wake(_Atomic uint32_t *word, int count);
 int el_futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t timeout_ns);
 void el_announce(_Atomic uint32_t *word, _Atomic uint32_t *waiters);

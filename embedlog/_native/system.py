@@ -259,6 +259,7 @@ class Writer:
                 "log_fd": -1,
                 "index_fd": -1,
                 "time_fd": -1,
+                "digest_fd": -1,
                 "segment_base": -1,
                 "process": os.getpid(),
             },
@@ -277,9 +278,9 @@ class Writer:
         raw.segment_bytes, raw.segment_ms, raw.index_bytes = segment_bytes, segment_ms, index_bytes
         raw.index_interval, raw.append_time = index_interval, append_time
 
-    def segment(self, base: int, log_fd: int, index_fd: int, time_fd: int) -> None:
+    def segment(self, base: int, log_fd: int, index_fd: int, time_fd: int, digest_fd: int) -> None:
         raw = self.raw
-        raw.segment_base, raw.log_fd, raw.index_fd, raw.time_fd = base, log_fd, index_fd, time_fd
+        raw.segment_base, raw.log_fd, raw.index_fd, raw.time_fd, raw.digest_fd = base, log_fd, index_fd, time_fd, digest_fd
 
     def append(self, run: Buffer, start: int, deadline_ns: int, known: Any = ffi.NULL) -> int:
         """A code above; `out` tells what was appended of run[start:]. MUST_CATCH_UP unless it follows on what is `known`."""

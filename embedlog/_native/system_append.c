@@ -21,8 +21,8 @@ static int must_roll(const el_writer *writer, const el_run *run, const uint8_t *
     int64_t newest = writer->append_time ? run->now_ms : (int64_t)load_be64(batch + MAX_TIMESTAMP_AT);
     int64_t waited = tuple->first_timestamp >= 0 && newest >= 0 ? newest - tuple->first_timestamp : run->now_ms - tuple->created_ms;
     return tuple->segment_size > writer->segment_bytes - size || waited > writer->segment_ms - tuple->roll_jitter_ms ||
-           (int64_t)tuple->index_entries >= writer->index_bytes / INDEX_ENTRY_BYTES ||
-           (int64_t)tuple->time_entries >= writer->index_bytes / TIME_ENTRY_BYTES - 1 || last - tuple->segment_base > INT32_MAX;
+           (int64_t)tuple->index_entries >= writer->index_bytes / EL_INDEX_ENTRY_SIZE ||
+           (int64_t)tuple->time_entries >= writer->index_bytes / EL_TIME_ENTRY_SIZE - 1 || last - tuple->segment_base > INT32_MAX;
 }
 
 /* Base offset and epoch lie outside the CRC; the append time does not, but the CRC of a changed head follows
@@ -44,24 +44,6 @@ static int stamp(const el_writer *writer, el_run *run, const uint8_t *batch, int
     return bytes;
 }
 
-static void gather_entries(const el_writer *writer, el_run *run, int64_t last_offset, int64_t position) {
-    el_tuple *tuple = &run->tuple;
-    if (tuple->bytes_since_entry <= writer->index_interval)
-        return;
-    uint8_t *entry = run->index + run->entries++ * INDEX_ENTRY_BYTES;
-    store_be32(entry, (uint32_t)(last_offset - tuple->segment_base));
-    store_be32(entry + 4, (uint32_t)position);
-    tuple->index_entries++;
-    tuple->bytes_since_entry = 0;
-    if (tuple->max_timestamp <= tuple->last_time_entry)
-        return;
-    uint8_t *time = run->times + run->time_entries++ * TIME_ENTRY_BYTES;
-    store_be64(time, (uint64_t)tuple->max_timestamp);
-    store_be32(time + 8, (uint32_t)(tuple->max_timestamp_offset - tuple->segment_base));
-    tuple->time_entries++;
-    tuple->last_time_entry = tuple->max_timestamp;
-}
-
 static void gather(const el_writer *writer, el_run *run, const uint8_t *batch, int64_t size) {
     el_tuple *tuple = &run->tuple;
     uint8_t *head = run->heads[run->pieces];
@@ -78,7 +60,7 @@ static void gather(const el_writer *writer, el_run *run, const uint8_t *batch, i
         tuple->max_timestamp_offset = last_offset;
     }
     el_note_producer(run, head);
-    gather_entries(writer, run, last_offset, tuple->segment_size);
+    el_entries_gather(&run->entries, tuple, writer->index_interval, last_offset);
     tuple->bytes_since_entry += size;
     tuple->digest = el_chain_digest(head, tuple->digest);
     tuple->segment_size += size;
@@ -86,15 +68,6 @@ static void gather(const el_writer *writer, el_run *run, const uint8_t *batch, i
 }
 
 /* ---- writing ------------------------------------------------------------------------------------ */
-
-static int64_t write_entries(int fd, uint8_t *entries, int *count, uint32_t *from, int bytes) {
-    if (*count == 0)
-        return EL_OK;
-    int64_t rc = el_pwrite(fd, entries, (int64_t)*count * bytes, (int64_t)*from * bytes);
-    *from += (uint32_t)*count;
-    *count = 0;
-    return rc < 0 ? rc : EL_OK;
-}
 
 static int64_t write_gathered(const el_writer *writer, el_run *run) {
     if (run->pieces == 0)
@@ -109,8 +82,7 @@ static int64_t write_gathered(const el_writer *writer, el_run *run) {
         return rc;
     run->piece_position = run->tuple.segment_size;
     run->pieces = 0;
-    rc = write_entries(writer->index_fd, run->index, &run->entries, &run->index_from, INDEX_ENTRY_BYTES);
-    return rc < 0 ? rc : write_entries(writer->time_fd, run->times, &run->time_entries, &run->time_from, TIME_ENTRY_BYTES);
+    return el_entries_write(&run->entries, writer);
 }
 
 /* Whole batches from the front of the run, until one does not fit: bytes taken, or an error. */
@@ -128,7 +100,7 @@ static int64_t take_batches(const el_writer *writer, el_run *run, const uint8_t 
             break;
         gather(writer, run, data + taken, bytes);
         taken += bytes;
-        if (run->pieces == MAX_PIECES || run->entries == MAX_ENTRIES) {
+        if (run->pieces == MAX_PIECES || run->entries.count == EL_ENTRIES_MAX) {
             int64_t rc = write_gathered(writer, run);
             if (rc < 0)
                 return rc;
@@ -141,10 +113,9 @@ static int64_t take_batches(const el_writer *writer, el_run *run, const uint8_t 
 static void start_run(const el_tuple *tuple, el_run *run) {
     run->tuple = *tuple;
     run->now_ms = el_wall_ms();
-    run->pieces = run->entries = run->time_entries = 0;
+    run->pieces = 0;
     run->piece_position = tuple->segment_size;
-    run->index_from = tuple->index_entries;
-    run->time_from = tuple->time_entries;
+    el_entries_start(&run->entries, tuple);
     memset(run->touched, 0, sizeof run->touched);
     run->produced = run->next_sequence = 0;
 }
@@ -186,6 +157,8 @@ static int32_t append_run(el_writer *writer, const uint8_t *data, int64_t size, 
     int64_t rc_ending = taken > 0 && ending ? el_write_ending(&run, ending) : EL_OK;
     if (taken < 0 || rc_ending < 0) {
         int32_t cut = el_truncate(writer->log_fd, before.segment_size);
+        if (cut >= 0)
+            cut = el_entries_take_back(&run.entries, writer, &before);
         rc = (int32_t)(taken < 0 ? taken : rc_ending);
         return cut < 0 ? EL_MUST_REPAIR : rc == CONTROL_INSIDE ? EL_NOT_DATA : rc;
     }

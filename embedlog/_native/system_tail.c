@@ -47,7 +47,7 @@ int32_t el_tail_read(el_tailing *tailing, uint8_t *room, int64_t capacity, int64
         return EL_TAIL_OTHERWISE;
     el_tailing before = *tailing;
     *taken = verify(tailing, room, size);
-    if (*taken < 0 || el_page_read(tailing->page, &now) < 0 || now.generation != tailing->generation) {
+    if (*taken < 0 || tailing->digest != now.digest || el_page_read(tailing->page, &now) < 0 || now.generation != tailing->generation) {
         *tailing = before;
         return EL_TAIL_OTHERWISE;
     }

@@ -129,7 +129,7 @@ CACHES = (".index", ".timeindex", ".txnindex", ".snapshot", "embedlog.page", "em
 
 
 def is_cache(name: str) -> bool:
-    return name.endswith(CACHES)
+    return name.endswith(CACHES) or layout.DIGESTS in name
 
 
 @task
