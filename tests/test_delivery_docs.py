@@ -8,15 +8,18 @@ import random
 import re
 import runpy
 from collections import Counter
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import embedlog
 from tests.conftest import ROOT
+from tests.faults.processes import until
 
 PROGRAM = re.compile(r"^```python\n# (\w+)\.py\n.*?^```$", re.DOTALL | re.MULTILINE)
-COUNT = 2000
+COUNT = 4000
 KILLS = 12
 DEADLINE_S = 60
 
@@ -46,20 +49,34 @@ def prepared(tmp_path: Path, name: str) -> Path:
 
 
 def killed_until_done(path: Path, rng: random.Random) -> int:
-    """Starts the program again and again; the last life is left alone. How many were killed before they ended by themselves."""
+    """Starts the program again and again, kills it when it has just begun to write, leaves the last life alone. How many died."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["embedlog", "tests.test_delivery_docs"])
+    written = path.parent / "data" / "output-0" / f"{0:020d}.log"
     struck = 0
-    for left in range(KILLS, -1, -1):
+    for _ in range(KILLS):
         process = context.Process(target=live, args=(str(path),))
+        before = size(written)
         process.start()
-        process.join(rng.uniform(0.0, 0.25) if left else DEADLINE_S)
-        if process.exitcode is None:
-            process.kill()
-            process.join(DEADLINE_S)
-            struck += 1
-        assert process.exitcode == (-9 if left and process.exitcode else 0)
+        until(partial(begun, process, written, before), "it writes, or ends")
+        process.join(rng.uniform(0.0, 0.015))
+        process.kill()
+        process.join(DEADLINE_S)
+        assert process.exitcode in (-9, 0)
+        struck += process.exitcode == -9
+    process = context.Process(target=live, args=(str(path),))
+    process.start()
+    process.join(DEADLINE_S)
+    assert process.exitcode == 0
     return struck
+
+
+def begun(process: Any, written: Path, before: int) -> bool:
+    return not process.is_alive() or size(written) > before
+
+
+def size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def results(tmp_path: Path) -> Counter[bytes]:
@@ -77,7 +94,7 @@ def test_the_page_has_the_programs() -> None:
 @pytest.mark.parametrize("name", ["at_most_once", "at_least_once"])
 def test_a_killed_program_keeps_its_word(tmp_path: Path, rng: random.Random, name: str) -> None:
     path = prepared(tmp_path, name)
-    assert killed_until_done(path, rng) >= KILLS // 3
+    assert killed_until_done(path, rng) >= 2
     found = results(tmp_path)
     assert set(found) <= EVERY
     if name != "at_least_once":
