@@ -111,6 +111,7 @@ class Home:
     foreign: bool = False  # somebody else wrote here since we last did
     mode: int = 0o666
     lock_timeout_ms: int = 10_000
+    producer_expiration_ms: int = 86_400_000
     seen: object = None  # for a reader: differs once somebody has come or gone since
     recovery_points: Checkpointed | None = None
     log_starts: Checkpointed | None = None

@@ -167,6 +167,7 @@ class Housekeeper:
                 if retention.wants(partition) or partition.bounds().log_start > 0:
                     retention.retain(partition)
                 retention.unlink_deleted(partition)
+                partition.expire_producers()
                 if by_hand and partition.durable_offset < partition.bounds().log_end and self._is_due(partition):
                     partition.sync()
         delay_ms = self._log.config.log_segment_delete_delay_ms

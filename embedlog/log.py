@@ -151,6 +151,7 @@ class Log(Admin):
             foreign=directory.foreign,
             mode=self.config.file_mode,
             lock_timeout_ms=self.config.lock_timeout_ms,
+            producer_expiration_ms=self.config.producer_id_expiration_ms,
             seen=directory.seen,
             recovery_points=Checkpointed(self.path / layout.RECOVERY_POINTS),
             log_starts=Checkpointed(self.path / layout.LOG_STARTS),

@@ -423,6 +423,12 @@ class Partition(Presence):
         self.ensure_open()
         return self.reader.offset_for_time(timestamp_ms, isolation == "read_committed")
 
+    def expire_producers(self) -> None:
+        """Forget producers that have been idle for long; for the housekeeper."""
+        if self.page_file is not None and self.sequencing.loaded:
+            with self._mutex_until(self.deadline()):
+                self.sequencing.expire(self.home.producer_expiration_ms)
+
     def write_snapshot(self, now: Published) -> None:
         """Leave the producers as of the log end beside the log. REQUIRES the append lock."""
         if self.page.word(system.WORD_SNAPSHOT) != now.log_end + 1:

@@ -211,6 +211,7 @@ class Presence:
             gaps_allowed=self.config.compacted or bool(cleaned and cleaned.of(self.topic, self.number)),
             foreign=self.home.foreign,
             begun=dirty,
+            producer_expiration_ms=self.home.producer_expiration_ms,
         )
 
     def mark_dirty(self) -> None:

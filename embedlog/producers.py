@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embedlog._native import codec
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
@@ -24,6 +25,7 @@ from embedlog.record import CONTROL, TRANSACTIONAL, Batches
 from embedlog.transaction_index import AbortedTransaction
 
 SNAPSHOT_VERSION = 1
+FEW_ROWS = 16
 REMEMBERED_BATCHES = 5  # Kafka's: as many as a producer may have under way
 SEQUENCE_MAX = 2**31 - 1
 NO_PRODUCER = -1
@@ -68,6 +70,7 @@ class Producer:
     timestamp: int = -1
     coordinator_epoch: int = -1
     transaction_start: int = -1  # first offset of the open transaction
+    noted_ms: int = field(default=-1, compare=False)  # on the caller's clock, when it was last heard of; in no snapshot
     batches: deque[Sequences] = field(default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES))
 
     @property
@@ -96,6 +99,7 @@ class ProducerState:
 
     def __init__(self, offset: int = 0, producers: Iterable[Producer] = ()) -> None:
         self.offset = offset
+        self.noted_ms = -1  # the time at which what is replayed becomes known, if anybody asks
         self.producers = {each.producer_id: each for each in producers}
         self._decided: list[tuple[int, int]] = []  # (first offset, marker's offset) of ended transactions, by marker
 
@@ -109,7 +113,8 @@ class ProducerState:
         """
         aborted = []
         ends = batches["base_offset"] + batches["last_offset_delta"]
-        for row in np.flatnonzero((batches["producer_id"] != NO_PRODUCER) & (ends >= self.offset)).tolist():
+        rows = np.flatnonzero((batches["producer_id"] != NO_PRODUCER) & (ends >= self.offset))
+        for row in (rows if len(rows) < FEW_ROWS else rows[_of_consequence(batches[rows])]).tolist():
             batch = batches[row]
             if not batch["attributes"] & CONTROL:
                 self._data(batch, int(ends[row]))
@@ -121,6 +126,7 @@ class ProducerState:
 
     def _data(self, batch: np.void, last_offset: int) -> None:
         producer = self._producer(int(batch["producer_id"]))
+        producer.noted_ms = self.noted_ms
         producer.enter(int(batch["producer_epoch"]))
         first, delta = int(batch["base_sequence"]), int(batch["last_offset_delta"])
         timestamp = int(batch["max_timestamp"])
@@ -132,6 +138,7 @@ class ProducerState:
     def _marker(self, batch: np.void, marker: Marker) -> list[AbortedTransaction]:
         producer, offset = self._producer(int(batch["producer_id"])), int(batch["base_offset"])
         first = producer.transaction_start
+        producer.noted_ms = self.noted_ms
         producer.enter(int(batch["producer_epoch"]))
         producer.coordinator_epoch = marker.coordinator_epoch
         producer.timestamp = int(batch["max_timestamp"])
@@ -165,12 +172,16 @@ class ProducerState:
         unstable = self.first_unstable(high_watermark)
         return high_watermark if unstable < 0 else min(unstable, high_watermark)
 
-    def expire(self, now_ms: int, expiration_ms: int) -> list[int]:
-        """Forget producers that were idle for `producer.id.expiration.ms` and have nothing open; returns their ids."""
+    def expire(self, now_ms: int, expiration_ms: int, *, noted: bool = False) -> list[int]:
+        """Forget producers that were idle for `producer.id.expiration.ms` and have nothing open; returns their ids.
+
+        By the timestamps of their records, as Kafka does, or by when they were `noted`: who replays the records of other times
+        is no idle producer.
+        """
         idle = [
             each.producer_id
             for each in self.producers.values()
-            if each.transaction_start < 0 and now_ms - each.timestamp >= expiration_ms
+            if each.transaction_start < 0 and now_ms - (each.noted_ms if noted else each.timestamp) >= expiration_ms
         ]
         for producer_id in idle:
             del self.producers[producer_id]
@@ -206,6 +217,22 @@ class ProducerState:
             expected, found = f"checksum {stored:08x}", f"{computed:08x}"
             raise CorruptRecordError("snapshot", path=path, position=_CHECKED_FROM, expected=expected, found=found)
         return cls(offset, (_producer_of(*each) for each in _ENTRY.iter_unpack(data[_HEAD.size :])))
+
+
+def _of_consequence(batches: Batches) -> NDArray[np.bool_]:
+    """Which batches leave a trace: markers, the last five of each producer and epoch, and what may open a transaction."""
+    order = np.lexsort((batches["producer_epoch"], batches["producer_id"]))  # stable: within a producer's epoch as in the log
+    ids, epochs, bits = (batches[name][order] for name in ("producer_id", "producer_epoch", "attributes"))
+    change = (ids[1:] != ids[:-1]) | (epochs[1:] != epochs[:-1])
+    starts = np.concatenate(([0], np.flatnonzero(change) + 1, [len(ids)]))
+    control = (bits & CONTROL) != 0
+    data = np.cumsum(~control)
+    behind = np.repeat(data[starts[1:] - 1], np.diff(starts)) - data  # data batches of the same that follow
+    opens = ((bits & TRANSACTIONAL) != 0) & ~control
+    opens[1:] &= ~(opens[:-1] & ~control[:-1] & ~change)  # behind another one nothing opens
+    kept = np.empty(len(ids), np.bool_)
+    kept[order] = control | opens | (behind < REMEMBERED_BATCHES)
+    return kept
 
 
 def _producer_of(

@@ -42,6 +42,7 @@ class Loading:
     allocate_bytes: int = 0  # `preallocate`: what a new segment reserves
     gaps_allowed: bool = False  # the topic is compacted
     foreign: bool = False  # somebody else wrote here since we last did: what we remember of the files may be out of date
+    producer_expiration_ms: int = 1 << 62  # producers that were idle for longer are not taken over
     begun: bool = False  # the DIRTY mark was there: somebody had begun to write, even if nothing of it came back
 
 
@@ -436,6 +437,7 @@ class _Loader:
         past = history.load(
             self.directory, segments, end=end, clean=loading.clean, read_again=self.read_again, replay=self.saw_producers
         )
+        past.state.expire(system.wall_ms(), loading.producer_expiration_ms)
         for at, info in enumerate(segments):
             if info.base in past.indexes:
                 segments[at] = info._replace(transaction_entries=len(past.indexes[info.base]) // transaction_index.ENTRY_SIZE)

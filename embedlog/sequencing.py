@@ -69,6 +69,11 @@ class Sequencing:
         self._generation = 0
         self._place = (-1, -1)  # segment base and position of the batch at the state's offset; -1: unknown
 
+    @property
+    def loaded(self) -> bool:
+        """Whether this process knows of the producers at all."""
+        return self._state is not None
+
     def forget(self) -> None:
         for known in self._known.values():
             known.seen = -1  # an append under way may hold it
@@ -157,6 +162,11 @@ class Sequencing:
             f"producer {stamp.producer_id}: batches that were appended before are no longer in the log", path=partition.path
         )
 
+    def expire(self, expiration_ms: int) -> list[int]:
+        """Forget who was not heard of for so long, on a clock that nobody sets; their ids. Needs no lock: memory only."""
+        self.catch_up()
+        return [] if self._state is None else self._state.expire(system.boot_ns() // 1_000_000, expiration_ms, noted=True)
+
     # ---- catching up -----------------------------------------------------------------------------
 
     def catch_up(self) -> None:
@@ -193,6 +203,9 @@ class Sequencing:
         self._state = None  # a walk that breaks off leaves nothing half done
         if state is None or self._generation != now.generation or state.offset > now.log_end:
             state = self._loaded(now)
+            for each in state.producers.values():
+                each.noted_ms = system.boot_ns() // 1_000_000
+        state.noted_ms = system.boot_ns() // 1_000_000
         if state.offset < now.log_end:
             if self._partition.page.word(system.WORD_PRODUCED) > state.offset:
                 self._walk(state, now)

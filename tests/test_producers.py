@@ -296,5 +296,35 @@ def test_random_logs_against_a_slow_twin(rng: random.Random) -> None:
         assert sorted(entries_of(late)) == sorted(entries_of(state)), "a snapshot and the rest of the log make the whole"
 
 
+def test_many_batches_at_once_leave_what_they_leave_one_by_one(rng: random.Random) -> None:
+    """At once, those that leave no trace are passed over."""
+    for _ in range(150):
+        batches, aborts, epochs = [], [], [0] * 3
+        for offset in range(rng.randrange(16, 150)):
+            producer = rng.randrange(3)
+            if rng.random() < 0.15:
+                epochs[producer] += rng.randrange(2)
+                batches.append(end(offset, producer, epochs[producer]))
+                aborts += [offset] if rng.random() < 0.5 else []
+            else:
+                batches.append(data(offset, producer, offset, epoch=epochs[producer], transactional=rng.random() < 0.6))
+        at_once, ended = replayed(*batches, aborts=tuple(aborts))
+        one_by_one, ended_singly = ProducerState(), []
+        for each in batches:
+            ended_singly += replayed(each, aborts=tuple(aborts), state=one_by_one)[1]
+        assert at_once.producers == one_by_one.producers
+        assert ended == ended_singly
+        assert at_once.first_unstable(len(batches)) == one_by_one.first_unstable(len(batches))
+
+
+def test_producers_that_were_heard_of_lately_stay_whatever_their_records_say() -> None:
+    state = ProducerState()
+    for offset, (producer, now_ms) in enumerate(((1, 5000), (2, 9000))):
+        state.noted_ms = now_ms
+        state.replay(rows(data(offset, producer, transactional=False)), lambda row: None)
+    assert state.expire(65_000, 60_000, noted=True) == [1]
+    assert sorted(state.producers) == [2]
+
+
 def test_a_new_producer_is_empty() -> None:
     assert Producer(5).last_sequence == -1

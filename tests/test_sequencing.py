@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import embedlog
-from embedlog import layout, record, transaction_index
+from embedlog import cutting, layout, record, transaction_index
 from embedlog._native import system
 from embedlog.errors import (
     EmbedlogError,
@@ -19,6 +20,7 @@ from embedlog.errors import (
     InvalidTransactionStateError,
     OutOfOrderSequenceError,
     StorageError,
+    UnsupportedFormatError,
 )
 from embedlog.isolation import seen as visible
 from embedlog.partition import Partition
@@ -302,3 +304,95 @@ def test_a_run_of_many_batches_that_went_in_partly(log: embedlog.Log) -> None:
         assert [offset for piece in found.pieces for offset in range(*piece)] == list(range(start, start + 40))
         assert partition.append(whole, stamp=stamp).base_offset == start, "and whole, once more"
         assert send(partition, stamp, broken_at * 100 + 40) == (start + 40, start + 40)
+
+
+# ---- what else changes a partition -----------------------------------------------------------------------
+
+
+def test_idle_producers_are_forgotten_but_not_what_is_open(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path, config={"producer.id.expiration.ms": 1, "housekeeping": False}) as log:
+        log.create_topic("events")
+        partition = log._partition("events", 0)
+        send(partition, Stamp(A, 3), 0)
+        send(partition, Stamp(B, 4, True, True), 0)
+        assert (partition.stored_epoch(A), partition.stored_epoch(B)) == (3, 4)
+        late = system.boot_ns() + 2_000_000
+        while system.boot_ns() < late:
+            pass
+        log.housekeep()
+        assert (partition.stored_epoch(A), partition.stored_epoch(B)) == (-1, 4)
+        assert send(partition, Stamp(A, 3), 1) == (2, 2), "this process remembers its own last append"
+        assert send(partition, Stamp(A + 9, 0), 77) == (3, 3)
+
+
+def test_what_is_cut_takes_its_producers_along(partition: Partition) -> None:
+    """Behind a failed sync the log is cut at a damaged batch: state, index and last stable offset are those before it."""
+    send(partition, Stamp(A, 0, True, True), 0)
+    send(partition, Stamp(B, 0, True, True), 0)
+    size = partition.published().segment_size
+    send(partition, Stamp(A, 0, True), 1, b"damaged")
+    partition.append_marker(B, 1, commit=False)
+    with (partition.path / layout.file_name(0, layout.LOG)).open("r+b") as file:
+        file.seek(size + 65)
+        file.write(b"!!!")
+    assert cutting.cut_lost(partition, 0) == 2
+    assert partition.open_transactions() == [(A, 0, 0), (B, 0, 1)]
+    assert partition.bounds().last_stable == 0
+    assert (partition.path / layout.file_name(0, layout.TRANSACTION_INDEX)).read_bytes() == b""
+    assert send(partition, Stamp(A, 0, True), 1, b"again") == (2, 2)
+    assert partition.append_marker(B, 1, commit=False) == 3
+    partition.append_marker(A, 1, commit=True)
+    assert seen(partition, "read_committed") == [b"x", b"again"]
+
+
+def test_a_lost_transaction_index_is_made_again_before_anybody_is_answered(log: embedlog.Log, partition: Partition) -> None:
+    send(partition, Stamp(A, 0, True, True), 0, b"aborted")
+    partition.append_marker(A, 1, commit=False)
+    path = partition.path / layout.file_name(0, layout.TRANSACTION_INDEX)
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:20]):
+        path.write_bytes(damaged)
+        assert seen(partition, "read_committed") == []
+        assert path.read_bytes() == whole
+
+
+def write_version(partition: Partition, version: int) -> None:
+    """It stands in the page twice."""
+    with (partition.path / layout.PAGE).open("r+b") as file:
+        for position in (8, 68):
+            file.seek(position)
+            file.write(version.to_bytes(4, "little"))
+
+
+def test_a_page_of_another_version_in_this_incarnation_is_refused(log: embedlog.Log, partition: Partition) -> None:
+    """Somebody has the log open whose embedlog does not know this layout; or we do not know his."""
+    send(partition, Stamp(A, 0), 0)
+    for version, words in ((1, "an older embedlog"), (9, "a newer embedlog")):
+        write_version(partition, version)
+        with pytest.raises(UnsupportedFormatError, match=words):
+            partition.remap()
+        write_version(partition, system.PAGE_VERSION)
+        partition.remap()
+    assert send(partition, Stamp(A, 0), 1) == (1, 1)
+
+
+def test_who_waits_for_committed_records_is_woken_by_the_marker(log: embedlog.Log, partition: Partition) -> None:
+    send(partition, Stamp(A, 0, True, True), 0, b"a")
+    with log.consumer("events", auto_offset_reset="earliest", isolation_level="read_committed") as consumer:
+        assert consumer.poll(timeout=0.0) == []
+        ending = threading.Timer(0.05, lambda: partition.append_marker(A, 1, commit=True))
+        ending.start()
+        assert [each.value for each in consumer.poll(timeout=20.0)] == [b"a"]
+        ending.join()
+
+
+def test_a_read_only_reader_knows_what_is_open(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path / "log") as log:
+        log.create_topic("events")
+        send(log._partition("events", 0), Stamp(A, 2, True, True), 0)
+        with embedlog.open(tmp_path / "log", read_only=True) as reader:
+            assert reader._partition("events", 0).open_transactions() == [(A, 2, 0)]
+    with embedlog.open(tmp_path / "log", read_only=True) as reader:
+        partition = reader._partition("events", 0)
+        assert partition.open_transactions() == [(A, 2, 0)]
+        assert partition.stored_epoch(A) == 2
