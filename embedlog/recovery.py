@@ -343,10 +343,7 @@ class _Loader:
                 raise CorruptRecordError(digests.OTHERS, path=path, position=end, expected=f"digest {digest:016x}", found=found)
 
     def _cut(self, base: int, path: Path, end: int, size: int, problem: Problem | None) -> None:
-        if system.mutated("truncate_below_recovery_point"):
-            durable = 0
-        else:
-            durable = self.trusted_end
+        durable = 0 if system.mutated("truncate_below_recovery_point") else self.trusted_end
         lost_from = self.chain.next_offset
         if lost_from < durable:
             raise CorruptRecordError(
