@@ -65,7 +65,7 @@ class Fetcher:
             chunk = self._next(cursor)
             next_offset = cursor.position if chunk is None else chunk.next_offset
             if next_offset == cursor.seen_end:
-                cursor.tail = cursor.partition.tail(next_offset)
+                cursor.tail = cursor.partition.tail(next_offset, self.isolation)
             if chunk is None:
                 return False
             records = records_of(cursor.tp.topic, cursor.tp.partition, chunk.decoded) if chunk.decoded.count else []
@@ -75,18 +75,20 @@ class Fetcher:
     def arrived(self, cursor: Cursor, limit: int) -> list[Record] | None:
         """The shortest way from an append to who waits: what came behind the end, if that is all that is to be handed out.
 
-        None for whatever is not that simple, an end that nothing came behind among it.
+        None for whatever is not that simple.
         """
         tail = cursor.tail
         if tail is None or self._deserializes or not cursor.stands_at(tail.offset):
             return None
         began = perf_counter()
         records = tail.records()
-        if not records:
-            if records is None:  # it has moved on over what it could not give
-                cursor.tail = None
+        if records is None:  # it has moved on over what it could not give
+            cursor.tail = None
             return None  # `fill` finds out why
         cursor.seen_end = tail.end
+        if not records:
+            cursor.move(tail.offset, tail.epoch)  # there may have been markers
+            return records
         cursor.lag.count += 1
         cursor.lag.last = 0
         self._fetched(len(records), tail.size_bytes, began)
@@ -105,6 +107,7 @@ class Fetcher:
             return None
         cursor.seen_end = tail.end
         if not records:
+            cursor.move(tail.offset, tail.epoch)  # there may have been markers
             return False
         if tail.end == tail.offset:
             cursor.lag.count += 1

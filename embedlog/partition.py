@@ -404,9 +404,9 @@ class Partition(Presence):
             found.aborted = self.aborted.between(int(found.batches["base_offset"][0]), found.next_offset)
         return found
 
-    def tail(self, offset: int) -> Tail | None:
+    def tail(self, offset: int, isolation: str) -> Tail | None:
         """The short way to what is published behind `offset`, if that is the end and was read up to in the usual way."""
-        return self.reader.tail(offset)
+        return self.reader.tail(offset, isolation == "read_committed")
 
     def unread_bytes(self, offset: int) -> int | None:
         """Bytes that wait behind `offset`, None where that cannot be told without reading."""

@@ -225,7 +225,7 @@ class Reader:
                     self._hints.popitem(last=False)
         return Fetched(data, useful, next_offset, path, hint.position)
 
-    def tail(self, offset: int) -> Tail | None:
+    def tail(self, offset: int, committed: bool) -> Tail | None:
         """A state from which to tail, if `offset` is the end and was reached in the usual way."""
         partition = self._partition
         with self._mutex:
@@ -242,7 +242,7 @@ class Reader:
             and now.generation % 2 == 0
             and (latest is None or (latest[0] == now.epoch and latest[1] <= offset))
         )
-        return Tail(partition, now, hint.position, now.digest) if usual else None
+        return Tail(partition, now, hint.position, now.digest, committed) if usual else None
 
     def unread_bytes(self, offset: int) -> int | None:
         """Bytes behind `offset`, if a fetch ended there and all that follows lies in the active segment."""

@@ -98,6 +98,8 @@ class Reading:
                     if not self._ready(cursor):
                         continue
                     found = cursor.take(room)
+                elif not found:
+                    continue
                 if cursor.intercepted:
                     out = found + out
                     seen_count += len(found)

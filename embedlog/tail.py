@@ -1,8 +1,9 @@
 """Tailing a partition: the short way from a publication to records, for a reader that stands at the end.
 
 H1  one call reads the page, the bytes behind the position, and verifies them; a second one makes the records
-H2  only the usual case is served: the active segment, one epoch, plain batches, no open transaction, a small backlog;
-    everything else answers None, and the reader goes the ordinary way, which finds out and explains
+H2  only the usual case is served: the active segment, one epoch, batches that are not compressed, a small backlog, for
+    committed readers nothing aborted and no open transaction before the end; everything else answers None, and the reader goes
+    the ordinary way, which finds out and explains
 H3  the state is the reader's own: where the next batch begins, and what it must be
 """
 
@@ -25,10 +26,11 @@ ROOM_BYTES: Final = 1 << 16
 class Tail:
     """Where a reader stands at the end of a partition. Threads: one at a time."""
 
-    def __init__(self, partition: Partition, now: Published, position: int, digest: int) -> None:
+    def __init__(self, partition: Partition, now: Published, position: int, digest: int, committed: bool) -> None:
         self._partition = partition
+        self._committed = committed
         self._file = (str(partition.path), now.segment_base, layout.LOG)
-        self._tailing = system.Tailing(partition.page, now, position, now.log_end, digest, bytearray(ROOM_BYTES))
+        self._tailing = system.Tailing(partition.page, now, position, now.log_end, digest, bytearray(ROOM_BYTES), committed)
         self._place = (partition.topic, partition.number)
         self._handles = partition.home.handles
         self._kept = self._handles.keep(*self._file)
@@ -44,7 +46,10 @@ class Tail:
             self._handles.let_go(kept)
 
     def records(self) -> list[Record] | None:
-        """What was published since, perhaps nothing; None: go the ordinary way from `offset`, and drop this."""
+        """What was published since, perhaps nothing, or nothing but markers, behind which `offset` is then.
+
+        None: go the ordinary way from where `offset` was, and drop this.
+        """
         if self._kept is None:
             code, size_bytes, end = self._read_borrowed()
         elif self._kept.forgotten:  # the partition was closed, or its files are others
@@ -57,7 +62,7 @@ class Tail:
         if code != system.TAIL_DATA:
             return None
         topic, number = self._place
-        found = _rows.records_from_run(topic, number, self._tailing.room, size_bytes, self.offset)
+        found = _rows.records_from_run(topic, number, self._tailing.room, size_bytes, self.offset, self._committed)
         if found is not None:
             self.offset, self.end, self.size_bytes = self._tailing.offset, end, size_bytes
         return found

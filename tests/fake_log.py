@@ -87,7 +87,7 @@ class FakePartition:
 
     # ---- the interface of a partition ----
 
-    def tail(self, offset: int) -> None:
+    def tail(self, offset: int, isolation: str) -> None:
         """There is no short way here."""
 
     def bounds(self) -> Bounds:

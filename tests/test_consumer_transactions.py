@@ -122,22 +122,50 @@ def test_every_way_of_reading_sees_the_same_transactions(log: embedlog.Log) -> N
         owner.close()
 
 
+def tail_of(reader: embedlog.Consumer) -> object:
+    return reader._reading.rotation.get(T0).tail
+
+
 def test_a_reader_at_the_end_follows_transactions_as_they_end(log: embedlog.Log) -> None:
-    """The short way behind the end knows no transactions: the ordinary one takes over, and hands back."""
+    """The short way goes on over open transactions and markers; where something was aborted the ordinary one takes over."""
     owner = log._transactions.owner("x", 60_000)
     owner.init()
+    write(log, None, b"first")
     with (
-        log.consumer("t", isolation_level="read_committed") as committed,
-        log.consumer("t") as uncommitted,
+        log.consumer("t", auto_offset_reset="earliest", isolation_level="read_committed") as committed,
+        log.consumer("t", auto_offset_reset="earliest") as uncommitted,
     ):
-        for turn in range(4):
+        assert values_of(uncommitted.poll()) == values_of(committed.poll()) == [b"first"]
+        assert uncommitted.poll() == committed.poll() == []
+        short, same = tail_of(uncommitted), tail_of(committed)
+        assert short is not None
+        for turn in range(6):
+            kept = turn % 3 < 2
             owner.begin()
             write(log, owner, b"%d" % turn)
             assert values_of(uncommitted.poll()) == [b"%d" % turn]
             assert committed.poll() == []
-            owner.end(turn % 2 == 0)
+            owner.end(kept)
             assert uncommitted.poll() == []
-            assert values_of(committed.poll()) == ([b"%d" % turn] if turn % 2 == 0 else [])
+            assert values_of(committed.poll()) == ([b"%d" % turn] if kept else [])
+            assert (tail_of(committed) is same) == (turn < 2)
             write(log, None, b"plain %d" % turn)
             assert values_of(uncommitted.poll()) == values_of(committed.poll()) == [b"plain %d" % turn]
+            assert uncommitted.position(T0) == committed.position(T0) == uncommitted.end_offsets([T0])[T0]
+        assert tail_of(uncommitted) is short
     owner.close()
+
+
+def test_a_committed_reader_at_the_end_takes_what_is_stable_below_an_open_transaction(log: embedlog.Log) -> None:
+    write(log, None, b"first")
+    with log.consumer("t", auto_offset_reset="earliest", isolation_level="read_committed") as reader:
+        assert values_of(reader.poll()) == [b"first"]
+        assert reader.poll() == []
+        write(log, None, b"stable")
+        owner = began(log, "x", b"open")
+        write(log, None, b"behind")
+        assert values_of(reader.poll()) == [b"stable"]
+        assert reader.poll() == []
+        owner.end(True)
+        assert values_of(reader.poll()) == [b"open", b"behind"]
+        owner.close()

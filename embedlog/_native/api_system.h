@@ -270,7 +270,7 @@ int64_t el_walk_headers(int32_t fd, int64_t position, int64_t size, el_batch *ba
 typedef struct {
     const uint8_t *page;
     int32_t fd;                      /* of the active segment */
-    int32_t reserved;
+    int32_t committed;               /* 1: what an open transaction keeps back is not read */
     int64_t segment_base;
     int64_t position;                /* where the batch at `offset` begins */
     int64_t offset;                  /* what the next batch must begin with */
@@ -283,5 +283,6 @@ enum el_tail_code { EL_TAIL_DATA = 0, EL_TAIL_NOTHING = 1, EL_TAIL_OTHERWISE = 2
 
 /* What was published behind `offset`, read into `room` and verified; moves the state on. Returns EL_TAIL_DATA with *taken > 0,
  * EL_TAIL_NOTHING at the end, EL_TAIL_OTHERWISE for whatever is not the usual case (another segment, epoch or generation, an
- * open transaction, a gap, a bad or too large batch): the ordinary way finds out. *end is the high watermark. */
+ * open transaction between what a committed reader may see, a gap, a bad or too large batch): the ordinary way finds out.
+ * *end is the first offset that the reader does not see. */
 int32_t el_tail_read(el_tailing *tailing, uint8_t *room, int64_t capacity, int64_t *taken, int64_t *end);

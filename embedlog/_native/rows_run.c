@@ -1,7 +1,8 @@
 /* Records straight out of batches that have been read and verified: the short way of a reader that tails a log.
  *
  * U1  every length is checked against the bytes that are there; a checksum vouches for the writer's bytes, not for the writer
- * U2  what is not plain (compressed, control, old format, damaged inside) gives None: the long way takes it and explains itself
+ * U2  what is not plain (compressed, old format, damaged inside) gives None: the long way takes it and explains itself
+ * U3  markers are nobody's records; for a committed reader one that ends a transaction by aborting it gives None as well
  */
 #include "rows.h"
 
@@ -47,6 +48,7 @@ typedef struct {
     PyObject *topic, *list;
     int64_t start_offset;
     int32_t partition;
+    int committed;
 } el_taking;
 
 static int take_record(const el_taking *taking, const el_batch *batch, const el_wire_record *wire) {
@@ -67,11 +69,21 @@ static int take_record(const el_taking *taking, const el_batch *batch, const el_
     return rc;
 }
 
+/* 0 if this control batch can be passed over, -1 if it says that records before it are not to be seen, or cannot be read. */
+static int pass_marker(const el_taking *taking, const uint8_t *data, int64_t size) {
+    enum { KEY_BYTES = 4, TYPE_AT = 2, COMMIT = 1 };
+    el_wire_record wire;
+    if (!taking->committed) return 0;
+    if (get_any_record(data + EL_HEADER_SIZE, data + size, &wire) || wire.key_size < KEY_BYTES) return -1;
+    return load_be16(wire.key + TYPE_AT) == COMMIT ? 0 : -1;
+}
+
 /* The records of one batch from start_offset on: 0, or -1 if they are not plain, with or without an exception. */
 static int take_batch(const el_taking *taking, const uint8_t *data, int64_t size, const el_batch *batch) {
     const uint8_t *at = data + EL_HEADER_SIZE, *end = data + size;
     int64_t previous = -1;
-    if (batch->magic != MAGIC || (batch->attributes & (CODEC_MASK | CONTROL_BATCH)) || batch->records < 0) return -1;
+    if (batch->magic != MAGIC || (batch->attributes & CODEC_MASK) || batch->records < 0) return -1;
+    if (batch->attributes & CONTROL_BATCH) return pass_marker(taking, data, size);
     for (int32_t i = 0; i < batch->records; i++) {
         el_wire_record wire;
         if (get_any_record(at, end, &wire)) return -1;
@@ -102,7 +114,8 @@ static PyObject *records_from_run(PyObject *module, PyObject *args) {
     Py_buffer data;
     Py_ssize_t size;
     long long start_offset;
-    if (!PyArg_ParseTuple(args, "Oiy*nL:records_from_run", &taking.topic, &taking.partition, &data, &size, &start_offset)) return NULL;
+    if (!PyArg_ParseTuple(args, "Oiy*nLp:records_from_run", &taking.topic, &taking.partition, &data, &size, &start_offset, &taking.committed))
+        return NULL;
     taking.start_offset = start_offset;
     taking.list = size < 0 || size > data.len ? NULL : PyList_New(0);
     if (!taking.list && !PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "the run is larger than its buffer");
@@ -116,7 +129,8 @@ static PyObject *records_from_run(PyObject *module, PyObject *args) {
 
 PyMethodDef el_run_methods[] = {
     {"records_from_run", records_from_run, METH_VARARGS,
-     "records_from_run(topic, partition, data, size, start_offset)\n\n"
-     "The records from start_offset on of the verified batches in the first `size` bytes, as a list of Record; None if one is not plain."},
+     "records_from_run(topic, partition, data, size, start_offset, committed)\n\n"
+     "The records from start_offset on of the verified batches in the first `size` bytes, as a list of Record; None if one is not plain,\n"
+     "or `committed` and a transaction is aborted in there."},
     {NULL},
 };

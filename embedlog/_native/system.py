@@ -330,7 +330,9 @@ TAIL_DATA, TAIL_NOTHING, TAIL_OTHERWISE = range(3)
 class Tailing:
     """A reader at the end of a log: where it stands, and room for what comes. Threads: one at a time."""
 
-    def __init__(self, page: Page, published: Published, position: int, offset: int, digest: int, room: bytearray) -> None:
+    def __init__(
+        self, page: Page, published: Published, position: int, offset: int, digest: int, room: bytearray, committed: bool
+    ) -> None:
         self._page = page
         self.room = room
         self._view = ffi.from_buffer("uint8_t[]", room)
@@ -339,6 +341,7 @@ class Tailing:
             {
                 "page": page.raw,
                 "fd": -1,
+                "committed": committed,
                 "segment_base": published.segment_base,
                 "position": position,
                 "offset": offset,
@@ -355,7 +358,7 @@ class Tailing:
         self._raw.fd = fd
 
     def read(self) -> tuple[int, int, int]:
-        """(TAIL_DATA, TAIL_NOTHING or TAIL_OTHERWISE, bytes in `room`, high watermark)."""
+        """(TAIL_DATA, TAIL_NOTHING or TAIL_OTHERWISE, bytes in `room`, the end that this reader sees)."""
         if self._page.closed:
             return TAIL_OTHERWISE, 0, 0
         code = lib.el_tail_read(self._raw, self._view, self._room_bytes, self._taken, self._end)

@@ -1,7 +1,8 @@
 /* Tailing a log: page, read, verify in one call, for a reader that waits at the end.
  *
  * T1  whatever is unusual is left to the ordinary way; nothing is decided here but that this is the usual case
- * T2  as everywhere: nothing above the published end, and the generation once more behind the read */
+ * T2  a committed reader gets bytes only while no transaction is open: then all behind it are decided within these bytes
+ * T3  as everywhere: nothing above the published end, and the generation once more behind the read */
 #include "system.h"
 
 enum { EL_TAIL_BATCHES = 64 };
@@ -35,13 +36,16 @@ int32_t el_tail_read(el_tailing *tailing, uint8_t *room, int64_t capacity, int64
     *taken = 0;
     if (!el_page_alive(tailing->page) || el_page_read(tailing->page, &now) < 0)
         return EL_TAIL_OTHERWISE;
-    *end = now.high_watermark;
+    int held_back = tailing->committed && now.first_unstable >= 0;
+    *end = held_back ? now.first_unstable : now.high_watermark;
     if (now.segment_base != tailing->segment_base || now.generation != tailing->generation || now.epoch != tailing->epoch ||
-        now.first_unstable >= 0 || now.log_start > tailing->offset || now.log_end < tailing->offset || now.high_watermark != now.log_end ||
+        now.log_start > tailing->offset || now.log_end < tailing->offset || now.high_watermark != now.log_end ||
         (el_page_word(tailing->page, EL_WORD_FLAGS) & EL_FLAG_DELETED))
         return EL_TAIL_OTHERWISE;
-    if (now.log_end == tailing->offset)
+    if (*end == tailing->offset)
         return EL_TAIL_NOTHING;
+    if (held_back)
+        return EL_TAIL_OTHERWISE;
     int64_t size = now.segment_size - tailing->position;
     if (size <= 0 || size > capacity || el_pread(tailing->fd, room, size, tailing->position) != size)
         return EL_TAIL_OTHERWISE;
