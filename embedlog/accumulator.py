@@ -20,7 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from embedlog._native import _rows
 from embedlog.awaiting import await_future
@@ -49,17 +49,33 @@ def run_callback(future: Future, callback: Callable[[Future], object]) -> None:
         logger.exception("a callback of a sent record raised")
 
 
+class Delivery(Protocol):
+    """Who brings lanes into the log."""
+
+    def announce(self, lanes: list[Lane]) -> None:
+        """These are about to be delivered, one after the other."""
+
+    def deliver(self, lane: Lane) -> None:
+        """Write what is due of a lane."""
+
+    def drop(self, error: Exception) -> None:
+        """What waits for another attempt is to fail."""
+
+    def give_up(self, error: Exception) -> None:
+        """The thread ends, and what waits fails now."""
+
+
 class Accumulator:
     """The records of one producer between `send()` and their partition's log.
 
-    `deliver(lane)` writes what is due of a lane and settles its parcels; it is called on the thread, which has the lane's turn.
+    `delivery` writes what is due of a lane and settles its parcels, on the thread, which has the lane's turn.
     Threads: everything may be called from any thread.
     """
 
     def __init__(
-        self, name: str, deliver: Callable[[Lane], None], *, memory_limit: int, linger_ms: float, unacknowledged: bool = False
+        self, name: str, delivery: Delivery, *, memory_limit: int, linger_ms: float, unacknowledged: bool = False
     ) -> None:
-        self._deliver = deliver
+        self._delivery = delivery
         self._name = name
         self._late: deque[Late] = deque()  # callbacks whose futures are done
         self._marks: deque[Parcel] = deque()  # of those who wait for callbacks
@@ -171,6 +187,7 @@ class Accumulator:
     def drop(self, error: Exception) -> int:
         """Fails what the thread has not taken yet; returns the number of records."""
         dropped = 0
+        self._delivery.drop(error)
         for parcel in self.rows.pending():
             run = parcel.run
             if not parcel.abandon(error):
@@ -203,10 +220,12 @@ class Accumulator:
             lanes, pause_s = rows.ready()
             # Seen before the parcels' fates are, so that flush() cannot miss callbacks that are about to run
             self._calling = True
+            if len(lanes) > 1:
+                self._delivery.announce(lanes)
             for lane in lanes:
                 if lane.enter():
                     try:
-                        self._deliver(lane)
+                        self._delivery.deliver(lane)
                     except Exception:  # a mistake of ours must not end the thread: every future waits for it
                         logger.exception("%s: delivering to %s-%d failed", self._name, lane.topic, lane.partition)
                     finally:
@@ -221,6 +240,9 @@ class Accumulator:
             if rows.closed and not rows.pending() and not self._late and not self._marks:
                 break
             rows.wait(pause_s)
+        if self._abandoned:
+            self._delivery.give_up(ClosedError("the producer was closed before the record was written"))
+            self._settled()
         _live.discard(self)
 
     def _run_late(self) -> None:

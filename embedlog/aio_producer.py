@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from embedlog.aio import Crew
 from embedlog.config import ProducerConfig
-from embedlog.delivery import Destination
 from embedlog.errors import ClosedError
 from embedlog.producer import Producer
 from embedlog.sending import FAILS_THE_FUTURE, Item, Pipeline, check_call, nowhere, record_size
+from embedlog.stops import Destination
 from embedlog.values import ProducerRecord
 
 if TYPE_CHECKING:

@@ -1,9 +1,10 @@
 """From a producer's lanes into the partitions' logs.
 
-D1  a destination is what the producer knows of one topic; its lanes live as long as it does, so that order survives a new route
-D2  of one partition only who has its lane's turn appends for it, the producer's thread or in C a caller who waits
+D1  of one partition only who has its lane's turn appends for it, the producer's thread or in C a caller who waits
     (`rows_direct.c`): records lie in the order in which they were taken
-D3  every parcel that was taken is settled, whatever happens
+D2  every parcel that was taken is settled, whatever happens; none fails that is known to lie in the log
+D3  an attempt that failed of something that passes is repeated, with the same bytes and from where it stopped, until
+    delivery.timeout.ms or retries are used up; nothing behind it in the lane goes first
 D4  a topic that grew, changed or went away is noticed when something is written to it
 D5  what the log refuses costs nobody else his place: parcels that were written together are tried one by one
 """
@@ -11,8 +12,9 @@ D5  what the log refuses costs nobody else his place: parcels that were written 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
-import os
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -23,89 +25,45 @@ import numpy as np
 
 from embedlog import compression, record
 from embedlog._native import _rows, system
-from embedlog.config import CODEC_NAMES
+from embedlog.appenders import Appender, Idempotent, Plain
 from embedlog.errors import (
     ClosedError,
     DeadlineError,
+    DurabilityError,
     EmbedlogError,
     InvalidTopicError,
     RecordTooLargeError,
+    StorageError,
     UnknownTopicOrPartitionError,
 )
 from embedlog.figures import Figures
+from embedlog.home import Appended
+from embedlog.sequencing import Going
 from embedlog.shipping import UNKNOWN_OFFSET
+from embedlog.stops import Attempt, Destination, Stop
 from embedlog.topic import check_name, is_internal
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Lane, Parcel, Route
     from embedlog.config import ProducerConfig, TopicConfig
-    from embedlog.home import Appended
 
 logger = logging.getLogger("embedlog.producer")
 
 RUN_BYTES = 4 << 20  # parcels of send() that go into one append: large enough that its cost is spread, small enough for the cache
 FLUSH_NEVER: Final = 2**63 - 1  # flush.messages when no append waits for a sync
-RATIO_BETTER, RATIO_WORSE, RATIO_MARGIN = 0.005, 0.05, 1.05  # Kafka's steps towards the compression ratio that is seen
+JITTER = 0.2  # Kafka's, of a pause between attempts
 
-
-class Stop:
-    """One partition of a destination: where a lane leads, and how well its records have compressed so far."""
-
-    def __init__(self, destination: Destination, lane: Lane) -> None:
-        self.destination = destination
-        self.partition: Any = None  # opened when something is written to it
-        self.lane = lane
-        self.direct: tuple[int, int] | None = None  # what the way past the thread was opened with
-        self.ratio = 1.0
-
-    def learn(self, before: int, after: int) -> None:
-        """Let batches grow so that they fill batch.size when compressed, as Kafka's estimate does."""
-        seen = after / before
-        self.ratio = max(seen, self.ratio + RATIO_WORSE) if seen > self.ratio else max(seen, self.ratio - RATIO_BETTER)
-        self.lane.limit = min(
-            int(self.destination.batch_size / min(1.0, self.ratio * RATIO_MARGIN)), self.destination.batch_limit
-        )
-
-
-class Destination:
-    """One topic as a producer sees it: its settings, its stops, the route that chooses among them."""
-
-    def __init__(self, name: str, config: TopicConfig, settings: ProducerConfig, rows: _rows.Accumulator) -> None:
-        self.name = name
-        self.config = config
-        self.batch_limit = min(config.max_message_bytes, config.segment_bytes)
-        self.batch_size = max(1, settings.batch_size)
-        self.codec, self.level = _codec(config, settings)
-        self.stops: list[Stop] = []
-        self._settings = settings
-        self._rows = rows
-        self.route: Route | None = None
-
-    def grow(self, partition_count: int) -> None:
-        """Stops for further partitions, and a route over all of them."""
-        for number in range(len(self.stops), partition_count):
-            lane = _rows.Lane(self._rows, self.name, number, min(self.batch_size, self.batch_limit))
-            self.stops.append(Stop(self, lane))
-        own_time = self.config.message_timestamp_type == "CreateTime"
-        self.route = _rows.Route(
-            self._rows,
-            [stop.lane for stop in self.stops],
-            batch_size=self.batch_size,
-            request_limit=self._settings.max_request_size,
-            past_ms=self.config.message_timestamp_before_max_ms if own_time else 2**63 - 1,
-            future_ms=self.config.message_timestamp_after_max_ms if own_time else 2**63 - 1,
-            keys_required="compact" in self.config.cleanup_policy,
-            keys_ignored=self._settings.partitioner_ignore_keys,
-            seed=int.from_bytes(os.urandom(8), "little"),
-            adaptive=self._settings.partitioner_adaptive_partitioning_enable,
-            availability_ms=self._settings.partitioner_availability_timeout_ms,
-        )
+# What may pass: a disk that is full or stumbles, or something this process has too little of
+PASSING = {
+    errno.EAGAIN, errno.EDQUOT, errno.EINTR, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC,
+    errno.ETIMEDOUT,
+}  # fmt: skip
 
 
 class Delivery:
     """The destinations of one producer, and the way of their parcels into the log.
 
-    Threads: `destination` from any, `deliver` from the producer's own only.
+    Threads: `destination`, `drop` and `harvest` from any, the others from the producer's own only.
     """
 
     def __init__(self, log: Any, settings: ProducerConfig) -> None:
@@ -113,6 +71,7 @@ class Delivery:
         self._settings = settings
         self._lock = threading.Lock()
         self._stops: dict[Lane, Stop] = {}
+        self.appender: Appender = Idempotent() if settings.enable_idempotence else Plain()
         self.destinations: dict[str, Destination] = {}
         self.routes: dict[str, Route] = {}  # what send() looks into first; without an entry it takes the careful way
         self.failed: Callable[[Exception], None] = lambda error: None  # hears of every error before the futures do
@@ -158,7 +117,7 @@ class Delivery:
 
     def _reconfigure(self, destination: Destination, config: TopicConfig) -> None:
         """The topic's new settings for what is sent from now on, over the lanes that are there."""
-        fresh = Destination(destination.name, config, self._settings, destination._rows)
+        fresh = Destination(destination.name, config, self._settings, destination.rows)
         fresh.stops = destination.stops
         for stop in fresh.stops:
             stop.destination = fresh
@@ -168,17 +127,20 @@ class Delivery:
 
     # ---- on the producer's thread ----------------------------------------------------------------
 
+    def announce(self, lanes: list[Lane]) -> None:
+        """These are about to be delivered, one after the other."""
+        with contextlib.suppress(EmbedlogError):  # each of them meets it again
+            self.appender.announce(self._stops[lane] for lane in lanes)
+
     def deliver(self, lane: Lane) -> None:
-        """Write what is due of one lane, as one run, and settle it."""
+        """Write what is due of one lane, as one run, and settle it; or try once more what was not written before."""
         stop = self._stops[lane]
         self.harvest(lane)
-        parcels = lane.take(RUN_BYTES)
-        if parcels:
-            self.in_flight = len(parcels)
-            try:
-                self._write(stop, parcels)
-            finally:
-                self.in_flight = 0
+        attempt = stop.attempt or self._begin(stop)
+        if attempt is not None:
+            self.in_flight = len(attempt.parcels)
+            self._try(stop, attempt)
+            self.in_flight = 0
         elif stop.partition is not None:
             with contextlib.suppress(EmbedlogError):  # it is gone or closed: the next write says so
                 stop.partition.syncer.flush_if_late()  # what callers wrote, unless the housekeeper was faster
@@ -188,72 +150,32 @@ class Delivery:
     def _open_direct(self, stop: Stop) -> None:
         """Callers may write to this partition by themselves, unless that is work: compression, or a sync for each append."""
         partition = stop.partition
-        writer = partition.writer if partition is not None else None
+        writer = partition.writer if partition is not None and self.appender.direct else None
         if writer is None or stop.destination.codec or partition.config.flush_messages != FLUSH_NEVER:
             stop.direct = None
             stop.lane.shut_direct()
         elif stop.direct != (id(writer), id(partition.config)):
             stop.direct = (id(writer), id(partition.config))
             config, (append, raw) = partition.config, writer.addresses
-            stop.lane.open_direct(partition, partition.mutex, writer, config, append, raw, config.flush_ms)
+            stop.lane.open_direct(partition, partition.mutex, writer, config, append, raw, config.flush_ms, partition.batch_limit)
 
-    def _write(self, stop: Stop, parcels: list[Parcel]) -> None:
+    def _begin(self, stop: Stop) -> Attempt | None:
+        """What is due of the lane, encoded and stamped; None if that is nothing, or failed already."""
+        parcels = stop.lane.take(1 if stop.alone else RUN_BYTES)
+        stop.alone = max(0, stop.alone - 1)
+        stop.dropped = None
+        if not parcels:
+            return None
         try:
+            self.appender.prepare(stop)
             run, counts = self._run_of(stop, parcels)
-            deadline_ns = self._deadline_ns(parcels[0])
-            began = time.monotonic()
-            try:
-                appended = self._append(stop, run, deadline_ns)
-                offsets = base_offsets(appended, counts)
-            except RecordTooLargeError:  # before anything was written
-                if len(parcels) > 1:
-                    for parcel in parcels:
-                        self._write(stop, [parcel])
-                    return
-                appended = self._append_split(stop, run, deadline_ns)
-                offsets = [appended.base_offset if _contiguous(appended) else UNKNOWN_OFFSET]
+            attempt = Attempt(parcels, counts, run, Going(run))
+            self.appender.stamp(stop, attempt)
         except Exception as error:  # noqa: BLE001  (the thread's edge: whatever it is, the futures must hear of it)
             self._fail(stop, parcels, error)
-        else:
-            self._count(parcels, run, began)
-            self._settle(parcels, offsets, appended)
-
-    def _append_split(self, stop: Stop, run: record.EncodedRun, deadline_ns: int) -> Appended:
-        """Once more, in smaller batches: the limit was lowered since these were cut. Raises RecordTooLargeError."""
-        limit = stop.partition.batch_limit
-        codec = int(run.batches["attributes"][0]) & record.CODEC_MASK
-        rows = record.decode(run.buffer, run.batches)
-        if rows.timestamps is None:
-            raise AssertionError("all columns were asked for")
-        columns = record.Columns(rows.count, rows.values, rows.keys, rows.timestamps, rows.headers)
-        runs = list(record.encode(columns, codec=codec, level=stop.destination.level, batch_bytes=limit))
-        largest = max(int(each.batches["size"].max()) for each in runs)
-        if largest > limit:
-            raise RecordTooLargeError(
-                f"a record for {stop.destination.name} is larger than max.message.bytes",
-                expected=f"at most {limit} bytes",
-                found=largest,
-            )
-        self.figures.note({"split": 1})
-        parts = [self._append(stop, each, deadline_ns) for each in runs]
-        pieces = tuple(piece for part in parts for piece in part.pieces)
-        times = tuple(time_ms for part in parts for time_ms in part.times_ms)
-        return parts[-1]._replace(base_offset=pieces[0][0], pieces=pieces, times_ms=times)
-
-    def _append(self, stop: Stop, run: record.EncodedRun, deadline_ns: int) -> Appended:
-        name, number = stop.destination.name, stop.lane.partition
-        if stop.partition is None:
-            stop.partition = self._log._partition(name, number)
-        try:
-            appended: Appended = stop.partition.append(run, deadline_ns=deadline_ns)
-        except (UnknownTopicOrPartitionError, ClosedError):
-            # Deleted; made again under the same name, it is the topic that the sender means
-            fresh = self._log._partition(name, number)
-            if fresh is stop.partition:
-                raise
-            stop.partition = fresh
-            appended = fresh.append(run, deadline_ns=deadline_ns)
-        return appended
+            return None
+        stop.attempt = attempt
+        return attempt
 
     def _run_of(self, stop: Stop, parcels: list[Parcel]) -> tuple[record.EncodedRun, list[int]]:
         """The encoded run, and the records of its parcels."""
@@ -277,16 +199,155 @@ class Delivery:
             bodies.append(body if size < len(plain) else None)
         return bodies
 
+    # ---- attempts --------------------------------------------------------------------------------
+
+    def _try(self, stop: Stop, attempt: Attempt) -> None:
+        began = time.monotonic()
+        attempt.tries += 1
+        try:
+            if stop.dropped is not None:
+                raise stop.dropped
+            appended = self._append(stop, attempt, self._deadline_ns(attempt.parcels[0]))
+        except Exception as error:  # noqa: BLE001  (as above)
+            self._not_written(stop, attempt, error)
+            return
+        stop.attempt = None
+        stop.lane.rest(0)
+        self.appender.written(stop, attempt)
+        self._count(attempt.parcels, attempt.run, began)
+        self._settle(attempt.parcels, attempt.counts, appended)
+
+    def _append(self, stop: Stop, attempt: Attempt, deadline_ns: int) -> Appended:
+        name, number = stop.destination.name, stop.lane.partition
+        if stop.partition is None:
+            stop.partition = self._log._partition(name, number)
+        try:
+            return self.appender.append(stop, attempt, deadline_ns)
+        except (UnknownTopicOrPartitionError, ClosedError):
+            # Deleted; made again under the same name, it is the topic that the sender means
+            fresh = self._log._partition(name, number)
+            if fresh is stop.partition:
+                raise
+            stop.partition, attempt.going = fresh, Going(attempt.run)
+            return self.appender.append(stop, attempt, deadline_ns)
+
     def _deadline_ns(self, parcel: Parcel) -> int:
-        age_ns = time.monotonic_ns() - int(parcel.opened * 1e9)
-        left_ns = self._settings.delivery_timeout_ms * 1_000_000 - age_ns
-        if left_ns <= 0:
+        left_s = self._left_s(parcel)
+        if left_s <= 0:
             raise DeadlineError(
                 "the batch could not be written in time",
                 expected=f"{self._settings.delivery_timeout_ms} ms (delivery.timeout.ms)",
             )
         wait_ms: int = min(self._settings.request_timeout_ms, self._log.config.lock_timeout_ms)
-        return system.boot_ns() + min(left_ns, wait_ms * 1_000_000)
+        return system.boot_ns() + min(int(left_s * 1e9), wait_ms * 1_000_000)
+
+    def _left_s(self, parcel: Parcel) -> float:
+        until_s: float = parcel.opened + self._settings.delivery_timeout_ms / 1000
+        return until_s - time.monotonic()
+
+    def _not_written(self, stop: Stop, attempt: Attempt, error: Exception) -> None:
+        """An attempt failed: once more, now or later, or never."""
+        if isinstance(error, RecordTooLargeError) and not attempt.mended:  # before anything was written
+            if len(attempt.parcels) > 1:
+                stop.attempt, stop.alone = None, len(attempt.parcels)
+                return
+            try:
+                return self._split(stop, attempt)
+            except RecordTooLargeError as larger:
+                error = larger
+        elif self.appender.mend(stop, attempt, error):
+            return
+        elif stop.dropped is None and self._may_pass(error) and attempt.tries <= self._settings.retries:
+            pause_s = self._pause_s(attempt.tries)
+            if self._left_s(attempt.parcels[0]) > pause_s:
+                self.figures.note({"retry": attempt.run.record_count})
+                stop.lane.rest(pause_s)
+                return
+            error = _too_late(error, self._settings.delivery_timeout_ms)
+        self._give_up(stop, attempt, error)
+
+    def _may_pass(self, error: Exception) -> bool:
+        if self._settings.acks == "0" or not isinstance(error, EmbedlogError):
+            return False
+        return error.retriable or (isinstance(error, StorageError) and error.errno in PASSING)
+
+    def _pause_s(self, tries: int) -> float:
+        """Kafka's: twice as long each time, up to a limit, and never quite the same."""
+        settings = self._settings
+        pause_ms: int = min(settings.retry_backoff_ms << min(tries - 1, 30), settings.retry_backoff_max_ms)
+        return pause_ms * random.uniform(1 - JITTER, 1 + JITTER) / 1000
+
+    def _split(self, stop: Stop, attempt: Attempt) -> None:
+        """Into smaller batches: the limit was lowered since these were cut. Raises RecordTooLargeError."""
+        limit, run = stop.partition.batch_limit, attempt.run
+        codec = int(run.batches["attributes"][0]) & record.CODEC_MASK
+        rows = record.decode(run.buffer, run.batches)
+        if rows.timestamps is None:
+            raise AssertionError("all columns were asked for")
+        columns = record.Columns(rows.count, rows.values, rows.keys, rows.timestamps, rows.headers)
+        runs = list(record.encode(columns, codec=codec, level=stop.destination.level, batch_bytes=limit))
+        largest = max(int(each.batches["size"].max()) for each in runs)
+        if largest > limit:
+            raise RecordTooLargeError(
+                f"a record for {stop.destination.name} is larger than max.message.bytes",
+                expected=f"at most {limit} bytes",
+                found=largest,
+            )
+        self.figures.note({"split": 1})
+        attempt.run, attempt.mended = _joined(runs), True
+        attempt.going = Going(attempt.run)
+        self.appender.stamp(stop, attempt)
+
+    # ---- fates -----------------------------------------------------------------------------------
+
+    def _settle(self, parcels: list[Parcel], counts: list[int], appended: Appended) -> None:
+        offsets = [appended.base_offset if _contiguous(appended) else UNKNOWN_OFFSET]
+        if len(parcels) > 1:
+            offsets = base_offsets(appended, counts)
+        for parcel, base_offset in zip(parcels, offsets, strict=True):
+            if parcel.run is not None:
+                parcel.run.settled(appended.pieces, None)
+            parcel.deliver(base_offset, append_time_of(appended, base_offset))
+
+    def _give_up(self, stop: Stop, attempt: Attempt, error: Exception) -> None:
+        """What is in the log is settled all the same, unless it had to be on stable storage."""
+        stop.attempt = None
+        stop.lane.rest(0)
+        self.appender.lost(stop, attempt)
+        going, parcels = attempt.going, attempt.parcels
+        there = 0 if isinstance(error, DurabilityError) else _whole(attempt)
+        if there:
+            pieces, times_ms = tuple(going.pieces), tuple(going.times_ms)
+            appended = Appended(pieces[0][0], pieces[-1][1] - 1, times_ms[-1], pieces, times_ms)
+            self._settle(parcels[:there], attempt.counts[:there], appended)
+        if parcels[there:]:
+            self._fail(stop, parcels[there:], error, tuple(going.pieces))
+
+    def _fail(self, stop: Stop, parcels: list[Parcel], error: Exception, pieces: tuple[tuple[int, int], ...] = ()) -> None:
+        count = sum(parcel.count for parcel in parcels)
+        self.figures.note({"error": count})
+        if not isinstance(error, EmbedlogError):
+            logger.exception("writing to %s-%d failed in a way that was not foreseen", stop.destination.name, stop.lane.partition)
+        logger.warning("%d records for %s-%d were not written: %s", count, stop.destination.name, stop.lane.partition, error)
+        self.failed(error)
+        for parcel in parcels:
+            if parcel.run is not None:
+                parcel.run.settled(pieces, error)
+            parcel.fail(error)
+
+    def drop(self, error: Exception) -> None:
+        """What waits for another attempt fails instead, at the thread's next look."""
+        for stop in list(self._stops.values()):
+            stop.dropped = error
+            stop.lane.rest(0)
+
+    def give_up(self, error: Exception) -> None:
+        """The thread ends: what waits for another attempt fails."""
+        for stop in self._stops.values():
+            if stop.attempt is not None:
+                self._give_up(stop, stop.attempt, error)
+
+    # ---- figures ---------------------------------------------------------------------------------
 
     def harvest(self, *lanes: Lane) -> None:
         """Add what callers wrote by themselves to the figures; of these lanes, or of all."""
@@ -314,23 +375,38 @@ class Delivery:
             amounts |= {"packed_byte": run.size, "plain_byte": sum(parcel.size for parcel in parcels)}
         self.figures.note(amounts, {"latency_s": latency_s, "queue_s": max(waited), "batch_byte": largest})
 
-    def _settle(self, parcels: list[Parcel], offsets: list[int], appended: Appended) -> None:
-        for parcel, base_offset in zip(parcels, offsets, strict=True):
-            if parcel.run is not None:
-                parcel.run.settled(appended.pieces, None)
-            parcel.deliver(base_offset, append_time_of(appended, base_offset))
 
-    def _fail(self, stop: Stop, parcels: list[Parcel], error: Exception) -> None:
-        count = sum(parcel.count for parcel in parcels)
-        self.figures.note({"error": count})
-        if not isinstance(error, EmbedlogError):
-            logger.exception("writing to %s-%d failed in a way that was not foreseen", stop.destination.name, stop.lane.partition)
-        logger.warning("%d records for %s-%d were not written: %s", count, stop.destination.name, stop.lane.partition, error)
-        self.failed(error)
-        for parcel in parcels:
-            if parcel.run is not None:
-                parcel.run.settled((), error)
-            parcel.fail(error)
+def _whole(attempt: Attempt) -> int:
+    """How many parcels, from the first on, lie in the log as a whole."""
+    left, whole = sum(end - base for base, end in attempt.going.pieces), 0
+    for count in attempt.counts:
+        left -= count
+        if left < 0:
+            break
+        whole += 1
+    return whole
+
+
+def _joined(runs: list[record.EncodedRun]) -> record.EncodedRun:
+    """Consecutive runs as one."""
+    buffer, position, tables = bytearray(), 0, []
+    for run in runs:
+        table = run.batches.copy()
+        table["position"] += position
+        tables.append(table)
+        buffer += run.buffer
+        position = len(buffer)
+    batches = np.concatenate(tables)
+    return record.EncodedRun(memoryview(buffer), len(batches), sum(run.record_count for run in runs), position, batches)
+
+
+def _too_late(error: Exception, timeout_ms: int) -> Exception:
+    if isinstance(error, DeadlineError):
+        return error
+    expected = f"{timeout_ms} ms (delivery.timeout.ms)"
+    late = DeadlineError(f"not written in time, and the last attempt failed: {error}", expected=expected)
+    late.__cause__ = error
+    return late
 
 
 def _contiguous(appended: Appended) -> bool:
@@ -358,12 +434,3 @@ def append_time_of(appended: Appended, offset: int) -> int:
             if base <= offset < end:
                 return time_ms
     return appended.append_time_ms
-
-
-def _codec(config: TopicConfig, settings: ProducerConfig) -> tuple[int, int | None]:
-    """Number of the codec and its level: the topic's, unless it leaves that to the producer."""
-    source: Any = settings if config.compression_type == "producer" else config
-    name: str = source.compression_type
-    if name in ("none", "uncompressed"):
-        return 0, None
-    return CODEC_NAMES.index(name), getattr(source, f"compression_{name}_level", None)

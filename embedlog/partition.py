@@ -285,7 +285,13 @@ class Partition(Presence):
         self.appender().segment(now.segment_base, *[*fds, -1][:4])
 
     def append(
-        self, run: EncodedRun, *, deadline_ns: int | None = None, stamp: Stamp | None = None, flush: bool = True
+        self,
+        run: EncodedRun,
+        *,
+        deadline_ns: int | None = None,
+        stamp: Stamp | None = None,
+        flush: bool = True,
+        going: Going | None = None,
     ) -> Appended:
         """Append whole batches, in order; with `stamp`, as that producer's, who must have stamped them (`record.stamp`).
 
@@ -294,13 +300,13 @@ class Partition(Presence):
 
         After another error nothing of the batch at hand is visible; batches of the same run before it may be. A stamped run may
         then be appended again as it is: whatever of it is in the log already is found there. Without `flush` the caller, who
-        holds another partition's lock, calls `flush_if_due` behind it.
+        holds another partition's lock, calls `flush_if_due` behind it. `going` remembers how far the same run came before.
         """
         self.home.check_open()
         self.ensure_open()
         self._check_sizes(run)
         until = self.deadline() if deadline_ns is None else deadline_ns
-        going = Going(run)
+        going = going or Going(run)
         with self._mutex_until(until):
             self.home.check_open()  # it may have been closed, in order, while this thread waited
             if not self._marked_dirty:

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from embedlog._native import system
 from embedlog.accumulator import Accumulator
+from embedlog.appenders import Transactional
 from embedlog.config import ProducerConfig
 from embedlog.delivery import Delivery
-from embedlog.errors import ConfigError, DeadlineError, EmbedlogError
+from embedlog.errors import DeadlineError, EmbedlogError
 from embedlog.figures import producer_metrics
 from embedlog.sending import Pipeline
 from embedlog.transactional import NoTransaction, Transaction
@@ -51,7 +52,7 @@ class Producer:
         self._delivery = Delivery(log, config)
         self._accumulator = Accumulator(
             f"embedlog-{self._name}",
-            self._delivery.deliver,
+            self._delivery,
             memory_limit=config.buffer_memory,
             linger_ms=config.linger_ms,
             unacknowledged=config.acks == "0",
@@ -248,11 +249,8 @@ def _transaction(log: Any, config: ProducerConfig, accumulator: Accumulator, del
     """The transactional half, which hears of what delivery could not write."""
     if config.transactional_id is None:
         return NoTransaction()
-    if not hasattr(delivery, "appender"):
-        raise ConfigError(
-            "transactional.id", expected="None: this version has no transactions", found=repr(config.transactional_id)
-        )
     owner = log._transactions.owner(config.transactional_id, config.transaction_timeout_ms)
     made = Transaction(owner, accumulator, delivery.figures, timeout_s=config.max_block_ms / 1000, clock_ns=system.boot_ns)
     delivery.failed = made.failed
+    delivery.appender = Transactional(owner)
     return made

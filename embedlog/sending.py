@@ -19,7 +19,7 @@ from embedlog import record
 from embedlog.accumulator import Accumulator
 from embedlog.columns import Columns
 from embedlog.columns_in import Piece, bytes_like, normal_headers, pieces_of, rows_of
-from embedlog.delivery import Delivery, Destination
+from embedlog.delivery import Delivery
 from embedlog.errors import (
     BufferExhaustedError,
     ClosedError,
@@ -38,6 +38,7 @@ from embedlog.errors import (
 from embedlog.partitioners import for_topic
 from embedlog.producer_interceptors import ProducerInterceptors
 from embedlog.shipping import RECORD_OVERHEAD, STICK, Leg, Share, Shipment, check_partition, check_piece, check_times, shares
+from embedlog.stops import Destination
 from embedlog.values import ProducerRecord, RecordMetadata
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ N2  in doubt the log is asked, never memory: outside the append lock first, the 
 N3  a refusal leaves log and lock as they were; the same run again after any error goes in once, and the answer is where it lies
 N4  whatever another process may have changed under us (a cut, a repair, another page) is forgotten, not mended
 
-Everything here REQUIRES the partition's mutex; what ends in `_locked` the append lock too.
+Everything here REQUIRES the partition's mutex, but `seen_plain`; what ends in `_locked` the append lock too.
 """
 
 from __future__ import annotations
@@ -97,6 +97,11 @@ class Sequencing:
         """What an append or a marker of this process left."""
         known = self.known(stamp)
         known.epoch, known.next_sequence, known.open, known.seen = stamp.epoch, next_sequence, stamp.transactional, seen
+
+    def seen_plain(self, stamp: Stamp) -> int:
+        """What the slot held behind the last append of a producer outside of transactions, -1 if that is not known."""
+        known = self._known.get(stamp.producer_id)
+        return int(known.seen) if known is not None and known.epoch == stamp.epoch and not known.open else -1
 
     # ---- in doubt --------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from embedlog._native._rows import Parcel
     from embedlog.columns import BytesColumn
     from embedlog.columns_in import Piece
-    from embedlog.delivery import Destination
+    from embedlog.stops import Destination
 
 RECORD_OVERHEAD = 61 + 21  # Kafka's upper bound of a batch of one record, beside key, value and headers
 HEADER_OVERHEAD = 10  # the two lengths of a header

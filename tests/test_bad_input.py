@@ -320,7 +320,7 @@ def _disk_is_free_again() -> Iterator[None]:
 @pytest.mark.parametrize("kinds", [["pwrite"], ["pwrite", "open", "fallocate", "mkdir", "link"]], ids=["writes", "names too"])
 def test_a_disk_that_is_full_at_any_write_of_an_append(tmp_path: Path, kinds: list[str], sticky: bool) -> None:
     """With a roll in it: the append writes log, indexes, snapshot, manifest."""
-    with embedlog.open(tmp_path / "log", config=QUIET) as log, log.producer(linger_ms=0) as producer:
+    with embedlog.open(tmp_path / "log", config=QUIET) as log, log.producer(retries=0) as producer:
         log.create_topic("t", config={"segment.bytes": 600, "index.interval.bytes": 0})
         kept: list[bytes] = []
         refused = nth = 0
@@ -351,7 +351,7 @@ def test_a_disk_that_is_full_at_any_write_of_an_append(tmp_path: Path, kinds: li
 
 
 def test_a_write_that_is_cut_short_is_finished_or_taken_back(tmp_path: Path) -> None:
-    with embedlog.open(tmp_path / "log", config=QUIET) as log, log.producer(linger_ms=0) as producer:
+    with embedlog.open(tmp_path / "log", config=QUIET) as log, log.producer(retries=0) as producer:
         log.create_topic("t")
         kept = []
         for nth in range(1, 6):

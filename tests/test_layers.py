@@ -37,9 +37,9 @@ LAYERS: dict[str, str] = {
     ),
     "one open directory": "admin directory housekeeper log",
     "the public verbs": (
-        "accumulator aio aio_consumer aio_producer arrow_in awaiting backup batch chunks columns_in consumer"
+        "accumulator appenders aio aio_consumer aio_producer arrow_in awaiting backup batch chunks columns_in consumer"
         " consumer_interceptors consumer_metrics delivery fetcher figures transactional lookup producer partitioners positions"
-        " producer_interceptors readahead reading scan sending serializers shipping subscription truncation turns waiting"
+        " producer_interceptors readahead reading scan sending serializers shipping stops subscription truncation turns waiting"
     ),
     "the front door": "front __init__",
     "guests": "__main__ cli demo testing",

@@ -57,6 +57,9 @@ class FakeOwner:
 
     stamp = Stamp(2**62, 0)  # idempotent, no more
 
+    def register(self, partitions: Any) -> None:
+        """Nobody is told."""
+
     def append(self, partition: Any, run: Any, deadline_ns: int) -> Any:
         return partition.append(run, deadline_ns=deadline_ns, stamp=self.stamp)
 

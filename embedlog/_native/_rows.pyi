@@ -111,7 +111,16 @@ class Lane:
     def leave(self) -> None: ...
     def rest(self, seconds: float, /) -> None: ...
     def open_direct(
-        self, partition: object, mutex: object, writer: object, config: object, append: int, raw: int, flush_ms: int, /
+        self,
+        partition: object,
+        mutex: object,
+        writer: object,
+        config: object,
+        append: int,
+        raw: int,
+        flush_ms: int,
+        batch_bytes_max: int,
+        /,
     ) -> None: ...
     def shut_direct(self) -> None: ...
     producer_id: int

@@ -129,6 +129,7 @@ struct el_lane {
     el_figures figures;          /* of what callers wrote since somebody asked */
     int64_t looked_ns;           /* when the thread last wrote or looked */
     int64_t flush_ns;            /* unsynced for longer: the thread must see to it */
+    int64_t batch_bytes_max;     /* what is larger the thread refuses */
     PyObject *target, *mutex, *writer, *config; /* partition and what it has, for the way past the thread; NULL if that is shut */
     el_append_call append;       /* of the other extension: its address comes from Python, with that of the writer it is for */
     el_writer *raw;

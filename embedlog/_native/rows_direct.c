@@ -21,8 +21,8 @@ PyObject *el_open_direct(PyObject *object, PyObject *args) {
     el_lane *self = (el_lane *)object;
     PyObject *partition, *mutex, *writer, *config;
     unsigned long long append, raw;
-    long long flush_ms;
-    if (!PyArg_ParseTuple(args, "OOOOKKL:open_direct", &partition, &mutex, &writer, &config, &append, &raw, &flush_ms)) return NULL;
+    long long flush_ms, batch_bytes_max;
+    if (!PyArg_ParseTuple(args, "OOOOKKLL:open_direct", &partition, &mutex, &writer, &config, &append, &raw, &flush_ms, &batch_bytes_max)) return NULL;
     el_replace(&self->target, partition);
     el_replace(&self->mutex, mutex);
     el_replace(&self->writer, writer);
@@ -30,6 +30,7 @@ PyObject *el_open_direct(PyObject *object, PyObject *args) {
     self->append = (el_append_call)(uintptr_t)append;
     self->raw = (el_writer *)(uintptr_t)raw;
     self->flush_ns = flush_ms > INT64_MAX / 1000000 ? INT64_MAX : flush_ms * 1000000;
+    self->batch_bytes_max = batch_bytes_max;
     Py_RETURN_NONE;
 }
 
@@ -73,7 +74,7 @@ static int lane_usual(const el_lane *lane, const el_parcel *parcel) {
     if (shared->waiting || shared->closed || shared->shut) return 0;
     int ahead = 0;
     for (const el_parcel *each = lane->first; each; each = each->next) {
-        if (each->run || each->fate == EL_TAKEN || ++ahead > PARCELS_MAX) return 0;
+        if (each->run || each->fate == EL_TAKEN || each->size > lane->batch_bytes_max || ++ahead > PARCELS_MAX) return 0;
         if (each == parcel) return 1;
     }
     return 0;

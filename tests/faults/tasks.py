@@ -45,7 +45,7 @@ class Stage:
     @property
     def producer(self) -> embedlog.Producer:
         if self._producer is None:
-            self._producer = self.opened.producer(linger_ms=0)
+            self._producer = self.opened.producer(retries=2, retry_backoff_ms=5)
         return self._producer
 
     def drop_producer(self) -> None:

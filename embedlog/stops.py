@@ -1,0 +1,103 @@
+"""Where a producer's lanes lead: one stop a partition, one destination a topic.
+
+S1  a destination is what the producer knows of one topic; its lanes live as long as it does, so that order survives a new route
+S2  what is on its way stays with its stop until its fate is known: an attempt is repeated with the same bytes
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from embedlog._native import _rows
+from embedlog.config import CODEC_NAMES
+
+if TYPE_CHECKING:
+    from embedlog._native._rows import Lane, Parcel, Route
+    from embedlog.config import ProducerConfig, TopicConfig
+    from embedlog.record import EncodedRun, Stamp
+    from embedlog.sequencing import Going
+
+RATIO_BETTER, RATIO_WORSE, RATIO_MARGIN = 0.005, 0.05, 1.05  # Kafka's steps towards the compression ratio that is seen
+
+
+class Attempt:
+    """A run on its way: the parcels whose records it holds, and how far it has come."""
+
+    __slots__ = ("counts", "end_sequence", "going", "mended", "parcels", "run", "stamp", "tries")
+
+    def __init__(self, parcels: list[Parcel], counts: list[int], run: EncodedRun, going: Going) -> None:
+        self.parcels = parcels
+        self.counts = counts  # records of each parcel
+        self.run = run
+        self.going = going
+        self.stamp: Stamp | None = None
+        self.end_sequence = 0
+        self.tries = 0
+        self.mended = False  # split, or stamped anew: that helps once
+
+
+class Stop:
+    """One partition of a destination: where a lane leads, and how well its records have compressed so far."""
+
+    def __init__(self, destination: Destination, lane: Lane) -> None:
+        self.destination = destination
+        self.partition: Any = None  # opened when something is written to it
+        self.lane = lane
+        self.attempt: Attempt | None = None
+        self.dropped: Exception | None = None  # what waits for another attempt is to fail of this instead
+        self.alone = 0  # parcels that go one by one, because together they were refused
+        self.direct: tuple[int, int] | None = None  # what the way past the thread was opened with
+        self.ratio = 1.0
+
+    def learn(self, before: int, after: int) -> None:
+        """Let batches grow so that they fill batch.size when compressed, as Kafka's estimate does."""
+        seen = after / before
+        self.ratio = max(seen, self.ratio + RATIO_WORSE) if seen > self.ratio else max(seen, self.ratio - RATIO_BETTER)
+        self.lane.limit = min(
+            int(self.destination.batch_size / min(1.0, self.ratio * RATIO_MARGIN)), self.destination.batch_limit
+        )
+
+
+class Destination:
+    """One topic as a producer sees it: its settings, its stops, the route that chooses among them."""
+
+    def __init__(self, name: str, config: TopicConfig, settings: ProducerConfig, rows: _rows.Accumulator) -> None:
+        self.name = name
+        self.config = config
+        self.batch_limit = min(config.max_message_bytes, config.segment_bytes)
+        self.batch_size = max(1, settings.batch_size)
+        self.codec, self.level = _codec(config, settings)
+        self.stops: list[Stop] = []
+        self.rows = rows
+        self._settings = settings
+        self.route: Route | None = None
+
+    def grow(self, partition_count: int) -> None:
+        """Stops for further partitions, and a route over all of them."""
+        for number in range(len(self.stops), partition_count):
+            lane = _rows.Lane(self.rows, self.name, number, min(self.batch_size, self.batch_limit))
+            self.stops.append(Stop(self, lane))
+        own_time = self.config.message_timestamp_type == "CreateTime"
+        self.route = _rows.Route(
+            self.rows,
+            [stop.lane for stop in self.stops],
+            batch_size=self.batch_size,
+            request_limit=self._settings.max_request_size,
+            past_ms=self.config.message_timestamp_before_max_ms if own_time else 2**63 - 1,
+            future_ms=self.config.message_timestamp_after_max_ms if own_time else 2**63 - 1,
+            keys_required="compact" in self.config.cleanup_policy,
+            keys_ignored=self._settings.partitioner_ignore_keys,
+            seed=int.from_bytes(os.urandom(8), "little"),
+            adaptive=self._settings.partitioner_adaptive_partitioning_enable,
+            availability_ms=self._settings.partitioner_availability_timeout_ms,
+        )
+
+
+def _codec(config: TopicConfig, settings: ProducerConfig) -> tuple[int, int | None]:
+    """Number of the codec and its level: the topic's, unless it leaves that to the producer."""
+    source: Any = settings if config.compression_type == "producer" else config
+    name: str = source.compression_type
+    if name in ("none", "uncompressed"):
+        return 0, None
+    return CODEC_NAMES.index(name), getattr(source, f"compression_{name}_level", None)
