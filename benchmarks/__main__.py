@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from . import columns, loops, rows, waits
+from . import columns, durable, loops, rows, waits
 from .context import Context
 from .measure import Bare, Outcome, machine, workspace
 
@@ -19,6 +19,8 @@ FIGURES: dict[str, Callable[[Context], Iterator[Outcome]]] = {
     "send": rows.send,
     "iterate": rows.iterate,
     "async": loops.twins,
+    "idempotence": rows.idempotence,
+    "durable": durable.durable,
     "wake": waits.wake,
     "segments": waits.many_segments,
     "partitions": waits.many_partitions,

@@ -111,7 +111,13 @@ def lookup(directory: str, topic: str, limit: str) -> dict[str, Any]:
             "warm_us": statistics.median(warm[50:]) / 1e3}
 
 
-TASKS = {"codec": codec, "memory": memory, "poll": poll, "open": open_, "lookup": lookup}
+def durable(directory: str, delay_us: str) -> dict[str, Any]:
+    from .durable import child_rate
+
+    return {"rate": child_rate(directory, int(delay_us))}
+
+
+TASKS = {"durable": durable, "codec": codec, "memory": memory, "poll": poll, "open": open_, "lookup": lookup}
 
 
 if __name__ == "__main__":

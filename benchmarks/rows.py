@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
 
 import embedlog
 
-from .context import QUIET, Context, filled, remove
+from .context import QUIET, Context, filled, remove, values_of
 from .measure import Outcome, against
 
 COUNT = 300_000
@@ -32,11 +36,11 @@ def bare_rate(values: list[bytes]) -> float:
     return len(values) / (time.perf_counter() - began)
 
 
-def send_rate(context: Context, values: list[bytes]) -> float:
+def send_rate(context: Context, values: list[bytes], **config: Any) -> float:
     """Records per second of `send()`, flushed at the end inside the clock."""
     directory = context.fresh("send")
     try:
-        with embedlog.open(directory) as log, log.producer() as producer:
+        with embedlog.open(directory) as log, log.producer(**config) as producer:
             log.create_topic("bench", 1, config=QUIET)
             producer.send("bench", values[0]).result()
             began = time.perf_counter()
@@ -52,6 +56,31 @@ def send(context: Context) -> Iterator[Outcome]:
     values = [b"%0100d" % number for number in range(COUNT)]
     yield against("send/record=100B", lambda: bare_rate(values), lambda: send_rate(context, values),
                   target=1 / 15, rounds=context.rounds, unit="records/s")
+
+
+def send_batch_rate(context: Context, values: pa.Array, **config: Any) -> float:
+    """Records per second of `send_batch` of one array, again and again, flushed at the end inside the clock."""
+    directory, rounds = context.fresh("send-batch"), 8
+    try:
+        with embedlog.open(directory) as log, log.producer(**config) as producer:
+            log.create_topic("bench", 1, config=QUIET)
+            producer.send_batch("bench", values).result()
+            began = time.perf_counter()
+            for _ in range(rounds):
+                producer.send_batch("bench", values)
+            producer.flush()
+            return rounds * len(values) / (time.perf_counter() - began)
+    finally:
+        remove(directory)
+
+
+def idempotence(context: Context) -> Iterator[Outcome]:
+    """What stamping and sequences cost: the same sends with them and without, in turns."""
+    values = [b"%0100d" % number for number in range(COUNT)]
+    columns = values_of(100, 8 << 20)
+    for name, rate, given in (("send", send_rate, values), ("send_batch", send_batch_rate, columns)):
+        yield against(f"idempotence/{name}/record=100B", partial(rate, context, given, enable_idempotence=False),
+                      partial(rate, context, given), target=0.95, rounds=2 * context.rounds + 1, unit="records/s")
 
 
 def iterate_rate(directory: Path, count: int) -> float:

@@ -22,7 +22,8 @@ PyObject *el_open_direct(PyObject *object, PyObject *args) {
     PyObject *partition, *mutex, *writer, *config;
     unsigned long long append, raw;
     long long flush_ms, batch_bytes_max;
-    if (!PyArg_ParseTuple(args, "OOOOKKLL:open_direct", &partition, &mutex, &writer, &config, &append, &raw, &flush_ms, &batch_bytes_max)) return NULL;
+    if (!PyArg_ParseTuple(args, "OOOOKKLL:open_direct", &partition, &mutex, &writer, &config, &append, &raw, &flush_ms, &batch_bytes_max))
+        return NULL;
     el_replace(&self->target, partition);
     el_replace(&self->mutex, mutex);
     el_replace(&self->writer, writer);

@@ -224,7 +224,7 @@ static PyMethodDef lane_methods[] = {
     {"leave", lane_leave, METH_NOARGS, "Ends the turn."},
     {"rest", lane_rest, METH_O, "rest(seconds): the next attempt comes no earlier; 0 ends it."},
     {"open_direct", (PyCFunction)el_open_direct, METH_VARARGS,
-     "open_direct(partition, mutex, writer, config, append's address, writer's address, flush_ms, batch_bytes_max): callers may write by themselves."},
+     "open_direct(partition, mutex, writer, config, append's address, writer's address, flush_ms, batch_bytes_max): callers may write."},
     {"harvest", el_harvest_direct, METH_NOARGS,
      "harvest() -> figures of what callers wrote since the last harvest, None if that is nothing: batches, records, bytes, largest batch,\n"
      "time spent, longest, time waited before, longest (ns)."},

@@ -113,6 +113,7 @@ def stubborn_script(stage: Stage, path: str, seed: int, kinds: tuple[str, ...], 
     """Run it with a fault armed; a step that fails must fail by a typed error, leave the log readable, and work again then."""
     from embedlog._native import system
 
+    stage.patience = {"retries": 0}                       # what fails is to be seen, not mended
     run = Script(stage, path, seed)
     system.fault_arm(kinds, nth, "fail", error, sticky=sticky)
     for name, step in run.steps():

@@ -32,6 +32,7 @@ class Stage:
     def __init__(self, line: Connection) -> None:
         self.line = line
         self.log: embedlog.Log | None = None
+        self.patience = {"retries": 2, "retry_backoff_ms": 5}
         self._producer: embedlog.Producer | None = None
 
     def note(self, content: Any) -> None:
@@ -45,7 +46,7 @@ class Stage:
     @property
     def producer(self) -> embedlog.Producer:
         if self._producer is None:
-            self._producer = self.opened.producer(retries=2, retry_backoff_ms=5)
+            self._producer = self.opened.producer(**self.patience)
         return self._producer
 
     def drop_producer(self) -> None:

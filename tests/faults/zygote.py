@@ -26,7 +26,17 @@ def die_with_parent() -> None:
 def serve(control: socket.socket) -> None:
     """Fork a victim for each descriptor that arrives, until the socket closes."""
     # each registers its tasks
-    from tests.faults import damage, live, powerloss, script, stamping, tasks, transacting, transaction_cuts  # noqa: F401
+    from tests.faults import (  # noqa: F401
+        damage,
+        live,
+        powerloss,
+        repeating,
+        script,
+        stamping,
+        tasks,
+        transacting,
+        transaction_cuts,
+    )
 
     gc.freeze()
     logging.lastResort = None                            # a recovery tells what it cut: by the thousand, here
