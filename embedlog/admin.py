@@ -157,10 +157,11 @@ class Admin:
                 raise
 
     def _take_back_growth(self, topic: Topic, count: int) -> None:
+        """The registry first: what it goes on to promise, perhaps because it cannot be written, must have its directories."""
         try:
+            self._registry.put(topic)
             for number in range(topic.partitions, count):
                 topic_files.retire_partition(self.path, topic, number)
-            self._registry.put(topic)
         except EmbedlogError as problem:
             _logger.warning("topic %s has grown by half and this could not be taken back: %s", topic.name, problem)
 

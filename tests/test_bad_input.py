@@ -316,6 +316,27 @@ def _disk_is_free_again() -> Iterator[None]:
     system.fault_off()
 
 
+def test_a_topic_whose_growth_fails_at_any_sync_is_readable_at_once(tmp_path: Path) -> None:
+    """The new size was on disk, its directories were taken back, and the old size could not be written: nothing could be read."""
+    with embedlog.open(tmp_path / "log", config=QUIET) as log, log.producer(linger_ms=0) as producer:
+        log.create_topic("t")
+        producer.send("t", b"kept", partition=0).result(10)
+        nth = struck = 1
+        while struck:
+            before = len(log.describe_topic("t").partitions)
+            system.fault_arm(["fsync"], nth, "fail", errno.ENOSPC, sticky=True)
+            try:
+                log.create_partitions("t", before + 1)
+            except (StorageError, InvalidPartitionsError):  # or what the last turn left half done was finished first
+                pass
+            struck = system.fault_counters()[1]
+            system.fault_off()
+            assert len(log.describe_topic("t").partitions) in (before, before + 1), nth
+            assert values(log) == [b"kept"], nth
+            nth += 1
+        assert nth > 4
+
+
 @pytest.mark.parametrize("sticky", [False, True], ids=["once", "for good"])
 @pytest.mark.parametrize("kinds", [["pwrite"], ["pwrite", "open", "fallocate", "mkdir", "link"]], ids=["writes", "names too"])
 def test_a_disk_that_is_full_at_any_write_of_an_append(tmp_path: Path, kinds: list[str], sticky: bool) -> None:
