@@ -80,8 +80,10 @@ test-faults: install
 	@[ -e $(CAMPAIGN)/seed ] || echo $$((RANDOM << 15 | RANDOM)) >$(CAMPAIGN)/seed
 	@room=$$(mktemp -d -p "$(MEMORY)" -t embedlog-faults-XXXXXX); \
 	    TMPDIR=$$room EMBEDLOG_CAMPAIGN=$(CAMPAIGN) EMBEDLOG_SEED=$${EMBEDLOG_SEED:-$$(cat $(CAMPAIGN)/seed)} \
-	    $(PYTEST) $(PARALLEL) -v -m faults -o tmp_path_retention_policy=failed $(ARGS) || [ $$? = 5 -a -n "$(RESUME)" ] \
-	    && rm -rf $$room || $(call say_no,some experiment failed: what it left is kept in $$room; RESUME=1 leaves out what passed)
+	    $(PYTEST) $(PARALLEL) -v -m faults -o tmp_path_retention_policy=failed $(ARGS) \
+	    || [ $$? = 5 -a -n "$(RESUME)" ] \
+	    || { echo "embedlog: what failed is kept in $$room; RESUME=1 leaves out what passed" >&2; exit 1; }; \
+	    rm -rf $$room
 
 # A build of its own, so that the usual one stays as it is. A Java process cannot live under ASan's allocator.
 test-sanitize: install
@@ -100,8 +102,10 @@ test-sanitize: install
 
 # What is missing for it is told and no failure: few machines have it.
 test-arm: $(VENV)/.tools
-	@compiler=$$(command -v aarch64-linux-gnu-gcc || { command -v zig >/dev/null && echo 'zig cc -target aarch64-linux-musl'; } || true); \
-	    [ -n "$$compiler" ] || { echo 'embedlog: no compiler for arm64: install gcc-aarch64-linux-gnu and libc6-dev-arm64-cross, or zig'; exit 0; }; \
+	@compiler=$$(command -v aarch64-linux-gnu-gcc \
+	        || { command -v zig >/dev/null && echo 'zig cc -target aarch64-linux-musl'; } || true); \
+	    [ -n "$$compiler" ] \
+	        || { echo 'embedlog: no compiler for arm64: install gcc-aarch64-linux-gnu, libc6-dev-arm64-cross, or zig'; exit 0; }; \
 	    rm -rf build/arm64 && mkdir -p build/arm64/room; \
 	    for source in embedlog/_native/[a-z]*.c; do \
 	        $$compiler $(ARM_FLAGS) -I"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')" \

@@ -6,6 +6,7 @@ import errno
 import random
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ import pytest
 from tests.faults import stamping
 from tests.faults.content import Verdict
 from tests.faults.processes import Nursery
+from tests.figures import pieces, tell
 
-FAST, LONG = 12, 3000
+FAST, LONG, LONG_PIECES = 12, 3000, 30
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EMFILE)
 PLACES = ("before-publish", "after-publish", "before-unlock", "roll-intent", "roll-created", "roll-published")
 
@@ -71,13 +73,15 @@ def test_after_an_error_at_any_call_the_same_step_again_makes_the_log_that_would
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(3600)
-def test_long(nursery: Nursery, tmp_path: Path, seed: int) -> None:
-    for turn in range(LONG // 100):
-        for experiment in (crashes, errors):
-            verdict = experiment(nursery, tmp_path / "log", seed + turn, 100)
-            assert not verdict.violations, verdict
-            shutil.rmtree(tmp_path / "log", ignore_errors=True)
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("experiment", [crashes, errors])
+@pieces(LONG_PIECES)
+def test_long(
+    nursery: Nursery, tmp_path: Path, campaign_seed: int, experiment: Callable[..., Verdict], piece: int
+) -> None:
+    verdict = experiment(nursery, tmp_path / "log", campaign_seed + piece, LONG // LONG_PIECES)
+    tell(f"stamped, {experiment.__name__}", runs=LONG // LONG_PIECES, **verdict.counts())
+    assert not verdict.violations, verdict
 
 
 # ---- the rules, switched off one by one ------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,15 @@ import pytest
 import embedlog
 from embedlog.errors import LockTimeoutError
 from tests.faults import transaction_cuts, transactions
+from tests.faults.crashes import Point
 from tests.faults.processes import Nursery, until
 from tests.faults.transacting import CONFIG, PARTITIONS
+from tests.figures import pieces, share, tell
 from tests.transacting import TOPIC, Writer, committed, help_out, last_stable
 
-POINTS_FAST, POINTS_LONG = 60, 5000
-TRIALS_LONG = 1000
-DISKS_FAST, DISKS_LONG = 16, 5000
+POINTS_FAST, POINTS_PIECES = 60, 16
+TRIALS_LONG, TRIALS_PIECES = 1000, 10
+DISKS_FAST, DISKS_LONG, DISKS_PIECES = 16, 5000, 25
 
 
 def prepared(path: Path, **config: object) -> embedlog.Log:
@@ -29,33 +32,32 @@ def prepared(path: Path, **config: object) -> embedlog.Log:
     return log
 
 
-def crash_everywhere(nursery: Nursery, directory: Path, seed: int, limit: int) -> tuple[list[str], int]:
-    rng = random.Random(seed)
-    chosen = transactions.points(transactions.count_calls(nursery, directory, seed), rng, limit)
-    for number, point in enumerate(chosen):
-        nested = transactions.nested_point(rng) if number % 3 == 0 else None
-        wrong = transactions.crash_at(nursery, directory, seed, point, nested, by_reader=number % 2 == 0)
-        if wrong:
-            return wrong, number + 1
+def crash_everywhere(nursery: Nursery, directory: Path, seed: int, chosen: Sequence[Point]) -> None:
+    """Crashes at the points; every third helper dies, too; every second time it is a reader who helps."""
+    nested = 0
+    for point in chosen:
+        rng = random.Random(f"{seed} {point}")
+        again = transactions.nested_point(rng) if rng.random() < 1 / 3 else None
+        wrong = transactions.crash_at(nursery, directory, seed, point, again, by_reader=rng.random() < 0.5)
+        nested += again is not None
+        assert not wrong, wrong[0]
         shutil.rmtree(directory, ignore_errors=True)
-    return [], len(chosen)
+    tell("E18", points=len(chosen), crashes_of_a_helper=nested, violations=0)
 
 
 def test_e18_a_crash_at_any_call_of_a_transaction_leaves_it_whole_or_not_there(
     nursery: Nursery, tmp_path: Path, seed: int
 ) -> None:
-    wrong, runs = crash_everywhere(nursery, tmp_path / "log", seed, POINTS_FAST)
-    print(f"E18: {runs} crashes, every third with another of the helper: {len(wrong)} violations")
-    assert not wrong, wrong[0]
-    assert runs >= POINTS_FAST
+    every = transactions.points(transactions.count_calls(nursery, tmp_path / "log", seed))
+    crash_everywhere(nursery, tmp_path / "log", seed, random.Random(seed).sample(every, POINTS_FAST))
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(3600)
-def test_e18_at_every_call(nursery: Nursery, tmp_path: Path, seed: int) -> None:
-    wrong, runs = crash_everywhere(nursery, tmp_path / "log", seed, POINTS_LONG)
-    print(f"E18: {runs} crashes: {len(wrong)} violations")
-    assert not wrong, wrong[0]
+@pytest.mark.timeout(1800)
+@pieces(POINTS_PIECES)
+def test_e18_at_every_call(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
+    every = transactions.points(transactions.count_calls(nursery, tmp_path / "log", campaign_seed))
+    crash_everywhere(nursery, tmp_path / "log", campaign_seed, share(every, piece, POINTS_PIECES))
 
 
 @pytest.mark.parametrize("by_timeout", [False, True], ids=["heir", "timeout"])
@@ -66,17 +68,20 @@ def test_e16_who_was_frozen_while_another_took_its_place_is_fenced(
     with prepared(tmp_path / "log") as log:
         wrong = transactions.trial(nursery, log, stop, by_timeout)
     assert not wrong, wrong
+    tell("E16", zombies=1, violations=0)
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(3600)
-def test_e16_long(nursery: Nursery, tmp_path: Path, rng: random.Random) -> None:
+@pytest.mark.timeout(1800)
+@pieces(TRIALS_PIECES)
+def test_e16_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
+    rng = random.Random(campaign_seed + piece)
     with prepared(tmp_path / "log") as log:
-        for number in range(TRIALS_LONG):
+        for number in range(TRIALS_LONG // TRIALS_PIECES):
             stop = rng.choice(transactions.STOPS)
             wrong = transactions.trial(nursery, log, stop, rng.random() < 0.5)
             assert not wrong, f"trial {number}: {wrong}"
-    print(f"E16: {TRIALS_LONG} trials, all fenced")
+    tell("E16", zombies=TRIALS_LONG // TRIALS_PIECES, violations=0)
 
 
 @pytest.mark.parametrize(("kind", "name"), [("point", "txn-registered"), ("pwrite", "t-1")])
@@ -145,19 +150,17 @@ def test_a_killed_owners_transaction_is_aborted_at_once_a_frozen_ones_after_its_
 
 def test_rule_20_a_power_loss_leaves_whole_transactions(nursery: Nursery, tmp_path: Path, seed: int) -> None:
     wrong, opened = transaction_cuts.experiment(nursery, tmp_path, seed, DISKS_FAST)
-    print(f"power loss within transactions: {opened} disks: {len(wrong)} violations")
     assert not wrong, wrong[0]
+    tell("E5, transactions", disks=opened, violations=0)
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(3600)
-def test_rule_20_power_losses_long(nursery: Nursery, tmp_path: Path, seed: int) -> None:
-    for turn in range(DISKS_LONG // 200):
-        workspace = tmp_path / str(turn)
-        workspace.mkdir()
-        wrong, _ = transaction_cuts.experiment(nursery, workspace, seed + turn, 200)
-        assert not wrong, wrong[0]
-        shutil.rmtree(workspace)
+@pytest.mark.timeout(1800)
+@pieces(DISKS_PIECES)
+def test_rule_20_power_losses_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
+    wrong, opened = transaction_cuts.experiment(nursery, tmp_path, campaign_seed + piece, DISKS_LONG // DISKS_PIECES)
+    assert not wrong, wrong[0]
+    tell("E5, transactions", disks=opened, violations=0)
 
 
 @pytest.mark.faults
@@ -170,5 +173,6 @@ def test_a_power_loss_kills_the_mutant(nursery: Nursery, tmp_path: Path, seed: i
         wrong, opened = transaction_cuts.experiment(nursery, workspace, seed + turn, 200, (mutant,))
         if wrong:
             print(f"{mutant}: disk {opened}: {wrong[0]}")
+            tell("mutants", killed=1)
             return
     pytest.fail(f"{mutant} survived")

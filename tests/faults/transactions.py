@@ -48,13 +48,10 @@ def count_calls(nursery: Nursery, directory: Path, seed: int) -> dict[str, int]:
     return counts
 
 
-def points(counts: dict[str, int], rng: random.Random, limit: int) -> list[Point]:
-    """Every so many-th of all (call, mode)."""
-    total = sum(counts.values())
-    every = [Point(nth, mode) for nth in range(1, total + 1) for mode in MODES if mode != "torn_kill"]
-    every += [Point(nth, "torn_kill", ("pwrite",)) for nth in range(1, counts["pwrite"] + 1)]
-    step = max(1, len(every) // limit)
-    return every[rng.randrange(step) :: step]
+def points(counts: dict[str, int]) -> list[Point]:
+    """Every place where the owner can die: each call, before and after it, and in the middle of each write."""
+    torn = [Point(nth, "torn_kill", ("pwrite",)) for nth in range(1, counts["pwrite"] + 1)]
+    return torn + [Point(nth, mode) for nth in range(1, sum(counts.values()) + 1) for mode in MODES if mode != "torn_kill"]
 
 
 def crash_at(nursery: Nursery, directory: Path, seed: int, point: Point, nested: Point | None, by_reader: bool) -> list[str]:
