@@ -101,7 +101,7 @@ class Killing:
     def verify(self) -> Verdict:
         """Open in a fresh process with nobody else in, read everything."""
         reader = self.nursery.spawn()
-        rows = reader.call("read_directory", str(self.directory))
+        rows = reader.call("read_directory", str(self.directory), deadline_s=600)   # some 100 MB, on a busy machine
         self.nursery.end(reader)
         return check(rows, self.acks)
 

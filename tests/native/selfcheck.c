@@ -190,6 +190,7 @@ static int append_often(const char *folder) {
     writer.log_fd = opened(folder, "log", path, sizeof path);
     writer.index_fd = opened(folder, "index", path, sizeof path);
     writer.time_fd = opened(folder, "timeindex", path, sizeof path);
+    writer.digest_fd = opened(folder, "digests", path, sizeof path);
     fstat(writer.lock_fd, &facts);
     writer.lock_device = (int64_t)facts.st_dev, writer.lock_inode = (int64_t)facts.st_ino;
     fstat(page_fd, &facts);
