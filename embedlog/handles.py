@@ -45,14 +45,20 @@ class Handles:
 
     def keep(self, directory: str, base: int, suffix: str) -> Handle | None:
         """As `borrow`, until `let_go`; None if too many are kept already. Raises StorageError."""
-        if self._kept_count >= self._limit // KEPT_DIVISOR:
-            return None
-        handle = self.borrow(directory, base, suffix)
-        self._kept_count += 1
-        return handle
+        with self._mutex:
+            if self._kept_count >= self._limit // KEPT_DIVISOR:
+                return None
+            self._kept_count += 1
+        try:
+            return self.borrow(directory, base, suffix)
+        except BaseException:
+            with self._mutex:
+                self._kept_count -= 1
+            raise
 
     def let_go(self, handle: Handle) -> None:
-        self._kept_count -= 1
+        with self._mutex:
+            self._kept_count -= 1
         self.give_back(handle)
 
     def borrow(self, directory: str, base: int, suffix: str) -> Handle:

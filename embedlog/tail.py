@@ -9,6 +9,7 @@ H3  the state is the reader's own: where the next batch begins, and what it must
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final
 
 from embedlog import layout
@@ -33,6 +34,7 @@ class Tail:
         self._tailing = system.Tailing(partition.page, now, position, now.log_end, digest, bytearray(ROOM_BYTES), committed)
         self._place = (partition.topic, partition.number)
         self._handles = partition.home.handles
+        self._pid = os.getpid()
         self._kept = self._handles.keep(*self._file)
         if self._kept is not None:
             self._tailing.use(self._kept.fd)
@@ -42,7 +44,7 @@ class Tail:
         self.size_bytes = 0  # of what the last call read
 
     def __del__(self) -> None:
-        if (kept := getattr(self, "_kept", None)) is not None:
+        if (kept := getattr(self, "_kept", None)) is not None and self._pid == os.getpid():  # in a child, locks say nothing
             self._handles.let_go(kept)
 
     def records(self) -> list[Record] | None:

@@ -116,6 +116,9 @@ class Waiting:
         word = self._log._topics_word()
         if word == self._topics and not word & 1 and self._now - self._looked < self._topics_age_s:
             return
+        if word & 1 and subscription.kind == "assigned" and self._now - self._looked < TOPICS_LOOK_S:
+            self._topics = word
+            return
         self._follow(subscription)
         self._topics, self._looked = word, self._now
 

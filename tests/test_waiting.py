@@ -67,7 +67,7 @@ def test_an_idle_consumer_only_looks_whether_a_signal_came(real: embedlog.Log) -
         reader.poll()
         calls, slept = work_of(lambda: reader.poll(timeout=1.0))
     assert calls <= 2 * 2  # at the end of a wait: are the two pages still where their names lead?
-    assert slept <= 25
+    assert slept <= 45
 
 
 def test_an_idle_consumer_of_another_thread_sleeps_through(real: embedlog.Log) -> None:
@@ -83,7 +83,7 @@ def test_an_idle_consumer_of_another_thread_sleeps_through(real: embedlog.Log) -
     thread.join()
     calls, slept = found[0]
     assert calls <= 2 * 2
-    assert slept <= 5  # one for the wait, the others for the interpreter's lock
+    assert slept <= 10  # one for the wait, the others for the interpreter's lock
 
 
 def test_polls_that_find_nothing_ask_the_system_nothing(real: embedlog.Log) -> None:
