@@ -88,10 +88,10 @@ EVERY = {b"RECORD %d" % number for number in range(COUNT)}
 
 
 def test_the_page_has_the_programs() -> None:
-    assert set(programs()) == {"at_most_once", "at_least_once"}
+    assert set(programs()) == {"at_most_once", "at_least_once", "exactly_once"}
 
 
-@pytest.mark.parametrize("name", ["at_most_once", "at_least_once"])
+@pytest.mark.parametrize("name", ["at_most_once", "at_least_once", "exactly_once"])
 def test_a_killed_program_keeps_its_word(tmp_path: Path, rng: random.Random, name: str) -> None:
     path = prepared(tmp_path, name)
     assert killed_until_done(path, rng) >= 2
