@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from . import columns, durable, loops, rows, waits
+from . import columns, durable, loops, rows, transactions, waits
 from .context import Context
 from .measure import Bare, Outcome, machine, workspace
 
@@ -25,6 +25,7 @@ FIGURES: dict[str, Callable[[Context], Iterator[Outcome]]] = {
     "segments": waits.many_segments,
     "partitions": waits.many_partitions,
     "sizes": columns.sizes,
+    "transaction": transactions.transaction,
 }
 
 
