@@ -73,6 +73,7 @@ class Delivery:
         self._stops: dict[Lane, Stop] = {}
         self.appender: Appender = Idempotent() if settings.enable_idempotence else Plain()
         self.destinations: dict[str, Destination] = {}
+        self._gone: dict[str, list[Stop]] = {}  # of topics that could not be found: whoever comes back goes by the same lanes
         self.routes: dict[str, Route] = {}  # what send() looks into first; without an entry it takes the careful way
         self.failed: Callable[[Exception], None] = lambda error: None  # hears of every error before the futures do
         self.figures = Figures()
@@ -89,8 +90,10 @@ class Delivery:
             found = self.destinations.get(topic)
             if found is None:
                 config = self._log._topic_config(topic)
-                self.destinations[topic] = found = Destination(topic, config, self._settings, rows)
-            if len(found.stops) < count:
+                found = Destination(topic, config, self._settings, rows)
+                found.take_over(self._gone.pop(topic, [])[:count])
+                self.destinations[topic] = found
+            if found.route is None or len(found.stops) < count:
                 found.grow(count)
                 self._stops.update((stop.lane, stop) for stop in found.stops)
             if fast and found.route is not None:
@@ -111,6 +114,7 @@ class Delivery:
         with self._lock:
             self.routes.pop(destination.name, None)
             if count < len(destination.stops):
+                self._gone[destination.name] = destination.stops
                 self.destinations.pop(destination.name, None)
             elif changed:
                 self._reconfigure(destination, config)
@@ -118,10 +122,7 @@ class Delivery:
     def _reconfigure(self, destination: Destination, config: TopicConfig) -> None:
         """The topic's new settings for what is sent from now on, over the lanes that are there."""
         fresh = Destination(destination.name, config, self._settings, destination.rows)
-        fresh.stops = destination.stops
-        for stop in fresh.stops:
-            stop.destination = fresh
-            stop.lane.limit = min(fresh.batch_size, fresh.batch_limit)
+        fresh.take_over(destination.stops)
         fresh.grow(len(fresh.stops))
         self.destinations[destination.name] = fresh
 

@@ -73,6 +73,13 @@ class Destination:
         self._settings = settings
         self.route: Route | None = None
 
+    def take_over(self, stops: list[Stop]) -> None:
+        """Go by lanes that are there: what is in them keeps its place, and its sequences run on. REQUIRES grow() behind it."""
+        self.stops = stops
+        for stop in stops:
+            stop.destination = self
+            stop.lane.limit = min(self.batch_size, self.batch_limit)
+
     def grow(self, partition_count: int) -> None:
         """Stops for further partitions, and a route over all of them."""
         for number in range(len(self.stops), partition_count):

@@ -249,3 +249,25 @@ def test_the_way_past_the_thread_and_the_thread_take_turns_without_a_look_at_the
         assert producer._rows.direct_count > 20
         assert looks == []
     assert len(values(log)) == 101
+
+
+def test_a_topic_that_cannot_be_seen_for_a_moment_keeps_its_lanes(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else two lanes would lead to one partition, each with sequences from 0 of the same producer, and no order between them."""
+    with log.producer() as producer:
+        producer.send("one", b"0").result(10)
+        real, looks = log._partition_count, []
+
+        def count(name: str) -> int:
+            looks.append(name)
+            if len(looks) == 2:  # the first is the caller's, this one the thread's behind the write
+                raise StorageError("cannot look at", errno=errno.EIO)
+            return real(name)
+
+        monkeypatch.setattr(log, "_partition_count", count)
+        producer.send_batch("one", [b"1"]).result(10)
+        wait_until(lambda: not producer._routes)
+        for number in range(2, 6):
+            producer.send("one", b"%d" % number).result(10)
+        assert len(producer._delivery._stops) == 1
+    assert values(log) == [b"%d" % number for number in range(6)]
+    assert [row[1:] for row in stamps(log)] == [(0, number) for number in range(6)]
