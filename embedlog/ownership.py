@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from embedlog import transaction_state as machine
 from embedlog._native import system
 from embedlog.deciding import Concurrent, asks_for_durability, new_producer_id, now, refused
-from embedlog.errors import InvalidGroupIdError, StateError, UnknownTopicOrPartitionError
+from embedlog.errors import InvalidGroupIdError, LockTimeoutError, StateError, UnknownTopicOrPartitionError
 from embedlog.record import Stamp
 from embedlog.transaction_records import encode, encode_key
 from embedlog.transaction_state import PREPARED, SETTLED, Outcome, Refusal, Status, Transaction
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from embedlog.transactions import Transactions
 
 TopicPartition = tuple[str, int]
+SHARE_NS: Final = 50_000_000  # how long others wait for `__transaction_state` because somebody is in a data partition
 
 
 class Owner:
@@ -114,7 +115,8 @@ class Owner:
     def _append_first(self, partition: Partition, run: EncodedRun, where: TopicPartition, deadline_ns: int) -> Appended:
         stamp, done, self._touched = self.stamp, None, True
         apart = system.mutated("register_apart")
-        write = partial(partition.append, run, deadline_ns=deadline_ns, stamp=stamp._replace(opens=True), flush=False)
+        partition.ensure_open()  # which may take its time
+        write = partial(partition.append, run, stamp=stamp._replace(opens=True), flush=False)
         while done is None:
             with self._deciding(deadline_ns) as decision:
                 old = decision.view.get(self.transactional_id)
@@ -124,13 +126,16 @@ class Owner:
                     self._write(decision, old, new)
                     self._registered.add(where)
                     system.point("txn-registered")
-                    done = None if apart else write()
+                    done = None if apart else _unless_locked(write, deadline_ns)
                 elif problem is not None and not isinstance(problem, Concurrent):
                     raise problem
             if isinstance(problem, Concurrent):
                 self._all.finish_before(problem, deadline_ns)
             elif apart:
-                done = write()
+                done = write(deadline_ns=deadline_ns)
+            elif done is None:
+                with partition.exclusive(deadline_ns):
+                    pass  # somebody was in there: wait here, where nobody waits for us
         end = done.last_offset + 1
         partition.syncer.flush_if_due(end, end - partition.durable_offset, 0, deadline_ns)  # outside the lock that others need
         return done
@@ -198,3 +203,13 @@ class Owner:
             if new.status in SETTLED or new.owner is not None:
                 return new
             self._all.finish(self.transactional_id, new, deadline_ns)  # `init` gave up what it found, and begins once more
+
+
+def _unless_locked(write: Callable[..., Appended], deadline_ns: int) -> Appended | None:
+    """Append now; None if somebody is in the partition: the lock of `__transaction_state` is not kept while waiting for him."""
+    try:
+        return write(deadline_ns=min(deadline_ns, system.boot_ns() + SHARE_NS))
+    except LockTimeoutError:
+        if system.boot_ns() >= deadline_ns:
+            raise
+        return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -84,7 +85,7 @@ def test_e16_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: i
     tell("E16", zombies=TRIALS_LONG // TRIALS_PIECES, violations=0)
 
 
-@pytest.mark.parametrize(("kind", "name"), [("point", "txn-registered"), ("pwrite", "t-1")])
+@pytest.mark.parametrize(("kind", "name"), [("point", "txn-registered"), ("pwrite", f"{TOPIC}-1/{0:020d}.log")], ids=["registered", "writing"])
 def test_who_is_frozen_inside_a_lock_is_named_and_nobody_breaks_in(
     nursery: Nursery, tmp_path: Path, kind: str, name: str
 ) -> None:
@@ -101,6 +102,33 @@ def test_who_is_frozen_inside_a_lock_is_named_and_nobody_breaks_in(
         owner.result()
         owner.call("end", "id", True)
         assert committed(log) == [b"slow"]
+
+
+def test_who_waits_for_a_partition_keeps_no_other_transaction_waiting(nursery: Nursery, tmp_path: Path) -> None:
+    """Both ids have their state in one partition; a frozen appender is in the data partition of the first."""
+    with prepared(tmp_path / "log", transaction_state_log_num_partitions=1) as log:
+        frozen = nursery.spawn()
+        frozen.call("open", str(log.path), config=CONFIG)
+        frozen.arm(["pwrite"], "stop_before", name=f"{TOPIC}-0/")
+        frozen.start("append", [b"slow"], 0)
+        frozen.wait_stopped()
+        waiting, other = Writer(log, "waiting"), Writer(log, "other")
+        waiting.init()
+        other.init()
+        thread = threading.Thread(target=waiting.write, args=(b"waiting",))
+        thread.start()
+        state = log._transactions.topic.partition(0)
+        until(lambda: state.bounds().log_end == 3, "the registration")
+        began = time.monotonic()
+        other.write(b"other", partition=1)
+        other.commit()
+        assert time.monotonic() - began < 5, "the lock timeout of the log is ten seconds"
+        assert thread.is_alive()
+        frozen.resume()
+        frozen.result()
+        thread.join(20)
+        waiting.commit()
+        assert committed(log) == [b"slow", b"waiting", b"other"]
 
 
 def test_a_reader_is_not_kept_by_a_lock_that_a_frozen_process_holds(nursery: Nursery, tmp_path: Path) -> None:
