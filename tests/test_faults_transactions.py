@@ -85,7 +85,10 @@ def test_e16_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: i
     tell("E16", zombies=TRIALS_LONG // TRIALS_PIECES, violations=0)
 
 
-@pytest.mark.parametrize(("kind", "name"), [("point", "txn-registered"), ("pwrite", f"{TOPIC}-1/{0:020d}.log")], ids=["registered", "writing"])
+FROZEN = {"registered": ("point", "txn-registered"), "writing": ("pwrite", f"{TOPIC}-1/{0:020d}.log")}
+
+
+@pytest.mark.parametrize(("kind", "name"), FROZEN.values(), ids=FROZEN)
 def test_who_is_frozen_inside_a_lock_is_named_and_nobody_breaks_in(
     nursery: Nursery, tmp_path: Path, kind: str, name: str
 ) -> None:
