@@ -14,7 +14,9 @@ import pytest
 import embedlog
 from embedlog._native import codec
 from embedlog.columns import BytesColumn, Columns
-from embedlog.record import Chain, decode, encode, partitions_of, scan
+from embedlog.files import deadline_after
+from embedlog.record import Chain, decode, encode, partitions_of, scan, stamp
+from embedlog.transaction_records import encode_key
 
 Bench = Any
 SIZES = [100, 1000]
@@ -91,3 +93,38 @@ def test_poll_five_hundred(benchmark: Bench, log: embedlog.Log) -> None:
             return len(consumer.poll(timeout=1.0))
 
         assert benchmark(again) == 500
+
+
+@pytest.mark.parametrize("partition_count", [1, 4])
+def test_transaction_of_a_thousand_records(benchmark: Bench, tmp_path: Path, partition_count: int) -> None:
+    """Registered, written, decided, marked, completed: by the owner of an id, stamping included, encoding not."""
+    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
+        log.create_topic("t", partition_count)
+        owner = log._transactions.owner("id", 60_000)
+        owner.init()
+        count = 1000 // partition_count
+        columns = Columns(count, BytesColumn.of([bytes(100)] * count), None, 1_700_000_000_000, None)
+        runs = [next(iter(encode(columns))) for _ in range(partition_count)]
+
+        def transact() -> None:
+            owner.register(("t", number) for number in range(partition_count))
+            for number, run in enumerate(runs):
+                stamp(run, owner.stamp, 0)
+                owner.append(log._partition("t", number), run)
+            owner.end(commit=True)
+
+        benchmark(transact)
+
+
+def test_deciding_over_an_internal_topic(benchmark: Bench, tmp_path: Path) -> None:
+    """Lock, look, decide, append."""
+    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
+        log._transactions.owner("id", 60_000).init()
+        topic = log._transactions.topic
+        number = topic.partition_of("id")
+
+        def decide() -> None:
+            with topic.deciding(number, deadline_after(10)) as decision:
+                decision.append([(encode_key("x"), bytes(100))])
+
+        benchmark(decide)
