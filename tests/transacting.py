@@ -87,4 +87,5 @@ def soon() -> int:
 
 
 def help_out(log: embedlog.Log, partition: int = 0, topic: str = TOPIC) -> bool:
-    return log._transactions.help(log._partition(topic, partition))
+    """What a reader does that waits, with more patience than one has on a busy machine."""
+    return log._transactions.help(log._partition(topic, partition), soon())
