@@ -110,6 +110,7 @@ def test_who_is_frozen_inside_a_lock_is_named_and_nobody_breaks_in(
 def test_who_waits_for_a_partition_keeps_no_other_transaction_waiting(nursery: Nursery, tmp_path: Path) -> None:
     """Both ids have their state in one partition; a frozen appender is in the data partition of the first."""
     with prepared(tmp_path / "log", transaction_state_log_num_partitions=1) as log:
+        log._partition(TOPIC, 0).bounds()  # open already: else the opening waits
         frozen = nursery.spawn()
         frozen.call("open", str(log.path), config=CONFIG)
         frozen.arm(["pwrite"], "stop_before", name=f"{TOPIC}-0/")
