@@ -20,7 +20,7 @@ from tests.faults.transacting import CONFIG, PARTITIONS
 from tests.figures import pieces, share, tell
 from tests.transacting import TOPIC, Writer, committed, help_out, last_stable
 
-POINTS_FAST, POINTS_PIECES = 60, 16
+POINTS_FAST, POINTS_PRODUCER, POINTS_PIECES = 60, 20, 16
 TRIALS_LONG, TRIALS_PIECES = 1000, 10
 DISKS_FAST, DISKS_LONG, DISKS_PIECES = 16, 5000, 25
 
@@ -33,13 +33,15 @@ def prepared(path: Path, **config: object) -> embedlog.Log:
     return log
 
 
-def crash_everywhere(nursery: Nursery, directory: Path, seed: int, chosen: Sequence[Point]) -> None:
+def crash_everywhere(
+    nursery: Nursery, directory: Path, seed: int, chosen: Sequence[Point], by_producer: bool = False
+) -> None:
     """Crashes at the points; every third helper dies, too; every second time it is a reader who helps."""
     nested = 0
     for point in chosen:
         rng = random.Random(f"{seed} {point}")
         again = transactions.nested_point(rng) if rng.random() < 1 / 3 else None
-        wrong = transactions.crash_at(nursery, directory, seed, point, again, by_reader=rng.random() < 0.5)
+        wrong = transactions.crash_at(nursery, directory, seed, point, again, rng.random() < 0.5, by_producer)
         nested += again is not None
         assert not wrong, wrong[0]
         shutil.rmtree(directory, ignore_errors=True)
@@ -51,6 +53,11 @@ def test_e18_a_crash_at_any_call_of_a_transaction_leaves_it_whole_or_not_there(
 ) -> None:
     every = transactions.points(transactions.count_calls(nursery, tmp_path / "log", seed))
     crash_everywhere(nursery, tmp_path / "log", seed, random.Random(seed).sample(every, POINTS_FAST))
+
+
+def test_e18_a_producer_that_dies_leaves_whole_transactions(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+    every = transactions.points(transactions.count_calls(nursery, tmp_path / "log", seed, by_producer=True))
+    crash_everywhere(nursery, tmp_path / "log", seed, random.Random(seed).sample(every, POINTS_PRODUCER), by_producer=True)
 
 
 @pytest.mark.faults

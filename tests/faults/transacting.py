@@ -104,26 +104,66 @@ def stable(stage: Stage, partition: int = 0) -> tuple[int, int]:
     return last_stable(stage.opened, partition)
 
 
+class _ByProducer:
+    """A producer with a writer's verbs."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._producer = stage.opened.producer(transactional_id="id", linger_ms=0)
+
+    def init(self) -> Any:
+        return self._producer.init_transactions()
+
+    @property
+    def owner(self) -> Any:
+        return self._producer._transaction._owner
+
+    def begin(self) -> None:
+        self._producer.begin_transaction()
+
+    def write(self, *values: bytes, partition: int) -> None:
+        for value in values:
+            self._producer.send(TOPIC, value, partition=partition).result(30)
+
+    def end(self, commit: bool) -> None:
+        (self._producer.commit_transaction if commit else self._producer.abort_transaction)()
+
+
+class _ByOwner(Writer):
+    """A writer with a producer's verbs."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage.opened)
+
+    def begin(self) -> None:
+        """Nothing: an owner begins by itself."""
+
+    def end(self, commit: bool) -> None:
+        self.owner.end(commit)
+
+
 # ---- E18: a few transactions, each step told before and behind ------------------------------------
 
 
 @task
-def transaction_script(stage: Stage, path: str, seed: int, config: dict[str, str] | None = None) -> None:
+def transaction_script(
+    stage: Stage, path: str, seed: int, by_producer: bool = False, config: dict[str, str] | None = None
+) -> None:
     """Transactions over two partitions; notes tell what was begun, what is about to be decided, and what is done."""
     rng = random.Random(seed)
     open_(stage, path, config=CONFIG)
     if TOPIC not in stage.opened.topics():
         stage.opened.create_topic(TOPIC, PARTITIONS, config=config)
-    writer = Writer(stage.opened)
+    writer = _ByProducer(stage) if by_producer else _ByOwner(stage)
     writer.init()
     for turn in range(TURNS):
         stamp = writer.owner.stamp
         stage.note(("began", turn, (stamp.producer_id, stamp.epoch)))
+        writer.begin()
         for number in range(WRITES):
             for partition in range(PARTITIONS):
                 writer.write(b"%d.%d" % (turn, number), partition=partition)
         commit = rng.random() < 0.7
         stage.note(("deciding", turn, commit))
-        writer.owner.end(commit)
+        writer.end(commit)
         stage.note(("ended", turn, commit))
     stage.opened.close()

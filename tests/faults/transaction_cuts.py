@@ -35,7 +35,7 @@ def recorded_transactions(stage: Stage, path: str, seed: int, recording_path: st
         os.write(fd, HEAD.pack(PROMISE, 0, 0, 0, 0, len(data)) + data)
 
     stage.note = promise  # type: ignore[method-assign]
-    transaction_script(stage, path, seed, {"flush.messages": "1"})
+    transaction_script(stage, path, seed, config={"flush.messages": "1"})
     recording.record_to(-1)
     os.close(fd)
 

@@ -36,10 +36,10 @@ class Told:
         {"began": self.stamps, "deciding": self.deciding, "ended": self.ended}[what][turn] = content
 
 
-def count_calls(nursery: Nursery, directory: Path, seed: int) -> dict[str, int]:
+def count_calls(nursery: Nursery, directory: Path, seed: int, by_producer: bool = False) -> dict[str, int]:
     victim = nursery.spawn()
     victim.call("counters", True)
-    victim.start("transaction_script", str(directory), seed)
+    victim.start("transaction_script", str(directory), seed, by_producer)
     for _ in victim.notes():
         pass
     counts: dict[str, int] = victim.call("counters")
@@ -54,12 +54,14 @@ def points(counts: dict[str, int]) -> list[Point]:
     return torn + [Point(nth, mode) for nth in range(1, sum(counts.values()) + 1) for mode in MODES if mode != "torn_kill"]
 
 
-def crash_at(nursery: Nursery, directory: Path, seed: int, point: Point, nested: Point | None, by_reader: bool) -> list[str]:
+def crash_at(
+    nursery: Nursery, directory: Path, seed: int, point: Point, nested: Point | None, by_reader: bool, by_producer: bool = False
+) -> list[str]:
     """One run that dies at `point`, whose helper dies at `nested`; what is wrong afterwards."""
     told = Told()
     victim = nursery.spawn()
     victim.arm(point.kinds, point.mode, nth=point.nth)
-    victim.start("transaction_script", str(directory), seed)
+    victim.start("transaction_script", str(directory), seed, by_producer)
     try:
         for note in victim.notes():
             told.take(note)
