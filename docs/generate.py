@@ -126,7 +126,8 @@ def manifest_entry() -> str:
         "kind: 1 sealed; 2 the active segment as an orderly close left it,"
         "flags: 1 no gaps between offsets; 2 the digest was made while appending,"
         "base offset, size of the `.log` in bytes, next offset, largest timestamp, the offset that has it, digest (below),"
-        "entries of the offset index, entries of the time index, entries of the transaction index, created (ms), leader epoch"
+        "entries of the offset index, entries of the time index, entries of the transaction index, created (ms), leader epoch,"
+        "digest of the transaction index (0: not known)"
     )
     return byte_map(manifest._ENTRY, fields)
 

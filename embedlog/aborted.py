@@ -30,7 +30,7 @@ class Aborted:
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
-        self._read: dict[int, tuple[tuple[int, int, int], Entries]] = {}
+        self._read: dict[int, tuple[tuple[int, int, int, int], Entries]] = {}
 
     def forget(self) -> None:
         self._read = {}
@@ -61,7 +61,7 @@ class Aborted:
             return transaction_index.decode(static.history.indexes[base], base)
         path: Path = layout.segment_path(self._partition.path, base, layout.TRANSACTION_INDEX)
         facts = files.facts_of(path)
-        key = (*((facts.inode, facts.size) if facts is not None else (0, 0)), info.transaction_entries)
+        key = (*((facts.inode, facts.size) if facts is not None else (0, 0)), info.transaction_entries, info.transaction_digest)
         known = self._read.get(base)
         if known is None or known[0] != key:
             known = self._read[base] = (key, self._checked(info, now, path))
@@ -75,11 +75,12 @@ class Aborted:
             if info.base == now.segment_base:
                 raw = raw[: info.transaction_entries * transaction_index.ENTRY_SIZE]  # what is behind is not published yet
             found = transaction_index.decode(raw, info.base, path)
-            if len(found) >= info.transaction_entries:
+            if len(found) >= info.transaction_entries and info.transaction_digest in (0, transaction_index.digest(raw)):
                 return found
         except (CorruptRecordError, UnsupportedFormatError) as damaged:
             problem = damaged
-        logger.warning("made %s again: %s", path, problem or f"it should have {info.transaction_entries} entries")
+        expected = f"it should have {info.transaction_entries} entries, as they were written"
+        logger.warning("made %s again: %s", path, problem or expected)
         return transaction_index.decode(self._again(info, now, path), info.base, path)
 
     def _again(self, info: SegmentInfo, now: Published, path: Path) -> bytes:

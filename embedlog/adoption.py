@@ -39,11 +39,13 @@ class Adoption:
     def finish(self, now: Published) -> Published:
         """The published tuple with what became of transactions."""
         partition = self._partition
+        entries = transaction_index.encode(self._aborted)
         count = now.transaction_entries + len(self._aborted)
+        now = now._replace(transaction_digest=transaction_index.digest(entries, now.transaction_digest))
         path = layout.segment_path(partition.path, now.segment_base, layout.TRANSACTION_INDEX)
         if self._aborted or files.exists(path):
             with files.opened(path, files.CREATE, partition.home.mode) as fd:
-                files.write_all(fd, transaction_index.encode(self._aborted), now.transaction_entries * ENTRY_SIZE, path)
+                files.write_all(fd, entries, now.transaction_entries * ENTRY_SIZE, path)
                 if files.facts(fd, path).size > count * ENTRY_SIZE:
                     files.truncate(fd, count * ENTRY_SIZE, path)
         if not system.mutated("no_doubt"):

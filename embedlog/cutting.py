@@ -73,23 +73,25 @@ def _cut_locked(partition: Partition, now: Published, base: int, end: int, lost_
     epochs.truncate_from_end(lost_from)
     epochs.assign(max(epochs.latest_epoch, now.epoch) + 1, lost_from)
     checkpoint.write_epochs(directory / layout.EPOCHS, epochs, mode)
-    _cut_producers(partition, base, lost_from)
+    entries = _cut_producers(partition, base, lost_from)
     after = _after(moving, builder, end, lost_from, digest, epochs.latest_epoch)
     state = partition.sequencing.state_locked(after)
     partition.publish_locked(
         after._replace(
             first_unstable=state.first_unstable(lost_from),
-            transaction_entries=index.count(layout.segment_path(directory, base, layout.TRANSACTION_INDEX), ENTRY_SIZE),
+            transaction_entries=len(entries) // ENTRY_SIZE,
+            transaction_digest=transaction_index.digest(entries),
         )
     )
 
 
-def _cut_producers(partition: Partition, base: int, end: int) -> None:
-    """What is known of producers behind the cut goes with it; everybody looks again."""
+def _cut_producers(partition: Partition, base: int, end: int) -> bytes:
+    """What is known of producers behind the cut goes with it; everybody looks again. The transaction index that is left."""
     path = layout.segment_path(partition.path, base, layout.TRANSACTION_INDEX)
-    if (raw := files.read_bytes(path)) is not None:
+    entries = transaction_index.below(files.read_bytes(path) or b"", end, base)
+    if files.exists(path):
         with files.opened(path, files.WRITE) as fd:
-            files.truncate(fd, len(transaction_index.below(raw, end, base)), path)
+            files.truncate(fd, len(entries), path)
     for offset in history.snapshots(partition.path):
         if offset > end:
             files.unlink(layout.segment_path(partition.path, offset, layout.SNAPSHOT), missing_ok=True)
@@ -100,6 +102,7 @@ def _cut_producers(partition: Partition, base: int, end: int) -> None:
     page.set(system.WORD_PRODUCED, end)
     page.doubt()
     partition.sequencing.forget()
+    return entries
 
 
 def _after(now: Published, builder: index.Builder, end: int, lost_from: int, digest: int, epoch: int) -> Published:

@@ -66,6 +66,32 @@ def newest(directory: Path, offsets: list[int]) -> ProducerState | None:
     return None
 
 
+def with_index(directory: Path, info: SegmentInfo, past: History, *, last: bool) -> SegmentInfo:
+    """What is known of a segment, with its transaction index as it was made again; of the last one the digest must be known."""
+    made = past.indexes.get(info.base)
+    if made is None and not (last and info.transaction_entries and not info.transaction_digest):
+        return info
+    if made is None:  # `index_holds`
+        made = files.read_bytes(layout.segment_path(directory, info.base, layout.TRANSACTION_INDEX)) or b""
+        made = made[: info.transaction_entries * transaction_index.ENTRY_SIZE]
+    return info._replace(
+        transaction_entries=len(made) // transaction_index.ENTRY_SIZE, transaction_digest=transaction_index.digest(made)
+    )
+
+
+def index_holds(directory: Path, info: SegmentInfo) -> bool:
+    """Whether a segment's transaction index is what is known of it, as far as that can be told by the file alone."""
+    if not info.transaction_entries:
+        return True
+    path = layout.segment_path(directory, info.base, layout.TRANSACTION_INDEX)
+    try:
+        raw = (files.read_bytes(path) or b"")[: info.transaction_entries * transaction_index.ENTRY_SIZE]
+        whole = len(transaction_index.decode(raw, info.base, path)) == info.transaction_entries
+    except (CorruptRecordError, UnsupportedFormatError):
+        return False
+    return whole and info.transaction_digest in (0, transaction_index.digest(raw))
+
+
 def _replay(directory: Path, segments: list[SegmentInfo], history: History, again: set[int]) -> None:
     for info in segments:
         path = layout.segment_path(directory, info.base)

@@ -20,11 +20,12 @@ from embedlog._native import codec
 from embedlog.errors import UnsupportedFormatError
 
 MAGIC: Final = b"ELOGMNFT"
-VERSION: Final = 1
+VERSION: Final = 2
 _HEAD = struct.Struct(">8sII16s")  # magic, version, CRC-32C of the rest: a flipped bit is no newer version; topic id
 HEAD_BYTES: Final = _HEAD.size
-# kind, flags, base, size, next offset, largest timestamp, its offset, digest, entries of the three indexes, created, epoch
-_ENTRY = struct.Struct(">HHqqqqqQIIIqi")
+# kind, flags, base, size, next offset, largest timestamp, its offset, digest, entries of the three indexes, created, epoch,
+# digest of the transaction index
+_ENTRY = struct.Struct(">HHqqqqqQIIIqiQ")
 _CHECK = struct.Struct(">I")
 ENTRY_BYTES: Final = _ENTRY.size + _CHECK.size
 
@@ -50,6 +51,7 @@ class SegmentInfo(NamedTuple):
     epoch: int = 0
     flags: int = 0
     kind: int = SEALED
+    transaction_digest: int = 0  # chain over the entries; 0: not known, or there are none
 
     @property
     def gapless(self) -> bool:
@@ -75,6 +77,7 @@ def _pack(info: SegmentInfo) -> bytes:
         info.transaction_entries,
         info.created_ms,
         info.epoch,
+        info.transaction_digest,
     )
     return body + _CHECK.pack(codec.crc32c(body))
 
@@ -83,8 +86,8 @@ def _unpack(raw: bytes) -> SegmentInfo | None:
     body = raw[: _ENTRY.size]
     if len(raw) < ENTRY_BYTES or _CHECK.unpack_from(raw, _ENTRY.size)[0] != codec.crc32c(body):
         return None
-    kind, flags, *rest = _ENTRY.unpack(body)
-    return SegmentInfo._make((*rest, flags, kind))
+    kind, flags, *rest, transaction_digest = _ENTRY.unpack(body)
+    return SegmentInfo._make((*rest, flags, kind, transaction_digest))
 
 
 def _check_of_head(version: int, topic_id: bytes) -> int:
@@ -150,7 +153,7 @@ class Manifest:
             raise UnsupportedFormatError(
                 "the manifest was written by a newer embedlog", path=self.path, expected=f"version {VERSION}", found=version
             )
-        return bool(topic_id == self._topic_id)
+        return bool(topic_id == self._topic_id and version == VERSION)  # an older one is made again: it is a cache
 
     def _apply(self, info: SegmentInfo) -> None:
         if info.kind == SEALED:

@@ -78,5 +78,6 @@ def _entry_last(partition: Partition, now: Published, batch: bytes, unstable: in
     code = partition.appender().marker(batch, unstable, None, -1)
     if code == system.APPENDED and (after := partition.page.read()) is not None:
         files.write_all(fd, entry, now.transaction_entries * len(entry), partition.path)
-        partition.publish_locked(after._replace(transaction_entries=after.transaction_entries + 1))
+        count, digest = after.transaction_entries + 1, transaction_index.digest(entry, after.transaction_digest)
+        partition.publish_locked(after._replace(transaction_entries=count, transaction_digest=digest))
     return code

@@ -157,7 +157,7 @@ class _Loader:
         if not self.loading.foreign:
             return info
         entries = max(info.transaction_entries, self._transactions_in(info.base))  # too many: it is made again from the log
-        return info._replace(flags=info.flags & ~DIGESTED, transaction_entries=entries)
+        return info._replace(flags=info.flags & ~DIGESTED, transaction_entries=entries, transaction_digest=0)
 
     def _transactions_in(self, base: int) -> int:
         return index.count(layout.segment_path(self.directory, base, layout.TRANSACTION_INDEX), transaction_index.ENTRY_SIZE)
@@ -260,6 +260,7 @@ class _Loader:
             epoch=max(chain.epoch, self.chain.epoch, 0),
             flags=known.flags if known else GAPLESS | DIGESTED if size == 0 else 0,
             kind=CLOSED,
+            transaction_digest=known.transaction_digest if known else 0,
         )
 
     def _scan(self, base: int, path: Path, size: int, following: int | None, agreed: segment.Walk | None = None) -> _Examined:
@@ -431,15 +432,16 @@ class _Loader:
         start = max(loading.log_start, segments[0].base)
         self.epochs.truncate_from_start(start)
         epoch = max(self.epochs.latest_epoch, 0)
+        if not history.index_holds(self.directory, segments[-1]):  # it is written on: that must not begin with a gap
+            self.read_again, self.saw_producers = [*self.read_again, segments[-1].base], True
         past = history.load(
             self.directory, segments, end=end, clean=loading.clean, read_again=self.read_again, replay=self.saw_producers
         )
         past.state.expire(system.wall_ms(), loading.producer_expiration_ms)
-        for at, info in enumerate(segments):
-            if info.base in past.indexes:
-                segments[at] = info._replace(transaction_entries=len(past.indexes[info.base]) // transaction_index.ENTRY_SIZE)
+        segments[:] = [history.with_index(self.directory, info, past, last=info is segments[-1]) for info in segments]
         published = active._replace(
             transaction_entries=segments[-1].transaction_entries,
+            transaction_digest=segments[-1].transaction_digest,
             log_start=start,
             epoch=epoch,
             first_timestamp=segment.first_timestamp(self.directory, active.segment_base, active.segment_size),

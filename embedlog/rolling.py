@@ -68,6 +68,7 @@ def fresh(now: Published, base: int, jitter_ms: int) -> Published:
         index_entries=0,
         time_entries=0,
         transaction_entries=0,
+        transaction_digest=0,
         flags=GAPLESS | DIGESTED,
     )
 

@@ -146,4 +146,5 @@ def active_info(now: Published) -> SegmentInfo:
         now.epoch,
         now.flags,
         CLOSED,
+        now.transaction_digest,
     )

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from embedlog._native import codec
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 
 ENTRY = np.dtype(
@@ -82,6 +83,13 @@ def overlapping(entries: Entries, start: int, end: int) -> tuple[list[AbortedTra
     read = entries[: final[0] + 1] if len(final) else entries
     hits = read[(read["last_offset"] >= start) & (read["first_offset"] < end)]
     return [AbortedTransaction(*row[1:]) for row in hits.tolist()], bool(len(final))
+
+
+def digest(data: bytes, chained: int = 0) -> int:
+    """The chain over whole entries, going on from `chained`: what page and manifest know of an index beside its length."""
+    for at in range(0, len(data) - ENTRY_SIZE + 1, ENTRY_SIZE):
+        chained = codec.xxh3_64(data[at : at + ENTRY_SIZE], chained)
+    return chained
 
 
 def below(data: bytes, end: int, base: int) -> bytes:

@@ -350,7 +350,7 @@ def test_a_lost_transaction_index_is_made_again_before_anybody_is_answered(log: 
     partition.append_marker(A, 1, commit=False)
     path = partition.path / layout.file_name(0, layout.TRANSACTION_INDEX)
     whole = path.read_bytes()
-    for damaged in (b"", whole[:20]):
+    for damaged in (b"", whole[:20], whole[:9] + b"\x55" + whole[10:], whole[:17] + b"\x01" + whole[18:]):
         path.write_bytes(damaged)
         assert seen(partition, "read_committed") == []
         assert path.read_bytes() == whole

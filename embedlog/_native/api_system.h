@@ -110,6 +110,7 @@ typedef struct {
     uint32_t time_entries;
     uint32_t transaction_entries;
     uint32_t flags;                  /* el_tuple_flags of the active segment */
+    uint64_t transaction_digest;     /* chain over the entries of the active segment's transaction index, 0 without any */
 } el_tuple;
 
 enum el_tuple_flags { EL_GAPLESS = 1, EL_DIGESTED = 2 };

@@ -71,9 +71,10 @@ class Published(NamedTuple):
     time_entries: int = 0
     transaction_entries: int = 0
     flags: int = 0
+    transaction_digest: int = 0
 
 
-_TUPLE: Final = struct.Struct("=14qQi5I")  # el_tuple: 14 numbers, digest, epoch, the rest unsigned
+_TUPLE: Final = struct.Struct("=14qQi5IQ")  # el_tuple: 14 numbers, digest, epoch, the rest unsigned
 assert _TUPLE.size == ffi.sizeof("el_tuple")
 
 

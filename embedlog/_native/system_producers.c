@@ -39,6 +39,7 @@ int64_t el_write_ending(el_run *run, const el_ending *ending) {
         if (rc < 0)
             return rc;
         run->tuple.transaction_entries++;
+        run->tuple.transaction_digest = el_xxh3_64(ending->entry, EL_TXN_ENTRY_BYTES, run->tuple.transaction_digest);
     }
     run->tuple.first_unstable = ending->first_unstable;
     return EL_OK;
