@@ -235,7 +235,7 @@ class Admin:
         deadline_ns = files.deadline_after(timeout_s)
 
         def retire(number: int, path: Path) -> None:
-            mark_deleted(path, self._home.directory_page, deadline_ns, self.config.file_mode)
+            mark_deleted(path, self._home.directory_page, deadline_ns, self.config.file_mode, self._home.locked)
 
         topic_files.finish_deletion(self.path, self._registry, topic, retire, self.config.file_mode)
 
@@ -267,12 +267,14 @@ class Admin:
                 _logger.warning("topic %s is half %s and stays so for now: %s", topic.name, topic.state, problem)
 
 
-def mark_deleted(path: Path, directory_page: system.Page | None, deadline_ns: int, mode: int = 0o666) -> None:
+def mark_deleted(
+    path: Path, directory_page: system.Page | None, deadline_ns: int, mode: int = 0o666, locked: bool = False
+) -> None:
     """Set DELETED on a partition's page, under its append lock, and wake who waits for records there."""
     lock = files.LockFile(path / layout.LOCK, mode)
     try:
         lock.lock(deadline_ns)
-        mapped = None if system.mutated("no_deleted_flag") else map_page(path / layout.PAGE, writable=True)
+        mapped = None if system.mutated("no_deleted_flag") else map_page(path / layout.PAGE, writable=True, locked=locked)
         if mapped is None:  # nobody has opened it since its directory was made, or since a broker had it
             return
         try:

@@ -252,7 +252,9 @@ class LogConfig(Options):
         "mode", low=0o600, high=0o777, differs="Ours: a log directory may belong to several users.",
     )
     shared: str = option(
-        "no", 'Whether the directory may lie on a file system whose locks and mappings are not to be trusted ("locks": yes).',
+        "no",
+        'Whether the directory may lie on a file system whose mappings are not to be trusted, such as NFS. "locks": nothing is'
+        " mapped, positions are read again under locks: slower, the same for every process, and a lock that is lost can corrupt.",
         "choice", choices=("no", "locks"), differs="Ours: a broker never shares its directory.",
     )
     housekeeping: bool = option(

@@ -21,6 +21,7 @@ from embedlog._native import system
 from embedlog.errors import (
     DirectoryInUseError,
     ForeignDirectoryError,
+    StateError,
     StorageError,
     UnsupportedFilesystemError,
     UnsupportedFormatError,
@@ -54,7 +55,7 @@ REMOTE_FILESYSTEMS: Final = {
 }
 
 # Words of the directory's control page.
-MARK_INODE, MARK_NS, WAS_CLEAN, WAS_FOREIGN = 0, 1, 2, 3
+MARK_INODE, MARK_NS, WAS_CLEAN, WAS_FOREIGN, BY_LOCKS = 0, 1, 2, 3, 12
 
 
 class Directory:
@@ -120,9 +121,11 @@ class Directory:
         found, mark = files.facts_of(path), files.facts_of(self.path / layout.CLEAN_MARK)
         if self.page is None and found is not None and found.size >= system.PAGE_BYTES:
             with files.opened(path, files.READ) as fd:
-                self.page = system.Page(fd, False)
+                self.page = system.Page(fd, False, self._by_locks)
         if self.page is not None:
             self.incarnation = self.page.incarnation()
+            if state == 1:
+                self._check_same_way(self.page)
         self.clean = mark is not None
         self.seen = ((mark.inode, mark.modified_ns) if mark else None, self.incarnation)
         return state == 1 and self.page is not None
@@ -216,7 +219,7 @@ class Directory:
         found = files.facts_of(path)
         if self.page is None and found is not None and found.size >= system.PAGE_BYTES:
             with files.opened(path, files.WRITE) as fd:
-                self.page = system.Page(fd, True)
+                self.page = system.Page(fd, True, self._by_locks)
         return self.page
 
     def _begin_incarnation(self) -> None:
@@ -238,8 +241,9 @@ class Directory:
         if page is None or found is None:
             raise StorageError("the control page vanished while it was being made", path=path)
         page.write_directory(system.identity(self.incarnation, bytes(16), -1, found.device, found.inode))
-        for word, value in ((MARK_INODE, 0), (MARK_NS, 0), (WAS_CLEAN, int(self.clean)), (WAS_FOREIGN, int(self.foreign))):
-            page.set(word, value)
+        state = {WAS_CLEAN: self.clean, WAS_FOREIGN: self.foreign, BY_LOCKS: self._by_locks}
+        for word, value in ({MARK_INODE: 0, MARK_NS: 0} | state).items():
+            page.set(word, int(value))
         sweeping.note_opening(page, self.clean or made, self.foreign)
         with files.opened(path, files.WRITE) as fd:
             files.sync(fd, path)  # else a power loss could bring back what it remembered of a mark, or lose it: both look foreign
@@ -259,8 +263,23 @@ class Directory:
                 expected=system.PAGE_VERSION,
                 found=page.version(),
             )
+        self._check_same_way(page)
         self.incarnation = page.incarnation()
         self.clean, self.foreign = bool(page.word(WAS_CLEAN)), bool(page.word(WAS_FOREIGN))
+
+    def _check_same_way(self, page: system.Page) -> None:
+        """Raises StateError: who maps pages and who copies them under locks would undo each other's changes."""
+        if bool(page.word(BY_LOCKS)) != self._by_locks:
+            raise StateError(
+                "others have this directory open with another setting of `shared`",
+                path=self.path,
+                expected='shared="no"' if self._by_locks else 'shared="locks"',
+                found=f'shared="{self._shared}"',
+            )
+
+    @property
+    def _by_locks(self) -> bool:
+        return self._shared == "locks"
 
     # ---- going out -------------------------------------------------------------------------------
 
@@ -314,7 +333,8 @@ def check_filesystem(path: Path, shared: str) -> None:
         return
     name = REMOTE_FILESYSTEMS.get(kind, f"type 0x{kind:x}")
     raise UnsupportedFilesystemError(
-        f'file system {name} is not known to keep locks and mapped pages between processes; shared="locks" asks for it anyway',
+        f"file system {name} is not known to keep locks and mapped pages between processes; shared=\"locks\" opens it without any"
+        " mapping, by locks alone: that is slower, and a lock that the file system loses can corrupt the log",
         path=path,
         expected="one of " + ", ".join(sorted(LOCAL_FILESYSTEMS.values())),
         found=name,

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 READ: Final = os.O_RDONLY
 WRITE: Final = os.O_RDWR
 CREATE: Final = os.O_RDWR | os.O_CREAT
+THROUGH: Final = CREATE | os.O_DSYNC  # each write is where others see it before the call returns
 EXCLUSIVE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL
 
 _fork_closes: weakref.WeakSet[LockFile] = weakref.WeakSet()

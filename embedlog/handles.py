@@ -37,8 +37,9 @@ class Handle:
 class Handles:
     """A cache of open files, least recently used first out. Threads: any."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, fresh: bool = False) -> None:
         self._limit = max(1, limit)
+        self._fresh = fresh  # opened anew for each use: what a network file system has cached of a file ends with its opening
         self._mutex = threading.Lock()
         self._open: OrderedDict[Key, Handle] = OrderedDict()
         self._kept_count = 0
@@ -64,6 +65,10 @@ class Handles:
     def borrow(self, directory: str, base: int, suffix: str) -> Handle:
         """A file of a segment, open for reading until the `with` block ends. Raises StorageError."""
         key = (directory, base, suffix)
+        if self._fresh:
+            made = Handle(self, files.open_file(f"{directory}/{layout.file_name(base, suffix)}", files.READ))
+            made.forgotten = True  # closed when it is given back
+            return made
         with self._mutex:
             handle = self._open.get(key)
             if handle is not None:

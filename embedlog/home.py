@@ -109,6 +109,7 @@ class Home:
     read_only: bool = False
     clean: bool = False  # the directory was left in order before this incarnation
     foreign: bool = False  # somebody else wrote here since we last did
+    locked: bool = False  # shared="locks": nothing is mapped, data is written through, each read opens its file
     mode: int = 0o666
     lock_timeout_ms: int = 10_000
     producer_expiration_ms: int = 86_400_000

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog")
 
 # Words of the directory's control page: when, on the boot clock, the next one is due.
-NEXT_ROUND_NS, NEXT_POINTS_NS, NEXT_TRANSACTIONS_NS, NEXT_IDS_NS, NEXT_CLEANING_NS = 4, 5, 6, 7, 8
+NEXT_ROUND_NS, NEXT_POINTS_NS, NEXT_TRANSACTIONS_NS, NEXT_IDS_NS, NEXT_CLEANING_NS = 4, 5, 6, 7, 10
 
 
 class Housekeeper:

@@ -42,22 +42,27 @@ class PageFile:
         self.device = device
         self.inode = inode
 
+    @property
+    def identity_device(self) -> int:
+        """The device as the page names it: on a network file system each host has a number of its own."""
+        return 0 if self.page.locked else self.device
+
     def close(self) -> None:
         self.page.close()
 
 
-def map_page(path: Path, writable: bool) -> PageFile | None:
+def map_page(path: Path, writable: bool, locked: bool = False) -> PageFile | None:
     """Map a page that is there; None if it is absent or too short to be one."""
     found = files.facts_of(path)
     if found is None or found.size < system.PAGE_BYTES:
         return None
     with files.opened(path, files.WRITE if writable else files.READ) as fd:
         facts = files.facts(fd, path)
-        page = system.Page(fd, writable)
+        page = system.Page(fd, writable, locked)
     return PageFile(path, page, facts.device, facts.inode)
 
 
-def make_page(path: Path, mode: int) -> PageFile:
+def make_page(path: Path, mode: int, locked: bool = False) -> PageFile:
     """Map the page, made first if need be. REQUIRES the append lock; its content is the caller's to write."""
     found = files.facts_of(path)
     if found is not None and found.size < system.PAGE_BYTES:
@@ -70,7 +75,7 @@ def make_page(path: Path, mode: int) -> PageFile:
             files.allocate(fd, system.PAGE_BYTES, temporary)
         files.link(temporary, path)
         files.unlink(temporary)
-    mapped = map_page(path, writable=True)
+    mapped = map_page(path, writable=True, locked=locked)
     if mapped is None:
         raise StorageError("the control page vanished while it was being made", path=path)
     return mapped
@@ -102,7 +107,7 @@ def floor_of(mapped: PageFile, topic_id: bytes, partition: int) -> Published | N
     boot = boot_number()
     if not boot or page.word(system.WORD_BOOT) != boot:
         return None
-    own = system.identity(page.incarnation(), topic_id, partition, mapped.device, mapped.inode)
+    own = system.identity(page.incarnation(), topic_id, partition, mapped.identity_device, mapped.inode)
     if page.check(own) != system.VALID:
         return None
     return page.read()

@@ -275,7 +275,7 @@ class Partition(Presence):
         try:
             for suffix in (layout.LOG, layout.INDEX, layout.TIME_INDEX, *([layout.DIGESTS] if now.flags & DIGESTED else [])):
                 path = layout.segment_path(self.path, now.segment_base, suffix)
-                fds.append(files.open_file(path, files.CREATE, self.home.mode))
+                fds.append(files.open_file(path, files.THROUGH if self.home.locked else files.CREATE, self.home.mode))
         except BaseException:
             for fd in fds:
                 files.close(fd)

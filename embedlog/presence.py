@@ -58,7 +58,7 @@ class Presence:
                 self._open_read_only() if self.home.read_only else self._open_for_writing()
 
     def _expected(self, page_file: PageFile) -> object:
-        return system.identity(self.home.incarnation, self.topic_id, self.number, page_file.device, page_file.inode)
+        return system.identity(self.home.incarnation, self.topic_id, self.number, page_file.identity_device, page_file.inode)
 
     def _look(self) -> None:
         """For a reader, now and then: follow a live page once somebody has made one, the files once nobody writes any more."""
@@ -84,7 +84,7 @@ class Presence:
 
     def _switch_to_live(self) -> bool:
         """Follow a live page if somebody has made one since: a read-only reader of a directory that others write."""
-        mapped = map_page(self.path / layout.PAGE, writable=False)
+        mapped = map_page(self.path / layout.PAGE, writable=False, locked=self.home.locked)
         if mapped is None:
             return False
         if not check(mapped, self._expected(mapped)):
@@ -102,7 +102,7 @@ class Presence:
 
     def _open_for_writing(self) -> None:
         """Map the page of this incarnation; if there is none yet, make it from the files, under the append lock."""
-        mapped = map_page(self.path / layout.PAGE, writable=True)
+        mapped = map_page(self.path / layout.PAGE, writable=True, locked=self.home.locked)
         if mapped is not None and check(mapped, self._expected(mapped)):
             self.page_file = mapped
             return
@@ -127,7 +127,7 @@ class Presence:
     def _page_locked(self) -> PageFile:
         """The valid page of this incarnation, loaded from the files if nobody has done so yet."""
         self._check_topic_locked()
-        mapped = make_page(self.path / layout.PAGE, self.home.mode)
+        mapped = make_page(self.path / layout.PAGE, self.home.mode, self.home.locked)
         try:
             if not check(mapped, self._expected(mapped)):
                 self._load_locked(mapped)

@@ -230,7 +230,7 @@ class Reader:
         partition = self._partition
         with self._mutex:
             hint = self._hints.get(offset)
-        if partition.page_file is None or hint is None:
+        if partition.page_file is None or hint is None or partition.home.locked:
             return None
         now = partition.published()
         latest = self._epoch_cache(now.epoch).latest

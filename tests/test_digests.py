@@ -48,8 +48,8 @@ def filled(path: Path, count: int = COUNT, config: dict[str, object] | None = No
     return log
 
 
-def write(log: embedlog.Log, numbers: range) -> None:
-    with log.producer(linger_ms=0) as producer:
+def write(log: embedlog.Log, numbers: range, **options: int) -> None:
+    with log.producer(linger_ms=0, **options) as producer:
         for number in numbers:
             future = producer.send("t", value(number), timestamp_ms=1000 + number, partition=0)
             producer.flush()
@@ -262,8 +262,8 @@ def test_a_failed_append_takes_its_digests_back(tmp_path: Path) -> None:
         before = file.read_bytes()
         system.fault_arm(["pwrite"], 3, "fail", errno.ENOSPC, name=layout.DIGESTS, sticky=True)
         system.fault_arm(["pwrite"], 1, "fail", errno.ENOSPC, name=layout.DIGESTS, sticky=True)
-        with pytest.raises(embedlog.StorageError):
-            write(log, range(COUNT, COUNT + 3))
+        with pytest.raises(embedlog.EmbedlogError):
+            write(log, range(COUNT, COUNT + 3), delivery_timeout_ms=100, request_timeout_ms=50)
         system.fault_off()
         assert len(file.read_bytes()) <= len(before) + 16 * 3
         write(log, range(COUNT, COUNT + 9))

@@ -81,6 +81,8 @@ enum el_sizes { EL_PAGE_BYTES = 4096, EL_PAGE_VERSION = 2, EL_PRODUCER_SLOTS = 1
 
 /* Map EL_PAGE_BYTES of a file that has at least as many; NULL and the code in *error otherwise. At most 16384 mapped pages. */
 uint8_t *el_map(int32_t fd, int32_t writable, int32_t *error);
+/* The same for a log that trusts no mapping: a private copy, which is read and written under a lock on the file. */
+uint8_t *el_copy_page(int32_t fd, int32_t writable, int32_t *error);
 int32_t el_unmap(uint8_t *page);
 /* How many pages were lost under us (SIGBUS) since the process began. */
 int64_t el_lost_pages(void);

@@ -109,6 +109,7 @@ _C_MUTANTS: Final = {
     "torn_publish": 7,
     "no_wake": 8,
     "no_crc_on_read": 9,
+    "trust_copy": 10,
 }
 MUTANTS: set[str] = set()
 

@@ -14,7 +14,7 @@
 enum el_mutant {
     EL_NO_FSYNC = 0, EL_NO_DIRECTORY_FSYNC = 1, EL_PUBLISH_FIRST = 2, EL_IGNORE_SHORT_WRITE = 3, EL_NO_OWNER_WORD = 4,
     EL_NO_APPEND_LOCK = 5, EL_NO_IDENTITY = 6, EL_TORN_PUBLISH = 7, EL_NO_WAKE = 8,
-    EL_NO_CRC_ON_READ = 9
+    EL_NO_CRC_ON_READ = 9, EL_TRUST_COPY = 10
 };
 int el_is_mutant(int bit);
 
@@ -73,6 +73,13 @@ void el_entries_gather(el_entries *entries, el_tuple *tuple, int64_t interval, i
 int64_t el_entries_write(el_entries *entries, const el_writer *writer);
 /* Behind a failed append: what is not published is not true, and the next append writes others in its place. */
 int32_t el_entries_take_back(const el_entries *entries, const el_writer *writer, const el_tuple *before);
+
+/* Around every look at a page and every change of one: of a private copy, its file's lock, and its content from there and back.
+ * May be nested, the outer one exclusive if an inner one is. Negative if the file cannot be locked, read or written. */
+int32_t el_page_enter(const uint8_t *page, int exclusive);
+int32_t el_page_leave(const uint8_t *page, int changed);
+int el_page_is_private(const uint8_t *page);
+int32_t el_drop_copy(uint8_t *page);
 
 void el_futex_wake(_Atomic uint32_t *word, int count);
 int el_futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t timeout_ns);

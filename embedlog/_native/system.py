@@ -90,21 +90,27 @@ def identity(incarnation: bytes, topic_id: bytes, partition: int, device: int, i
     )
 
 
+def _written(code: int) -> None:
+    """Raises StorageError: a page that is no mapping can fail to be locked or written."""
+    if code < 0:
+        raise StorageError("cannot change a control page", errno=errno_of(code) or errno.EIO)
+
+
 class Page:
-    """A mapped control page.
+    """A control page: mapped, or a private copy that is read and written under a lock on its file (`locked`).
 
     Threads: every method may be called from any; `publish`, `write` and `set` of words that the append lock guards
     need that lock.
     """
 
-    def __init__(self, fd: int, writable: bool) -> None:
+    def __init__(self, fd: int, writable: bool, locked: bool = False) -> None:
         error = ffi.new("int32_t *")
-        raw = lib.el_map(fd, writable, error)
+        raw = lib.el_copy_page(fd, writable, error) if locked else lib.el_map(fd, writable, error)
         if error[0]:
             name = os.readlink(f"/proc/self/fd/{fd}")
             raise StorageError("cannot map a control page", errno=errno_of(int(error[0])) or errno.EIO, path=name)
         self.raw = ffi.gc(raw, lib.el_unmap)
-        self.writable = writable
+        self.writable, self.locked = writable, locked
         self.closed = False
         self._room = threading.local()
 
@@ -154,16 +160,16 @@ class Page:
         lib.el_topics_move(self.raw, done)
 
     def publish(self, published: Published, directory: Page | None) -> None:
-        lib.el_page_publish(self.raw, _tuple(published), directory.raw if directory else ffi.NULL)
+        _written(lib.el_page_publish(self.raw, _tuple(published), directory.raw if directory else ffi.NULL))
 
     def word(self, word: int) -> int:
         return int(lib.el_page_word(self.raw, word))
 
     def set(self, word: int, value: int) -> None:
-        lib.el_page_set(self.raw, word, value)
+        _written(lib.el_page_set(self.raw, word, value))
 
     def add(self, word: int, value: int) -> None:
-        lib.el_page_add(self.raw, word, value)
+        _written(lib.el_page_add(self.raw, word, value))
 
     def doubt(self) -> None:
         """Whoever remembers anything of a producer here has to look again. REQUIRES the append lock."""
@@ -201,7 +207,8 @@ class Waiter:
         """
         room = ffi.new("el_tail[]", [(page.raw, offset) for page, offset in tails])
         shared = directory.raw if directory else ffi.NULL
-        uncounted = not all(page.writable for page, _ in tails) or (directory is not None and not directory.writable)
+        watched = [page for page, _ in tails] + ([] if directory is None else [directory])
+        uncounted = any(page.locked or not page.writable for page in watched)
         flags = (WAIT_COMMITTED if committed else 0) | (WAIT_UNCOUNTED if uncounted else 0)
         slice_ns = SLICE_NS if threading.get_ident() == threading.main_thread().ident else DEAF_SLICE_NS
         while True:

@@ -147,7 +147,7 @@ static int32_t append_run(el_writer *writer, const uint8_t *data, int64_t size, 
         return EL_MUST_REMAP;
     if (before.segment_base != writer->segment_base)
         return EL_MUST_REOPEN;
-    if (before.segment_size && atomic_load(&page->words[EL_WORD_POISON]) == before.segment_base + 1)
+    if (before.segment_size && el_page_word(writer->page, EL_WORD_POISON) == before.segment_base + 1)
         return EL_IS_POISONED;
     start_run(&before, &run);
     run.is_marker = ending != NULL;
@@ -163,6 +163,7 @@ static int32_t append_run(el_writer *writer, const uint8_t *data, int64_t size, 
         return cut < 0 ? EL_MUST_REPAIR : rc == CONTROL_INSIDE ? EL_NOT_DATA : rc;
     }
     run.tuple.high_watermark = run.tuple.log_end;
+    el_page_enter(writer->page, 1);
     int first = mark_unsynced(writer, &before, out);
     out->seen = el_touch_producers(page, &run);
     out->next_sequence = run.next_sequence;
@@ -170,6 +171,8 @@ static int32_t append_run(el_writer *writer, const uint8_t *data, int64_t size, 
     atomic_thread_fence(memory_order_seq_cst);
     if (!first && atomic_load(&page->words[EL_WORD_DURABLE]) >= before.log_end)
         mark_unsynced(writer, &before, out);
+    if (el_page_leave(writer->page, 1) < 0)
+        return EL_MUST_REPAIR;
     out->base_offset = before.log_end;
     out->next_offset = run.tuple.log_end;
     out->consumed = taken;

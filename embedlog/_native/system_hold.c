@@ -53,16 +53,19 @@ int32_t el_append_begin(el_writer *writer, int64_t deadline_ns) {
         if (rc < 0)
             return rc;
     }
-    int32_t rc = check_identity(writer);
+    int32_t rc = el_page_enter(writer->page, 1);
+    if (rc == EL_OK)
+        rc = check_identity(writer);
     if (rc == EL_OK)
         rc = check_state(writer);
-    if (rc != EL_OK) {
-        release(writer);
-        return rc;
-    }
-    if (!el_is_mutant(EL_NO_OWNER_WORD)) {
+    if (rc == EL_OK && !el_is_mutant(EL_NO_OWNER_WORD)) {
         atomic_store(&page->words[EL_WORD_OWNER_SINCE], el_boot_ns());
         atomic_store(&page->words[EL_WORD_OWNER], writer->process);
+    }
+    int32_t put = el_page_leave(writer->page, rc == EL_OK);
+    if (rc != EL_OK || put < 0) {
+        release(writer);
+        return rc != EL_OK ? rc : put;
     }
     el_point("locked");
     return EL_OK;
@@ -71,7 +74,7 @@ int32_t el_append_begin(el_writer *writer, int64_t deadline_ns) {
 int32_t el_append_end(el_writer *writer, int32_t broken) {
     el_point("before-unlock");
     if (!broken)
-        atomic_store(&page_of(writer)->words[EL_WORD_OWNER], 0);
+        el_page_set(writer->page, EL_WORD_OWNER, 0);
     release(writer);
     return EL_OK;
 }

@@ -99,6 +99,8 @@ uint8_t *el_map(int32_t fd, int32_t writable, int32_t *error) {
 }
 
 int32_t el_unmap(uint8_t *page) {
+    if (el_page_is_private(page))
+        return el_drop_copy(page);
     pthread_mutex_lock(&table);
     for (int place = 0; place < atomic_load(&pages_used); place++)
         if (atomic_load(&pages[place]) == (uintptr_t)page)

@@ -17,7 +17,7 @@ static int same_identity(const el_identity *one, const el_identity *other) {
            one->device == other->device && one->inode == other->inode && one->partition == other->partition;
 }
 
-int32_t el_page_doubt(uint8_t *raw) {
+static int32_t doubt(uint8_t *raw) {
     el_page *page = as_page(raw);
     int64_t next = (int64_t)atomic_load(&page->sequence) + 1;    /* an append that touches a slot gives it a number of its own */
     for (int slot = 0; slot < EL_PRODUCER_SLOTS; slot++)
@@ -25,7 +25,7 @@ int32_t el_page_doubt(uint8_t *raw) {
     return EL_OK;
 }
 
-int32_t el_page_init(uint8_t *raw, const el_identity *identity, const el_tuple *tuple, int64_t durable) {
+static int32_t init(uint8_t *raw, const el_identity *identity, const el_tuple *tuple, int64_t durable) {
     el_page *page = as_page(raw);
     page->magic = 0;                        /* not valid while it is being written */
     atomic_thread_fence(memory_order_seq_cst);
@@ -37,7 +37,7 @@ int32_t el_page_init(uint8_t *raw, const el_identity *identity, const el_tuple *
         atomic_store(&page->words[word], 0);
     atomic_store(&page->words[EL_WORD_DURABLE], durable);
     atomic_store(&page->words[EL_WORD_PRODUCED], tuple->log_end);
-    el_page_doubt(raw);
+    doubt(raw);
     uint64_t next = atomic_load(&page->sequence) + 1;
     page->slots[next & 1].tuple = *tuple;
     page->slots[next & 1].check = check_of(tuple);
@@ -49,7 +49,7 @@ int32_t el_page_init(uint8_t *raw, const el_identity *identity, const el_tuple *
     return EL_OK;
 }
 
-int32_t el_directory_init(uint8_t *raw, const el_identity *identity) {
+static int32_t init_directory(uint8_t *raw, const el_identity *identity) {
     el_page *page = as_page(raw);
     page->magic = 0;
     atomic_thread_fence(memory_order_seq_cst);
@@ -62,7 +62,7 @@ int32_t el_directory_init(uint8_t *raw, const el_identity *identity) {
     return EL_OK;
 }
 
-int32_t el_page_check(const uint8_t *raw, const el_identity *expected) {
+static int32_t check(const uint8_t *raw, const el_identity *expected) {
     const el_page *page = as_page(raw);
     if (page->magic != EL_PAGE_MAGIC && page->magic != EL_DIRECTORY_MAGIC)
         return page->magic == 0 ? EL_PAGE_LOST : EL_PAGE_DAMAGED;
@@ -75,9 +75,9 @@ int32_t el_page_check(const uint8_t *raw, const el_identity *expected) {
     return same_identity(&page->identity, expected) ? EL_PAGE_VALID : EL_PAGE_FOREIGN;
 }
 
-int32_t el_page_alive(const uint8_t *raw) { return as_page(raw)->magic == EL_PAGE_MAGIC; }
+static int32_t alive(const uint8_t *raw) { return as_page(raw)->magic == EL_PAGE_MAGIC; }
 
-int32_t el_page_identity(const uint8_t *raw, el_identity *out) {
+static int32_t copy_identity(const uint8_t *raw, el_identity *out) {
     const el_page *page = as_page(raw);
     *out = page->identity;
     if (page->version != (uint32_t)page->identity.version)
@@ -87,7 +87,7 @@ int32_t el_page_identity(const uint8_t *raw, el_identity *out) {
 
 enum { EL_READ_TRIES = 1000 };
 
-int32_t el_page_read(const uint8_t *raw, el_tuple *out) {
+static int32_t read_tuple(const uint8_t *raw, el_tuple *out) {
     el_page *page = as_page(raw);
     for (int tries = 0; tries < EL_READ_TRIES; tries++) {
         uint64_t sequence = atomic_load_explicit(&page->sequence, memory_order_acquire);
@@ -103,7 +103,7 @@ int32_t el_page_read(const uint8_t *raw, el_tuple *out) {
     return EL_ECORRUPT;
 }
 
-int32_t el_page_publish(uint8_t *raw, const el_tuple *tuple, uint8_t *directory) {
+static int32_t publish(uint8_t *raw, const el_tuple *tuple, uint8_t *directory) {
     el_page *page = as_page(raw);
     uint64_t next = atomic_load_explicit(&page->sequence, memory_order_relaxed) + 1;
     if (el_is_mutant(EL_TORN_PUBLISH)) {                /* the size alone, in place: what P1 is there to prevent */
@@ -124,22 +124,83 @@ int32_t el_page_publish(uint8_t *raw, const el_tuple *tuple, uint8_t *directory)
     return EL_OK;
 }
 
+/* ---- each look and change as a whole, whatever kind of page it is --------------------------------- */
+
+int32_t el_page_doubt(uint8_t *raw) {
+    el_page_enter(raw, 1);
+    int32_t rc = doubt(raw), put = el_page_leave(raw, 1);
+    return rc < 0 ? rc : put;
+}
+
+int32_t el_page_init(uint8_t *raw, const el_identity *identity, const el_tuple *tuple, int64_t durable) {
+    el_page_enter(raw, 1);
+    int32_t rc = init(raw, identity, tuple, durable), put = el_page_leave(raw, 1);
+    return rc < 0 ? rc : put;
+}
+
+int32_t el_directory_init(uint8_t *raw, const el_identity *identity) {
+    el_page_enter(raw, 1);
+    int32_t rc = init_directory(raw, identity), put = el_page_leave(raw, 1);
+    return rc < 0 ? rc : put;
+}
+
+int32_t el_page_check(const uint8_t *raw, const el_identity *expected) {
+    el_page_enter(raw, 0);
+    int32_t rc = check(raw, expected);
+    el_page_leave(raw, 0);
+    return rc;
+}
+
+int32_t el_page_alive(const uint8_t *raw) {
+    el_page_enter(raw, 0);
+    int32_t rc = alive(raw);
+    el_page_leave(raw, 0);
+    return rc;
+}
+
+int32_t el_page_identity(const uint8_t *raw, el_identity *out) {
+    el_page_enter(raw, 0);
+    int32_t rc = copy_identity(raw, out);
+    el_page_leave(raw, 0);
+    return rc;
+}
+
+int32_t el_page_read(const uint8_t *raw, el_tuple *out) {
+    el_page_enter(raw, 0);
+    int32_t rc = read_tuple(raw, out);
+    el_page_leave(raw, 0);
+    return rc;
+}
+
+int32_t el_page_publish(uint8_t *raw, const el_tuple *tuple, uint8_t *directory) {
+    el_page_enter(raw, 1);
+    int32_t rc = publish(raw, tuple, directory), put = el_page_leave(raw, 1);
+    return rc < 0 ? rc : put;
+}
+
 int64_t el_page_word(const uint8_t *page, int32_t word) {
-    return word < 0 || word >= EL_WORDS ? EL_EINVALID : atomic_load(&as_page(page)->words[word]);
+    if (word < 0 || word >= EL_WORDS)
+        return EL_EINVALID;
+    el_page_enter(page, 0);
+    int64_t value = atomic_load(&as_page(page)->words[word]);
+    el_page_leave(page, 0);
+    return value;
 }
 
 int32_t el_page_set(uint8_t *page, int32_t word, int64_t value) {
     if (word < 0 || word >= EL_WORDS)
         return EL_EINVALID;
+    el_page_enter(page, 1);
     atomic_store(&as_page(page)->words[word], value);
-    return EL_OK;
+    return el_page_leave(page, 1);
 }
 
 int32_t el_page_add(uint8_t *page, int32_t word, int64_t value) {
     if (word < 0 || word >= EL_WORDS)
         return EL_EINVALID;
+    el_page_enter(page, 1);
     atomic_fetch_add(&as_page(page)->words[word], value);
-    return EL_OK;
+    return el_page_leave(page, 1);
 }
 
 uint32_t *el_page_lock_word(uint8_t *page) { return (uint32_t *)&as_page(page)->lock_word; }

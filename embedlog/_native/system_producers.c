@@ -46,7 +46,10 @@ int64_t el_write_ending(el_run *run, const el_ending *ending) {
 }
 
 int el_in_doubt(const el_writer *writer, const uint8_t *data, int64_t size, const el_known *known) {
-    if (size < HEAD_BYTES || atomic_load(&page_of(writer)->producers[slot_of(known->producer_id)]) != known->seen)
+    el_page_enter(writer->page, 0);
+    int64_t touched = atomic_load(&page_of(writer)->producers[slot_of(known->producer_id)]);
+    el_page_leave(writer->page, 0);
+    if (size < HEAD_BYTES || touched != known->seen)
         return 1;
     int transactional = data[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT;
     return (int64_t)load_be64(data + PRODUCER_ID_AT) != known->producer_id || (int16_t)load_be16(data + PRODUCER_EPOCH_AT) != known->epoch ||

@@ -129,14 +129,20 @@ int64_t el_wait(const el_tail *tails, int64_t count, int32_t flags, uint8_t *dir
     return rc == -ETIMEDOUT && el_boot_ns() >= deadline_ns ? EL_SYSTEM_ERROR(ETIMEDOUT) : count;
 }
 
-int64_t el_topics(const uint8_t *directory) { return atomic_load(&as_page(directory)->lock_word); }
+int64_t el_topics(const uint8_t *directory) {
+    el_page_enter(directory, 0);
+    int64_t word = atomic_load(&as_page(directory)->lock_word);
+    el_page_leave(directory, 0);
+    return word;
+}
 
 int32_t el_topics_move(uint8_t *directory, int32_t done) {
     _Atomic uint32_t *word = &as_page(directory)->lock_word;
+    el_page_enter(directory, 1);
     uint32_t now = atomic_load(word);
     atomic_store(word, done ? now + 1 + (now & 1 ? 0 : 1) : now + 1 + (now & 1));
     el_futex_wake(word, INT32_MAX);
-    return EL_OK;
+    return el_page_leave(directory, 1);
 }
 
 int32_t el_wake(uint32_t *wake) {
