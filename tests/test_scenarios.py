@@ -175,15 +175,6 @@ def test_the_same_script_gives_the_same_log(scenario: Scenario, kafka_at: str, l
     compare(scenario, kafka_at, log)
 
 
-@pytest.fixture(scope="module")
-def transactions(log: embedlog.Log) -> None:
-    try:
-        log.producer(transactional_id="probe").close(0)
-    except embedlog.ConfigError as problem:
-        pytest.skip(str(problem))
-
-
-@pytest.mark.usefixtures("transactions")
 @pytest.mark.parametrize("scenario", TRANSACTIONAL, ids=lambda scenario: scenario.name)
 def test_the_same_transactions_give_the_same_log(scenario: Scenario, kafka_at: str, log: embedlog.Log) -> None:
     compare(scenario, kafka_at, log)
