@@ -62,7 +62,7 @@ class AsyncProducer:
         self._routes: dict[str, Route] = {}
         self._known: dict[str, tuple[Destination, float]] = {}
         self._line: deque[asyncio.Future[None]] = deque()
-        self._left_count = TURN
+        self._left_count = TURN  # records to be taken past the careful way; 0 while there is a line
         self._orphans: list[threading.Event] = []  # batches that a thread hands on though nobody waits for them
 
     # ---- records ---------------------------------------------------------------------------------
@@ -82,18 +82,19 @@ class AsyncProducer:
         Cancelled, it has not taken the record; once it has returned, the record goes its way whatever becomes of the task.
         Raises, and fails the future, as `Producer.send` does.
         """
-        self._left_count -= 1
-        if self._left_count > 0 and not self._line:
-            route = self._routes.get(topic)
-            if route is not None:
-                future = route.append(value, key, partition, timestamp_ms, headers)
-                if future is not None:
-                    return future
+        self._left_count = left_count = self._left_count - 1
+        if left_count > 0:
+            try:
+                future = self._routes[topic].append(value, key, partition, timestamp_ms, headers)
+            except (KeyError, TypeError):  # not looked at yet; or no name of a topic
+                future = None
+            if future is not None:
+                return future
         return await self._send_carefully(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
 
     async def _send_carefully(self, given: ProducerRecord) -> Future:
         if self._left_count <= 0:
-            self._left_count = TURN
+            self._left_count = 0 if self._line else TURN
             await asyncio.sleep(0)
         pipeline = (await self._made())._pipeline
         check_call(given)
@@ -143,6 +144,7 @@ class AsyncProducer:
     async def _in_line(self, pipeline: Pipeline, route: Route, item: Item) -> Future:
         ticket = asyncio.get_running_loop().create_future()
         self._line.append(ticket)
+        self._left_count = 0  # nobody overtakes
         try:
             if self._line[0] is not ticket:
                 await ticket
