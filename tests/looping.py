@@ -79,11 +79,11 @@ class Ticker:
 def while_files_are_slow(directory: Path, kinds: list[str], attempt: Callable[[Path, Slow], Coroutine[Any, Any, None]]) -> None:
     """Shows that no call of `kinds` is made on the loop's thread: each takes long, and the loop goes on.
 
-    What the machine does meanwhile may stop the loop as well, now and then, but not in each of several attempts.
+    A busy machine stops the loop as well, now and then, but not for as long as a call takes that takes ever longer.
     """
     for number in range(ATTEMPTS):
         try:
-            return run(attempt(directory / str(number), Slow(kinds)))
+            return run(attempt(directory / str(number), Slow(kinds, DELAY_US << number)))
         except Blocked:
             if number == ATTEMPTS - 1:
                 raise
@@ -92,17 +92,18 @@ def while_files_are_slow(directory: Path, kinds: list[str], attempt: Callable[[P
 class Slow:
     """In this block the calls of `kinds` take long, and the loop's turns are counted."""
 
-    def __init__(self, kinds: list[str]) -> None:
+    def __init__(self, kinds: list[str], delay_us: int) -> None:
         self._kinds = kinds
+        self._delay_us = delay_us
         self._ticker = Ticker()
 
     async def __aenter__(self) -> None:
         self._ticker.__enter__()
-        system.fault_arm(self._kinds, 1, "delay", DELAY_US)
+        system.fault_arm(self._kinds, 1, "delay", self._delay_us)
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         system.fault_off()
         await self._ticker.stop()
         self._ticker.__exit__()
         if kind is None:
-            self._ticker.check(DELAY_US / 1e6)
+            self._ticker.check(self._delay_us / 1e6)
