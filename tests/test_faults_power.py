@@ -10,7 +10,7 @@ from tests.faults import cuts
 from tests.faults.processes import Nursery
 from tests.figures import pieces, tell
 
-STATES_FAST, STATES_LONG, STATES_PIECES = 60, 20_000, 80
+STATES_FAST, STATES_LONG, STATES_PIECES = 60, 10_000, 40
 
 
 def test_e5_disks_after_a_power_loss_keep_what_was_durable(nursery: Nursery, tmp_path: Path, seed: int) -> None:

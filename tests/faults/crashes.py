@@ -114,10 +114,10 @@ def run_through(victim: Victim, task: str, promises: Promises, *arguments: objec
     return True
 
 
-def aftermath(nursery: Nursery, directory: Path, promises: Promises, mutants: Sequence[str] = ()) -> Verdict:
-    """The next process opens, reads, appends to every partition, closes; one more reads it all again."""
+def aftermath(nursery: Nursery, directory: Path, promises: Promises, mutants: Sequence[str] = (), turns: int = 2) -> Verdict:
+    """The next process opens, reads, appends to every partition, closes; behind a crash one more reads it all again."""
     verdict = Verdict()
-    for turn in range(2):
+    for turn in range(turns):
         reader = nursery.spawn()
         reader.mutate(mutants)
         try:
@@ -170,7 +170,7 @@ def fail_at(nursery: Nursery, directory: Path, seed: int, nth: int, error: int, 
     if run_through(victim, "stubborn_script", promises, str(directory), seed, kinds, nth, error, sticky):
         promises.verdict.violations.append("the process died of an error")
     nursery.end(victim)
-    verdict = aftermath(nursery, directory, promises, mutants)
+    verdict = aftermath(nursery, directory, promises, mutants, turns=1)
     verdict.add(promises.verdict)
     where = f"call {nth} of {kinds} fails with {errno.errorcode[error]}{' for good' if sticky else ''} ({promises.failures})"
     verdict.violations = [f"{where}: {found}" for found in verdict.violations]
