@@ -98,7 +98,7 @@ class Builder:
             batches["last_offset_delta"].tolist(),
             batches["position"].tolist(),
             batches["size"].tolist(),
-            batches["max_timestamp"].tolist(),
+            np.where(batches["records"] == 0, -1, batches["max_timestamp"]).tolist(),  # emptied by compaction: nobody's time
             before.tolist(),
             strict=True,
         )

@@ -217,3 +217,19 @@ def test_a_brokers_compacted_topic_is_cleaned_further(golden_copy: Callable[[str
     assert {key: value for key, value in after.items() if not (key[1] or b"").startswith(b"ours")} == {
         key: value for key, value in before.items() if key not in gone
     }
+
+
+def test_a_batch_that_was_emptied_has_no_say_in_the_time_index(tmp_path: Path) -> None:
+    """It keeps its largest timestamp, but no record has it: dump-log calls an entry that names it a mismatch."""
+    with opened(tmp_path / "log") as log:
+        log.create_topic("t", config={**COMPACT, "index.interval.bytes": 0})
+        with log.producer(linger_ms=0) as once:
+            once.send("t", key=b"a", value=b"old", timestamp_ms=9_000).result(10)
+        with log.producer(linger_ms=0) as producer:
+            producer.send("t", key=b"b", value=b"stays", timestamp_ms=500).result(10)
+            for number in range(30):
+                producer.send("t", key=b"a", value=b"x" * 150, timestamp_ms=1_000 + number).result(10)
+        log.housekeep()
+        first = next(iter(sorted((tmp_path / "log" / "t-0").glob("*.timeindex"))))
+        times = [int.from_bytes(first.read_bytes()[at : at + 8], "big") for at in range(0, first.stat().st_size, 12)]
+        assert times == [500]
