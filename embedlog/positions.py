@@ -9,34 +9,17 @@ P4  partitions take turns: one is drained, then goes to the back of the row
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from embedlog.errors import ConfigError, NoOffsetForPartitionError, StateError
+from embedlog.errors import NoOffsetForPartitionError, StateError
 from embedlog.isolation import end_offset
-from embedlog.values import TopicPartition
+from embedlog.values import TopicPartition, duration_ms
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Record
     from embedlog.tail import Tail
-
-_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.ASCII)
-_UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000)
-
-
-def duration_ms(text: str) -> int:
-    """Milliseconds of an ISO 8601 duration of days, hours, minutes and seconds, such as "P3D" or "PT1H30M".
-
-    Raises ConfigError for anything else, a bare "P" and a negative duration among it.
-    """
-    found = _DURATION.fullmatch(text)
-    parts = found.groups() if found and not text.endswith("T") else (None,) * 4
-    if not any(part is not None for part in parts):
-        raise ConfigError("auto.offset.reset: not a duration", expected="by_duration:PnDTnHnMnS", found=repr(text))
-    return sum(round(float(part) * unit) for part, unit in zip(parts, _UNITS_MS, strict=True) if part is not None)
-
 
 class Reset:
     """What `auto.offset.reset` says, and where it leads.
@@ -48,7 +31,7 @@ class Reset:
 
     def __init__(self, text: str) -> None:
         self.kind, _, duration = text.partition(":")
-        self._duration_ms = duration_ms(duration) if self.kind == "by_duration" else 0
+        self._duration_ms = duration_ms(duration, "auto.offset.reset") if self.kind == "by_duration" else 0
 
     def place(self, partition: Any, isolation: str, now_ms: Callable[[], int]) -> tuple[int, int]:
         """The position this policy gives in `partition`, and the epoch of what lies before it (-1: nothing was seen of that).

@@ -7,13 +7,19 @@ V3  times are integers, milliseconds since 1970 UTC; -1 stands for "none", as in
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from embedlog.errors import ConfigError
+
 __all__ = [
+    "GroupDescription",
+    "GroupPartition",
+    "MemberDescription",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "PartitionDescription",
@@ -21,10 +27,13 @@ __all__ = [
     "RecordMetadata",
     "TopicDescription",
     "TopicPartition",
+    "duration_ms",
     "milliseconds",
 ]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.ASCII)
+_UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000)
 
 
 def milliseconds(time: int | datetime) -> int:
@@ -39,6 +48,18 @@ def milliseconds(time: int | datetime) -> int:
     if type(time) is not int:
         raise TypeError(f"a time is an int in milliseconds or an aware datetime, not {time!r}")
     return time
+
+
+def duration_ms(text: str, option: str) -> int:
+    """Milliseconds of an ISO 8601 duration of days, hours, minutes and seconds, such as "P3D" or "PT1H30M".
+
+    Raises ConfigError, which names the option, for anything else, a bare "P" and a negative duration among it.
+    """
+    found = _DURATION.fullmatch(text)
+    parts = found.groups() if found and not text.endswith("T") else (None,) * 4
+    if not any(part is not None for part in parts):
+        raise ConfigError(f"{option}: not a duration", expected="by_duration:PnDTnHnMnS", found=repr(text))
+    return sum(round(float(part) * unit) for part, unit in zip(parts, _UNITS_MS, strict=True) if part is not None)
 
 
 class TopicPartition(NamedTuple):
@@ -123,3 +144,67 @@ class TopicDescription:
     def __reduce__(self) -> tuple[Any, ...]:
         # A mapping proxy cannot be pickled; the plain dict below it can, and __post_init__ wraps it again.
         return (TopicDescription, (self.name, self.topic_id, self.partitions, dict(self.config), self.internal))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPartition:
+    """One partition of a group: what is committed, where the log ends, who reads it.
+
+    `committed` is None where nothing is; `log_end_offset` is None where the partition is no longer there. `member_id` is the
+    member that it is assigned to, None if it is nobody's.
+    """
+
+    topic: str
+    partition: int
+    committed: OffsetAndMetadata | None = None
+    log_end_offset: int | None = None
+    member_id: str | None = None
+
+    @property
+    def position(self) -> int | None:
+        """The committed offset."""
+        return None if self.committed is None else self.committed.offset
+
+    @property
+    def lag(self) -> int | None:
+        """Records from the committed offset to the end; None where one of the two is not known."""
+        if self.committed is None or self.log_end_offset is None:
+            return None
+        return self.log_end_offset - self.committed.offset
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDescription:
+    """One member of a group: who it is, what it asked for, and what it was given; `instance_id` makes it static."""
+
+    member_id: str
+    instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: tuple[str, ...] = ()
+    assignment: tuple[TopicPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A consumer group as it was when it was asked.
+
+    `state` is in Kafka's spelling: Empty, PreparingRebalance, CompletingRebalance, Stable; `type` is "classic", or "consumer" for
+    a group of Kafka's newer protocol. `assignor` is None until one was chosen. A group whose offsets were committed by hand, with
+    no member ever, has no `protocol_type`. `partitions` are all that are committed or assigned, in order.
+    """
+
+    group_id: str
+    state: str
+    type: str = "classic"
+    protocol_type: str = ""
+    assignor: str | None = None
+    generation: int = 0
+    leader: str | None = None
+    members: tuple[MemberDescription, ...] = ()
+    partitions: tuple[GroupPartition, ...] = ()
+
+    @property
+    def lag(self) -> int:
+        """Records that are still to be read, over all partitions where that is known."""
+        return sum(each.lag for each in self.partitions if each.lag is not None)

@@ -32,8 +32,8 @@ LAYERS: dict[str, str] = {
     ),
     "named partitions": "topic topic_files",
     "state machines over internal topics": (
-        "assignors deciding group internal_topic liveness ownership replica sweeping transaction_records transaction_state"
-        " transaction_view transactions"
+        "assignors deciding group internal_topic liveness ownership replica resetting sweeping transaction_records"
+        " transaction_state transaction_view transactions"
     ),
     "one open directory": "admin directory housekeeper log",
     "the public verbs": (

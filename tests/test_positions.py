@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from embedlog._native._rows import Record
-from embedlog.errors import ConfigError, NoOffsetForPartitionError, StateError
-from embedlog.positions import Cursor, Reset, Rotation, duration_ms
+from embedlog.errors import NoOffsetForPartitionError, StateError
+from embedlog.positions import Cursor, Reset, Rotation
 from embedlog.values import OffsetAndTimestamp, TopicPartition
 
 T0 = TopicPartition("t", 0)
@@ -44,19 +44,6 @@ def cursor(*offsets: int, next_offset: int | None = None) -> Cursor:
     made.seek(offsets[0] if offsets else 0)
     made.fill([record(offset) for offset in offsets], offsets[-1] + 1 if next_offset is None else next_offset)
     return made
-
-
-@pytest.mark.parametrize(
-    ("text", "ms"), [("P3D", 259_200_000), ("PT1H", 3_600_000), ("P1DT2H3M4S", 93_784_000), ("PT0.5S", 500), ("PT0S", 0)]
-)
-def test_durations(text: str, ms: int) -> None:
-    assert duration_ms(text) == ms
-
-
-@pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "-P1D", "P-1D", "3D", "P1Y", "PT1.5H", "p1d", "P1D "])
-def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="by_duration"):
-        duration_ms(text)
 
 
 @pytest.mark.parametrize(

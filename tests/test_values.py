@@ -7,13 +7,18 @@ import pickle
 
 import pytest
 
+from embedlog.errors import ConfigError
 from embedlog.values import (
+    GroupDescription,
+    GroupPartition,
+    MemberDescription,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     PartitionDescription,
     RecordMetadata,
     TopicDescription,
     TopicPartition,
+    duration_ms,
 )
 
 PARTITION = PartitionDescription(0, "/log/events-0", 3, 9, 8, 7, 2, 512)
@@ -27,9 +32,22 @@ def test_named_tuples_have_kafka_fields_in_order() -> None:
     assert RecordMetadata._fields == ("topic", "partition", "offset", "timestamp_ms")
 
 
-@pytest.mark.parametrize("value", [TopicPartition("t", 0), OffsetAndMetadata(1), PARTITION, TOPIC])
+MEMBER = MemberDescription("m-1", None, "m", "/host", ("events",), (TopicPartition("events", 0),))
+READ = GroupPartition("events", 0, OffsetAndMetadata(5, "note"), 9, "m-1")
+GROUP = GroupDescription("g", "Stable", "classic", "consumer", "range", 3, "m-1", (MEMBER,), (READ,))
+
+
+@pytest.mark.parametrize("value", [TopicPartition("t", 0), OffsetAndMetadata(1), PARTITION, TOPIC, GROUP])
 def test_values_survive_pickling(value: object) -> None:
     assert pickle.loads(pickle.dumps(value)) == value
+
+
+def test_the_lag_is_what_is_known_of_it() -> None:
+    gone, uncommitted = GroupPartition("old", 0, OffsetAndMetadata(7)), GroupPartition("events", 1, None, 100, "m-1")
+    assert (READ.position, READ.lag) == (5, 4)
+    assert (gone.position, gone.lag) == (7, None)
+    assert (uncommitted.position, uncommitted.lag) == (None, None)
+    assert dataclasses.replace(GROUP, partitions=(READ, gone, uncommitted, READ)).lag == 8
 
 
 def test_description_cannot_be_changed_by_its_reader() -> None:
@@ -44,3 +62,16 @@ def test_description_does_not_follow_the_dict_it_was_made_from() -> None:
     topic = TopicDescription("events", "id", (PARTITION,), config)
     config["retention.ms"] = "6"
     assert topic.config["retention.ms"] == "5"
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("P3D", 259_200_000), ("PT1H", 3_600_000), ("P1DT2H3M4S", 93_784_000), ("PT0.5S", 500), ("PT0S", 0)]
+)
+def test_durations(text: str, ms: int) -> None:
+    assert duration_ms(text, "to") == ms
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "-P1D", "P-1D", "3D", "P1Y", "PT1.5H", "p1d", "P1D "])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="by_duration"):
+        duration_ms(text, "to")
