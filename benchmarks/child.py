@@ -117,7 +117,20 @@ def durable(directory: str, delay_us: str) -> dict[str, Any]:
     return {"rate": child_rate(directory, int(delay_us))}
 
 
-TASKS = {"durable": durable, "codec": codec, "memory": memory, "poll": poll, "open": open_, "lookup": lookup}
+def compact(directory: str) -> dict[str, Any]:
+    from .compaction import clean_once
+
+    return clean_once(directory)
+
+
+def compact_copy(directory: str, after: str) -> dict[str, Any]:
+    from .compaction import copy_once
+
+    return copy_once(directory, after)
+
+
+TASKS = {"compact": compact, "compact_copy": compact_copy, "durable": durable, "codec": codec, "memory": memory, "poll": poll,
+         "open": open_, "lookup": lookup}  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
  *
  * M1  a slot is 16 bytes of hash and 8 of offset + 1; a free one has zero there
  * M2  keys are told apart by their hash alone, so it is keyed by a secret: nobody can make two keys meet on purpose
- * M3  the table is never full (limit < capacity), so every search ends */
+ * M3  the table is never full (limit < capacity), so every search ends
+ * M4  it is larger than any cache: records come in blocks, so that the slots of a block are fetched while its keys are hashed */
+#include "offset_map.h"
 #include "batch.h"
-#include "record.h"
 
 /* ---- SipHash-2-4, 128 bits (a published algorithm) ------------------------------------------------------------ */
 
@@ -72,20 +73,20 @@ static el_slot *slot_of(const el_offset_map *map, const uint64_t hash[2]) {
     }
 }
 
-static int is_usable(const el_offset_map *map) {
+int el_map_usable(const el_offset_map *map) {
     return map->capacity > 0 && (map->capacity & (map->capacity - 1)) == 0 && map->limit < map->capacity && map->count <= map->limit;
 }
 
 int64_t el_map_find(const el_offset_map *map, const uint8_t *key, int64_t size) {
     uint64_t hash[2];
-    if (!is_usable(map) || size < 0) return -1;
+    if (!el_map_usable(map) || size < 0) return -1;
     hash_key(map->seed, key, size, hash);
     return slot_of(map, hash)->offset_and_one - 1;
 }
 
-static int put(el_offset_map *map, const uint8_t *key, int64_t size, int64_t offset) {
-    uint64_t hash[2];
-    hash_key(map->seed, key, size, hash);
+int64_t el_map_latest(const el_offset_map *map, const uint64_t hash[2]) { return slot_of(map, hash)->offset_and_one - 1; }
+
+static int put(el_offset_map *map, const uint64_t hash[2], int64_t offset) {
     el_slot *slot = slot_of(map, hash);
     if (slot->offset_and_one == 0) {
         if (map->count == map->limit) return EL_ESPACE;
@@ -97,21 +98,43 @@ static int put(el_offset_map *map, const uint8_t *key, int64_t size, int64_t off
     return EL_OK;
 }
 
+/* ---- records -------------------------------------------------------------------------------------------------- */
+
+int el_block_take(el_block *block, const el_offset_map *map, int32_t most, const uint8_t *at, const uint8_t *end) {
+    const el_slot *slots = (const el_slot *)(const void *)map->slots;
+    uint64_t mask = (uint64_t)map->capacity - 1;
+    for (block->count = 0; block->count < most && block->count < EL_BLOCK_RECORDS; block->count++) {
+        el_keyed *keyed = &block->records[block->count];
+        int32_t what = get_plain_record(at, end, &keyed->record) ? EL_FINE : get_any_record(at, end, &keyed->record);
+        keyed->at = at;
+        if (what) return what;
+        if (keyed->record.key_size >= 0) {
+            hash_key(map->seed, keyed->record.key, keyed->record.key_size, keyed->hash);
+            __builtin_prefetch(&slots[keyed->hash[0] & mask]);
+        }
+        at = keyed->record.end;
+    }
+    return EL_FINE;
+}
+
 int el_map_add(el_offset_map *map, const el_batch *batch, const uint8_t *body, int64_t body_size, int64_t start_offset, el_problem *problem) {
     const uint8_t *at = body, *end = body + body_size;
-    if (!is_usable(map)) return EL_EINVALID;
-    for (int32_t i = 0; i < batch->records; i++) {
-        el_record record;
-        int32_t what = get_plain_record(at, end, &record) ? EL_FINE : get_any_record(at, end, &record);
+    el_block block;
+    if (!el_map_usable(map)) return EL_EINVALID;
+    for (int32_t done = 0; done < batch->records; done += block.count) {
+        int32_t what = el_block_take(&block, map, batch->records - done, at, end);
         if (what) {
-            *problem = (el_problem){.what = what, .position = at - body, .record = i};
+            *problem = (el_problem){.what = what, .position = block.records[block.count].at - body, .record = done + block.count};
             return EL_ECORRUPT;
         }
-        at = record.end;
-        int64_t offset = batch->base_offset + record.offset_delta;
-        if (offset < start_offset) continue;
-        if (record.key_size >= 0 && put(map, record.key, record.key_size, offset) < 0) return EL_ESPACE;
-        if (offset > map->latest) map->latest = offset;
+        for (int32_t i = 0; i < block.count; i++) {
+            const el_record *record = &block.records[i].record;
+            int64_t offset = batch->base_offset + record->offset_delta;
+            if (offset < start_offset) continue;
+            if (record->key_size >= 0 && put(map, block.records[i].hash, offset) < 0) return EL_ESPACE;
+            if (offset > map->latest) map->latest = offset;
+        }
+        at = block.records[block.count - 1].record.end;
     }
     return EL_OK;
 }
