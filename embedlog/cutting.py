@@ -4,6 +4,8 @@ C1  only what no checksum vouches for any more is cut, never anything below `dur
 C2  the generation is odd while files change, so that readers look again; a new epoch begins at the cut and is on disk
     before the first append under it: another record at an offset that somebody saw must carry a larger epoch
 C3  the log goes on: nobody waits for ever on bytes that cannot be had again
+C4  which segment is being cut stands in the page before anything changes: whoever finds it there cuts again, from the start,
+    and comes to the same end wherever the one before was broken off
 """
 
 from __future__ import annotations
@@ -31,25 +33,48 @@ def cut_lost(partition: Partition, base: int) -> int:
         if base > now.segment_base:
             return now.log_end
         size = now.segment_size if base == now.segment_base else segment.size_of(partition.path, base)
-        path = layout.segment_path(partition.path, base)
-        chain = Chain(gaps_allowed=True)
-        with files.opened(path) as fd:
-            walk = segment.Walk(fd, path, chain, 0, size)
-            for _ in walk:
-                pass
-        if walk.end == size:
+        end, chain = _valid(partition, base, size)
+        if end == size:
             return now.log_end
         lost_from = max(chain.next_offset, base)
         durable = partition.page.word(system.WORD_DURABLE)
         if lost_from < durable:
-            raise CorruptRecordError("damage below what was on stable storage", path=path, position=walk.end,
-                                     expected=f"offsets up to {durable}", found=f"none from {lost_from} on")  # fmt: skip
-        _cut_locked(partition, now, base, walk.end, lost_from, chain.digest)
+            raise CorruptRecordError(
+                "damage below what was on stable storage",
+                path=layout.segment_path(partition.path, base),
+                position=end,
+                expected=f"offsets up to {durable}",
+                found=f"none from {lost_from} on",
+            )
+        partition.page.set(system.WORD_CUT_INTENT, base + 1)
+        _cut_locked(partition, now, base, end, chain)
         return lost_from
 
 
-def _cut_locked(partition: Partition, now: Published, base: int, end: int, lost_from: int, digest: int) -> None:
+def resume_locked(partition: Partition, now: Published) -> Published:
+    """Finish a cut that was broken off. REQUIRES the append lock, and the intent in the page."""
+    base = partition.page.word(system.WORD_CUT_INTENT) - 1
+    end, chain = _valid(partition, base, segment.size_of(partition.path, base))
+    if now.generation % 2 or (base, end) != (now.segment_base, now.segment_size):
+        return _cut_locked(partition, now, base, end, chain)
+    partition.page.set(system.WORD_CUT_INTENT, 0)  # it was published, or there was nothing to cut
+    return now
+
+
+def _valid(partition: Partition, base: int, size: int) -> tuple[int, Chain]:
+    """How far a segment is valid, in bytes, and what lies up to there."""
+    path = layout.segment_path(partition.path, base)
+    chain = Chain(gaps_allowed=True)
+    with files.opened(path) as fd:
+        walk = segment.Walk(fd, path, chain, 0, size)
+        for _ in walk:
+            pass
+    return walk.end, chain
+
+
+def _cut_locked(partition: Partition, now: Published, base: int, end: int, chain: Chain) -> Published:
     directory, mode = partition.path, partition.home.mode
+    lost_from = max(chain.next_offset, base)
     moving = now._replace(generation=now.generation | 1)
     partition.page.publish(moving, partition.home.directory_page)
     partition.close_writer()
@@ -61,28 +86,38 @@ def _cut_locked(partition: Partition, now: Published, base: int, end: int, lost_
         lost_from,
         now.log_end - 1,
     )
-    segment.copy_aside(path, end, segment.size_of(directory, base), directory / f"{layout.CUT}{base:020d}-{end}", mode)
-    with files.opened(path, files.WRITE) as fd:
-        files.truncate(fd, end, path)
-    for later in layout.bases(files.listing(directory)):
-        if later > base:
-            files.rename(layout.segment_path(directory, later), directory / f"{layout.CUT}{later:020d}-0")
-            segment.set_aside(directory, later)
+    _shorten(partition, base, end)
     builder = segment.rebuild(directory, base, end, partition.config.index_interval_bytes, final=False, mode=mode)
     epochs = checkpoint.read_epochs(directory / layout.EPOCHS)
     epochs.truncate_from_end(lost_from)
     epochs.assign(max(epochs.latest_epoch, now.epoch) + 1, lost_from)
     checkpoint.write_epochs(directory / layout.EPOCHS, epochs, mode)
     entries = _cut_producers(partition, base, lost_from)
-    after = _after(moving, builder, end, lost_from, digest, epochs.latest_epoch)
+    after = _after(moving, builder, end, lost_from, chain.digest, epochs.latest_epoch)
     state = partition.sequencing.state_locked(after)
-    partition.publish_locked(
-        after._replace(
-            first_unstable=state.first_unstable(lost_from),
-            transaction_entries=len(entries) // ENTRY_SIZE,
-            transaction_digest=transaction_index.digest(entries),
-        )
+    after = after._replace(
+        first_unstable=state.first_unstable(lost_from),
+        transaction_entries=len(entries) // ENTRY_SIZE,
+        transaction_digest=transaction_index.digest(entries),
     )
+    partition.publish_locked(after)
+    partition.page.set(system.WORD_CUT_INTENT, 0)
+    return after
+
+
+def _shorten(partition: Partition, base: int, end: int) -> None:
+    """Set aside what lies behind byte `end` of a segment, and all later segments."""
+    directory = partition.path
+    path = layout.segment_path(directory, base)
+    size = segment.size_of(directory, base)
+    if end < size:
+        segment.copy_aside(path, end, size, directory / f"{layout.CUT}{base:020d}-{end}", partition.home.mode)
+        with files.opened(path, files.WRITE) as fd:
+            files.truncate(fd, end, path)
+    for later in layout.bases(files.listing(directory)):
+        if later > base:
+            segment.set_aside(directory, later, (*layout.SEGMENT_SUFFIXES[1:], layout.SNAPSHOT))
+            files.rename(layout.segment_path(directory, later), directory / f"{layout.CUT}{later:020d}-0")  # last: it names it
 
 
 def _cut_producers(partition: Partition, base: int, end: int) -> bytes:

@@ -12,7 +12,7 @@ import logging
 import random
 from typing import TYPE_CHECKING
 
-from embedlog import adoption, cleaner, files, index, layout, segment
+from embedlog import adoption, cleaner, cutting, files, index, layout, segment
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError, StorageError
@@ -83,7 +83,9 @@ def repair_locked(partition: Partition) -> Published:
         raise StorageError("the control page is damaged", path=partition.path / layout.PAGE)
     partition.close_writer()
     partition.segments.forget()
-    if now.generation % 2:
+    if partition.page.word(system.WORD_CUT_INTENT):
+        now = cutting.resume_locked(partition, now)
+    elif now.generation % 2:
         now = cleaner.finish_swap_locked(partition, now)
     after = _adopt(partition, now)
     if partition.page.word(system.WORD_SNAPSHOT) > after.segment_base + 1:

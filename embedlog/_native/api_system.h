@@ -138,7 +138,8 @@ enum el_word {
     EL_WORD_SNAPSHOT = 12,           /* offset + 1 of the newest producers' snapshot, 0 unknown */
     EL_WORD_NO_PRODUCERS = 13,       /* offset + 1 below which no producer is known, 0 unknown */
     EL_WORD_PRODUCED = 14,           /* log end behind the last batch that carries a producer id, at least */
-    EL_WORDS = 15
+    EL_WORD_CUT_INTENT = 15,         /* base + 1 of the segment that is being cut below the published end, 0 none */
+    EL_WORDS = 16
 };
 
 /* Write a whole page: identity, tuple, words cleared but for durable. REQUIRES the append lock. */

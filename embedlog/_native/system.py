@@ -44,7 +44,8 @@ FLAG_REPLACED: Final[int] = lib.EL_FLAG_REPLACED
     WORD_SNAPSHOT,
     WORD_NO_PRODUCERS,
     WORD_PRODUCED,
-) = range(15)
+    WORD_CUT_INTENT,
+) = range(16)
 
 
 class Published(NamedTuple):
