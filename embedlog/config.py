@@ -239,6 +239,31 @@ class LogConfig(Options):
     transaction_state_log_segment_bytes: int = option(
         104_857_600, "`segment.bytes` of `__transaction_state` when it is made.", unit="bytes", low=14, high=INT_MAX
     )
+    offsets_topic_num_partitions: int = option(
+        50, "Partitions of `__consumer_offsets` when it is made; one that is there stays as it is.", unit="partitions", low=1,
+        high=INT_MAX,
+    )
+    offsets_topic_segment_bytes: int = option(
+        4 << 20, "`segment.bytes` of `__consumer_offsets` when it is made.", unit="bytes", low=14, high=INT_MAX,
+        differs="Kafka: 104857600. Who opens a group reads its partition, of which the newest segment is never compacted.",
+    )
+    offsets_retention_minutes: int = option(
+        10_080, "A group's offsets are forgotten so long after it has lost its last member or committed.", unit="minutes", low=1,
+        high=INT_MAX,
+    )
+    offsets_retention_check_interval_ms: int = option(
+        600_000, "Time between two looks for offsets to forget.", unit="ms", low=1
+    )
+    offset_metadata_max_bytes: int = option(
+        4096, "The longest note that may be committed with an offset, in UTF-8.", unit="bytes", low=0, high=32_767
+    )
+    group_min_session_timeout_ms: int = option(
+        6_000, "The shortest `session.timeout.ms` that a member may ask for.", unit="ms", low=0, high=INT_MAX
+    )
+    group_max_session_timeout_ms: int = option(
+        1_800_000, "The longest `session.timeout.ms` that a member may ask for.", unit="ms", low=0, high=INT_MAX
+    )
+    group_max_size: int = option(INT_MAX, "Members that a group may have.", unit="members", low=1, high=INT_MAX)
     group_initial_rebalance_delay_ms: int = option(
         0, "How long a new group waits for further members.", unit="ms", low=0, high=INT_MAX,
         differs="Kafka: 3000. Members on one machine need no three seconds to find each other.",
@@ -269,6 +294,10 @@ class LogConfig(Options):
     def _check_together(self) -> None:
         if self.auto_create_topics_enable:
             raise ConfigError("auto.create.topics.enable", expected="false: topics are made by create_topic()", found="true")
+        least, most = self.group_min_session_timeout_ms, self.group_max_session_timeout_ms
+        if least > most:
+            expected = f"at most group.max.session.timeout.ms ({most})"
+            raise ConfigError("group.min.session.timeout.ms", expected=expected, found=least)
         self.topic_config({})
 
     def topic_config(self, overrides: Mapping[str, Any]) -> TopicConfig:

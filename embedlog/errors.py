@@ -11,7 +11,10 @@ R4  `retriable` says whether the same call, made again later, can succeed withou
                         NoOffsetForPartitionError*
       the input         RecordTooLargeError  InvalidRecordError  InvalidTimestampError  PolicyViolationError
                         SerializationError*  ConfigError  InvalidGroupIdError  OutOfOrderSequenceError
-      somebody else     FencedError  CommitFailedError  DirectoryInUseError  LockTimeoutError (TimeoutError)
+      the group         CommitFailedError > UnknownMemberError  IllegalGenerationError   RebalanceInProgressError
+                        GroupNotFoundError  GroupNotEmptyError  GroupSubscribedError  GroupSizeError
+                        InconsistentGroupProtocolError
+      somebody else     FencedError > FencedInstanceIdError  DirectoryInUseError  LockTimeoutError (TimeoutError)
       too slow          DeadlineError (TimeoutError) > BufferExhaustedError
       the storage       StorageError (OSError)  DurabilityError  ForeignDirectoryError  UnsupportedFilesystemError
       the handle        ClosedError > ForkedError  StateError > InvalidTransactionStateError  TransactionAbortedError
@@ -188,6 +191,47 @@ class OutOfOrderSequenceError(EmbedlogError):
     """A producer's batch does not follow on its last one here: records in between are missing; nothing was written."""
 
 
+# ---- the group -----------------------------------------------------------------------------------
+
+
+class CommitFailedError(EmbedlogError):
+    """The member has lost its place in the group: its partitions may belong to others; poll to join again."""
+
+
+class UnknownMemberError(CommitFailedError):
+    """The group has no such member (any more), or has members and the caller is none of them."""
+
+
+class IllegalGenerationError(CommitFailedError):
+    """The group has gone on to another generation without this member: poll to learn what is assigned now."""
+
+
+class RebalanceInProgressError(EmbedlogError):
+    """The group is sharing out its partitions anew: poll until that is done, then commit what is still assigned."""
+
+    retriable = True
+
+
+class GroupNotFoundError(EmbedlogError):
+    """There is no group of this name: nobody has joined it, and nothing is committed."""
+
+
+class GroupNotEmptyError(EmbedlogError):
+    """The group has members: what was asked for needs them to have left."""
+
+
+class GroupSubscribedError(EmbedlogError):
+    """The group's members read this topic, so its offsets are not to be deleted under them."""
+
+
+class GroupSizeError(EmbedlogError):
+    """The group has as many members as `group.max.size` allows."""
+
+
+class InconsistentGroupProtocolError(EmbedlogError):
+    """The group is used for something else, or shares no assignor with its members: choose another group, or their assignors."""
+
+
 # ---- somebody else -------------------------------------------------------------------------------
 
 
@@ -195,8 +239,8 @@ class FencedError(EmbedlogError):
     """A newer producer or member has taken this one's place: close it, nothing more will be accepted."""
 
 
-class CommitFailedError(EmbedlogError):
-    """The member has lost its place in the group: its partitions may belong to others; poll to join again."""
+class FencedInstanceIdError(FencedError):
+    """Another consumer has taken over this `group.instance.id`: close this one; every live process needs its own."""
 
 
 class DirectoryInUseError(EmbedlogError):

@@ -3,7 +3,8 @@
 X1  the states and what may follow what are Kafka's, as tables; `Machine` knows nothing but them
 X2  a record is taken only while the state is IN_TRANSACTION: the accumulator is shut in every other, in one step with it
 X3  a call that ran out of time leaves its state: the same call goes on where it stopped, no other is allowed
-X4  a record that failed makes the transaction one that can only be aborted; a fenced producer can only be closed
+X4  a record that failed makes the transaction one that can only be aborted, and so do offsets that the group refused; a fenced
+    producer can only be closed
 X5  what happens in the log is the owner's business (`transactions`); this room decides when
 """
 
@@ -18,15 +19,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from embedlog.errors import (
+    CommitFailedError,
     DeadlineError,
     EmbedlogError,
     FencedError,
+    FencedInstanceIdError,
     InvalidGroupIdError,
     InvalidTransactionStateError,
     StateError,
     TransactionAbortedError,
 )
-from embedlog.values import OffsetAndMetadata, TopicPartition
+from embedlog.values import GroupMetadata, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from embedlog.accumulator import Accumulator
@@ -101,7 +104,7 @@ class Machine:
 
     def fail(self, error: BaseException) -> None:
         """A record failed, or a call in a way that a repetition does not mend."""
-        if isinstance(error, (FencedError, InvalidTransactionStateError)):
+        if isinstance(error, (FencedError, InvalidTransactionStateError)) and not isinstance(error, FencedInstanceIdError):
             self.enter(State.FATAL_ERROR, error)
         elif self.state in PREDECESSORS[State.ABORTABLE_ERROR] and self.state is not State.INITIALIZING:
             self.enter(State.ABORTABLE_ERROR, self.error or error)
@@ -114,7 +117,9 @@ class Owner(Protocol):
     def begin(self) -> None: ...
     def end(self, commit: bool, deadline_ns: int) -> None: ...
     def close(self) -> None: ...
-    def add_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: Any, deadline_ns: int) -> None: ...
+    def add_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata, deadline_ns: int
+    ) -> None: ...
 
 
 class Transaction:
@@ -180,11 +185,10 @@ class Transaction:
             logger.exception("a transaction could not be aborted; it ends by itself after transaction.timeout.ms")
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group: Any) -> None:
-        wanted = _checked_offsets(offsets)
-        _check_group(group)
+        wanted, member = _checked_offsets(offsets), _check_group(group)
         if wanted:
             with self._verb("send_offsets_to_transaction", "send_offsets", None) as deadline_ns:
-                self._owner.add_offsets(wanted, group, deadline_ns)
+                self._owner.add_offsets(wanted, member, deadline_ns)
 
     def close(self, timeout_s: float | None) -> None:
         """Finishes a commit that was begun, aborts a transaction that is open; others do it if this fails."""
@@ -233,7 +237,7 @@ class Transaction:
                 self._shut_locked()
             try:
                 yield self._clock_ns() + int(self._timeout_s * 1e9)
-            except (FencedError, InvalidTransactionStateError) as error:  # the log knows better
+            except (FencedError, InvalidTransactionStateError, CommitFailedError) as error:  # the log knows better
                 self.failed(error)
                 raise
         finally:
@@ -312,9 +316,10 @@ def _checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]
     return wanted
 
 
-def _check_group(group: object) -> None:
+def _check_group(group: object) -> GroupMetadata:
     """Raises TypeError for what is no group's metadata, InvalidGroupIdError for a member that the group cannot know."""
-    if not hasattr(group, "group_id"):
+    if not isinstance(group, GroupMetadata):
         raise TypeError(f"group_metadata is what consumer.group_metadata() returns, not {group!r}")
-    if getattr(group, "generation_id", -1) > 0 and not getattr(group, "member_id", ""):
+    if group.generation > 0 and not group.member_id:
         raise InvalidGroupIdError("group_metadata has a generation, but no member id", found=repr(group))
+    return group

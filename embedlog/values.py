@@ -18,6 +18,7 @@ from embedlog.errors import ConfigError
 
 __all__ = [
     "GroupDescription",
+    "GroupMetadata",
     "GroupPartition",
     "MemberDescription",
     "OffsetAndMetadata",
@@ -75,6 +76,15 @@ class OffsetAndMetadata(NamedTuple):
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
+
+
+class GroupMetadata(NamedTuple):
+    """Who a member is in its group, for `send_offsets_to_transaction`; without `member_id`, no member of it at all."""
+
+    group_id: str
+    generation: int = -1
+    member_id: str = ""
+    instance_id: str | None = None
 
 
 class OffsetAndTimestamp(NamedTuple):

@@ -35,6 +35,9 @@ KAFKAS = {
         "log.flush.offset.checkpoint.interval.ms": 60000, "log.flush.start.offset.checkpoint.interval.ms": 60000,
         "replica.high.watermark.checkpoint.interval.ms": 5000, "num.recovery.threads.per.data.dir": 2,
         "producer.id.expiration.ms": 86400000, "group.initial.rebalance.delay.ms": 3000, "auto.create.topics.enable": "true",
+        "offsets.topic.num.partitions": 50, "offsets.topic.segment.bytes": 104857600, "offsets.retention.minutes": 10080,
+        "offsets.retention.check.interval.ms": 600000, "offset.metadata.max.bytes": 4096, "group.max.size": 2147483647,
+        "group.min.session.timeout.ms": 6000, "group.max.session.timeout.ms": 1800000,
     },
     ProducerConfig: {
         "acks": "all", "enable.idempotence": "true", "transaction.timeout.ms": 60000, "batch.size": 16384, "linger.ms": 5.0,
@@ -78,7 +81,7 @@ def test_every_difference_to_kafkas_defaults_is_declared(cls: type[Options]) -> 
     assert different <= declared
     expected = {
         TopicConfig: {"retention.ms", "flush.ms"},
-        LogConfig: {"group.initial.rebalance.delay.ms", "auto.create.topics.enable"},
+        LogConfig: {"group.initial.rebalance.delay.ms", "auto.create.topics.enable", "offsets.topic.segment.bytes"},
         ProducerConfig: set(),
         ConsumerConfig: {"allow.auto.create.topics"},
     }
@@ -287,6 +290,8 @@ def test_the_finest_unit_that_was_set_wins() -> None:
 def test_a_default_that_no_topic_could_have_is_refused_when_the_log_opens() -> None:
     with pytest.raises(ConfigError, match=r"min\.compaction\.lag\.ms"):
         parse(LogConfig, log_cleaner_min_compaction_lag_ms=6, log_cleaner_max_compaction_lag_ms=5)
+    with pytest.raises(ConfigError, match=r"at most group\.max\.session\.timeout\.ms"):
+        parse(LogConfig, group_min_session_timeout_ms=6000, group_max_session_timeout_ms=5999)
 
 
 def test_a_setting_that_only_a_newer_version_knows_does_not_hinder_an_older_one() -> None:

@@ -128,15 +128,12 @@ def test_what_a_killed_process_left_open_is_aborted_by_the_next_owner(tmp_path: 
 
 
 def test_groups_are_not_part_of_it_yet(log: embedlog.Log) -> None:
-    class Group:
-        group_id = "g"
-
     with log.producer(transactional_id="x") as producer:
         producer.init_transactions()
         with producer.transaction():
-            producer.send_offsets_to_transaction({}, Group())
+            producer.send_offsets_to_transaction({}, embedlog.GroupMetadata("g"))
             with pytest.raises(InvalidGroupIdError):
-                producer.send_offsets_to_transaction({embedlog.TopicPartition("one", 0): 5}, Group())
+                producer.send_offsets_to_transaction({embedlog.TopicPartition("one", 0): 5}, embedlog.GroupMetadata("g"))
 
 
 def test_a_time_out_above_the_logs_is_refused(log: embedlog.Log) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -381,33 +381,30 @@ def test_many_threads_send_until_the_commit_and_no_record_is_in_between(
 # ---- offsets ------------------------------------------------------------------------------------
 
 
-class Group(NamedTuple):
-    group_id: str = "g"
-    generation_id: int = -1
-    member_id: str = ""
+GROUP = embedlog.GroupMetadata("g")
 
 
 def test_offsets_go_into_the_transaction(ready: embedlog.Producer, owner: FakeOwner) -> None:
     ready.begin_transaction()
-    ready.send_offsets_to_transaction({}, Group())
+    ready.send_offsets_to_transaction({}, GROUP)
     ready.send_offsets_to_transaction(
-        {TopicPartition("one", 0): 5, TopicPartition("t", 1): OffsetAndMetadata(7, "note")}, Group()
+        {TopicPartition("one", 0): 5, TopicPartition("t", 1): OffsetAndMetadata(7, "note")}, GROUP
     )
     wanted = {TopicPartition("one", 0): OffsetAndMetadata(5), TopicPartition("t", 1): OffsetAndMetadata(7, "note")}
     assert [entry for entry in owner.story if entry[0] == "offsets"] == [("offsets", wanted)]
     ready.commit_transaction()
     with pytest.raises(InvalidTransactionStateError, match="READY"):
-        ready.send_offsets_to_transaction({TopicPartition("one", 0): 5}, Group())
+        ready.send_offsets_to_transaction({TopicPartition("one", 0): 5}, GROUP)
 
 
 @pytest.mark.parametrize(
     ("offsets", "group", "error"),
     [
-        ([5], Group(), TypeError),
-        ({"one": 5}, Group(), TypeError),
-        ({TopicPartition("one", 0): "5"}, Group(), TypeError),
+        ([5], GROUP, TypeError),
+        ({"one": 5}, GROUP, TypeError),
+        ({TopicPartition("one", 0): "5"}, GROUP, TypeError),
         ({TopicPartition("one", 0): 5}, None, TypeError),
-        ({TopicPartition("one", 0): 5}, Group(generation_id=3), InvalidGroupIdError),
+        ({TopicPartition("one", 0): 5}, embedlog.GroupMetadata("g", 3), InvalidGroupIdError),
     ],
     ids=str,
 )
