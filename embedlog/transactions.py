@@ -73,7 +73,7 @@ class Transactions:
     def __init__(self, host: Host) -> None:
         config = host.config
         self.host = host
-        self.liveness = Liveness(host.path, config.file_mode)
+        self.liveness = Liveness(host.path, config.file_mode, config.shared == "locks")
         self.topic: InternalTopic[Entries] = InternalTopic(
             host,
             STATE_TOPIC,

@@ -110,6 +110,7 @@ _C_MUTANTS: Final = {
     "no_wake": 8,
     "no_crc_on_read": 9,
     "trust_copy": 10,
+    "forgive_lapse": 11,
 }
 MUTANTS: set[str] = set()
 

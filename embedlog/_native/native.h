@@ -13,6 +13,7 @@
 #include "api_compact.h"
 #include "api_digests.h"
 #include "api_faults.h"
+#include "api_lease.h"
 #if defined(__has_include)
 #if __has_include("api_system.h")
 #include "api_system.h"

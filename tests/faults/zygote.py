@@ -28,6 +28,7 @@ def serve(control: socket.socket) -> None:
     # each registers its tasks
     from tests.faults import (  # noqa: F401
         damage,
+        leasing,
         live,
         powerloss,
         repeating,
