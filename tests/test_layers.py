@@ -23,7 +23,7 @@ LAYERS: dict[str, str] = {
     "what can go wrong, what can be set": "_platform errors options client_options config",
     "the native core": "_native",
     "bytes and files": "arrow_layout buffers columns compaction compression decoding encoding files isolation legacy lockorder"
-    " record snappy values",
+    " primitives record snappy values",
     "small files beside the log": "checkpoint digests identity index layout manifest page",
     "one segment": "segment",
     "one partition": (
@@ -32,8 +32,8 @@ LAYERS: dict[str, str] = {
     ),
     "named partitions": "topic topic_files",
     "state machines over internal topics": (
-        "assignors deciding group internal_topic liveness ownership replica resetting sweeping transaction_records"
-        " transaction_state transaction_view transactions"
+        "assignors consumer_protocol deciding group group_records group_view internal_topic liveness modern_group"
+        " ownership replica resetting sweeping transaction_records transaction_state transaction_view transactions"
     ),
     "one open directory": "admin directory housekeeper log",
     "the public verbs": (
