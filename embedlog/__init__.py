@@ -67,6 +67,7 @@ from embedlog.errors import (
 from embedlog.front import Log, open
 from embedlog.producer import Producer
 from embedlog.scan import Scan
+from embedlog.splitting import Split
 from embedlog.values import (
     GroupMetadata,
     OffsetAndMetadata,
@@ -131,6 +132,7 @@ __all__ = [
     "RecordTooLargeError",
     "Scan",
     "SerializationError",
+    "Split",
     "StateError",
     "StorageError",
     "TopicDescription",

@@ -33,6 +33,13 @@ class Place(NamedTuple):
     position: int
 
 
+class Cut(NamedTuple):
+    """A place between two batches: the offset with which the second begins, and about where it lies."""
+
+    offset: int
+    position: int
+
+
 def count(path: Path, entry_bytes: int) -> int:
     """Entries in an index file by its size, 0 if it is not there."""
     found = files.facts_of(path)
@@ -49,6 +56,32 @@ def offset_floor(fd: int, entries: int, base: int, offset: int) -> Place:
         return Place(-1, base - 1, 0)
     relative, position = OFFSET_ENTRY.unpack(found[1])
     return Place(found[0], base + relative, position)
+
+
+def cut(fd: int, entries: int, base: int, position: int, after: int) -> Cut | None:
+    """The last place between two batches at or below byte `position`, or, if that is not above `after`, the first that is.
+
+    An entry has the last offset of its batch, not the first: so the offset comes from the entry before.
+    """
+    low, high = 1, entries
+    while low < high:
+        middle = (low + high) // 2
+        found = _entry(fd, middle)
+        if found is not None and found[1] <= position:
+            low = middle + 1
+        else:
+            high = middle
+    for number in range(max(1, low - 1), min(low + 1, entries)):
+        one, two = _entry(fd, number - 1), _entry(fd, number)
+        if one is not None and two is not None and two[1] > after:
+            return Cut(base + one[0] + 1, two[1])
+    return None
+
+
+def _entry(fd: int, number: int) -> tuple[int, int] | None:
+    """Relative offset and position; None if the file is shorter than it should be."""
+    raw = files.pread(fd, OFFSET_ENTRY.size, number * OFFSET_ENTRY.size, layout.INDEX)
+    return None if len(raw) < OFFSET_ENTRY.size else (OFFSET_ENTRY.unpack(raw)[0], OFFSET_ENTRY.unpack(raw)[1])
 
 
 def time_floor(fd: int, entries: int, base: int, timestamp_ms: int) -> int:

@@ -268,6 +268,16 @@ class Reader:
                 raise
             return Place(-1, info.base - 1, 0)  # no index: time is lost, not data
 
+    def cut(self, info: SegmentInfo, position: int, after: int) -> index.Cut | None:
+        """Where a segment can be cut at or below byte `position`, or else behind it, but above `after`; None without an entry."""
+        try:
+            with self.handles.borrow(self._directory, info.base, layout.INDEX) as fd:
+                return index.cut(fd, info.index_entries, info.base, position, after)
+        except (StorageError, CorruptRecordError) as problem:
+            if isinstance(problem, StorageError) and problem.errno != 2:
+                raise
+            return None
+
     def _chain(self, info: SegmentInfo, hint: _Hint, offset: int) -> Chain:
         expected = offset if info.gapless and offset >= 0 else -1
         if hint.position == 0:

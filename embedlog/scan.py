@@ -27,6 +27,7 @@ from embedlog.errors import (
 )
 from embedlog.isolation import READ_COMMITTED, READ_UNCOMMITTED, end_offset
 from embedlog.readahead import read_ahead
+from embedlog.splitting import Split, splits
 from embedlog.subscription import partition_numbers
 from embedlog.values import milliseconds
 
@@ -34,6 +35,8 @@ Time = int | datetime
 OffsetBound = int | Mapping[int, int] | None
 
 CHUNK_BYTES = 5 << 20  # the way through Python costs as much as half a MiB; decoded, with keys and values, it fits into 16 MiB
+
+SPLIT_BYTES = 64 << 20  # half a second's work
 
 
 class Scan:
@@ -72,6 +75,33 @@ class Scan:
         starts, ends = _offsets("start_offset", start_offset), _offsets("end_offset", end_offset)
         self._bounds = {number: self._pinned(number, starts(number), ends(number)) for number in numbers}
 
+    def narrowed(
+        self,
+        *,
+        partitions: int | Iterable[int] | None = None,
+        start_offset: OffsetBound = None,
+        end_offset: OffsetBound = None,
+        start_time: Time | None = None,
+        end_time: Time | None = None,
+        columns: Iterable[str] | None = None,
+    ) -> Scan:
+        """A scan of a part of this one, pinned where this one is: each bound can only take away. Raises as `log.scan` does."""
+        made = object.__new__(Scan)
+        made.topic, made.isolation_level, made._log = self.topic, self.isolation_level, self._log
+        made.columns = self.columns if columns is None else checked_columns(columns)
+        made._start_ms = self._start_ms if start_time is None else max(self._start_ms, _time("start_time", start_time))
+        made._end_ms = self._end_ms if end_time is None else min(self._end_ms, _time("end_time", end_time))
+        numbers = _numbers(partitions, self.topic, list(self._bounds))
+        starts, ends = _offsets("start_offset", start_offset), _offsets("end_offset", end_offset)
+        made._bounds = {}
+        for number in numbers:
+            (first, last), start, end = self._bounds[number], starts(number), ends(number)
+            first, last = max(first, start or 0), last if end is None else min(last, end)
+            if made._start_ms > self._start_ms and first >= self._log._partition(self.topic, number).bounds().log_start:
+                first = made._timed(number, first, last)  # else what is lost would not be missed (C3)
+            made._bounds[number] = (first, max(first, last))
+        return made
+
     def _pinned(self, number: int, start: int | None, end: int | None) -> tuple[int, int]:
         """First offset and the one behind the last, as far as they are in the log now (C1, C3)."""
         partition = self._log._partition(self.topic, number)
@@ -79,15 +109,32 @@ class Scan:
         first = bounds.log_start if start is None else max(start, bounds.log_start)
         last = end_offset(bounds, self.isolation_level)
         last = last if end is None else min(end, last)
-        if self._start_ms > 0 and first < last:
-            found = partition.offset_for_time(self._start_ms, self.isolation_level)
-            first = last if found is None else max(first, found.offset)
-        return int(first), int(max(first, last))
+        first = self._timed(number, int(first), int(last))
+        return first, int(max(first, last))
+
+    def _timed(self, number: int, first: int, last: int) -> int:
+        """The first offset to read, by the index of times."""
+        if self._start_ms <= 0 or first >= last:
+            return first
+        found = self._log._partition(self.topic, number).offset_for_time(self._start_ms, self.isolation_level)
+        return last if found is None else max(first, int(found.offset))
 
     @property
     def bounds(self) -> dict[int, tuple[int, int]]:
         """What is read of each partition: first offset, and the one behind the last."""
         return dict(self._bounds)
+
+    def splits(self, max_bytes: int = SPLIT_BYTES) -> list[Split]:
+        """The scan in pieces of at most about `max_bytes` of the log, cut between batches: together they are the whole scan.
+
+        A worker reads one by `log.scan(topic, partitions=piece.partition, start_offset=…, end_offset=…)`, with the same times.
+        Raises ClosedError, UnknownTopicOrPartitionError.
+        """
+        if type(max_bytes) is not int or max_bytes < 1:
+            raise ConfigError("max_bytes", expected="a positive number of bytes", found=repr(max_bytes))
+        self._log._check_open()
+        found = (splits(self._log._partition(self.topic, number), *span, max_bytes) for number, span in self._bounds.items())
+        return [piece for pieces in found for piece in pieces]
 
     def __repr__(self) -> str:
         return f"Scan({self.topic!r}, bounds={self._bounds}, columns={list(self.columns)})"
@@ -115,6 +162,14 @@ class Scan:
     def to_arrow(self) -> Any:
         """Everything as one pyarrow Table. Raises MissingExtraError without pyarrow."""
         return _pyarrow().Table.from_batches(list(self), schema=self.schema)
+
+    def to_pandas(self) -> Any:
+        """Everything as a pandas DataFrame, keys and values as bytes. Raises MissingExtraError without pandas or pyarrow."""
+        table = self.to_arrow()
+        try:
+            return table.to_pandas()
+        except ImportError as missing:
+            raise MissingExtraError("DataFrames need pandas", extra="pandas") from missing
 
     # ---- any consumer of Arrow data ----
 

@@ -39,10 +39,11 @@ LAYERS: dict[str, str] = {
     "the public verbs": (
         "accumulator appenders aio aio_consumer aio_producer arrow_in awaiting backup batch chunks columns_in consumer"
         " consumer_interceptors consumer_metrics delivery fetcher figures transactional lookup producer partitioners positions"
-        " producer_interceptors readahead reading scan sending serializers shipping stops subscription truncation turns waiting"
+        " producer_interceptors readahead reading scan sending serializers shipping splitting stops subscription truncation turns"
+        " waiting"
     ),
     "the front door": "front __init__",
-    "guests": "__main__ cli demo testing",
+    "guests": "__main__ cli demo duckdb polars spark testing",
 }
 FLOOR = {room: number for number, rooms in enumerate(LAYERS.values()) for room in rooms.split()}
 
