@@ -49,6 +49,7 @@ class Admin:
     path: Path
     _registry: TopicRegistry
     _home: Any  # of the log's partitions
+    _groups: Any
 
     if TYPE_CHECKING:  # what `Log` brings along
 
@@ -237,7 +238,11 @@ class Admin:
         def retire(number: int, path: Path) -> None:
             mark_deleted(path, self._home.directory_page, deadline_ns, self.config.file_mode, self._home.locked)
 
-        topic_files.finish_deletion(self.path, self._registry, topic, retire, self.config.file_mode)
+        def forget() -> None:
+            if not system.mutated("keep_offsets"):
+                self._groups.forget_topic(topic.name, deadline_ns)
+
+        topic_files.finish_deletion(self.path, self._registry, topic, retire, self.config.file_mode, forget)
 
     # ---- what all changes have in common -----------------------------------------------------------
 

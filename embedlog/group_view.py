@@ -160,6 +160,15 @@ class GroupEntries:
         found = ((partition, self.offset(name, partition)) for partition in tuple(self._offsets.get(name, ())))
         return {partition: committed for partition, committed in found if committed is not None}
 
+    def partitions(self, name: str) -> tuple[TopicPartition, ...]:
+        """The partitions for which a group has an offset that counts."""
+        return tuple(self._offsets.get(name, ()))
+
+    def keys_of(self, topic: str) -> list[bytes]:
+        """The keys of all groups' offsets for a topic, decided or not."""
+        found = {key for key, (_, place) in tuple(self._keys.items()) if place.topic == topic}
+        return sorted(found | {key for key in tuple(self._waiting) if decode_offset_key(key)[1].topic == topic})
+
     def pending(self, name: str) -> set[TopicPartition]:
         """The partitions for which an undecided transaction has an offset of this group."""
         found = (decode_offset_key(key) for key in tuple(self._waiting))

@@ -89,8 +89,8 @@ class Decision(Generic[V]):
         self.end = mirror.look.position  # offset behind the last record of the outcome
         self.late = False
 
-    def append(self, records: list[Record]) -> None:
-        """Append the outcome as one batch; all of it counts, or nothing does."""
+    def append(self, records: list[Record], *, notice: bool = False) -> None:
+        """Append the outcome as one batch; all of it counts, or nothing does. `notice`: wake who follows this partition."""
         mirror = self._mirror
         self.writing = True
         base, self.end, unsynced_ms = _append_locked(mirror.partition, encode_batch(records, system.wall_ms()))

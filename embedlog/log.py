@@ -30,6 +30,7 @@ from embedlog.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
+from embedlog.groups import Groups
 from embedlog.handles import Handles
 from embedlog.home import Checkpointed, Home, Writers
 from embedlog.housekeeper import Housekeeper
@@ -60,6 +61,7 @@ class Log(Admin):
         self.config = parse(LogConfig, config)
         self._pid = os.getpid()
         self._closed = False
+        self._half_deleted = False  # whether a topic was when this process came in first
         self._closer: int | None = None
         self._mutex = threading.RLock()
         self._partitions: dict[tuple[str, int], Partition] = {}
@@ -82,6 +84,9 @@ class Log(Admin):
             raise
         self._home = self._make_home()
         self._transactions = Transactions(self)
+        self._groups = Groups(self)
+        if self._half_deleted:
+            self._finish_deletions()
         self._housekeeper = None if read_only else Housekeeper(self)
         if self._housekeeper is not None and self.config.housekeeping:
             self._housekeeper.start()
@@ -120,15 +125,19 @@ class Log(Admin):
             self._registry.change(adoption.topics, adoption.gone)
         for topic in self._registry.unfinished():
             if topic.state == "deleting":
-                topic_files.finish_deletion(self.path, self._registry, topic, self._retire, self.config.file_mode)
+                self._half_deleted = True
             else:
                 topic_files.finish_creation(self.path, self._registry, topic, self.config.file_mode)
         if self._directory.foreign:
             self._forget_marks(found)
 
-    @staticmethod
-    def _retire(number: int, path: Path) -> None:
-        """Alone in the directory nobody else can append."""
+    def _finish_deletions(self) -> None:
+        """What somebody died at; not before partitions can be opened, as what groups have committed there goes, too."""
+        try:
+            with self._changing():
+                pass
+        except EmbedlogError as problem:  # the topic stays out of use, and the next change tries again
+            logger.warning("a topic stays half deleted: %s", problem)
 
     def _known(self) -> dict[str, Topic]:
         return {topic.name: topic for topic in self._registry.all()}

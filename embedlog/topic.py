@@ -180,10 +180,14 @@ class TopicRegistry:
 
     def refresh(self) -> bool:
         """Look whether another process changed the file (one `stat`), and read it if so; True if it was read."""
-        if self._sign() == self._signature:
+        if not self.has_changed():
             return False
         self.load()
         return True
+
+    def has_changed(self) -> bool:
+        """Whether another process changed the file since it was read here (one `stat`)."""
+        return self._sign() != self._signature
 
     def get(self, name: str) -> Topic | None:
         """The topic, in whatever state it is; None if there is none of this name."""

@@ -1,7 +1,8 @@
 """The directories of topics: found, made, retired, adopted from a broker.
 
 D1  creation: `creating` in the registry, then directories and partition.metadata, then the parent synced, then `live`
-D2  deletion: `deleting` in the registry, then each directory renamed, the parent synced, the checkpoints' lines, then the entry
+D2  deletion: `deleting` in the registry, then each directory renamed, the parent synced, the checkpoints' lines, what groups have
+    committed, then the entry
 D3  both can be repeated from any point; the topic id in partition.metadata, not the name, says whose directory it is
 D4  what is retired keeps its files for `file.delete.delay.ms`, counted from the renaming
 D5  a directory that does not parse is left alone: a broker would not start with it, and it is not ours to judge
@@ -154,11 +155,13 @@ def finish_deletion(
     topic: Topic,
     retire: Callable[[int, Path], None] | None = None,
     mode: int = 0o666,
+    forget: Callable[[], None] | None = None,
 ) -> None:
     """Rename what is left of a `deleting` topic, strike it from the checkpoints and forget it; from any point on (D2, D3).
 
     `retire(number, path)` is called before each renaming: it takes the partition's append lock and sets its DELETED flag; it
-    is needed unless the directory is held exclusively. **Threads and processes**: the caller holds the directory lock.
+    is needed unless the directory is held exclusively. `forget` is called last, and is needed unless the topic was never live.
+    **Threads and processes**: the caller holds the directory lock.
     """
     for number in scan_directories(directory).live.get(topic.name, {}):
         retire_partition(directory, topic, number, retire)
@@ -167,6 +170,8 @@ def finish_deletion(
         path = directory / name
         known = checkpoint.read_offsets(path)
         checkpoint.update(path, {key: None for key in known if key[0] == topic.name}, mode)
+    if forget is not None:
+        forget()
     registry.remove(topic.name)
 
 

@@ -32,8 +32,8 @@ LAYERS: dict[str, str] = {
     ),
     "named partitions": "topic topic_files",
     "state machines over internal topics": (
-        "assignors consumer_protocol deciding group group_records group_view internal_topic liveness modern_group"
-        " ownership replica resetting sweeping transaction_records transaction_state transaction_view transactions"
+        "assignors consumer_protocol deciding group group_records group_view groups internal_topic liveness modern_group"
+        " offsets ownership replica resetting sweeping transaction_records transaction_state transaction_view transactions"
     ),
     "one open directory": "admin directory housekeeper log",
     "the public verbs": (
