@@ -2,8 +2,8 @@
 
 T1  pure: bounds, the committed offset and what a time leads to are arguments; so is the present time
 T2  what `to` says is checked as a whole before anything is looked up, and what can be read in two ways is refused
-T3  as Kafka's own tool: the result lies between log start and log end, a time behind the last record means the end, and so does
-    `current` where nothing is committed; a shift needs something to shift
+T3  as Kafka's own tool: a time behind the last record means the end, and so does `current` where nothing is committed; a shift
+    needs something to shift; what lies outside of the log is moved to its nearer end, all but `current`, which stays what it is
 """
 
 from __future__ import annotations

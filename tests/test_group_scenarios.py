@@ -1,0 +1,65 @@
+"""The same groups at a real Kafka and in a log of ours: the same assignments, offsets, lags, states and refusals.
+
+What a broker told is recorded; ours is held against the record everywhere, and the record against a broker where there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.kafka import oracle
+from tests.kafka.group_scripts import BY_TOOL, SCRIPTS, recorded
+from tests.kafka.groups import GroupScenario
+from tests.kafka.groups_at_kafka import KafkaDriver
+
+pytestmark = pytest.mark.xdist_group("kafka")
+RECORDED = recorded()
+QUICK = [SCRIPTS[name] for name in SCRIPTS if name not in BY_TOOL]
+TEDIOUS = [SCRIPTS[name] for name in SCRIPTS if name in BY_TOOL]
+
+Assignment = Mapping[str, list[str]]
+
+
+def kept(before: Assignment, after: Assignment) -> int:
+    """How many partitions stayed with the member that had them."""
+    return sum(len({*before.get(who, ())} & {*tps}) for who, tps in after.items())
+
+
+def compare(scenario: GroupScenario, got: list[Any], expected: list[Any]) -> None:
+    """Step by step; where ties decide who gets what: the same sizes, and no fewer partitions that stay where they are."""
+    assert len(got) == len(expected) == len(scenario.steps)
+    before: tuple[Assignment, Assignment] = ({}, {})
+    for number, (step, told, wanted) in enumerate(zip(scenario.steps, got, expected, strict=True)):
+        where = f"step {number}: {step!s:.200}"
+        if step[0] != "settle" or scenario.defined or not isinstance(told, dict):
+            assert told == wanted, where
+            continue
+        assert sorted(map(len, told.values())) == sorted(map(len, wanted.values())), where
+        assert kept(before[0], told) >= kept(before[1], wanted), where
+        before = told, wanted
+
+
+def test_every_script_is_recorded() -> None:
+    assert RECORDED.keys() == SCRIPTS.keys()
+    assert all(len(RECORDED[name]) == len(script.steps) for name, script in SCRIPTS.items())
+
+
+@pytest.fixture
+def running(broker: oracle.Broker) -> oracle.Broker:
+    if broker.process is None:
+        broker.start()
+    return broker
+
+
+@pytest.mark.parametrize("scenario", QUICK, ids=lambda scenario: scenario.name)
+def test_a_real_kafka_still_tells_what_is_recorded(scenario: GroupScenario, running: oracle.Broker) -> None:
+    compare(scenario, KafkaDriver(scenario, running, "recorded-").play(), RECORDED[scenario.name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", TEDIOUS, ids=lambda scenario: scenario.name)
+def test_kafkas_tool_still_tells_what_is_recorded(scenario: GroupScenario, running: oracle.Broker) -> None:
+    compare(scenario, KafkaDriver(scenario, running, "recorded-").play(), RECORDED[scenario.name])
