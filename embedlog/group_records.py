@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 from embedlog.group import Group, Member, State, Tags
@@ -24,6 +25,7 @@ GROUP_KEY: Final = 2
 OFFSET_VERSION: Final = 3
 EXPIRING_VERSION: Final = 1  # the only one that says when an offset expires
 GROUP_VERSION: Final = 4
+TOPIC_ID_TAG: Final = 0  # of an offset: Kafka's
 STATE_TAG: Final = 10_000  # of a group; ours begin here: Kafka numbers from 0
 LIFE_TAG: Final = 10_000  # of a member
 JOINED_TAG: Final = 10_001
@@ -43,6 +45,7 @@ class Committed(NamedTuple):
     metadata: str = ""
     commit_ms: int = -1
     expire_ms: int = -1
+    topic_id: UUID | None = None  # of the topic that was meant, where a broker has noted it
 
 
 # ---- keys ----------------------------------------------------------------------------------------
@@ -111,17 +114,20 @@ def decode_offset(value: bytes) -> Committed:
     """The commit that a value holds. Raises UnsupportedFormatError for a newer one, CorruptRecordError for a broken one."""
     try:
         version, offset = SHORT.unpack_from(value)[0], LONG.unpack_from(value, 2)[0]
-        if not 0 <= version <= GROUP_VERSION:
+        if not 0 <= version <= 4:
             raise UnsupportedFormatError("version of an offset in __consumer_offsets", expected="0 to 4", found=version)
         at, epoch = 10, -1
         if version >= OFFSET_VERSION:
             at, epoch = 14, NUMBER.unpack_from(value, 10)[0]
-        if version == GROUP_VERSION:
+        if version == 4:
             reader = Flexible(value, at)
             note, commit_ms = reader.string(), reader.take(LONG)[0]
-            reader.tagged()
-            return Committed(offset, epoch, note, commit_ms)
-        until = at + 2 + SHORT.unpack_from(value, at)[0]
+            ids = [UUID(bytes=data) for tag, data in reader.tagged() if tag == TOPIC_ID_TAG and len(data) == 16]
+            return Committed(offset, epoch, note, commit_ms, topic_id=ids[0] if ids else None)
+        size = SHORT.unpack_from(value, at)[0]
+        if size < 0:
+            raise ValueError("no note, not even an empty one")
+        until = at + 2 + size
         note = value[at + 2 : until].decode()
         commit_ms = LONG.unpack_from(value, until)[0]
         expire_ms = LONG.unpack_from(value, until + 8)[0] if version == EXPIRING_VERSION else -1

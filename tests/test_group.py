@@ -1,4 +1,4 @@
-"""The rules of groups: every cell of Kafka's tables, static members, votes, and time-outs."""
+"""The rules of groups: every cell of Kafka's tables but for static members and offsets, which have files of their own."""
 
 from __future__ import annotations
 
@@ -7,62 +7,118 @@ from dataclasses import replace
 import pytest
 
 from embedlog import group as rules
-from embedlog.consumer_protocol import Subscription, encode_subscription
-from embedlog.group import Group, Limits, Member, Refusal, State, Verdict
+from embedlog.group import Group, Limits, Refusal, State, Verdict
 from embedlog.liveness import Life
-from embedlog.values import TopicPartition
+from tests.grouping import BOTH, LATER, LIMITS, NOW, OTHER, SAID, A, B, C, completing, emptied, member, preparing, stable, taken
 
-NOW = 1_700_000_000_000
-LATER = NOW + 1000
-LIMITS = Limits()
-SAID = encode_subscription(Subscription(("t",)))
-OTHER = encode_subscription(Subscription(("t", "u")))
-BOTH = (("range", SAID), ("cooperative-sticky", SAID))
+# ---- C.1: limits, votes, generations --------------------------------------------------------------
 
 
-def member(name: str, instance: str | None = None, protocols: tuple[tuple[str, bytes], ...] = BOTH, **fields: object) -> Member:
-    known = Member(name, instance, "client", "/host", 300_000, 45_000, protocols, life=Life(1, 11))
-    return replace(known, **fields)  # type: ignore[arg-type]
+@pytest.mark.parametrize("session_ms", [5_999, 1_800_001, -1])
+def test_a_session_timeout_out_of_range_is_refused(session_ms: int) -> None:
+    assert rules.join(None, member("a", session_timeout_ms=session_ms), LIMITS, NOW) is Refusal.INVALID_SESSION_TIMEOUT
 
 
-def taken(outcome: Group | Refusal | None) -> Group:
-    assert isinstance(outcome, Group), outcome
-    return outcome
+def test_a_full_group_takes_nobody_but_its_own() -> None:
+    full = Limits(max_size=2)
+    old = stable(A, B)
+    assert rules.join(old, C, full, NOW) is Refusal.GROUP_MAX_SIZE_REACHED
+    assert taken(rules.join(old, A, full, NOW)).missing() == ["b"]
 
 
-def completing(*members: Member) -> Group:
-    """A group whose first generations are over: all these have joined, and the leader's sync is awaited."""
-    group: Group | None = None
-    for each in members:
-        group = taken(rules.join(group, each, LIMITS, NOW))
-    while group is not None and group.state is State.PREPARING_REBALANCE:
-        group = taken(rules.join(group, group.members[group.missing()[0]], LIMITS, NOW))
-    assert group is not None
-    assert group.state is State.COMPLETING_REBALANCE
-    return group
+def test_the_rebalance_timeout_is_that_of_the_slowest() -> None:
+    group = stable(A, member("b", rebalance_timeout_ms=900_000), C)
+    assert group.rebalance_timeout_ms == 900_000
+    assert emptied().rebalance_timeout_ms == 0
 
 
-def stable(*members: Member) -> Group:
+VOTES = [
+    ([("range",)], "range"),
+    ([("range", "sticky"), ("sticky", "range")], "range"),
+    ([("range", "sticky"), ("sticky", "range"), ("sticky", "range")], "sticky"),
+    ([("range", "sticky"), ("sticky",)], "sticky"),
+    ([("a", "b", "c"), ("c", "b"), ("b", "c", "a")], "b"),
+]
+
+
+@pytest.mark.parametrize(("lists", "chosen"), VOTES)
+def test_the_protocol_with_the_most_votes_among_the_common_ones_wins(lists: list[tuple[str, ...]], chosen: str) -> None:
+    members = [member(f"m{rank}", protocols=tuple((name, SAID) for name in names)) for rank, names in enumerate(lists)]
     group = completing(*members)
-    shares = {member_id: member_id.encode() for member_id in group.members}
-    leader = group.members[group.leader or ""]
-    return taken(rules.sync(group, leader.member_id, group.generation, leader.instance_id, shares, NOW))
+    assert group.protocol == chosen
 
 
-def preparing(*members: Member) -> Group:
-    """The first of these has come again, the others are missing."""
-    group = stable(*members)
-    return taken(rules.join(group, group.members[group.leader or ""], LIMITS, NOW))
+def test_a_member_with_nothing_in_common_is_refused() -> None:
+    stranger = member("c", protocols=(("roundrobin", SAID),))
+    for old in (preparing(A, B), completing(A, B), stable(A, B)):
+        assert rules.join(old, stranger, LIMITS, NOW) is Refusal.INCONSISTENT_GROUP_PROTOCOL
+        assert rules.join(old, C, LIMITS, NOW, protocol_type="connect") is Refusal.INCONSISTENT_GROUP_PROTOCOL
+    assert rules.join(None, member("c", protocols=()), LIMITS, NOW) is Refusal.INCONSISTENT_GROUP_PROTOCOL
+    assert rules.join(None, C, LIMITS, NOW, protocol_type="") is Refusal.INCONSISTENT_GROUP_PROTOCOL
 
 
-def emptied() -> Group:
-    return taken(rules.leave(stable(member("a")), "a", NOW))
+def test_an_empty_group_takes_any_protocol() -> None:
+    group = taken(rules.join(emptied(), member("c", protocols=(("default", b"?"),)), LIMITS, NOW, protocol_type="connect"))
+    assert (group.protocol_type, group.protocol) == ("connect", "default")
 
 
-A, B, C = member("a"), member("b"), member("c")
+def test_what_a_member_spoke_so_far_does_not_bind_it() -> None:
+    alone = taken(rules.join(stable(A), member("a", protocols=(("sticky", SAID),)), LIMITS, NOW))
+    assert (alone.state, alone.protocol) == (State.COMPLETING_REBALANCE, "sticky")
 
 
-# ---- joining -------------------------------------------------------------------------------------
+def test_the_leader_stays_until_it_leaves() -> None:
+    group = taken(rules.join(stable(A, B, C), B, LIMITS, NOW))
+    assert group.leader == "a"
+    assert taken(rules.leave(group, "a", NOW)).leader == "b"
+    assert rules.evict(group, {"a": Verdict.DEAD, "b": Verdict.DEAD}, NOW).leader == "c"
+
+
+def test_the_generation_rises_even_if_nobody_is_left() -> None:
+    old = stable(A, B)
+    group = rules.evict(old, {"a": Verdict.DEAD, "b": Verdict.DEAD}, LATER)
+    assert (group.state, group.generation) == (State.EMPTY, old.generation + 1)
+
+
+def test_the_highest_generation_is_followed_by_a_low_one() -> None:
+    last = replace(stable(A, B), generation=rules.GENERATION_MAX)
+    assert taken(rules.join(taken(rules.join(last, A, LIMITS, NOW)), B, LIMITS, NOW)).generation == 1
+
+
+# ---- C.1: the initial delay -------------------------------------------------------------------------
+
+DELAYING = Limits(initial_delay_ms=3000)
+
+
+def test_the_first_phase_of_a_group_waits_for_newcomers() -> None:
+    group = taken(rules.join(None, A, DELAYING, NOW))
+    assert (group.state, group.delayed, group.generation) == (State.PREPARING_REBALANCE, True, 0)
+    grown = taken(rules.join(group, B, DELAYING, LATER))
+    assert grown.round > group.round, "for every newcomer the delay begins once more"
+    assert taken(rules.join(grown, A, DELAYING, LATER)) is grown
+    done = rules.end_delay(grown, LATER)
+    assert (done.state, done.generation, done.delayed, done.leader) == (State.COMPLETING_REBALANCE, 1, False, "a")
+    assert rules.end_delay(done, LATER) is done
+
+
+def test_only_an_empty_group_waits() -> None:
+    old = stable(A)
+    group = taken(rules.join(old, B, DELAYING, NOW))
+    assert not group.delayed
+    assert taken(rules.join(group, A, DELAYING, NOW)).state is State.COMPLETING_REBALANCE
+    assert taken(rules.join(emptied(), A, DELAYING, NOW)).delayed
+
+
+def test_nobody_is_late_while_the_phase_is_delayed() -> None:
+    group = taken(rules.join(taken(rules.join(None, A, DELAYING, NOW)), B, DELAYING, NOW))
+    assert rules.evict(group, {"a": Verdict.LATE, "b": Verdict.LATE}, LATER) is group
+    less = rules.evict(group, {"a": Verdict.DEAD}, LATER)
+    assert (list(less.members), less.leader, less.delayed, less.state) == (["b"], "b", True, State.PREPARING_REBALANCE)
+    none = rules.evict(less, {"b": Verdict.DEAD}, LATER)
+    assert (none.state, none.delayed, none.generation) == (State.EMPTY, False, 1)
+
+
+# ---- C.2: join ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("old", [None, emptied()])
@@ -73,12 +129,18 @@ def test_the_first_to_join_leads_a_new_generation(old: Group | None) -> None:
     assert (group.protocol_type, group.protocol, list(group.members)) == ("consumer", "range", ["b"])
 
 
-def test_a_newcomer_begins_a_rebalance_in_which_all_have_to_come_again() -> None:
-    for old in (completing(A, B), stable(A, B)):
-        group = taken(rules.join(old, C, LIMITS, LATER))
-        assert (group.state, group.generation, group.leader) == (State.PREPARING_REBALANCE, old.generation, "a")
-        assert group.missing() == ["a", "b"]
-        assert group.changed_ms == LATER
+def test_a_newcomer_in_a_join_phase_waits_with_the_others() -> None:
+    old = preparing(A, B)
+    group = taken(rules.join(old, C, LIMITS, LATER))
+    assert (group.state, group.missing(), group.round) == (State.PREPARING_REBALANCE, ["b"], old.round)
+
+
+@pytest.mark.parametrize("old", [completing(A, B), stable(A, B)])
+def test_a_newcomer_begins_a_rebalance_in_which_all_have_to_come_again(old: Group) -> None:
+    group = taken(rules.join(old, C, LIMITS, LATER))
+    assert (group.state, group.generation, group.leader) == (State.PREPARING_REBALANCE, old.generation, "a")
+    assert group.missing() == ["a", "b"]
+    assert (group.changed_ms, group.round) == (LATER, old.round + 1)
 
 
 def test_the_join_phase_ends_with_the_last_one_who_comes() -> None:
@@ -119,7 +181,44 @@ def test_another_subscription_begins_a_rebalance(old: Group, who: str) -> None:
     assert group.members[who].metadata("range") == OTHER
 
 
-# ---- syncing and committing ----------------------------------------------------------------------
+def test_another_subscription_in_a_join_phase_is_taken_in() -> None:
+    group = taken(rules.join(preparing(A, B), member("a", protocols=(("range", OTHER),)), LIMITS, LATER))
+    assert (group.missing(), group.protocol, group.members["a"].metadata("range")) == (["b"], "range", OTHER)
+
+
+def test_another_life_of_a_member_is_noted_without_a_rebalance() -> None:
+    old = stable(A, B)
+    group = taken(rules.join(old, replace(B, life=Life(7, 7)), LIMITS, LATER))
+    assert (group.state, group.round, group.members["b"].life) == (State.STABLE, old.round, Life(7, 7))
+    assert group.members["b"].assignment == b"b"
+
+
+def test_who_was_evicted_does_not_come_back_under_its_old_name_unawares() -> None:
+    for old in (None, emptied(), preparing(A, B), stable(A, B)):
+        assert rules.join(old, C, LIMITS, NOW, rejoining=True) is Refusal.UNKNOWN_MEMBER_ID
+
+
+# ---- C.2: sync ---------------------------------------------------------------------------------------
+
+DEAD = Group(state=State.DEAD)
+SYNCS = [
+    (None, "a", 1, Refusal.UNKNOWN_MEMBER_ID),
+    (emptied(), "a", 2, Refusal.UNKNOWN_MEMBER_ID),
+    (preparing(A, B), "a", 2, Refusal.REBALANCE_IN_PROGRESS),
+    (preparing(A, B), "b", 2, Refusal.REBALANCE_IN_PROGRESS),
+    (preparing(A, B), "b", 1, Refusal.ILLEGAL_GENERATION),
+    (preparing(A, B), "c", 2, Refusal.UNKNOWN_MEMBER_ID),
+    (completing(A, B), "a", 1, Refusal.ILLEGAL_GENERATION),
+    (completing(A, B), "c", 2, Refusal.UNKNOWN_MEMBER_ID),
+    (stable(A, B), "b", 3, Refusal.ILLEGAL_GENERATION),
+    (stable(A, B), "c", 2, Refusal.UNKNOWN_MEMBER_ID),
+    (DEAD, "a", 1, Refusal.COORDINATOR_NOT_AVAILABLE),
+]
+
+
+@pytest.mark.parametrize(("old", "who", "generation", "refusal"), SYNCS)
+def test_a_sync_out_of_place_is_refused(old: Group | None, who: str, generation: int, refusal: Refusal) -> None:
+    assert rules.sync(old, who, generation, None, {"a": b"x"}, NOW) is refusal
 
 
 def test_the_leaders_sync_makes_the_group_stable() -> None:
@@ -130,19 +229,44 @@ def test_the_leaders_sync_makes_the_group_stable() -> None:
     assert rules.sync(group, "a", old.generation, None, {"a": b"3"}, LATER) is group, "once said, it stands"
 
 
-def test_any_member_may_change_the_instance_it_claims_for_none() -> None:
-    assert rules.sync(stable(A), "a", 1, "i", {}, NOW) is Refusal.UNKNOWN_MEMBER_ID
+def test_a_followers_sync_asks_only() -> None:
+    old = completing(A, B)
+    assert rules.sync(old, "b", old.generation, None, {"b": b"mine"}, LATER) is old
+    old = stable(A, B)
+    assert rules.sync(old, "b", old.generation, None, {"b": b"mine"}, LATER) is old
 
+
+def test_a_dynamic_member_claims_no_instance_id() -> None:
+    assert rules.sync(stable(A), "a", 1, "i", {}, NOW) is Refusal.UNKNOWN_MEMBER_ID
+    assert rules.may_commit(stable(A), "a", 1, "i") is Refusal.UNKNOWN_MEMBER_ID
+
+
+def test_nobody_joins_or_leaves_a_group_that_is_being_deleted() -> None:
+    assert rules.join(DEAD, A, LIMITS, NOW) is Refusal.COORDINATOR_NOT_AVAILABLE
+    assert rules.may_commit(DEAD, "", -1, None) is Refusal.COORDINATOR_NOT_AVAILABLE
+    assert rules.may_commit(DEAD, "a", 1, None) is Refusal.COORDINATOR_NOT_AVAILABLE
+
+
+# ---- C.2: offset commit ------------------------------------------------------------------------------
 
 COMMITS = [
     (None, "", -1, None),
     (None, "a", 1, Refusal.GROUP_ID_NOT_FOUND),
     (emptied(), "", -1, None),
-    (emptied(), "a", 1, Refusal.UNKNOWN_MEMBER_ID),
+    (emptied(), "anybody", -1, None),
+    (emptied(), "a", 2, Refusal.UNKNOWN_MEMBER_ID),
+    (preparing(A, B), "a", 2, None),
     (preparing(A, B), "b", 2, None),
+    (preparing(A, B), "b", 1, Refusal.ILLEGAL_GENERATION),
+    (preparing(A, B), "", -1, Refusal.UNKNOWN_MEMBER_ID),
     (completing(A, B), "b", 2, Refusal.REBALANCE_IN_PROGRESS),
+    (completing(A, B), "a", 2, Refusal.REBALANCE_IN_PROGRESS),
+    (completing(A, B), "b", 1, Refusal.ILLEGAL_GENERATION),
+    (completing(A, B), "", -1, Refusal.UNKNOWN_MEMBER_ID),
     (stable(A, B), "b", 2, None),
     (stable(A, B), "b", 1, Refusal.ILLEGAL_GENERATION),
+    (stable(A, B), "b", 3, Refusal.ILLEGAL_GENERATION),
+    (stable(A, B), "b", -1, Refusal.ILLEGAL_GENERATION),
     (stable(A, B), "c", 2, Refusal.UNKNOWN_MEMBER_ID),
     (stable(A, B), "", -1, Refusal.UNKNOWN_MEMBER_ID),
 ]
@@ -153,7 +277,41 @@ def test_who_may_commit(old: Group | None, who: str, generation: int, refusal: R
     assert rules.may_commit(old, who, generation, None) is refusal
 
 
-# ---- leaving -------------------------------------------------------------------------------------
+TRANSACTIONAL = [
+    (None, "", -1, None),
+    (None, "a", 1, Refusal.ILLEGAL_GENERATION),
+    (stable(A, B), "", -1, None),
+    (completing(A, B), "b", 2, None),
+    (completing(A, B), "b", 1, Refusal.ILLEGAL_GENERATION),
+    (stable(A, B), "c", 2, Refusal.UNKNOWN_MEMBER_ID),
+    (emptied(), "a", 1, Refusal.UNKNOWN_MEMBER_ID),
+]
+
+
+@pytest.mark.parametrize(("old", "who", "generation", "refusal"), TRANSACTIONAL)
+def test_who_may_commit_within_a_transaction(old: Group | None, who: str, generation: int, refusal: Refusal | None) -> None:
+    assert rules.may_commit(old, who, generation, None, transactional=True) is refusal
+
+
+# ---- C.2: leave --------------------------------------------------------------------------------------
+
+
+def test_who_leaves_is_not_waited_for() -> None:
+    group = taken(rules.leave(preparing(A, B, C), "b", LATER))
+    assert (group.state, group.missing()) == (State.PREPARING_REBALANCE, ["c"])
+    group = taken(rules.leave(group, "c", LATER))
+    assert (group.state, list(group.members)) == (State.COMPLETING_REBALANCE, ["a"])
+
+
+@pytest.mark.parametrize("old", [completing(A, B), stable(A, B)])
+def test_who_leaves_a_running_generation_ends_it(old: Group) -> None:
+    group = taken(rules.leave(old, "a", LATER))
+    assert (group.state, group.missing(), group.leader, group.generation) == (
+        State.PREPARING_REBALANCE,
+        ["b"],
+        "b",
+        old.generation,
+    )
 
 
 def test_the_last_one_who_leaves_empties_the_group() -> None:
@@ -163,25 +321,54 @@ def test_the_last_one_who_leaves_empties_the_group() -> None:
     assert (group.protocol_type, group.changed_ms, group.members) == ("consumer", LATER, {})
 
 
+@pytest.mark.parametrize("old", [None, emptied(), preparing(A, B), completing(A, B), stable(A, B)])
+def test_a_stranger_does_not_leave(old: Group | None) -> None:
+    assert rules.leave(old, "x", NOW) is Refusal.UNKNOWN_MEMBER_ID
+
+
+# ---- C.2: time-outs and deaths -----------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("verdict", [Verdict.DEAD, Verdict.LEFT, Verdict.EXPIRED])
 def test_an_evicted_member_is_not_waited_for(verdict: Verdict) -> None:
-    group = rules.evict(stable(A, B), {"b": verdict, "x": verdict}, LATER)
-    assert (group.state, group.missing(), list(group.members)) == (State.PREPARING_REBALANCE, ["a"], ["a"])
+    for old in (completing(A, B), stable(A, B)):
+        group = rules.evict(old, {"b": verdict, "x": verdict}, LATER)
+        assert (group.state, group.missing(), list(group.members)) == (State.PREPARING_REBALANCE, ["a"], ["a"])
     group = rules.evict(preparing(A, B), {"b": verdict}, LATER)
     assert (group.state, list(group.members)) == (State.COMPLETING_REBALANCE, ["a"])
 
 
-def test_the_place_of_a_static_member_outlives_its_process() -> None:
-    old = stable(A, member("i-1", "i"))
-    assert rules.evict(old, {"i-1": Verdict.DEAD}, LATER) is old
-    new = taken(rules.join(old, member("i-2", "i"), LIMITS, LATER))
-    assert (new.state, new.generation, list(new.members)) == (State.STABLE, old.generation, ["a", "i-2"])
-    assert new.members["i-2"].assignment == b"i-1"
-    assert rules.may_commit(new, "i-1", old.generation, "i") is Refusal.FENCED_INSTANCE_ID
-    assert rules.join(new, member("i-1", "i"), LIMITS, LATER, rejoining=True) is Refusal.FENCED_INSTANCE_ID
+def test_nothing_found_is_nothing_done() -> None:
+    for old in (emptied(), preparing(A, B), completing(A, B), stable(A, B)):
+        assert rules.evict(old, {}, LATER) is old
+        assert rules.evict(old, {"x": Verdict.DEAD}, LATER) is old
 
 
-def test_owned_partitions_are_no_part_of_what_is_asked_for() -> None:
-    owning = encode_subscription(Subscription(("t",), None, (TopicPartition("t", 0),), 4))
-    old = stable(A, member("i-1", "i", (("range", owning),)))
-    assert taken(rules.join(old, member("i-2", "i"), LIMITS, LATER)).state is State.STABLE
+def test_a_late_round_goes_on_with_those_who_came() -> None:
+    group = rules.evict(preparing(A, B, C), {"b": Verdict.LATE}, LATER)
+    assert (group.state, list(group.members)) == (State.COMPLETING_REBALANCE, ["a"]), "one who is late is all that are late"
+
+
+def test_who_has_joined_is_not_late() -> None:
+    old = preparing(A, B)
+    assert rules.evict(old, {"a": Verdict.LATE}, LATER) is old
+    assert rules.evict(stable(A, B), {"a": Verdict.LATE, "b": Verdict.LATE}, LATER).state is State.STABLE
+
+
+def test_a_late_round_without_its_leader_has_another_one() -> None:
+    old = taken(rules.join(stable(A, B, C), member("b", protocols=(("range", OTHER),)), LIMITS, NOW))
+    group = rules.evict(old, {"a": Verdict.LATE, "c": Verdict.LATE}, LATER)
+    assert (group.state, group.leader, list(group.members)) == (State.COMPLETING_REBALANCE, "b", ["b"])
+
+
+def test_a_round_to_which_nobody_came_ends_with_nobody() -> None:
+    old = taken(rules.leave(stable(A, B, C), "a", NOW))
+    group = rules.evict(old, {"b": Verdict.LATE}, LATER)
+    assert (group.state, group.members, group.generation) == (State.EMPTY, {}, old.generation + 1)
+
+
+def test_a_leader_that_does_not_sync_is_dropped() -> None:
+    old = completing(A, B)
+    assert rules.evict(old, {"b": Verdict.LATE}, LATER) is old, "followers have nothing to write"
+    group = rules.evict(old, {"a": Verdict.LATE}, LATER)
+    assert (group.state, group.missing(), group.leader) == (State.PREPARING_REBALANCE, ["b"], "b")
