@@ -15,7 +15,7 @@ import socket
 import stat
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -254,17 +254,35 @@ class LockFile:
     @contextlib.contextmanager
     def hold(self, deadline_ns: int) -> Iterator[None]:
         """The lock, exclusively, with the mutex in front: threads that share a descriptor do not exclude each other."""
-        with holding(self.mutex, deadline_ns, self.path):
+        with holding(self.mutex, deadline_ns, self.path), self._held():
+            self.lock(deadline_ns)
+            self.sign()
+            yield
+
+    @contextlib.contextmanager
+    def hold_while(self, needed: Callable[[], bool], nap: Callable[[], None], deadline_ns: int) -> Iterator[bool]:
+        """As `hold`, but False, without the lock, as soon as it is no longer `needed`; `nap` is called while others have it."""
+        with holding(self.mutex, deadline_ns, self.path), self._held():
+            while wanted := needed():
+                if self.try_lock():
+                    self.sign()
+                    break
+                if system.boot_ns() >= deadline_ns:
+                    self.lock(deadline_ns)  # once more, for its message
+                nap()
+            yield wanted
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        """What is locked inside is unlocked on every way out."""
+        try:
+            yield
+        finally:
             try:
-                self.lock(deadline_ns)
-                self.sign()
-                yield
-            finally:
-                try:
-                    self.unlock()
-                except BaseException:  # an interrupt before it had done its work: again, which does no harm
-                    self.unlock()
-                    raise
+                self.unlock()
+            except BaseException:  # an interrupt before it had done its work: again, which does no harm
+                self.unlock()
+                raise
 
     def sign(self) -> None:
         """Leave a note who holds it: for messages only, nothing is decided by it."""

@@ -4,7 +4,8 @@ G1  page and lock file are never unlinked and never renamed over; a page comes i
     and is rebuilt in place, both under the append lock
 G2  a page counts only in the incarnation of the directory that it names, and only as the inode that it names
 G3  a page of an earlier incarnation is a floor at most: what it published was written, unless the machine restarted since
-G4  the durable record is stored after the sync that it tells of, so it is never too high; it may be low
+G4  the durable record is stored after the sync that it tells of, so it is never too high; it may be low; the slot that is on
+    disk is left as it is until the other one is on disk
 """
 
 from __future__ import annotations
@@ -123,17 +124,21 @@ class Durable(NamedTuple):
 
 _SLOT = struct.Struct(">8sQ16sqqI")  # magic, sequence, topic id, offset, segment base, CRC-32C of what is before
 _DURABLE_MAGIC: Final = b"ELOGDUR1"
+RECORD_AGE_NS: Final = 100_000_000  # how much older than what was acknowledged the record may be that is on disk
 
 
 class DurableRecord:
-    """`embedlog.durable`: two slots, written in turn. Threads: under the sync lock."""
+    """`embedlog.durable`: two slots, the parity of a sequence is its slot. Threads: under the sync lock."""
 
     def __init__(self, directory: Path, topic_id: bytes) -> None:
         self.path = directory / layout.DURABLE
         self._topic_id = topic_id
+        self._synced_ns = -RECORD_AGE_NS
 
     def read(self) -> Durable | None:
-        raw = files.read_bytes(self.path) or b""
+        return self._newest(files.read_bytes(self.path) or b"")
+
+    def _newest(self, raw: bytes) -> Durable | None:
         found = [each for at in (0, _SLOT.size) if (each := self._slot(raw[at : at + _SLOT.size])) is not None]
         return max(found, key=lambda each: each.sequence, default=None)
 
@@ -146,13 +151,19 @@ class DurableRecord:
         return Durable(offset, base, sequence)
 
     def store(self, offset: int, segment_base: int, mode: int) -> None:
-        """Store a new value into the other slot, and put the one before on disk with it."""
-        before = self.read()
-        sequence = before.sequence + 1 if before else 1
-        body = _SLOT.pack(_DURABLE_MAGIC, sequence, self._topic_id, offset, segment_base, 0)[:-4]
-        raw = body + struct.pack(">I", codec.crc32c(body))
+        """Store a new value; now and then put the one before on disk, and go on in the other slot.
+
+        A sync of the record for each sync of the log would make every durable append wait twice.
+        """
         with files.opened(self.path, files.CREATE, mode) as fd:
-            files.datasync(fd, self.path)
+            before = self._newest(files.pread(fd, 2 * _SLOT.size, 0, self.path))
+            sequence = before.sequence + 2 if before else 1
+            if before and system.boot_ns() - self._synced_ns >= RECORD_AGE_NS:
+                files.datasync(fd, self.path)
+                self._synced_ns = system.boot_ns()
+                sequence = before.sequence + 1
+            body = _SLOT.pack(_DURABLE_MAGIC, sequence, self._topic_id, offset, segment_base, 0)[:-4]
+            raw = body + struct.pack(">I", codec.crc32c(body))
             files.write_all(fd, raw, _SLOT.size * (sequence & 1), self.path)
 
     def sync(self) -> None:

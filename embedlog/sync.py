@@ -1,6 +1,6 @@
 """Putting a partition on stable storage, and telling the truth about it (`docs/protocol.md`, durability).
 
-Y1  one syncer a partition, by a lock of its own; who waited looks first whether the other one has done it
+Y1  one syncer a partition, by a lock of its own; who waits for it looks again and again whether the other one has done it
 Y2  an intent is left in the page before anything is synced; who finds one treats it as a failed sync
 Y3  `durable` rises only after every segment in [durable, end) and the directory were synced through descriptors that can
     be believed: opened before anything in there was written, or by which all of it was rewritten
@@ -94,18 +94,28 @@ class Syncer:
 
     def sync(self, upto: int, deadline_ns: int) -> int:
         """Return once `durable` has reached `upto`. Raises DurabilityError, LockTimeoutError."""
-        partition = self._partition
-        if partition.page.word(system.WORD_DURABLE) >= upto:
+        partition, synced = self._partition, False
+
+        def durable() -> int:
             return partition.page.word(system.WORD_DURABLE)
+
+        def nap() -> None:
+            if (seen := durable()) < upto:
+                partition.page.nap(system.WORD_DURABLE, seen, deadline_ns)
+
+        if durable() >= upto:
+            return durable()
         if system.mutated("ack_before_fsync"):
             return upto
         try:
-            with self._use() as lock, lock.hold(deadline_ns):
-                durable = partition.page.word(system.WORD_DURABLE)
-                return durable if durable >= upto else self._sync_locked(partition.published())
+            with self._use() as lock, lock.hold_while(lambda: durable() < upto, nap, deadline_ns) as synced:
+                return self._sync_locked(partition.published()) if synced else durable()
         except _Lost as lost:  # behind the sync lock: the append lock comes before it in the order of locks
             lost_from = cutting.cut_lost(partition, lost.base)
             raise self._failed(lost_from, lost) from lost
+        finally:
+            if synced:  # behind the unlocking: who was not served takes his turn
+                partition.page.stir(system.WORD_DURABLE)
 
     def _sync_locked(self, now: Published) -> int:
         page = self._partition.page

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import embedlog
-from embedlog._native import system
+from embedlog import files, layout, page
+from embedlog._native import recording, system
+from embedlog.partition import Partition
+from tests.faults.powerloss import changes
 from tests.faults.processes import Nursery
 from tests.faults.stage import Play
 
@@ -155,3 +161,72 @@ def test_a_sync_that_retention_overtakes_does_not_fail(nursery: Nursery, tmp_pat
         victim.result()
         assert log.durable_offset("t", 0) == 6
     assert not list((tmp_path / "log" / "t-0").glob("embedlog.poison*"))
+
+
+@contextlib.contextmanager
+def held_by_another(partition: Partition) -> Iterator[None]:
+    other = files.LockFile(partition.path / layout.SYNC_LOCK)
+    with other.hold(system.boot_ns() + 10**10):
+        yield
+    other.close()
+
+
+def test_who_waits_for_a_sync_is_served_while_another_one_holds_the_lock(tmp_path: Path) -> None:
+    """Else those who were served by one sync queue up for the lock, and keep the next sync waiting."""
+    with opened(tmp_path / "log") as log:
+        log.create_topic("t", config=QUIET)
+        append(log)
+        partition = log._partition("t", 0)
+        served: list[int] = []
+        thread = threading.Thread(target=lambda: served.append(partition.sync()))
+        with held_by_another(partition):
+            thread.start()
+            thread.join(0.01)
+            assert not served
+            partition.page.set(system.WORD_DURABLE, 1)
+            partition.page.stir(system.WORD_DURABLE)
+            thread.join(10)
+            assert served == [1]
+
+
+def test_who_waits_for_a_sync_takes_the_lock_of_a_syncer_that_died(tmp_path: Path) -> None:
+    with opened(tmp_path / "log") as log:
+        log.create_topic("t", config=QUIET)
+        append(log)
+        partition = log._partition("t", 0)
+        thread = threading.Thread(target=partition.sync)
+        with held_by_another(partition):
+            thread.start()
+            thread.join(0.01)
+        thread.join(10)
+        assert partition.durable_offset == 1
+        with held_by_another(partition), pytest.raises(embedlog.LockTimeoutError, match="held by pid"):
+            append(log)
+            partition.sync(system.boot_ns() + 10**7)
+
+
+def test_a_slot_of_the_durable_record_that_is_on_disk_is_written_over_only_behind_a_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power loss in the middle of a write then leaves the other one; and not every store is synced."""
+    record = page.DurableRecord(tmp_path, b"t" * 16)
+    fd = os.open(tmp_path / "recording", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    recording.record_to(fd)
+    try:
+        for offset in range(1, 10):
+            monkeypatch.setattr(page, "RECORD_AGE_NS", 0 if offset in (4, 5, 8) else 10**18)
+            record.store(offset, 0, 0o600)
+            found = record.read()
+            assert found is not None
+            assert found.offset == offset
+    finally:
+        recording.record_to(-1)
+        os.close(fd)
+    on_disk, fresh, synced = None, None, 0
+    for change in changes(tmp_path / "recording"):
+        if change.kind == "fdatasync":
+            on_disk, synced = fresh, synced + 1
+        elif change.kind == "pwrite":
+            fresh = change.number
+            assert fresh != on_disk
+    assert synced == 3

@@ -159,6 +159,10 @@ int32_t el_page_set(uint8_t *page, int32_t word, int64_t value);
 int32_t el_page_add(uint8_t *page, int32_t word, int64_t value);
 /* Who remembers anything of a producer here has to look again: every slot gets a number that no append has seen. REQUIRES the append lock. */
 int32_t el_page_doubt(uint8_t *page);
+/* Sleep while a word of the page is `seen`: until it moves, somebody stirs it, or the deadline passes; at most a millisecond. */
+int32_t el_page_nap(const uint8_t *page, int32_t word, int64_t seen, int64_t deadline_ns);
+/* Wake who naps on a word. */
+int32_t el_page_stir(const uint8_t *page, int32_t word);
 /* The futex word that waits for the append lock, for el_lock_until. */
 uint32_t *el_page_lock_word(uint8_t *page);
 

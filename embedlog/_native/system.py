@@ -172,6 +172,14 @@ class Page:
     def add(self, word: int, value: int) -> None:
         _written(lib.el_page_add(self.raw, word, value))
 
+    def nap(self, word: int, seen: int, deadline_ns: int) -> None:
+        """Sleep while a word is `seen`, a millisecond at most: its owner may die before it stirs anybody."""
+        lib.el_page_nap(self.raw, word, seen, deadline_ns)
+
+    def stir(self, word: int) -> None:
+        """Wake who naps on a word."""
+        lib.el_page_stir(self.raw, word)
+
     def doubt(self) -> None:
         """Whoever remembers anything of a producer here has to look again. REQUIRES the append lock."""
         lib.el_page_doubt(self.raw)

@@ -55,6 +55,11 @@ int32_t el_byte_lock_probe(int32_t fd, int64_t position) { return probe(fd, posi
 /* A lock that is held for microseconds is worth a few tries before sleeping. */
 enum { EL_SPINS = 8, EL_NAP_NS = 1000000, EL_BLIND_NAP_NS = 200000 };
 
+static void nap_blindly(int64_t left) {
+    struct timespec nap = {.tv_nsec = left < EL_BLIND_NAP_NS ? left : EL_BLIND_NAP_NS};
+    nanosleep(&nap, NULL);
+}
+
 int32_t el_lock_until(int32_t fd, int32_t exclusive, uint32_t *word, int64_t deadline_ns) {
     _Atomic uint32_t *lock_word = (_Atomic uint32_t *)word;
     for (int tries = 0;; tries++) {
@@ -69,12 +74,10 @@ int32_t el_lock_until(int32_t fd, int32_t exclusive, uint32_t *word, int64_t dea
             sched_yield();
             continue;
         }
-        if (lock_word) {
+        if (lock_word)
             el_futex_wait(lock_word, seen, left < EL_NAP_NS ? left : EL_NAP_NS);
-        } else {
-            struct timespec nap = {.tv_nsec = left < EL_BLIND_NAP_NS ? left : EL_BLIND_NAP_NS};
-            nanosleep(&nap, NULL);
-        }
+        else
+            nap_blindly(left);
     }
 }
 
@@ -94,4 +97,30 @@ void el_announce(_Atomic uint32_t *word, _Atomic uint32_t *waiters) {
         return;
     atomic_fetch_add(word, 1);
     el_futex_wake(word, INT32_MAX);
+}
+
+/* The half of a word that a futex can be: bytes are in little-endian order wherever this runs. */
+static _Atomic uint32_t *low_half(const uint8_t *page, int32_t word) {
+    return (_Atomic uint32_t *)(uintptr_t)&((el_page *)(uintptr_t)page)->words[word];
+}
+
+int32_t el_page_nap(const uint8_t *page, int32_t word, int64_t seen, int64_t deadline_ns) {
+    int64_t left = deadline_ns - el_boot_ns();
+    if (word < 0 || word >= EL_WORDS)
+        return EL_EINVALID;
+    if (left <= 0)
+        return EL_SYSTEM_ERROR(ETIMEDOUT);
+    if (el_page_is_private(page))           /* nobody can be woken by it */
+        nap_blindly(left);
+    else
+        el_futex_wait(low_half(page, word), (uint32_t)seen, left < EL_NAP_NS ? left : EL_NAP_NS);
+    return EL_OK;
+}
+
+int32_t el_page_stir(const uint8_t *page, int32_t word) {
+    if (word < 0 || word >= EL_WORDS)
+        return EL_EINVALID;
+    if (!el_page_is_private(page))
+        el_futex_wake(low_half(page, word), INT32_MAX);
+    return EL_OK;
 }
