@@ -69,7 +69,10 @@ from embedlog.producer import Producer
 from embedlog.scan import Scan
 from embedlog.splitting import Split
 from embedlog.values import (
+    GroupDescription,
     GroupMetadata,
+    GroupPartition,
+    MemberDescription,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     PartitionDescription,
@@ -99,9 +102,11 @@ __all__ = [
     "ForeignDirectoryError",
     "ForkedError",
     "Future",
+    "GroupDescription",
     "GroupMetadata",
     "GroupNotEmptyError",
     "GroupNotFoundError",
+    "GroupPartition",
     "GroupSizeError",
     "GroupSubscribedError",
     "IllegalGenerationError",
@@ -115,6 +120,7 @@ __all__ = [
     "LockTimeoutError",
     "Log",
     "LogTruncationError",
+    "MemberDescription",
     "MissingExtraError",
     "NoOffsetForPartitionError",
     "OffsetAndMetadata",

@@ -132,7 +132,8 @@ class Groups(Offsets):
             refusal = machine.may_delete(old, bool(places))
             if refusal is not None:
                 raise refused(group_id, refusal, old)
-            self.append_in_pieces(decision, number, _tombstones(group_id, places, old is not None))
+            tombstones = _tombstones(group_id, places, True)  # a broker has made a group of offsets alone
+            self.append_in_pieces(decision, number, tombstones)
 
     def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition], deadline_ns: int | None = None) -> None:
         """Forget offsets; what is not committed is nothing to forget.

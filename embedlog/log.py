@@ -30,6 +30,7 @@ from embedlog.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
+from embedlog.group_admin import GroupAdmin
 from embedlog.groups import Groups
 from embedlog.handles import Handles
 from embedlog.home import Checkpointed, Home, Writers
@@ -45,7 +46,7 @@ WRITE_SETS_DIVISOR: Final = 8  # a partition that is written to keeps about this
 STATIC_LOOK_S: Final = 0.1  # how often a reader of a directory that nobody writes looks whether somebody does
 
 
-class Log(Admin):
+class Log(Admin, GroupAdmin):
     """An open log directory. Threads: every method may be called from any thread. Pickling is refused: open it in the worker."""
 
     def __init__(

@@ -35,7 +35,7 @@ LAYERS: dict[str, str] = {
         "assignors consumer_protocol deciding group group_records group_view groups internal_topic liveness modern_group"
         " offsets ownership replica resetting sweeping transaction_records transaction_state transaction_view transactions"
     ),
-    "one open directory": "admin directory housekeeper log",
+    "one open directory": "admin directory group_admin housekeeper log",
     "the public verbs": (
         "accumulator appenders aio aio_consumer aio_producer arrow_in awaiting backup batch chunks columns_in consumer"
         " consumer_interceptors consumer_metrics delivery fetcher figures transactional lookup producer partitioners positions"

@@ -1,0 +1,171 @@
+"""What our groups leave, a real Kafka takes: dump-log decodes `__consumer_offsets`, a broker serves our groups and goes on with
+them, and we go on with what the broker left.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import embedlog
+from embedlog import OffsetAndMetadata, TopicPartition
+from tests.faults.processes import until
+from tests.joining import commit, joined, left
+from tests.kafka import oracle
+
+pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
+
+TOPIC, OFFSETS, PARTITIONS = "read", "__consumer_offsets", 4
+CONFIG = {"offsets.topic.num.partitions": 1, "group.initial.rebalance.delay.ms": 0}  # as the oracle's broker has it
+TPS = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
+
+
+def filled(directory: Path) -> None:
+    """A group of two, one that is in the midst of a join, empty ones, one by hand, a deleted one, deleted offsets."""
+    with embedlog.open(directory, config=CONFIG) as log:
+        log.create_topic(TOPIC, PARTITIONS)
+        with log.producer() as producer:
+            for number in range(PARTITIONS):
+                producer.send_batch(TOPIC, [b"%d" % each for each in range(20)], partition=number).result(10)
+        commit(log, "by hand", dict(zip(TPS, (1, OffsetAndMetadata(2, "nöte"), OffsetAndMetadata(3, "", 0)), strict=False)))
+        joined(log, "emptied", {"one": TPS}, TOPIC)
+        left(log, "emptied", "one")
+        commit(log, "emptied", {TPS[0]: 20, TPS[3]: 0})
+        for name in ("stable", "preparing"):
+            commit(log, name, {TPS[0]: 4, TPS[2]: 5})
+            joined(log, name, {"one": TPS[:2], "two": TPS[2:]}, TOPIC)
+        left(log, "preparing", "one")
+        commit(log, "deleted", {TPS[1]: 1})
+        log.delete_group("deleted")
+        commit(log, "partly", {TPS[1]: 1, TPS[2]: 1})
+        log.delete_group_offsets("partly", [TPS[2]])
+        log.reset_group_offsets("partly", TPS[3], to="latest")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("groups") / "log"
+    filled(directory)
+    return directory
+
+
+def test_dump_log_decodes_all_that_our_groups_wrote(kafka: None, written: Path) -> None:
+    assert oracle.verify(written) > 5
+    (path,) = (written / f"{OFFSETS}-0").glob("*.log")
+    answer = oracle.tool("dump-log", "--offsets-decoder", "--files", path)
+    assert oracle.complaints(answer.stdout + answer.stderr, False) == []
+    with embedlog.open(written, read_only=True) as log:
+        record_count = log.describe_topic(OFFSETS).partitions[0].log_end_offset
+        expected = {name: log.group_offsets(name) for name in log.groups()}
+    rows = [json.loads(text) for text in re.findall(r" key: (\{.*?\}) payload:", answer.stdout)]
+    assert len(rows) == record_count, answer.stdout[-2000:]
+    decoded: dict[tuple[str, str, int], Any] = {}
+    metadata: dict[str, Any] = {}
+    for key, payload in re.findall(r" key: (\{.*?\}) payload: ?(.*)$", answer.stdout, re.MULTILINE):
+        about, told = json.loads(key), json.loads(payload) if payload.startswith("{") else None
+        data = about["data"]
+        if "topic" in data:
+            decoded[data["group"], data["topic"], data["partition"]] = told
+        else:
+            metadata[data["group"]] = told
+    found = {place: value["data"]["offset"] for place, value in decoded.items() if value is not None}
+    assert found == {(name, *tp): each.offset for name, offsets in expected.items() for tp, each in offsets.items()}
+    assert {name for name, value in metadata.items() if value is not None} == {"emptied", "stable", "preparing"}
+    members = metadata["stable"]["data"]["members"]
+    assert [(each["memberId"], each["clientId"], each["clientHost"]) for each in members] == [
+        ("one", "client-one", "/here"), ("two", "client-two", "/here"),
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def serving(kafka: None, written: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[oracle.Broker]:
+    """A broker of its own on a copy of what we wrote, `__consumer_offsets` included."""
+    from confluent_kafka import Consumer
+    from confluent_kafka import TopicPartition as Place
+
+    broker = oracle.Broker(tmp_path_factory.mktemp("broker") / "log")
+    with broker:
+        broker.create_topic(TOPIC, PARTITIONS)
+        first = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "first"})
+        first.commit(offsets=[Place(TOPIC, 0, 1)], asynchronous=False)
+        first.close()
+    oracle.move_in(broker, written, [TOPIC, OFFSETS])
+    broker.forget()
+    with broker:
+        yield broker
+
+
+def listed(text: str) -> dict[tuple[str, str, str], list[str]]:
+    """What the tool says of offsets: by group, topic, partition."""
+    heads = ("by hand ", "emptied ", "stable ", "preparing ", "partly ")
+    found = {}
+    for line in text.splitlines():
+        if line.startswith(heads):
+            group = next(head.strip() for head in heads if line.startswith(head))
+            topic, number, *rest = line.removeprefix(group).split()
+            found[group, topic, number] = rest
+    return found
+
+
+def test_a_broker_lists_our_groups_as_we_do_and_we_go_on_with_what_it_leaves(
+    serving: oracle.Broker, written: Path, tmp_path: Path
+) -> None:
+    said = serving.tool("consumer-groups", "--describe", "--all-groups", "--offsets").stdout
+    states = serving.tool("consumer-groups", "--list", "--state").stdout
+    told = listed(said)
+    with embedlog.open(written, read_only=True) as log:
+        described = {name: log.describe_group(name) for name in log.groups()}
+    assert sorted(described) == ["by hand", "emptied", "partly", "preparing", "stable"]
+    for name, group in described.items():
+        for each in group.partitions:
+            if each.committed is not None:
+                assert told[name, TOPIC, str(each.partition)][:3] == [str(each.position), "20", str(each.lag)], said
+    stable = {name: group for name, group in described.items() if name != "preparing"}  # there the broker goes on at once
+    assert {place for place in told if place[0] in stable} == {
+        (name, TOPIC, str(each.partition)) for name, group in stable.items() for each in group.partitions
+    }
+    assert told["stable", TOPIC, "2"][3:] == ["two", "/here", "client-two"], said
+    for name, state in (("by hand", "Empty"), ("emptied", "Empty"), ("partly", "Empty"), ("stable", "Stable")):
+        assert re.search(rf"^{name} .*{state}", states, re.MULTILINE), states
+    assert "deleted" not in states
+    goes_on(serving)
+    assert not [line for line in serving.said().splitlines() if "ERROR" in line or "orrupt" in line]
+    serving.stop()
+    shutil.copytree(serving.log_dir, tmp_path / "log")
+    with embedlog.open(tmp_path / "log", config=CONFIG) as log:
+        assert {"by hand", "emptied", "partly", "stable"} <= set(log.groups())
+        found = log.describe_group("emptied")
+        assert {each.position for each in found.partitions} == {20}
+        assert (found.state, found.lag) == ("Empty", 0)
+        assert log.group_offsets("by hand")[TPS[1]] == OffsetAndMetadata(2, "nöte")
+        log.reset_group_offsets("emptied", to={"shift": -5})
+        log.delete_group("by hand")
+        assert {each.offset for each in log.group_offsets("emptied").values()} == {15}
+        assert "by hand" not in log.groups()
+
+
+def goes_on(broker: oracle.Broker) -> None:
+    """A real consumer begins where ours have stopped, and commits the end."""
+    from confluent_kafka import Consumer
+
+    reader = Consumer({
+        "bootstrap.servers": broker.bootstrap, "group.id": "emptied", "enable.auto.commit": False,
+        "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10,
+    })  # fmt: skip
+    reader.subscribe([TOPIC])
+    found: list[tuple[int, int]] = []
+
+    def all_there() -> bool:
+        found.extend((each.partition(), each.offset()) for each in reader.consume(1000, 0.05) if not each.error())
+        return len(found) >= 60
+
+    until(all_there, "records behind the committed offsets")
+    assert {partition for partition, _ in found} == {1, 2, 3}, "partition 0 was read to its end"
+    reader.commit(asynchronous=False)
+    reader.close()
