@@ -296,7 +296,7 @@ def sync(
 
     Members that it forgets get nothing; what it says of strangers is not heard.
     """
-    refusal = _stranger(old, member_id, instance_id)
+    refusal = standing(old, member_id, instance_id)
     if old is None or refusal is not None:
         return refusal or Refusal.UNKNOWN_MEMBER_ID
     if generation != old.generation:
@@ -372,7 +372,7 @@ def may_commit(
         return Refusal.COORDINATOR_NOT_AVAILABLE
     if generation < 0 and old.state is State.EMPTY:
         return None
-    refusal = _stranger(old, member_id, instance_id)
+    refusal = standing(old, member_id, instance_id)
     if refusal is None and generation != old.generation:
         refusal = Refusal.ILLEGAL_GENERATION
     if refusal is None and old.state is State.COMPLETING_REBALANCE and not transactional:
@@ -380,8 +380,12 @@ def may_commit(
     return refusal
 
 
-def _stranger(old: Group | None, member_id: str, instance_id: str | None) -> Refusal | None:
-    """Why this is not a member; a static one whose place is taken is told so, as it must not come back under a new id."""
+def standing(old: Group | None, member_id: str, instance_id: str | None) -> Refusal | None:
+    """Why this is not a member (any more); None if it is.
+
+    A static one whose place is taken is told so: it must not come back under a new id, or two processes would fence each other
+    for ever.
+    """
     if old is None:
         return Refusal.UNKNOWN_MEMBER_ID
     if old.state is State.DEAD:

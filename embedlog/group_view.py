@@ -1,6 +1,7 @@
 """What the records of one partition of `__consumer_offsets` add up to: groups, and what each has committed.
 
-V1  values are decoded when they are asked for, and kept decoded: a process looks at few of the groups that a partition holds
+V1  groups are decoded when they are asked for, and kept beside the bytes that they come from: who asks while another thread
+    applies the next record may keep what is old, but nobody takes it for what those new bytes say
 V2  an offset that was committed within a transaction counts from that transaction's marker on, and of two for one partition the
     one that lies later in the log, whichever marker came first
 V3  what says something newer than an undecided offset, a tombstone included, ends the waiting for it: it cannot count any more
@@ -37,8 +38,8 @@ class GroupEntries:
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
-        self._groups: dict[str, Group] = {}
-        self._offsets: dict[str, dict[TopicPartition, bytes | Committed]] = {}
+        self._groups: dict[str, tuple[bytes, Group]] = {}
+        self._offsets: dict[str, dict[TopicPartition, bytes]] = {}
         self._modern: dict[str, dict[tuple[int, str], bytes]] = {}
         self._keys: dict[bytes, tuple[str, TopicPartition]] = {}  # the same few come again and again
         self._pending: dict[int, dict[bytes, _Pending]] = {}  # by producer id
@@ -51,14 +52,14 @@ class GroupEntries:
         """The next record that counts at once. Raises CorruptRecordError."""
         kind = key_kind(key)
         if kind < GROUP_KEY:
+            self._commit(key, value)
             if key in self._waiting:
                 self._decided(key)
-            self._commit(key, value)
         elif kind == GROUP_KEY:
             name = decode_names(key)[0]
-            self._groups.pop(name, None)
             if value is None:
                 self._values.pop(name, None)
+                self._groups.pop(name, None)
             else:
                 self._values[name] = value
         elif kind in KINDS:
@@ -73,16 +74,15 @@ class GroupEntries:
         self._waiting.setdefault(key, set()).add(producer_id)
 
     def settle(self, producer_id: int, commit: bool) -> None:
-        """The marker of a transaction."""
+        """The marker of a transaction. Who asks meanwhile, first whether to wait and then for the offset, is not misled."""
         for key, found in self._pending.pop(producer_id, {}).items():
+            if commit:
+                self._commit(key, found.value)
+                for other in tuple(self._waiting[key] - {producer_id}):
+                    if self._pending[other][key].place < found.place:
+                        del self._pending[other][key]
+                        self._forget(key, other)
             self._forget(key, producer_id)
-            if not commit:
-                continue
-            for other in tuple(self._waiting.get(key, ())):
-                if self._pending[other][key].place < found.place:
-                    del self._pending[other][key]
-                    self._forget(key, other)
-            self._commit(key, found.value)
 
     def _commit(self, key: bytes, value: bytes | None) -> None:
         known = self._keys.get(key)
@@ -126,14 +126,19 @@ class GroupEntries:
 
     def group(self, name: str) -> Group | None:
         """The newest record of a group; None where nobody ever joined. Raises CorruptRecordError, UnsupportedFormatError."""
-        found = self._groups.get(name)
-        if found is None and (value := self._values.get(name)) is not None:
-            found = self._groups[name] = decode_group(value)
-        return found
+        value = self._values.get(name)
+        if value is None:
+            return None
+        known = self._groups.get(name)
+        if known is None or known[0] is not value:
+            known = self._groups[name] = value, decode_group(value)
+        return known[1]
 
     def keep(self, name: str, group: Group) -> None:
-        """The decoded form of what was applied last, from who has it anyhow."""
-        self._groups[name] = group
+        """The decoded form of what was applied last, from who has it anyhow and holds the lock."""
+        value = self._values.get(name)
+        if value is not None:
+            self._groups[name] = value, group
 
     def modern(self, name: str) -> ModernGroup | None:
         """A group in the newer protocol, as a broker wrote it; None if it is none."""
@@ -146,14 +151,8 @@ class GroupEntries:
 
     def offset(self, name: str, partition: TopicPartition) -> Committed | None:
         """What a group has committed for a partition. Raises CorruptRecordError, UnsupportedFormatError."""
-        offsets = self._offsets.get(name)
-        found = None if offsets is None else offsets.get(partition)
-        if offsets is None or found is None:
-            return None
-        if isinstance(found, Committed):
-            return found
-        offsets[partition] = committed = decode_offset(found)
-        return committed
+        value = self._offsets.get(name, {}).get(partition)
+        return None if value is None else decode_offset(value)
 
     def offsets(self, name: str) -> Mapping[TopicPartition, Committed]:
         """Everything that a group has committed."""

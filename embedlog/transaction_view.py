@@ -21,7 +21,7 @@ class Entries:
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
-        self._states: dict[str, Transaction] = {}
+        self._states: dict[str, tuple[bytes, Transaction]] = {}  # beside the bytes that they come from
         self._names: dict[int, str] = {}
         self._unsettled: set[str] = set()
 
@@ -45,14 +45,19 @@ class Entries:
 
     def keep(self, name: str, state: Transaction) -> None:
         """The decoded form of what was applied last, from who has it anyhow."""
-        self._states[name] = state
+        value = self._values.get(name)
+        if value is not None:
+            self._states[name] = value, state
 
     def get(self, name: str) -> Transaction | None:
         """The newest state of an id. Raises CorruptRecordError, UnsupportedFormatError."""
-        found = self._states.get(name)
-        if found is None and (value := self._values.get(name)) is not None:
-            found = self._states[name] = decode(value)
-        return found
+        value = self._values.get(name)
+        if value is None:
+            return None
+        known = self._states.get(name)
+        if known is None or known[0] is not value:  # another thread may have applied a record since
+            known = self._states[name] = value, decode(value)
+        return known[1]
 
     def name_of(self, producer_id: int) -> str | None:
         """The transactional id that a producer id belongs to."""

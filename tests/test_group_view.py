@@ -9,8 +9,8 @@ import pytest
 
 import embedlog
 from embedlog.errors import CorruptRecordError
-from embedlog.group import State
-from embedlog.group_records import Committed, encode_group, encode_group_key, encode_offset, encode_offset_key
+from embedlog.group import Group, State
+from embedlog.group_records import Committed, decode_group, encode_group, encode_group_key, encode_offset, encode_offset_key
 from embedlog.group_view import GroupEntries
 from embedlog.record import decode as decode_batches
 from embedlog.values import OffsetAndMetadata, TopicPartition
@@ -123,6 +123,22 @@ def test_a_broken_value_is_nobody_elses_trouble() -> None:
         view.group("bad")
     with pytest.raises(CorruptRecordError):
         view.offsets("bad")
+
+
+def test_what_was_decoded_from_old_bytes_is_not_taken_for_what_the_new_ones_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread asks while another applies: between looking at the bytes and keeping what they say, they are replaced."""
+    view = GroupEntries()
+    old, new = stable(A), stable(A, B)
+    view.apply(encode_group_key("g"), encode_group(old))
+
+    def slowly(value: bytes) -> Group:
+        if value == encode_group(old):
+            view.apply(encode_group_key("g"), encode_group(new))
+        return decode_group(value)
+
+    monkeypatch.setattr("embedlog.group_view.decode_group", slowly)
+    assert view.group("g") == old
+    assert view.group("g") == new
 
 
 # ---- transactions ------------------------------------------------------------------------------------
