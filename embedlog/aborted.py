@@ -35,10 +35,12 @@ class Aborted:
     def forget(self) -> None:
         self._read = {}
 
-    def between(self, start: int, end: int) -> list[tuple[int, int]]:
-        """(producer id, first offset) of the aborted transactions that touch [start, end). Raises CorruptRecordError."""
+    def between(self, start: int, end: int, now: Published) -> list[tuple[int, int]]:
+        """(producer id, first offset) of the aborted transactions that touch [start, end). Raises CorruptRecordError.
+
+        What was read before a swap must not be judged by an index from behind it: the caller looks at the generation afterwards.
+        """
         partition = self._partition
-        now = partition.published()
         info = partition.segments.at(start, now)
         found: list[tuple[int, int]] = []
         while info is not None:
@@ -79,16 +81,20 @@ class Aborted:
                 return found
         except (CorruptRecordError, UnsupportedFormatError) as damaged:
             problem = damaged
+        made = self._again(info, now, path)
         expected = f"it should have {info.transaction_entries} entries, as they were written"
         logger.warning("made %s again: %s", path, problem or expected)
-        return transaction_index.decode(self._again(info, now, path), info.base, path)
+        return transaction_index.decode(made, info.base, path)
 
     def _again(self, info: SegmentInfo, now: Published, path: Path) -> bytes:
         partition = self._partition
+        if partition.published().generation != now.generation:
+            raise CorruptRecordError("segments were replaced meanwhile", path=path)
         segments = [each for each in partition.segments.all(now) if each.base <= info.base]
         past = history.load(partition.path, segments, end=info.next_offset, clean=False, read_again=[info.base], replay=True)
         made = past.indexes[info.base]
         if not partition.home.read_only:
-            with partition.exclusive():  # a broker needs it, too
-                files.write_atomically(path, made, partition.home.mode)
+            with partition.exclusive() as then:  # a broker needs it, too
+                if then.generation == now.generation:
+                    files.write_atomically(path, made, partition.home.mode)
         return made

@@ -232,6 +232,10 @@ class _Copier:
                     raise _Moved from problem
                 self._target.remove(directory / each for each in files.listing(directory))
                 taken.segments.clear()
+            except CorruptRecordError as problem:
+                if partition.published().generation == pin.now.generation:
+                    raise
+                raise _Moved from problem
         partition.check_deleted()
         if partition.published().generation != pin.now.generation or partition.static is not pin.static:
             raise _Moved

@@ -55,7 +55,8 @@ def _bounds(partition: Partition, known: int, now_ms: int) -> Bounds:
     now, config = partition.published(), partition.config
     if known < 0:
         known = checkpoint.read_offsets(partition.home.root / layout.CLEANER).get((partition.topic, partition.number), -1)
-    stable = now.high_watermark if now.first_unstable < 0 else min(now.high_watermark, now.first_unstable)
+    decided = now.first_unstable < 0 or system.mutated("clean_undecided")
+    stable = now.high_watermark if decided else min(now.high_watermark, now.first_unstable)
     return bounds(
         partition.segments.all(now)[:-1],
         known=known,
@@ -180,10 +181,12 @@ class _Pass:
             if partition.segments.all(now)[0].base > group[0].base or now.log_start > made.next_offset:
                 return  # retention was faster: there is nothing to replace any more
             partition.mark_dirty()
-            moving = now._replace(generation=now.generation | 1)
-            partition.page.publish(moving, partition.home.directory_page)
+            if not system.mutated("silent_swap"):
+                now = now._replace(generation=now.generation | 1)
+            partition.page.publish(now, partition.home.directory_page)
             _swap_locked(partition, group, made, records)
-            after = now._replace(generation=(now.generation | 1) + 1, purged_to=max(now.purged_to, min(end, made.next_offset)))
+            purged_to = 0 if system.mutated("purge_unnoted") else min(end, made.next_offset)
+            after = now._replace(generation=now.generation + now.generation % 2, purged_to=max(now.purged_to, purged_to))
             partition.publish_locked(after)
 
 
@@ -191,12 +194,10 @@ def _swap_locked(partition: Partition, group: list[SegmentInfo], made: SegmentIn
     directory, bases = partition.path, {info.base for info in group}
     partition.manifest.refresh()
     partition.manifest.rewrite(info for info in partition.manifest.segments.values() if info.base not in bases)
-    _rename_all(directory, made.base, layout.CLEANED, layout.SWAP)
-    system.point("swap-begun")
-    for info in group:
-        kept = layout.SEGMENT_SUFFIXES if info.base == made.base else (*layout.SEGMENT_SUFFIXES, layout.SNAPSHOT)
-        segment.set_aside(directory, info.base, kept)
-    system.point("swap-aside")
+    steps = [lambda: _rename_all(directory, made.base, layout.CLEANED, layout.SWAP), lambda: _set_aside(directory, group, made)]
+    for step in reversed(steps) if system.mutated("aside_before_swap") else steps:
+        step()
+        system.point("swap-step")
     files.sync_directory(directory)  # the digests of what is replaced are gone for good before other batches are there
     digests.write(directory, made.base, records, 0, partition.home.mode)
     for suffix in layout.SEGMENT_SUFFIXES:
@@ -205,6 +206,12 @@ def _swap_locked(partition: Partition, group: list[SegmentInfo], made: SegmentIn
             files.rename(path, layout.segment_path(directory, made.base, suffix))
     files.sync_directory(directory)
     partition.manifest.append(made)
+
+
+def _set_aside(directory: Path, group: list[SegmentInfo], made: SegmentInfo) -> None:
+    for info in group:
+        kept = layout.SEGMENT_SUFFIXES if info.base == made.base else (*layout.SEGMENT_SUFFIXES, layout.SNAPSHOT)
+        segment.set_aside(directory, info.base, kept)
 
 
 def _rename_all(directory: Path, base: int, before: str, after: str) -> None:

@@ -405,10 +405,7 @@ class Partition(Presence):
         self.home.check_open()
         self.ensure_open()
         committed = isolation == "read_committed"
-        found = self.reader.fetch(offset, max_bytes=max_bytes, committed=committed, upto=upto, pool=pool)
-        if committed and len(found.batches):
-            found.aborted = self.aborted.between(int(found.batches["base_offset"][0]), found.next_offset)
-        return found
+        return self.reader.fetch(offset, max_bytes=max_bytes, committed=committed, upto=upto, pool=pool)
 
     def tail(self, offset: int, isolation: str) -> Tail | None:
         """The short way to what is published behind `offset`, if that is the end and was read up to in the usual way."""

@@ -1,6 +1,7 @@
 """Reading a partition: from an offset or a time to whole, checked batches.
 
-Q1  nothing at or above the published end is read; the generation is looked at again behind every read
+Q1  nothing at or above the published end is read; the generation is looked at again behind every read, of batches as of the
+    transaction index that judges them, and what was read while it changed is read again
 Q2  what an index says is believed only if the batch there agrees; else the segment is read from its start
 Q3  every batch passes its CRC, follows on the one before, and carries the epoch that the epoch cache has for its offset
 Q4  whoever knows the chain digest at some place (a segment's start, an index entry's record) compares it at every record
@@ -10,11 +11,13 @@ Q5  a file that is gone means that the list of segments is old: it is made anew 
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -33,6 +36,8 @@ from embedlog.values import OffsetAndTimestamp
 if TYPE_CHECKING:
     from embedlog.buffers import BufferPool
     from embedlog.partition import Partition
+
+T = TypeVar("T")
 
 HINTS_MAX: Final = 32
 HEADER_BYTES: Final = 61
@@ -94,12 +99,10 @@ class Reader:
 
     def fetch(self, offset: int, *, max_bytes: int, committed: bool, upto: int | None, pool: BufferPool | None) -> Fetched:
         """Batches from the one that holds `offset`, at least one if there is any below the limit."""
-        for again in (True, False):
-            now = self._settled()
-            self._partition.check_deleted()
+
+        def found_in(now: Published) -> Fetched:
             if system.mutated("read_by_file_size"):
                 now = self._by_file_size(now)
-            limit = self._limit(now, committed, upto)
             if offset < now.log_start or offset > now.log_end:
                 raise OffsetOutOfRangeError(
                     f"{self._partition.topic}-{self._partition.number} has no offset {offset}",
@@ -107,22 +110,33 @@ class Reader:
                     expected=f"{now.log_start} to {now.log_end}",
                     found=offset,
                 )
+            found = self._fetch(offset, self._limit(now, committed, upto), now, max_bytes, pool)
+            if committed and len(found.batches):
+                judged = self._settled() if system.mutated("no_second_look") else now
+                found.aborted = self._partition.aborted.between(int(found.batches["base_offset"][0]), found.next_offset, judged)
+            return found
+
+        return self._undisturbed(found_in)
+
+    def _undisturbed(self, work: Callable[[Published], T]) -> T:
+        """What `work` finds while no file is replaced under it; what it finds otherwise, errors too, counts for nothing."""
+        until, missed = 0, False
+        while True:
+            now = self._settled()
+            self._partition.check_deleted()
             try:
-                found = self._fetch(offset, limit, now, max_bytes, pool)
-            except StorageError as problem:
-                if not again or problem.errno != 2:
+                found = work(now)
+                if self._partition.published().generation == now.generation or system.mutated("no_second_look"):
+                    return found
+            except (StorageError, CorruptRecordError) as problem:
+                gone = isinstance(problem, StorageError) and problem.errno == errno.ENOENT
+                if self._partition.published().generation == now.generation and (missed or not gone):
                     raise
-                self._stale()
-                continue
-            except CorruptRecordError:
-                if not again or self._partition.published().generation == now.generation:
-                    raise
-                self._stale()  # the files were changed under this read
-                continue
-            if self._partition.published().generation == now.generation:
-                return found
+                missed = True
             self._stale()
-        raise StorageError("the files of this partition keep changing under a reader", path=self._partition.path)
+            until = until or self._partition.deadline()
+            if system.boot_ns() > until:
+                raise StorageError("the files of this partition keep changing under a reader", path=self._partition.path)
 
     def _limit(self, now: Published, committed: bool, upto: int | None) -> int:
         limit = now.high_watermark
@@ -364,15 +378,14 @@ class Reader:
 
     def offset_for_time(self, timestamp_ms: int, committed: bool) -> OffsetAndTimestamp | None:
         """The first record at or after a time (format.md 2.7)."""
-        now = self._partition.published()
-        self._partition.check_deleted()
-        for info in self._partition.segments.all(now):
-            if info.max_timestamp < timestamp_ms:
-                continue
-            found = self._time_in(info, timestamp_ms, now, committed)
-            if found is not None:
-                return found
-        return None
+
+        def found_in(now: Published) -> OffsetAndTimestamp | None:
+            for info in self._partition.segments.all(now):
+                if info.max_timestamp >= timestamp_ms and (found := self._time_in(info, timestamp_ms, now, committed)):
+                    return found
+            return None
+
+        return self._undisturbed(found_in)
 
     def _time_in(self, info: SegmentInfo, timestamp_ms: int, now: Published, committed: bool) -> OffsetAndTimestamp | None:
         offset = max(self._time_start(info, timestamp_ms), now.log_start)

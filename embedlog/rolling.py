@@ -85,7 +85,7 @@ def repair_locked(partition: Partition) -> Published:
     partition.segments.forget()
     if partition.page.word(system.WORD_CUT_INTENT):
         now = cutting.resume_locked(partition, now)
-    elif now.generation % 2:
+    elif now.generation % 2 and not system.mutated("swap_unfinished"):
         now = cleaner.finish_swap_locked(partition, now)
     after = _adopt(partition, now)
     if partition.page.word(system.WORD_SNAPSHOT) > after.segment_base + 1:

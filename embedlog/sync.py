@@ -261,7 +261,7 @@ class Syncer:
         partition = self._partition
         if behind >= partition.config.flush_messages:
             self.wait(end, deadline_ns)
-        elif unsynced_ms > partition.config.flush_ms and behind > 0:
+        elif unsynced_ms > partition.config.flush_ms and behind > 0 and not system.mutated("leave_to_housekeeper"):
             try:
                 self.sync(end, deadline_ns)
             except (ClosedError, DurabilityError, LockTimeoutError) as problem:

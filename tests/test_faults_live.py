@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults import compacting
 from tests.faults.content import Verdict, check, mark_of
 from tests.faults.processes import Nursery, RemoteError, Victim
 from tests.faults.stage import Play
@@ -43,6 +44,7 @@ HARMS: list[Callable[[Path], None]] = [cut_to_nothing, cut_in_half, fill_with_no
 NAMES = ["embedlog.page", "embedlog.control", "embedlog.lock", "embedlog.manifest", "embedlog.durable", ".log", ".index",
          ".timeindex"]
 RETENTIONS = (-1, 400_000, 2_000_000, 10_000_000) * 2
+CLEANED = [("compact", -1), ("compact,delete", 60_000)] * 4
 CACHES = {".index", ".timeindex", "embedlog.manifest"}
 
 
@@ -107,6 +109,28 @@ def test_e13_readers_beside_a_rolling_writer_see_every_record_once(nursery: Nurs
 def test_e13_readers_survive_retention(nursery: Nursery, tmp_path: Path, seed: int) -> None:
     verdict, jumps = tail_beside(nursery, tmp_path / "log", seed, batches=100, retention_bytes=400_000)
     tell("E13", jumps_to_the_start=jumps, **verdict.counts())
+    assert not verdict.violations, verdict
+
+
+@pytest.mark.parametrize(("policy", "retention_bytes"), CLEANED[:2])
+def test_e13_readers_beside_a_cleaner_miss_only_what_was_replaced(
+    nursery: Nursery, tmp_path: Path, seed: int, policy: str, retention_bytes: int,
+) -> None:
+    verdict, counts = compacting.experiment(
+        nursery, tmp_path / "log", seed, turns=3, policy=policy, retention_bytes=retention_bytes)
+    tell("E13 with compaction", **verdict.counts(), **counts)
+    assert not verdict.violations, verdict
+    assert counts["skipped"] > 0
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1800)
+@pieces(len(CLEANED))
+def test_e13_with_compaction_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
+    policy, retention_bytes = CLEANED[piece]
+    verdict, counts = compacting.experiment(nursery, tmp_path / "log", campaign_seed + piece, turns=400, policy=policy,
+                                            retention_bytes=retention_bytes, deadline_s=1700)
+    tell("E13 with compaction", **verdict.counts(), **counts)
     assert not verdict.violations, verdict
 
 

@@ -27,6 +27,7 @@ def serve(control: socket.socket) -> None:
     """Fork a victim for each descriptor that arrives, until the socket closes."""
     # each registers its tasks
     from tests.faults import (  # noqa: F401
+        compacting,
         damage,
         leasing,
         live,
