@@ -1,4 +1,4 @@
-"""Rules 26 to 28 of the protocol: swaps, what is purged, one housekeeper and nobody who depends on it; each with the rule off, too."""
+"""Rules 26 to 28 of the protocol: swaps, what is purged, one housekeeper and nobody who depends on it; and with the rule off."""
 
 from __future__ import annotations
 
