@@ -194,10 +194,12 @@ def _swap_locked(partition: Partition, group: list[SegmentInfo], made: SegmentIn
     directory, bases = partition.path, {info.base for info in group}
     partition.manifest.refresh()
     partition.manifest.rewrite(info for info in partition.manifest.segments.values() if info.base not in bases)
-    steps = [lambda: _rename_all(directory, made.base, layout.CLEANED, layout.SWAP), lambda: _set_aside(directory, group, made)]
-    for step in reversed(steps) if system.mutated("aside_before_swap") else steps:
-        step()
-        system.point("swap-step")
+    if system.mutated("aside_before_swap"):
+        _set_aside(directory, group, made)
+    _rename_all(directory, made.base, layout.CLEANED, layout.SWAP)
+    system.point("swap-step")
+    _set_aside(directory, group, made)
+    system.point("swap-step")
     files.sync_directory(directory)  # the digests of what is replaced are gone for good before other batches are there
     digests.write(directory, made.base, records, 0, partition.home.mode)
     for suffix in layout.SEGMENT_SUFFIXES:
