@@ -17,7 +17,7 @@ import embedlog
 from embedlog import OffsetAndMetadata, TopicPartition
 from tests.faults.processes import until
 from tests.joining import commit, joined, left
-from tests.kafka import oracle
+from tests.kafka import client, oracle
 
 pytestmark = [pytest.mark.kafka, pytest.mark.xdist_group("kafka")]
 
@@ -169,3 +169,47 @@ def goes_on(broker: oracle.Broker) -> None:
     assert {partition for partition, _ in found} == {1, 2, 3}, "partition 0 was read to its end"
     reader.commit(asynchronous=False)
     reader.close()
+
+
+def test_groups_of_a_broker_are_shown_with_their_members(broker: oracle.Broker, tmp_path: Path) -> None:
+    """Of both protocols, as they stand in the files of a broker that is in the midst of serving them."""
+    from confluent_kafka import Consumer
+
+    if broker.process is None:
+        broker.start()
+    client.create_topics(broker.bootstrap, {"shown": 4})
+    config = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
+    older = {"partition.assignment.strategy": "roundrobin", "heartbeat.interval.ms": 50, "session.timeout.ms": 6000}
+    readers = {
+        who: Consumer(config | {"group.id": group, "client.id": who} | rest)
+        for who, group, rest in (
+            ("a", "older", older), ("b", "older", older | {"group.instance.id": "two"}),
+            ("c", "newer", {"group.protocol": "consumer"}),
+        )
+    }  # fmt: skip
+
+    def settled() -> bool:
+        return [len(reader.assignment()) for reader in readers.values() if not reader.poll(0.02)] == [2, 2, 4]
+
+    for reader in readers.values():
+        reader.subscribe(["shown"])
+    until(settled, "the partitions are shared out", 60)
+    for name in ("shown-0", "shown-1", "shown-2", "shown-3", f"{OFFSETS}-0"):
+        shutil.copytree(broker.log_dir / name, tmp_path / "log" / name)
+    shutil.copy(broker.log_dir / "meta.properties", tmp_path / "log")
+    assigned = {who: sorted(reader.assignment()) for who, reader in readers.items()}
+    expected = {who: [TopicPartition(tp.topic, tp.partition) for tp in tps] for who, tps in assigned.items()}
+    for reader in readers.values():
+        reader.close()
+    with embedlog.open(tmp_path / "log", read_only=True) as log:
+        groups = {name: log.describe_group(name) for name in ("older", "newer")}
+    assert {name: (each.state, each.type) for name, each in groups.items()} == {
+        "older": ("Stable", "classic"), "newer": ("Stable", "consumer"),
+    }  # fmt: skip
+    members = [member for group in groups.values() for member in group.members]
+    assert {member.client_id: list(member.assignment) for member in members} == expected
+    assert {member.client_id: (member.topics, member.instance_id) for member in members} == {
+        "a": (("shown",), None), "b": (("shown",), "two"), "c": (("shown",), None),
+    }  # fmt: skip
+    assert groups["older"].assignor == "roundrobin"
+    assert [each.member_id is not None for group in groups.values() for each in group.partitions] == [True] * 8
