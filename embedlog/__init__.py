@@ -16,6 +16,7 @@ from embedlog._native._rows import Future, Record
 from embedlog.batch import Batch
 from embedlog.consumer import Consumer
 from embedlog.errors import (
+    AssignorError,
     BufferExhaustedError,
     ClosedError,
     CommitFailedError,
@@ -42,6 +43,7 @@ from embedlog.errors import (
     InvalidTimestampError,
     InvalidTopicError,
     InvalidTransactionStateError,
+    ListenerError,
     LockTimeoutError,
     LogTruncationError,
     MissingExtraError,
@@ -52,6 +54,7 @@ from embedlog.errors import (
     ReadOnlyError,
     RebalanceInProgressError,
     RecordTooLargeError,
+    RetriableCommitFailedError,
     SerializationError,
     StateError,
     StorageError,
@@ -85,6 +88,7 @@ from embedlog.values import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "AssignorError",
     "Batch",
     "BufferExhaustedError",
     "ClosedError",
@@ -117,6 +121,7 @@ __all__ = [
     "InvalidTimestampError",
     "InvalidTopicError",
     "InvalidTransactionStateError",
+    "ListenerError",
     "LockTimeoutError",
     "Log",
     "LogTruncationError",
@@ -136,6 +141,7 @@ __all__ = [
     "Record",
     "RecordMetadata",
     "RecordTooLargeError",
+    "RetriableCommitFailedError",
     "Scan",
     "SerializationError",
     "Split",

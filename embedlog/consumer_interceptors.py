@@ -12,6 +12,7 @@ from typing import Any
 
 from embedlog._native._rows import Record
 from embedlog.errors import ConfigError
+from embedlog.values import OffsetAndMetadata, TopicPartition
 
 logger = logging.getLogger("embedlog.consumer")
 
@@ -24,6 +25,7 @@ class ConsumerInterceptors:
     def __init__(self, given: Iterable[Any]) -> None:
         self._all = [_made(each) for each in given]
         self._consuming = [each for each in self._all if hasattr(each, "on_consume")]
+        self._committing = [each for each in self._all if hasattr(each, "on_commit")]
 
     def __bool__(self) -> bool:
         return bool(self._consuming)
@@ -39,6 +41,14 @@ class ConsumerInterceptors:
             except Exception:  # whatever a user's interceptor raises: the records must go on
                 logger.exception("on_consume of the interceptor %r failed", each)
         return records
+
+    def on_commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        """Told behind every commit that counts; never raises."""
+        for each in self._committing:
+            try:
+                each.on_commit(offsets)
+            except Exception:  # the commit stands
+                logger.exception("on_commit of the interceptor %r failed", each)
 
     def close(self) -> None:
         for each in self._all:

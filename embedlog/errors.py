@@ -13,7 +13,7 @@ R4  `retriable` says whether the same call, made again later, can succeed withou
                         SerializationError*  ConfigError  InvalidGroupIdError  OutOfOrderSequenceError
       the group         CommitFailedError > UnknownMemberError  IllegalGenerationError   RebalanceInProgressError
                         GroupNotFoundError  GroupNotEmptyError  GroupSubscribedError  GroupSizeError
-                        InconsistentGroupProtocolError
+                        InconsistentGroupProtocolError  RetriableCommitFailedError  ListenerError  AssignorError
       somebody else     FencedError > FencedInstanceIdError  DirectoryInUseError  LockTimeoutError (TimeoutError)
       too slow          DeadlineError (TimeoutError) > BufferExhaustedError
       the storage       StorageError (OSError)  DurabilityError  ForeignDirectoryError  UnsupportedFilesystemError
@@ -210,6 +210,20 @@ class RebalanceInProgressError(EmbedlogError):
     """The group is sharing out its partitions anew: poll until that is done, then commit what is still assigned."""
 
     retriable = True
+
+
+class RetriableCommitFailedError(EmbedlogError):
+    """An asynchronous commit was not made, for a reason that passes: commit again, or leave it to a later commit."""
+
+    retriable = True
+
+
+class ListenerError(EmbedlogError):
+    """A rebalance listener raised; its exception is the cause. The assignment stands: poll again to go on."""
+
+
+class AssignorError(EmbedlogError):
+    """An assignor raised, or assigned what it must not; nobody heard of it. The next poll asks it again."""
 
 
 class GroupNotFoundError(EmbedlogError):

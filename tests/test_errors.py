@@ -87,4 +87,4 @@ def test_a_missing_extra_names_the_command() -> None:
 def test_only_what_can_pass_by_itself_is_retriable() -> None:
     names = {error.__name__ for error in ALL if error.retriable}
     waited_for = {"BufferExhaustedError", "DeadlineError", "DirectoryInUseError", "LockTimeoutError"}
-    assert names == {*waited_for, "RebalanceInProgressError"}
+    assert names == {*waited_for, "RebalanceInProgressError", "RetriableCommitFailedError"}
