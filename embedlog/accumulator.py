@@ -152,7 +152,7 @@ class Accumulator:
             raise StateError("flush() inside a callback of this producer would wait for itself")
         deadline = FOREVER if timeout_s is None else time.monotonic() + timeout_s
         self.rows.seal()
-        for parcel in self.rows.pending():
+        for parcel in reversed(self.rows.pending()):  # the last one first: who waits is woken once, not for each
             if not parcel.wait(_left(deadline)):
                 return False
         if not self._calling and not self._late:

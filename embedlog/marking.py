@@ -13,8 +13,8 @@ from embedlog import files, layout, transaction_index
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.errors import FencedError, StorageError
-from embedlog.producers import Producer, ProducerState
-from embedlog.record import Stamp, marker_batch
+from embedlog.producers import Marker, Producer, ProducerState
+from embedlog.record import marker_batch
 from embedlog.transaction_index import AbortedTransaction
 
 if TYPE_CHECKING:
@@ -36,10 +36,12 @@ def append_marker(
         fenced = coordinator_epoch < producer.coordinator_epoch
         if not fenced:
             partition.mark_dirty()
-            batch = marker_batch(producer_id, epoch, commit, coordinator_epoch, system.wall_ms())
+            now_ms = system.wall_ms()
+            batch = marker_batch(producer_id, epoch, commit, coordinator_epoch, now_ms)
             code = _write_locked(partition, now, state, producer, batch, commit)
             if code == system.APPENDED:
-                partition.sequencing.note(Stamp(producer_id, epoch), 0, partition.appender().out.seen)
+                marker = Marker(commit, coordinator_epoch)
+                partition.sequencing.marked(producer_id, epoch, marker, now_ms, partition.appender().out)
     if fenced:
         raise FencedError(
             f"a marker for producer {producer_id} by an older coordinator",

@@ -320,6 +320,8 @@ class Partition(Presence):
                 code = writer.append(buffer, going.start, min(until, system.boot_ns() + system.SLICE_NS), known)
                 if code == system.APPENDED:
                     out = writer.out
+                    if stamp is not None and stamp.transactional:
+                        self.sequencing.appended(run, going.start, out)
                     going.take(out.base_offset, out.next_offset, out.consumed, out.append_time_ms)
                     continue
                 if code == system.MUST_CATCH_UP and stamp is not None:

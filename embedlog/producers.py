@@ -29,6 +29,7 @@ FEW_ROWS = 16
 REMEMBERED_BATCHES = 5  # Kafka's: as many as a producer may have under way
 SEQUENCE_MAX = 2**31 - 1
 NO_PRODUCER = -1
+_OF_DATA = ["producer_id", "producer_epoch", "attributes", "base_sequence", "last_offset_delta", "max_timestamp"]
 
 _HEAD = struct.Struct(">hIi")  # version, CRC-32C of what follows the CRC, number of entries
 _CHECKED_FROM = 6
@@ -116,32 +117,48 @@ class ProducerState:
         rows = np.flatnonzero((batches["producer_id"] != NO_PRODUCER) & (ends >= self.offset))
         for row in (rows if len(rows) < FEW_ROWS else rows[_of_consequence(batches[rows])]).tolist():
             batch = batches[row]
+            place = int(batch["base_offset"]), int(ends[row])
+            whose = int(batch["producer_id"]), int(batch["producer_epoch"])
             if not batch["attributes"] & CONTROL:
-                self._data(batch, int(ends[row]))
+                opens = bool(batch["attributes"] & TRANSACTIONAL)
+                self._data(whose, place, int(batch["base_sequence"]), int(batch["max_timestamp"]), opens)
             elif (marker := marker_of(row)) is not None:
-                aborted += self._marker(batch, marker)
+                aborted += self._marker(whose, place[0], int(batch["max_timestamp"]), marker)
         if len(ends):
             self.offset = max(self.offset, int(ends[-1]) + 1)
         return aborted
 
-    def _data(self, batch: np.void, last_offset: int) -> None:
-        producer = self._producer(int(batch["producer_id"]))
-        producer.noted_ms = self.noted_ms
-        producer.enter(int(batch["producer_epoch"]))
-        first, delta = int(batch["base_sequence"]), int(batch["last_offset_delta"])
-        timestamp = int(batch["max_timestamp"])
-        producer.batches.append(Sequences(first, add_sequence(first, delta), last_offset, delta, timestamp))
-        producer.timestamp = timestamp
-        if batch["attributes"] & TRANSACTIONAL and producer.transaction_start < 0:
-            producer.transaction_start = int(batch["base_offset"])
+    def follow(self, batches: Batches, base_offset: int, append_time_ms: int = -1) -> None:
+        """Take in batches of data with a producer as who just appended them at `offset` has them: placed there, not in their rows."""
+        for producer_id, epoch, attributes, sequence, delta, timestamp in batches[_OF_DATA].tolist():
+            place = base_offset, base_offset + delta
+            timestamp = append_time_ms if append_time_ms >= 0 else timestamp
+            self._data((producer_id, epoch), place, sequence, timestamp, bool(attributes & TRANSACTIONAL))
+            self.offset = base_offset = place[1] + 1
 
-    def _marker(self, batch: np.void, marker: Marker) -> list[AbortedTransaction]:
-        producer, offset = self._producer(int(batch["producer_id"])), int(batch["base_offset"])
+    def follow_marker(self, producer_id: int, epoch: int, marker: Marker, offset: int, timestamp: int) -> None:
+        """The same for a marker."""
+        self._marker((producer_id, epoch), offset, timestamp, marker)
+        self.offset = offset + 1
+
+    def _data(self, whose: tuple[int, int], place: tuple[int, int], first_sequence: int, timestamp: int, opens: bool) -> None:
+        """`whose`: id and epoch; `place`: first and last offset."""
+        producer = self._producer(whose[0])
+        producer.noted_ms = self.noted_ms
+        producer.enter(whose[1])
+        delta = place[1] - place[0]
+        producer.batches.append(Sequences(first_sequence, add_sequence(first_sequence, delta), place[1], delta, timestamp))
+        producer.timestamp = timestamp
+        if opens and producer.transaction_start < 0:
+            producer.transaction_start = place[0]
+
+    def _marker(self, whose: tuple[int, int], offset: int, timestamp: int, marker: Marker) -> list[AbortedTransaction]:
+        producer = self._producer(whose[0])
         first = producer.transaction_start
         producer.noted_ms = self.noted_ms
-        producer.enter(int(batch["producer_epoch"]))
+        producer.enter(whose[1])
         producer.coordinator_epoch = marker.coordinator_epoch
-        producer.timestamp = int(batch["max_timestamp"])
+        producer.timestamp = timestamp
         producer.transaction_start = -1
         if first < 0:  # a marker with nothing open is written, and changes nothing for readers
             return []

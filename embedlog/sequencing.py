@@ -5,6 +5,7 @@ N1  the page has a slot for every producer, which any append or marker of it mov
 N2  in doubt the log is asked, never memory: outside the append lock first, the rest under it, headers only
 N3  a refusal leaves log and lock as they were; the same run again after any error goes in once, and the answer is where it lies
 N4  whatever another process may have changed under us (a cut, a repair, another page) is forgotten, not mended
+N5  what this process appends to a transaction is taken in from memory: the marker behind it reads nothing
 
 Everything here REQUIRES the partition's mutex, but `seen_plain`; what ends in `_locked` the append lock too.
 """
@@ -98,6 +99,29 @@ class Sequencing:
         known = self.known(stamp)
         known.epoch, known.next_sequence, known.open, known.seen = stamp.epoch, next_sequence, stamp.transactional, seen
 
+    def appended(self, run: EncodedRun, start: int, out: Any) -> None:
+        """Data of a transaction was appended, from this byte of the run on: what is in memory need not be read again (N5)."""
+        rows = run.batches
+        if out.consumed < len(run.buffer):
+            rows = rows[slice(*np.searchsorted(rows["position"], (start, start + out.consumed)))]
+        self._follow(out, lambda state: state.follow(rows, out.base_offset, out.append_time_ms))
+
+    def marked(self, producer_id: int, epoch: int, marker: Marker, timestamp: int, out: Any) -> None:
+        """A marker was appended; the same for it."""
+        self.note(Stamp(producer_id, epoch), 0, out.seen)
+        timestamp = out.append_time_ms if out.append_time_ms >= 0 else timestamp
+        self._follow(out, lambda state: state.follow_marker(producer_id, epoch, marker, out.base_offset, timestamp))
+
+    def _follow(self, out: Any, take: Callable[[ProducerState], None]) -> None:
+        state = self._state
+        if state is None or state.offset != out.base_offset:
+            return
+        self._state = None  # an interrupt leaves nothing half done
+        state.noted_ms = system.boot_ns() // 1_000_000
+        take(state)
+        self._place = (self._partition.appender().segment_base, out.position + out.consumed)
+        self._state = state
+
     def seen_plain(self, stamp: Stamp) -> int:
         """What the slot held behind the last append of a producer outside of transactions, -1 if that is not known."""
         known = self._known.get(stamp.producer_id)
@@ -131,6 +155,8 @@ class Sequencing:
             if code == system.APPENDED:
                 out = writer.out
                 self.note(stamp, out.next_sequence, out.seen)
+                if stamp.transactional:
+                    self.appended(going.run, going.start, out)
                 going.take(out.base_offset, out.next_offset, out.consumed, out.append_time_ms)
             return 0, code
 

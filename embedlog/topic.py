@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from embedlog.identity import id_bytes
 
 TOPICS = "embedlog.topics"
 VERSION = 1
+WORD_TRUST_NS = 100_000_000  # a page that was lost under us tells of nothing any more
 NAME_LENGTH_MAX = 249  # Kafka's: a directory name has room for "-", the partition and no more
 STATES = ("creating", "live", "deleting")
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
@@ -161,6 +163,8 @@ class TopicRegistry:
         self._mode = mode
         self._signature: tuple[int, ...] | None = None
         self._content = _Content()
+        self._word, self._trusted_ns = 1, 0  # what the word was at the last look at the file, and until when it is believed
+        self.word: Callable[[], int] = lambda: 1  # moves with each change of the file; odd where that cannot be told
         self.moving: Callable[[bool], None] = lambda done: None  # called before (False) and behind (True) each change of the file
 
     @property
@@ -179,7 +183,18 @@ class TopicRegistry:
         self._signature = signature
 
     def refresh(self) -> bool:
-        """Look whether another process changed the file (one `stat`), and read it if so; True if it was read."""
+        """Look whether another process changed the file, and read it if so; True if it was read.
+
+        One `stat`, unless the word tells that there was no change since the last one, which is believed for WORD_TRUST_NS.
+        """
+        word, now = self.word(), time.monotonic_ns()
+        if word == self._word and not word & 1 and now < self._trusted_ns:
+            return False
+        changed = self._refresh_by_file()
+        self._word, self._trusted_ns = word, now + WORD_TRUST_NS
+        return changed
+
+    def _refresh_by_file(self) -> bool:
         if not self.has_changed():
             return False
         self.load()
@@ -232,7 +247,7 @@ class TopicRegistry:
         self._content = self._changed({topic.name: topic for topic in topics}, tuple(gone))
 
     def _change(self, topics: dict[str, Topic], gone: tuple[str, ...]) -> None:
-        self.refresh()
+        self._refresh_by_file()
         content = self._changed(topics, gone)
         self.moving(False)
         try:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import random
 import threading
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -156,6 +159,49 @@ def test_each_check_is_what_keeps_the_batch_out(partition: Partition, mutant_nam
         assert partition.bounds().log_end == 2
         return
     assert mutant_name == "no_duplicate_check", "the other rules would have let it through"
+
+
+def known(partition: Partition, anew: bool = False) -> tuple[object, ...]:
+    """What a process knows of the producers; of their batches the last one, which a snapshot remembers as well."""
+    if anew:
+        partition.sequencing.forget()
+    state = partition._present()
+    producers = [(replace(each, batches=deque()), list(each.batches)[-1:]) for each in state.producers.values()]
+    return state.offset, state.open_transactions(), sorted(producers, key=lambda each: each[0].producer_id)
+
+
+@pytest.mark.parametrize("append_time", [False, True])
+def test_what_is_kept_of_own_appends_is_what_the_log_says(tmp_path: Path, append_time: bool) -> None:
+    """Two processes' worth of transactions and plain records at random; each knows what a third one reads."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    with contextlib.ExitStack() as held:
+        logs = [held.enter_context(embedlog.open(tmp_path / "log")) for _ in range(3)]
+        time_type = "LogAppendTime" if append_time else "CreateTime"
+        logs[0].create_topic("events", config={"segment.bytes": 4000, "message.timestamp.type": time_type})
+        *own, third = [each._partition("events", 0) for each in logs]
+        epochs, sequences, opened = {A: 0, B: 0}, {A: 0, B: 0}, {A: False, B: False}
+        for _ in range(150):
+            partition, producer = chance.choice(own), chance.choice((A, A, B))
+            if opened[producer] and chance.random() < 0.4:
+                epochs[producer], sequences[producer], opened[producer] = epochs[producer] + 1, 0, False
+                partition.append_marker(producer, epochs[producer], commit=chance.random() < 0.5)
+            else:
+                stamp = Stamp(producer, epochs[producer], True, not opened[producer])
+                values = [b"v" * 20] * chance.randrange(1, 20)
+                partition.append(stamped(stamp, sequences[producer], *values, batch_bytes=200), stamp=stamp)
+                sequences[producer], opened[producer] = sequences[producer] + len(values), True
+            assert known(partition) == known(third, anew=True)
+
+
+def test_a_marker_behind_own_appends_reads_nothing(partition: Partition) -> None:
+    for epoch in range(3):
+        send(partition, Stamp(A, epoch, True, True), 0)
+        send(partition, Stamp(A, epoch, True), 1)
+        before = system.fault_counters()[0]["pread"]
+        partition.append_marker(A, epoch + 1, commit=True)
+    assert system.fault_counters()[0]["pread"] == before
 
 
 # ---- transactions (A.8) ------------------------------------------------------------------------------

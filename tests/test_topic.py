@@ -104,6 +104,29 @@ def test_a_change_by_another_process_is_seen_at_the_next_refresh(tmp_path: Path)
     assert not mine.refresh()
 
 
+def test_a_word_that_stands_still_spares_the_look_at_the_file_but_not_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, other, word = registry(tmp_path), registry(tmp_path), 2
+    mine.word = lambda: word
+    assert not mine.refresh()
+    other.put(some("told"))
+    word += 2
+    assert mine.refresh()
+    other.put(some("untold"))  # by somebody whose page is not ours any more
+    assert not mine.refresh()
+    assert mine.names() == ["told"]
+    word += 1  # odd: under way, or whoever was at it died
+    assert mine.refresh()
+    other.put(some("later"))
+    assert mine.refresh()
+    word += 1
+    assert not mine.refresh()
+    other.remove("later")
+    monkeypatch.setattr(topic.time, "monotonic_ns", lambda: mine._trusted_ns)
+    assert mine.refresh()
+
+
 def test_a_change_keeps_what_another_process_changed_before(tmp_path: Path) -> None:
     mine, other = registry(tmp_path), registry(tmp_path)
     other.put(some("theirs"))
