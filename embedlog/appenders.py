@@ -35,7 +35,10 @@ class Appender(Protocol):
     direct: bool  # callers may write past the thread
 
     def announce(self, stops: Iterable[Stop]) -> None:
-        """These are about to be written to, each with what is due of it."""
+        """Each of these has an attempt that is about to be appended: what can be done for all at once is done now.
+
+        Not called of who is `direct`.
+        """
 
     def prepare(self, stop: Stop) -> None:
         """The lane's batches are about to be sealed: say what they are stamped with."""
@@ -149,10 +152,10 @@ class Transactional:
         self._owner = owner
 
     def announce(self, stops: Iterable[Stop]) -> None:
-        """Several partitions that are written to for the first time are registered in one record."""
-        names = [(stop.destination.name, stop.lane.partition) for stop in stops]
-        if len(names) > 1:
-            self._owner.register(names)
+        """Several partitions that are written to for the first time are registered in one record, and under one lock."""
+        attempts = [(stop.partition, stop.attempt) for stop in stops]
+        if len(attempts) > 1:
+            self._owner.begin_in([(partition, attempt.run, attempt.going) for partition, attempt in attempts if attempt])
 
     def prepare(self, stop: Stop) -> None:
         asked, lane = self._owner.stamp, stop.lane
@@ -164,7 +167,7 @@ class Transactional:
         attempt.end_sequence = stamp(attempt.run, attempt.stamp, stop.lane.next_sequence)
 
     def append(self, stop: Stop, attempt: Attempt, deadline_ns: int) -> Appended:
-        appended: Appended = self._owner.append(stop.partition, attempt.run, deadline_ns)
+        appended: Appended = self._owner.append(stop.partition, attempt.run, deadline_ns, attempt.going)
         return appended
 
     def written(self, stop: Stop, attempt: Attempt) -> None:

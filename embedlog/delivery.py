@@ -130,8 +130,17 @@ class Delivery:
 
     def announce(self, lanes: list[Lane]) -> None:
         """These are about to be delivered, one after the other."""
-        with contextlib.suppress(EmbedlogError):  # each of them meets it again
-            self.appender.announce(self._stops[lane] for lane in lanes)
+        if self.appender.direct:
+            return
+        stops = [self._stops[lane] for lane in lanes if lane.enter()]
+        try:
+            with contextlib.suppress(EmbedlogError):  # each of them meets it again
+                for stop in stops:
+                    self._locate(stop)
+                self.appender.announce([stop for stop in stops if stop.attempt or self._begin(stop)])
+        finally:
+            for stop in stops:
+                stop.lane.leave()
 
     def deliver(self, lane: Lane) -> None:
         """Write what is due of one lane, as one run, and settle it; or try once more what was not written before."""
@@ -219,18 +228,20 @@ class Delivery:
         self._settle(attempt.parcels, attempt.counts, appended)
 
     def _append(self, stop: Stop, attempt: Attempt, deadline_ns: int) -> Appended:
-        name, number = stop.destination.name, stop.lane.partition
-        if stop.partition is None:
-            stop.partition = self._log._partition(name, number)
+        self._locate(stop)
         try:
             return self.appender.append(stop, attempt, deadline_ns)
         except (UnknownTopicOrPartitionError, ClosedError):
             # Deleted; made again under the same name, it is the topic that the sender means
-            fresh = self._log._partition(name, number)
+            fresh = self._log._partition(stop.destination.name, stop.lane.partition)
             if fresh is stop.partition:
                 raise
             stop.partition, attempt.going = fresh, Going(attempt.run)
             return self.appender.append(stop, attempt, deadline_ns)
+
+    def _locate(self, stop: Stop) -> None:
+        if stop.partition is None:
+            stop.partition = self._log._partition(stop.destination.name, stop.lane.partition)
 
     def _deadline_ns(self, parcel: Parcel) -> int:
         left_s = self._left_s(parcel)

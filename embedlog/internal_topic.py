@@ -10,6 +10,7 @@ I5  a topic that is there is used as it is, a broker's included; only if there i
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import struct
 import threading
@@ -321,6 +322,7 @@ def java_hash(text: str) -> int:
     return number - (1 << 32) if number >= 1 << 31 else number
 
 
+@functools.lru_cache(maxsize=1024)
 def java_partition(text: str, count: int) -> int:
     """`abs(hash) mod count`, where Java's abs of the smallest number is taken as 0."""
     number = java_hash(text)

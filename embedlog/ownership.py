@@ -7,7 +7,7 @@ O3  where nothing was registered, an end writes nothing and asks nobody
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from embedlog.liveness import Life
     from embedlog.partition import Partition
     from embedlog.record import EncodedRun
+    from embedlog.sequencing import Going
     from embedlog.transaction_view import Entries
     from embedlog.transactions import Transactions
 
@@ -41,7 +42,6 @@ class Owner:
         self._life: Life | None = None
         self._id: tuple[int, int] | None = None
         self._touched = False  # whether a registration was tried in this transaction
-        self._registered: set[TopicPartition] = set()
         self._opened: dict[TopicPartition, int] = {}  # end of what was written there in this transaction
 
     @property
@@ -87,36 +87,60 @@ class Owner:
 
     def begin(self) -> None:
         """A transaction begins: nothing of it is anywhere yet."""
-        self._touched, self._registered, self._opened = False, set(), {}
+        self._touched, self._opened = False, {}
 
-    def register(self, partitions: Iterable[TopicPartition], deadline_ns: int | None = None) -> None:
-        """Say in one record where the transaction is about to write: (topic, partition) pairs. Raises FencedError."""
-        wanted = set(partitions) - self._registered
-        if wanted:
-            producer_id, epoch = self._identity()
-            self._touched = True
-            event = lambda old: machine.register(old, producer_id, epoch, wanted, now())  # noqa: E731
-            self._without_predecessor(event, self._all.deadline(deadline_ns))
-            self._registered |= wanted
+    def begin_in(self, runs: Sequence[tuple[Partition, EncodedRun, Going]], deadline_ns: int | None = None) -> None:
+        """Register several partitions in one record, and write what is first in each under the same lock, as far as that can be
+        done without waiting long. `append` goes on from there, so an error here is not the last word.
+        """
+        until, stamp = self._all.deadline(deadline_ns), self.stamp
+        fresh = {(each[0].topic, each[0].number): each for each in runs}
+        for where in self._opened.keys() & fresh:
+            del fresh[where]
+        if not fresh or system.mutated("register_apart"):
+            return
+        for partition, _, _ in fresh.values():
+            partition.ensure_open()
+        self._touched = True
+        with self._deciding(until) as decision:
+            old = decision.view.get(self.transactional_id)
+            new = machine.register(old, stamp.producer_id, stamp.epoch, fresh, now())
+            if isinstance(new, Refusal):
+                return
+            self._write(decision, old, new)
+            system.point("txn-registered")
+            enough_ns = system.boot_ns() + SHARE_NS
+            for where, (partition, run, going) in fresh.items():
+                write = partial(self._write_first, partition, run, going)
+                if system.boot_ns() >= enough_ns or _unless_locked(write, until) is None:
+                    return
+                self._opened[where] = going.pieces[-1][1]
 
-    def append(self, partition: Partition, run: EncodedRun, deadline_ns: int | None = None) -> Appended:
+    def _write_first(self, partition: Partition, run: EncodedRun, going: Going | None, deadline_ns: int) -> Appended:
+        return partition.append(run, stamp=self.stamp._replace(opens=True), flush=False, going=going, deadline_ns=deadline_ns)
+
+    def append(
+        self, partition: Partition, run: EncodedRun, deadline_ns: int | None = None, going: Going | None = None
+    ) -> Appended:
         """Append stamped batches; the first ones in a partition are registered and written under both locks.
 
         Raises FencedError if this transaction is not open any more, and whatever `Partition.append` raises.
         """
         where = (partition.topic, partition.number)
         if where in self._opened:
-            done = partition.append(run, deadline_ns=deadline_ns, stamp=self.stamp)
+            done = partition.append(run, deadline_ns=deadline_ns, stamp=self.stamp, going=going)
         else:
-            done = self._append_first(partition, run, where, self._all.deadline(deadline_ns))
+            done = self._append_first(partition, run, where, self._all.deadline(deadline_ns), going)
         self._opened[where] = max(self._opened.get(where, 0), done.last_offset + 1)
         return done
 
-    def _append_first(self, partition: Partition, run: EncodedRun, where: TopicPartition, deadline_ns: int) -> Appended:
+    def _append_first(
+        self, partition: Partition, run: EncodedRun, where: TopicPartition, deadline_ns: int, going: Going | None
+    ) -> Appended:
         stamp, done, self._touched = self.stamp, None, True
         apart = system.mutated("register_apart")
         partition.ensure_open()  # which may take its time
-        write = partial(partition.append, run, stamp=stamp._replace(opens=True), flush=False)
+        write = partial(self._write_first, partition, run, going)
         while done is None:
             with self._deciding(deadline_ns) as decision:
                 old = decision.view.get(self.transactional_id)
@@ -124,7 +148,6 @@ class Owner:
                 problem = refused(self.transactional_id, new, old) if isinstance(new, Refusal) else None
                 if isinstance(new, Transaction):
                     self._write(decision, old, new)
-                    self._registered.add(where)
                     system.point("txn-registered")
                     done = None if apart else _unless_locked(write, deadline_ns)
                 elif problem is not None and not isinstance(problem, Concurrent):

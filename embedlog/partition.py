@@ -56,6 +56,7 @@ class Partition(Presence):
 
     def __init__(self, home: Home, topic: str, number: int, path: Path, topic_id: bytes, config: TopicConfig) -> None:
         super().__init__(home, topic, number, path, topic_id, config)
+        self._lock_name = str(path / layout.LOCK)
         self.lock_file: files.LockFile | None = None
         self.writer: system.Writer | None = None
         self.writer_fds: tuple[int, ...] = ()
@@ -103,7 +104,7 @@ class Partition(Presence):
     def exclusive_mutexed(self, deadline_ns: int) -> Iterator[Published]:
         """As `exclusive`. REQUIRES the mutex."""
         broken = True
-        lockorder.taken(name := str(self.path / layout.LOCK))
+        lockorder.taken(self._lock_name)
         try:
             self._begin(deadline_ns)
             now = self.page.read()
@@ -119,7 +120,7 @@ class Partition(Presence):
                 except BaseException:  # an interrupt before it had done its work
                     writer.end(True)
                     raise
-            lockorder.left(name)
+            lockorder.left(self._lock_name)
 
     def _begin(self, deadline_ns: int) -> None:
         """Take the append lock; repair and map again until the page is in order."""

@@ -129,7 +129,7 @@ class ProducerState:
         return aborted
 
     def follow(self, batches: Batches, base_offset: int, append_time_ms: int = -1) -> None:
-        """Take in batches of data with a producer as who just appended them at `offset` has them: placed there, not in their rows."""
+        """Take in batches of data with a producer as who just appended them has them: their rows do not say where they lie."""
         for producer_id, epoch, attributes, sequence, delta, timestamp in batches[_OF_DATA].tolist():
             place = base_offset, base_offset + delta
             timestamp = append_time_ms if append_time_ms >= 0 else timestamp

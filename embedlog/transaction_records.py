@@ -7,6 +7,7 @@ R3  tagged fields that we do not know are kept, byte for byte, and written again
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterable
 from typing import Final
@@ -66,14 +67,15 @@ def encode(state: Transaction) -> bytes:
     """The value, in version 1."""
     head = _HEAD.pack(VALUE_VERSION, state.producer_id, state.epoch, state.timeout_ms, state.status)
     times = _TIMES.pack(state.updated_ms, state.started_ms)
-    return b"".join((head, _partitions(state), times, _tagged(_tags(state))))
+    partitions = b"\0" if state.status is Status.EMPTY else _partitions(state.partitions)  # 0: null
+    return b"".join((head, partitions, times, _tagged(_tags(state))))
 
 
-def _partitions(state: Transaction) -> bytes:
-    if state.status is Status.EMPTY:
-        return b"\0"  # null
+@functools.lru_cache(maxsize=64)
+def _partitions(partitions: frozenset[tuple[str, int]]) -> bytes:
+    """Those of a transaction stay the same through its decision, and often from one to the next."""
     by_topic: dict[str, list[int]] = {}
-    for topic, number in sorted(state.partitions):
+    for topic, number in sorted(partitions):
         by_topic.setdefault(topic, []).append(number)
     parts = [_uvarint(len(by_topic) + 1)]
     for topic, numbers in by_topic.items():

@@ -189,9 +189,9 @@ def test_rule_20_when_a_sweep_is_due(log: embedlog.Log, monkeypatch: pytest.Monk
 # ---- rules 30 and 31 -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mutant", ["", "register_apart"])
+@pytest.mark.parametrize(("mutant", "together"), [("", False), ("", True), ("register_apart", False)])
 def test_rule_30_a_first_batch_is_registered_and_written_under_one_lock(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: str
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: str, together: bool
 ) -> None:
     """Between the two an heir aborts the transaction, and the partition forgets the producer, which nothing fences then."""
     hasty = QUIET | {"lock.timeout.ms": 300}
@@ -216,7 +216,11 @@ def test_rule_30_a_first_batch_is_registered_and_written_under_one_lock(
         if mutant:
             system.mutant(mutant)
         try:
-            zombie.write(b"of the zombie")
+            if together:
+                run, going = zombie.begin_in(0)[0]
+                zombie.owner.append(partition, run, going=going)
+            else:
+                zombie.write(b"of the zombie")
         finally:
             system.mutant("register_apart", False)
         heir.init()

@@ -11,6 +11,7 @@ from embedlog.columns import BytesColumn, Columns
 from embedlog.home import Appended
 from embedlog.ownership import Owner
 from embedlog.record import EncodedRun, Stamp
+from embedlog.sequencing import Going
 from embedlog.transaction_state import Outcome, Transaction
 
 TOPIC = "t"
@@ -45,6 +46,13 @@ class Writer:
         sequence = self._sequences.get(key, 0)
         self._sequences[key] = sequence + len(values)
         return run_of(stamp, sequence, values)
+
+    def begin_in(self, *partitions: int, topic: str = TOPIC) -> dict[int, tuple[EncodedRun, Going]]:
+        """What a producer's thread does first with what is due of several partitions; how far each of them came."""
+        runs = {number: self.prepare(b"x%d" % number, partition=number, topic=topic) for number in partitions}
+        begun = {number: (run, Going(run)) for number, run in runs.items()}
+        self.owner.begin_in([(self.log._partition(topic, number), *each) for number, each in begun.items()])
+        return begun
 
     def commit(self) -> None:
         self.owner.end(True)
