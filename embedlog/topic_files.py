@@ -17,6 +17,7 @@ import re
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from embedlog import checkpoint, files, layout
@@ -25,6 +26,7 @@ from embedlog.identity import META_PROPERTIES, new_id, read_topic_id, write_topi
 from embedlog.topic import RESERVED_TOPICS, Topic, TopicRegistry
 
 DIRECTORY_NAME_LENGTH_MAX = 255
+SIDE_BY_SIDE = 8  # partitions that are made at once
 
 _LIVE = re.compile(r"([a-zA-Z0-9._-]+)-(0|[1-9][0-9]{0,9})")
 _SET_ASIDE = re.compile(r"(\S+)-(\S+)\.(\S+)-(delete|future|stray)")
@@ -110,13 +112,26 @@ def finish_creation(directory: Path, registry: TopicRegistry, topic: Topic, mode
 
     The registry has the topic already. **Threads and processes**: the caller holds the directory lock.
     """
-    for number in topic.numbers:
-        make_partition(directory, topic, number, mode)
+    _make_partitions(directory, topic, mode)
     files.sync_directory(directory)
     only = tuple(topic.numbers) if topic.only else ()
     whole = replace(topic, state="live", partitions=max(topic.partitions, topic.growing), growing=0, only=only)
     registry.put(whole)
     return whole
+
+
+def _make_partitions(directory: Path, topic: Topic, mode: int) -> None:
+    """Each is synced by itself: many of them side by side, as a disk commits at once what comes together."""
+    make, numbers = partial(make_partition, directory, topic, mode=mode), list(topic.numbers)
+    if len(numbers) <= SIDE_BY_SIDE:
+        for number in numbers:
+            make(number)
+        return
+    from concurrent.futures import ThreadPoolExecutor  # dear to import, and few need it
+
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        for _ in pool.map(make, numbers):
+            continue
 
 
 def make_partition(directory: Path, topic: Topic, number: int, mode: int = 0o666) -> Path:

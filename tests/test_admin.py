@@ -162,6 +162,18 @@ def test_a_full_disk_at_any_step_is_taken_back(tmp_path: Path, act: str, ever_af
     raise AssertionError("no end of steps")
 
 
+@pytest.mark.parametrize("step", [5, 30, 70])
+def test_a_full_disk_is_taken_back_where_many_partitions_are_made_side_by_side(log: Any, step: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        came = failing(patch, step, ever_after=False)
+        with pytest.raises(e.StorageError):
+            log.create_topic("more", 20)
+        assert came()
+    assert log.topics() == directories(log.path) == []
+    log.create_topic("more", 20)
+    assert len(directories(log.path)) == 20
+
+
 @pytest.mark.parametrize("by", ["a change", "housekeeping"])
 def test_what_a_dead_process_left_half_made_is_finished_by_those_who_live(log: Any, other: Any, by: str) -> None:
     registry = log._registry
