@@ -4,7 +4,9 @@ I1  what a partition's records add up to is kept per process, as a view, and bro
 I2  a look whose end lies below `purged_to`, or in another epoch, proves nothing: the view begins again at the log start
 I3  catching up is done outside the lock first; inside only a bounded rest is read, else the lock is given back once more
 I4  a decision is made from a view that is current, and appended, before the lock goes; who refuses has written nothing
-I5  a topic that is there is used as it is, a broker's included; only if there is none it is made
+I5  who follows a partition is told of what concerns him behind the append, by a word of its page; who tells may die before he
+    has told, so this saves waiting and is no promise
+I6  a topic that is there is used as it is, a broker's included; only if there is none it is made
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from embedlog import files, layout, rolling
+from embedlog import feeding, files, layout, rolling
 from embedlog._native import codec, system
 from embedlog.errors import (
     ClosedError,
@@ -27,7 +29,7 @@ from embedlog.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from embedlog.record import decode
+from embedlog.feeding import DiscerningView, View
 
 if TYPE_CHECKING:
     from embedlog._native.system import Published
@@ -38,15 +40,7 @@ logger = logging.getLogger("embedlog")
 REST_BYTES: Final = 1 << 20  # what is read under the lock at most
 LOOK_BYTES: Final = 1 << 20
 
-Record = tuple[bytes, bytes | None]
-
-
-class View(Protocol):
-    """What the records of one partition add up to. It is fed in log order, never by two threads at once."""
-
-    def apply(self, key: bytes, value: bytes | None) -> None:
-        """Take the next record in."""
-
+Record = feeding.Record
 
 V = TypeVar("V", bound=View)
 
@@ -75,7 +69,9 @@ class _Mirror(Generic[V]):
     def __init__(self, partition: Partition, make_view: Callable[[], V]) -> None:
         self.partition = partition
         self.make_view = make_view
-        self.look = _Look(-1, -1, make_view())
+        view = make_view()
+        self.discerning = isinstance(view, DiscerningView)
+        self.look = _Look(-1, -1, view)
         self.mutex = threading.Lock()  # to move the look on; never held while waiting or reading
 
 
@@ -102,6 +98,9 @@ class Decision(Generic[V]):
                 for key, value in records:
                     self.view.apply(key, value)
                 mirror.look = mirror.look._replace(position=self.end)
+        if notice:
+            with contextlib.suppress(StorageError):  # appended it is, and who waits looks now and then anyhow
+                mirror.partition.page.notify()
 
 
 class InternalTopic(Generic[V]):
@@ -129,7 +128,7 @@ class InternalTopic(Generic[V]):
         return self._count
 
     def partition_of(self, text: str) -> int:
-        """The partition that decides for a name; makes the topic if there is none (I5)."""
+        """The partition that decides for a name; makes the topic if there is none (I6)."""
         count = self.count()
         if count == 0:
             self._host._make_internal(self.name, self._partitions, self._config)
@@ -163,6 +162,16 @@ class InternalTopic(Generic[V]):
         return True
 
     # ---- looking ---------------------------------------------------------------------------------
+
+    def notice(self, number: int) -> int:
+        """A word that moves behind every append that gave notice. Read it, then look, then wait for it to move (`Log._wait`).
+
+        -1 where there is nothing to wait for: nobody writes this directory.
+        """
+        partition = self.partition(number)
+        partition.ensure_open()
+        mapped = partition.page_file
+        return -1 if mapped is None else mapped.page.notice()
 
     def look(self, number: int) -> V:
         """The view, as current as a reader can be; no lock is taken, nothing is written."""
@@ -215,7 +224,7 @@ def _catch_up(mirror: _Mirror[V], look: _Look[V], now: Published, limit_bytes: i
         return True
     purged_to = 0 if system.mutated("trust_old_look") else now.purged_to
     if look.position < max(now.log_start, purged_to) or look.position > now.log_end or look.epoch != now.epoch:
-        look = _move(mirror, look, _Look(now.log_start, now.epoch, mirror.make_view()), [])
+        look = _move(mirror, look, _Look(now.log_start, now.epoch, mirror.make_view()), feeding.NONE)
     taken = 0
     while look.position < now.log_end:
         if limit_bytes is not None and taken > limit_bytes:
@@ -223,18 +232,17 @@ def _catch_up(mirror: _Mirror[V], look: _Look[V], now: Published, limit_bytes: i
         found = mirror.partition.fetch(look.position, max_bytes=LOOK_BYTES, upto=now.log_end)
         if found.next_offset <= look.position:
             break
-        records = _records(found.data, found.batches, look.position)
+        records = feeding.read(found.data, found.batches, look.position, mirror.discerning)
         look = _move(mirror, look, look._replace(position=found.next_offset), records)
         taken += len(found.data)
     return True
 
 
-def _move(mirror: _Mirror[V], before: _Look[V], after: _Look[V], records: list[Record]) -> _Look[V]:
+def _move(mirror: _Mirror[V], before: _Look[V], after: _Look[V], records: feeding.Records) -> _Look[V]:
     """Take records in and move the look on, unless another thread was faster; returns where it is now."""
     with mirror.mutex:
         if mirror.look is before:
-            for key, value in records:
-                after.view.apply(key, value)
+            records.into(after.view)
             mirror.look = after
         return mirror.look
 
@@ -242,14 +250,6 @@ def _move(mirror: _Mirror[V], before: _Look[V], after: _Look[V], records: list[R
 def _holds_data(partition: Partition) -> bool:
     names = (layout.segment_path(partition.path, base) for base in layout.bases(files.listing(partition.path)))
     return any(found.size for path in names if (found := files.facts_of(path)) is not None)
-
-
-def _records(data: memoryview, batches: object, position: int) -> list[Record]:
-    columns = decode(data, batches, columns={"key", "value", "offset"})  # type: ignore[arg-type]
-    if columns.keys is None or columns.values is None or columns.offsets is None:
-        return []
-    keys, values, offsets = columns.keys, columns.values, columns.offsets.tolist()
-    return [(keys[row] or b"", values[row]) for row in range(columns.count) if offsets[row] >= position]
 
 
 # ---- appending -----------------------------------------------------------------------------------

@@ -309,24 +309,27 @@ class Log(Admin, GroupAdmin):
         owner: object,
         committed: bool = False,
         topics: int = system.NOT_FOLLOWED,
+        notices: Sequence[tuple[Partition, int]] = (),
     ) -> bool:
         """Sleep until one of the partitions can be read beyond its offset (then True), until `_wake(owner)`, or for `timeout_s`.
 
-        `topics`: what `_topics_word` was when the caller looked at the topics; a change of it ends the sleep, too.
+        `topics`: what `_topics_word` was when the caller looked at the topics; a change of it ends the sleep, too. So does a
+        move of one of the `notices` from what it was before the caller looked (`InternalTopic.notice`).
         """
         self._check_open()
         waiter = self._waiter(owner)
         deadline = files.deadline_after(timeout_s)
         pages = [(partition.page_file, offset) for partition, offset in tails]
         live = [(mapped.page, offset) for mapped, offset in pages if mapped is not None]
+        words = [(mapped.page, seen) for partition, seen in notices if (mapped := partition.page_file) is not None]
         if len(live) == len(tails):
-            told = waiter.wait(live, committed, self._home.directory_page, deadline, topics)
+            told = waiter.wait(live, committed, self._home.directory_page, deadline, topics, words)
         else:
-            told = waiter.wait(live, committed, None, min(deadline, files.deadline_after(STATIC_LOOK_S)), topics)
+            told = waiter.wait(live, committed, None, min(deadline, files.deadline_after(STATIC_LOOK_S)), topics, words)
         if 0 <= told < len(live):
             return True  # at once: who waits for records is behind this line
         waiter.reset()
-        for partition, _ in tails:  # nothing came: is it still the page that others publish on?
+        for partition, _ in (*tails, *notices):  # nothing came: is it still the page that others publish on?
             partition.look_again()
         self._check_open()
         return False

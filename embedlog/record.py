@@ -8,6 +8,7 @@ R3  positions of batches are bytes of the scanned buffer, plus the base position
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -241,15 +242,19 @@ class Marker(NamedTuple):
 
 def markers(data: Any, batches: Batches, *, position: int = 0) -> list[Marker]:
     """The control records among the batches. Raises CorruptRecordError for one that cannot be read."""
-    found = []
-    for row in np.flatnonzero(batches["attributes"] & CONTROL).tolist():
-        batch = batches[row]
-        for offset, key, value in control_keys(data, batches[row : row + 1], position):
-            if len(key) < 4 or int.from_bytes(key[:2], "big", signed=True) < 0:
-                raise CorruptRecordError("key of a control record", position=int(batch["position"]), found=key.hex())
-            epoch = int.from_bytes(value[2:6], "big", signed=True) if len(value) >= 6 else -1
-            kind = int.from_bytes(key[2:4], "big", signed=True)
-            found.append(Marker(row, offset, int(batch["producer_id"]), int(batch["producer_epoch"]), kind, epoch))
+    rows = np.flatnonzero(batches["attributes"] & CONTROL)
+    if not len(rows):
+        return []
+    found, control = [], batches[rows]
+    ends = (control["base_offset"] + control["last_offset_delta"]).tolist()
+    named = (control[name].tolist() for name in ("position", "producer_id", "producer_epoch"))
+    facts = list(zip(rows.tolist(), *named, strict=True))
+    for offset, key, value in control_keys(data, control, position):
+        row, at, producer_id, producer_epoch = facts[bisect_left(ends, offset)]
+        if len(key) < 4 or int.from_bytes(key[:2], "big", signed=True) < 0:
+            raise CorruptRecordError("key of a control record", position=at, found=key.hex())
+        epoch = int.from_bytes(value[2:6], "big", signed=True) if len(value) >= 6 else -1
+        found.append(Marker(row, offset, producer_id, producer_epoch, int.from_bytes(key[2:4], "big", signed=True), epoch))
     return found
 
 

@@ -77,7 +77,7 @@ int32_t el_byte_lock_probe(int32_t fd, int64_t position);
 
 /* ---- mapped pages ------------------------------------------------------------------------------- */
 
-enum el_sizes { EL_PAGE_BYTES = 4096, EL_PAGE_VERSION = 2, EL_PRODUCER_SLOTS = 128 };
+enum el_sizes { EL_PAGE_BYTES = 4096, EL_PAGE_VERSION = 3, EL_PRODUCER_SLOTS = 128 };
 
 /* Map EL_PAGE_BYTES of a file that has at least as many; NULL and the code in *error otherwise. At most 16384 mapped pages. */
 uint8_t *el_map(int32_t fd, int32_t writable, int32_t *error);
@@ -163,6 +163,10 @@ int32_t el_page_doubt(uint8_t *page);
 int32_t el_page_nap(const uint8_t *page, int32_t word, int64_t seen, int64_t deadline_ns);
 /* Wake who naps on a word. */
 int32_t el_page_stir(const uint8_t *page, int32_t word);
+/* Move the page's notice word and wake who waits for it: something that is worth a look was published here before. */
+int32_t el_page_notify(uint8_t *page);
+/* The word as it is now, below 2^32: read it, then look, then wait for it to move. */
+int64_t el_page_notice(const uint8_t *page);
 /* The futex word that waits for the append lock, for el_lock_until. */
 uint32_t *el_page_lock_word(uint8_t *page);
 
@@ -172,20 +176,6 @@ int32_t el_directory_init(uint8_t *page, const el_identity *identity);
 int64_t el_topics(const uint8_t *directory);
 /* Move it and wake who waits: before a change (`done` 0) and behind it. REQUIRES the directory's lock. */
 int32_t el_topics_move(uint8_t *directory, int32_t done);
-
-typedef struct {
-    const uint8_t *page;
-    int64_t offset;                  /* wait until the published end (isolation: stable end) passes it */
-} el_tail;
-/* Sleep until one of the pages has published more than its tail's offset, the generation moves, `wake` is not 0, or the
- * deadline passes. Returns the index of a ready tail, count if woken otherwise (spurious included), -(1000 + ETIMEDOUT).
- * `directory` is the directory's page, used where more than 120 tails are given or the kernel has no futex_waitv.
- * `wake` is a word of the caller's own that el_wake sets. `flags`: 1 the stable end counts; 2 a page is mapped for reading
- * only, so the waiter cannot be counted and returns every millisecond instead. `topics`: the value of the directory's topics
- * word that the caller has acted upon, -1 if it does not follow them; another value ends the wait. */
-int64_t el_wait(const el_tail *tails, int64_t count, int32_t flags, uint8_t *directory, int64_t topics, uint32_t *wake,
-                int64_t deadline_ns);
-int32_t el_wake(uint32_t *wake);
 
 /* ---- appending ---------------------------------------------------------------------------------- */
 

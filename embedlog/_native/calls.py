@@ -112,6 +112,7 @@ _C_MUTANTS: Final = {
     "no_crc_on_read": 9,
     "trust_copy": 10,
     "forgive_lapse": 11,
+    "no_notice": 12,
 }
 MUTANTS: set[str] = set()
 

@@ -17,6 +17,7 @@
 #if defined(__has_include)
 #if __has_include("api_system.h")
 #include "api_system.h"
+#include "api_wait.h"
 #endif
 #endif
 

@@ -14,7 +14,7 @@
 enum el_mutant {
     EL_NO_FSYNC = 0, EL_NO_DIRECTORY_FSYNC = 1, EL_PUBLISH_FIRST = 2, EL_IGNORE_SHORT_WRITE = 3, EL_NO_OWNER_WORD = 4,
     EL_NO_APPEND_LOCK = 5, EL_NO_IDENTITY = 6, EL_TORN_PUBLISH = 7, EL_NO_WAKE = 8,
-    EL_NO_CRC_ON_READ = 9, EL_TRUST_COPY = 10, EL_FORGIVE_LAPSE = 11
+    EL_NO_CRC_ON_READ = 9, EL_TRUST_COPY = 10, EL_FORGIVE_LAPSE = 11, EL_NO_NOTICE = 12
 };
 int el_is_mutant(int bit);
 
@@ -46,6 +46,7 @@ typedef struct {
     _Atomic uint32_t data_waiters;
     _Atomic uint32_t lock_word;               /* futex: moves with each release of the append lock; a directory's, with its topics */
     _Atomic uint32_t lock_waiters;
+    _Atomic uint32_t notice_word;             /* futex: moves with what el_page_notify tells of */
     _Alignas(64) el_slot slots[2];
     _Alignas(64) _Atomic int64_t producers[EL_PRODUCER_SLOTS];  /* number of the last publication that touched a producer of this slot */
 } el_page;

@@ -160,6 +160,14 @@ class Page:
         """Before and behind a change of the topics: wakes who follows them. REQUIRES the directory's lock."""
         lib.el_topics_move(self.raw, done)
 
+    def notice(self) -> int:
+        """The word that `notify` moves: read it, then look, then wait for it to move."""
+        return int(lib.el_page_notice(self.raw))
+
+    def notify(self) -> None:
+        """Something worth a look was published here: wakes who waits for this word."""
+        _written(lib.el_page_notify(self.raw))
+
     def publish(self, published: Published, directory: Page | None) -> None:
         _written(lib.el_page_publish(self.raw, _tuple(published), directory.raw if directory else ffi.NULL))
 
@@ -189,8 +197,16 @@ class Page:
 
 
 WAIT_COMMITTED, WAIT_UNCOUNTED = 1, 2
+NOTICES_MAX: Final[int] = lib.EL_NOTICES_MAX
 NOT_FOLLOWED: Final = -1  # the topics are nothing that this wait is about
 DEAF_SLICE_NS: Final = 1_000_000_000  # of a thread that runs no signal handlers: only the main thread does
+
+
+def _moved(directory: Page | None, topics: int, notices: Sequence[tuple[Page, int]]) -> bool:
+    """Whether the topics' word or a notice is another one than was seen."""
+    if topics >= 0 and directory is not None and directory.topics() != topics:
+        return True
+    return any(page.notice() != seen for page, seen in notices)
 
 
 class Waiter:
@@ -209,21 +225,24 @@ class Waiter:
         directory: Page | None,
         deadline_ns: int,
         topics: int = NOT_FOLLOWED,
+        notices: Sequence[tuple[Page, int]] = (),
     ) -> int:
         """Index of a tail that is ready; len(tails) if woken otherwise; TIMED_OUT at the deadline.
 
-        `topics` is what the directory's `Page.topics` was when the caller last looked at the topics.
+        `topics` is what the directory's `Page.topics` was when the caller last looked at the topics, and `notices` has the
+        words that `Page.notice` gave for at most NOTICES_MAX pages before he looked at what they tell of.
         """
+        told = ffi.new("el_notice[]", [(page.raw, seen) for page, seen in notices])
         room = ffi.new("el_tail[]", [(page.raw, offset) for page, offset in tails])
         shared = directory.raw if directory else ffi.NULL
         watched = [page for page, _ in tails] + ([] if directory is None else [directory])
-        uncounted = any(page.locked or not page.writable for page in watched)
+        uncounted = any(page.locked or not page.writable for page in watched) or any(page.locked for page, _ in notices)
         flags = (WAIT_COMMITTED if committed else 0) | (WAIT_UNCOUNTED if uncounted else 0)
         slice_ns = SLICE_NS if threading.get_ident() == threading.main_thread().ident else DEAF_SLICE_NS
         while True:
             until = min(deadline_ns, boot_ns() + slice_ns)
-            code = int(lib.el_wait(room, len(tails), flags, shared, topics, self._word, until))
-            if code == len(tails) and not self._word[0] and (topics < 0 or directory is None or directory.topics() == topics):
+            code = int(lib.el_wait(room, len(tails), told, len(notices), flags, shared, topics, self._word, until))
+            if code == len(tails) and not self._word[0] and not _moved(directory, topics, notices):
                 code = TIMED_OUT
             if code != TIMED_OUT or boot_ns() >= deadline_ns:
                 return code

@@ -25,6 +25,13 @@ static int32_t doubt(uint8_t *raw) {
     return EL_OK;
 }
 
+static int32_t notify(uint8_t *raw) {
+    _Atomic uint32_t *word = &as_page(raw)->notice_word;
+    atomic_fetch_add(word, 1);
+    el_futex_wake(word, INT32_MAX);         /* nobody is counted: who maps the page for reading only is woken, too */
+    return EL_OK;
+}
+
 static int32_t init(uint8_t *raw, const el_identity *identity, const el_tuple *tuple, int64_t durable) {
     el_page *page = as_page(raw);
     page->magic = 0;                        /* not valid while it is being written */
@@ -46,6 +53,7 @@ static int32_t init(uint8_t *raw, const el_identity *identity, const el_tuple *t
     page->magic = EL_PAGE_MAGIC;
     atomic_fetch_add(&page->data_word, 1);
     el_futex_wake(&page->data_word, INT32_MAX);
+    notify(raw);                            /* what was told before may have been lost with the page */
     return EL_OK;
 }
 
@@ -170,6 +178,21 @@ int32_t el_page_read(const uint8_t *raw, el_tuple *out) {
     int32_t rc = read_tuple(raw, out);
     el_page_leave(raw, 0);
     return rc;
+}
+
+int32_t el_page_notify(uint8_t *raw) {
+    int32_t rc = el_page_enter(raw, 1);
+    if (rc == EL_OK && !el_is_mutant(EL_NO_NOTICE))
+        notify(raw);
+    int32_t put = el_page_leave(raw, 1);
+    return rc < 0 ? rc : put;
+}
+
+int64_t el_page_notice(const uint8_t *raw) {
+    el_page_enter(raw, 0);
+    int64_t word = atomic_load(&as_page(raw)->notice_word);
+    el_page_leave(raw, 0);
+    return word;
 }
 
 int32_t el_page_publish(uint8_t *raw, const el_tuple *tuple, uint8_t *directory) {

@@ -4,7 +4,8 @@
  * W2  a killed waiter leaves its count behind; that costs appenders a system call, never a wake
  * W3  who has mapped a page for reading cannot be counted, so nobody wakes it: it looks again every millisecond
  * W4  more pages than futex_waitv takes, or a kernel without it: the directory's word, which every publication moves
- * W5  who follows the topics gives the value of the directory's topics word at its last look: a change since then is no sleep */
+ * W5  who follows the topics gives the value of the directory's topics word at its last look: a change since then is no sleep;
+ *     so it is with notices, whose words move for everybody, counted or not */
 #include "system.h"
 
 #include <linux/futex.h>
@@ -24,7 +25,9 @@ typedef struct {                        /* struct futex_waitv of linux/futex.h, 
     uint32_t reserved;
 } el_waitv;
 
-enum { EL_WAITV_MAX = 122, EL_WAITV_32 = 2 };
+enum { EL_WAITV_MAX = 121, EL_WAITV_WORDS = EL_WAITV_MAX + 3 + EL_NOTICES_MAX, EL_WAITV_32 = 2 };
+
+_Static_assert(EL_WAITV_WORDS <= 128, "futex_waitv takes no more");
 
 static el_page *as_page(const uint8_t *page) { return (el_page *)(uintptr_t)page; }
 
@@ -43,6 +46,13 @@ static int64_t first_ready(const el_tail *tails, int64_t count, int committed) {
         if (ready(&tails[at], committed))
             return at;
     return -1;
+}
+
+static int any_moved(const el_notice *notices, int64_t count) {
+    for (int64_t at = 0; at < count; at++)
+        if (el_page_notice(notices[at].page) != notices[at].seen)
+            return 1;
+    return 0;
 }
 
 static void count_waiter(const el_tail *tails, int64_t count, uint8_t *directory, int by) {
@@ -77,21 +87,26 @@ static int sleep_on(el_waitv *words, int used, int64_t deadline_ns) {
 enum { EL_BLIND_NAP_NS = 1000000, EL_WAIT_COMMITTED = 1, EL_WAIT_UNCOUNTED = 2 };
 
 /* Uncounted, so perhaps not woken: a look every millisecond. The first `fixed` words are the caller's, the others move with data. */
-static int nap_on(el_waitv *words, int used, int fixed, const el_tail *tails, int64_t count, int committed, int64_t deadline_ns) {
+static int nap_on(el_waitv *words, int used, int fixed, const el_tail *tails, int64_t count, int committed, const el_notice *notices,
+                  int64_t notice_count, int64_t deadline_ns) {
     for (;;) {
         int64_t until = el_boot_ns() + EL_BLIND_NAP_NS;
         int rc = sleep_on(words, used, until < deadline_ns ? until : deadline_ns);
         if (rc != -ETIMEDOUT || el_boot_ns() >= deadline_ns || first_ready(tails, count, committed) >= 0)
             return rc;
+        if (any_moved(notices, notice_count))   /* a private copy's word moves only when it is read anew */
+            return 0;
         for (int at = fixed; at < used; at++)
             words[at].value = atomic_load((_Atomic uint32_t *)(uintptr_t)words[at].address);
     }
 }
 
-int64_t el_wait(const el_tail *tails, int64_t count, int32_t flags, uint8_t *directory, int64_t topics, uint32_t *wake,
-                int64_t deadline_ns) {
+int64_t el_wait(const el_tail *tails, int64_t count, const el_notice *notices, int64_t notice_count, int32_t flags, uint8_t *directory,
+                int64_t topics, uint32_t *wake, int64_t deadline_ns) {
+    if (notice_count < 0 || notice_count > EL_NOTICES_MAX)
+        return EL_EINVALID;
     int committed = flags & EL_WAIT_COMMITTED, uncounted = flags & EL_WAIT_UNCOUNTED;
-    el_waitv words[EL_WAITV_MAX + 3];
+    el_waitv words[EL_WAITV_WORDS];
     _Atomic uint32_t *own = (_Atomic uint32_t *)wake;
     int used = 0, one_by_one = count <= EL_WAITV_MAX;
     int64_t counted = one_by_one ? count : 0;
@@ -99,6 +114,8 @@ int64_t el_wait(const el_tail *tails, int64_t count, int32_t flags, uint8_t *dir
         add_word(words, &used, own);
     if (directory && topics >= 0)
         add_seen(words, &used, &as_page(directory)->lock_word, (uint32_t)topics);
+    for (int64_t at = 0; at < notice_count; at++)
+        add_seen(words, &used, &as_page(notices[at].page)->notice_word, (uint32_t)notices[at].seen);
     int fixed = used;
     for (int64_t at = 0; at < counted; at++)
         add_word(words, &used, &as_page(tails[at].page)->data_word);
@@ -111,8 +128,9 @@ int64_t el_wait(const el_tail *tails, int64_t count, int32_t flags, uint8_t *dir
     int64_t found = first_ready(tails, count, committed);
     int rc = 0;
     if (found < 0 && !(own && atomic_load(own)))
-        rc = !used ? -ETIMEDOUT : uncounted ? nap_on(words, used, fixed, tails, count, committed, deadline_ns)
-                                            : sleep_on(words, used, deadline_ns);
+        rc = !used       ? -ETIMEDOUT
+             : uncounted ? nap_on(words, used, fixed, tails, count, committed, notices, notice_count, deadline_ns)
+                         : sleep_on(words, used, deadline_ns);
     if (rc == -ENOSYS) {                /* no futex_waitv (before Linux 5.16): one word, a millisecond at a time */
         int64_t left = deadline_ns - el_boot_ns();
         _Atomic uint32_t *word = (_Atomic uint32_t *)(uintptr_t)words[used - 1].address;

@@ -1,4 +1,4 @@
-"""What a victim can be told to do with a lease on life."""
+"""What a victim can be told to do with a lease on life, and as one that follows a group."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import ctypes
 import os
 import select
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 from embedlog._native import leases
+from embedlog.internal_topic import InternalTopic
 from embedlog.liveness import Lease, Liveness
 
 from .tasks import Stage, task
@@ -62,6 +64,24 @@ def hold_interpreter(stage: Stage, ms: int) -> None:
     """Do nothing for a while without letting any other thread of Python run."""
     stage.note("now")
     ctypes.PyDLL(None).usleep(ms * 1000)
+
+
+@task
+def await_notice(stage: Stage, number: int) -> float:
+    """How long it took until a notice came."""
+    topic: InternalTopic[_Nothing] = InternalTopic(stage.opened, "__transaction_state", partitions=1, config={}, view=_Nothing)
+    seen = [(topic.partition(number), topic.notice(number))]
+    stage.note("seen")
+    began = time.monotonic()
+    stage.opened._wait([], 20, topic, notices=seen)
+    return time.monotonic() - began
+
+
+class _Nothing:
+    """A view that keeps nothing."""
+
+    def apply(self, key: bytes, value: bytes | None) -> None:
+        pass
 
 
 @task

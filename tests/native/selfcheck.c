@@ -135,7 +135,7 @@ static void *read_page(void *bad) {
     for (int64_t seen = 0; seen < PUBLICATIONS;) {
         el_tuple now;
         el_tail tail = {page, seen};
-        el_wait(&tail, 1, 0, NULL, -1, &wake, el_boot_ns() + 1000000000);
+        el_wait(&tail, 1, NULL, 0, 0, NULL, -1, &wake, el_boot_ns() + 1000000000);
         if (el_page_read(page, &now) != EL_OK || now.segment_size != now.log_end * 100 || now.log_end < seen) *(int *)bad += 1;
         else seen = now.log_end;
     }
