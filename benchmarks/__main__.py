@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from . import columns, compaction, durable, loops, rows, transactions, waits
+from . import columns, compaction, durable, groups, loops, rows, transactions, waits
 from .context import Context
 from .measure import Bare, Outcome, machine, workspace
 
@@ -26,6 +26,9 @@ FIGURES: dict[str, Callable[[Context], Iterator[Outcome]]] = {
     "partitions": waits.many_partitions,
     "sizes": columns.sizes,
     "transaction": transactions.transaction,
+    "commit": groups.commit,
+    "groups": groups.many_groups,
+    "offsets": groups.bounded,
     "compaction": compaction.compaction,
 }
 

@@ -32,6 +32,12 @@ def judge(state: ProducerState, stamp: Stamp, rows: Batches) -> int | EmbedlogEr
     return _fenced(producer, stamp) or _out_of_order(producer, stamp, first) or _not_open(producer, stamp) or 0
 
 
+def admit(state: ProducerState, stamp: Stamp) -> EmbedlogError | None:
+    """Why nothing of this producer may be appended now, whatever its sequences are."""
+    producer = state.producers.get(stamp.producer_id) or Producer(stamp.producer_id)
+    return _fenced(producer, stamp) or _not_open(producer, stamp)
+
+
 def _not_as_stamped(stamp: Stamp, row: Any) -> EmbedlogError | None:
     transactional = bool(row["attributes"] & TRANSACTIONAL)
     carried = (int(row["producer_id"]), int(row["producer_epoch"]), transactional)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from embedlog._native import system
 from embedlog.errors import EmbedlogError, FencedError, InvalidTransactionStateError
 from embedlog.page import boot_number
+from embedlog.topic import is_internal
 from embedlog.transaction_state import Moment, Refusal, Transaction
 
 if TYPE_CHECKING:
@@ -49,6 +51,13 @@ def new_producer_id() -> int:
 def asks_for_durability(partition: Partition) -> bool:
     """Whether what is acknowledged there must survive a power loss."""
     return partition.config.flush_messages == 1
+
+
+def to_be_durable(partitions: Iterable[Partition]) -> list[Partition]:
+    """Those of a transaction that must survive a power loss: if one asks for that, a group's offsets beside it must as well."""
+    every = list(partitions)
+    asked = any(map(asks_for_durability, every))
+    return [each for each in every if asked and (is_internal(each.topic) or asks_for_durability(each))]
 
 
 def put_on_disk(partition: Partition, deadline_ns: int) -> None:

@@ -101,6 +101,6 @@ def _turns(data: Any, batches: Batches, offsets: list[int], position: int) -> li
         row = bisect_left(offsets, base)
         if not attributes & CONTROL:
             turns.append(_Turn(row, producer_id, bisect_left(offsets, base + delta + 1) - row))
-        elif base >= position:
+        elif base >= position and base in ends:  # else compaction has emptied it, as nothing of the transaction is left
             turns.append(_Turn(row, producer_id, commit=ends[base]))
     return turns

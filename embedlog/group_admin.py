@@ -14,9 +14,9 @@ from uuid import UUID
 
 from embedlog import group as machine
 from embedlog._native import system
+from embedlog.commit_rules import checked_group_id, refused
 from embedlog.consumer_protocol import TYPE, decode_assignment, decode_subscription
 from embedlog.errors import ConfigError, CorruptRecordError, GroupNotFoundError, UnknownTopicOrPartitionError
-from embedlog.offsets import checked_group_id, refused
 from embedlog.resetting import Target, clamped, parse_target
 from embedlog.topic import check_name
 from embedlog.values import GroupDescription, GroupPartition, MemberDescription, OffsetAndMetadata, TopicPartition

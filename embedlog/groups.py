@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from embedlog import group as machine
 from embedlog._native import system
+from embedlog.commit_rules import checked_group_id, refused
 from embedlog.errors import EmbedlogError, InconsistentGroupProtocolError, ReadOnlyError
 from embedlog.group import Group, Limits, Refusal, State, Verdict
 from embedlog.group_records import Committed, encode_group, encode_group_key, encode_offset_key
 from embedlog.group_view import GroupEntries
 from embedlog.internal_topic import Record
-from embedlog.offsets import Host, Offsets, checked_group_id, refused
+from embedlog.offsets import Host, Offsets
 from embedlog.values import TopicPartition
 
 if TYPE_CHECKING:
@@ -77,8 +78,8 @@ class Groups(Offsets):
     def decide(self, group_id: str, event: Event, deadline_ns: int | None = None) -> Group | None:
         """What an event makes of a group, appended if it changes anything; what there was if the event has nothing to say.
 
-        Raises what a `Refusal` stands for (`offsets.KINDS`), LockTimeoutError, ReadOnlyError, StorageError, RecordTooLargeError;
-        InconsistentGroupProtocolError for a group of Kafka's newer protocol.
+        Raises what a `Refusal` stands for (`commit_rules.KINDS`), LockTimeoutError, ReadOnlyError, StorageError,
+        RecordTooLargeError; InconsistentGroupProtocolError for a group of Kafka's newer protocol.
         """
         self.host._check_writable()
         number = self.topic.partition_of(checked_group_id(group_id))
@@ -89,13 +90,27 @@ class Groups(Offsets):
                 raise refused(group_id, new, old)
             if new is None or new is old:
                 return old
-            if decision.view.modern(group_id) is not None:
-                raise InconsistentGroupProtocolError(f"group {group_id!r} is one of Kafka's newer protocol, which is only read")
+            self._refuse_modern(decision.view, group_id)
+            if old is not None and old.protocol_type == KEPT_TYPE != new.protocol_type:
+                raise InconsistentGroupProtocolError(f"group {group_id!r} keeps offsets of a program's own: nobody can join it")
             records: list[Record] = [(encode_group_key(group_id), encode_group(new))]
             self.check_size(number, records)
             decision.append(records, notice=True)
             decision.view.keep(group_id, new)
             return new
+
+    def exempt(self, group_id: str, deadline_ns: int | None = None) -> Group | None:
+        """Make a group whose offsets never expire, for programs that remember their work by them; nobody can join it.
+
+        Raises InconsistentGroupProtocolError for one that consumers have joined, and as `decide`.
+        """
+
+        def event(old: Group | None) -> Group | Refusal:
+            if old is not None and old.protocol_type not in ("", KEPT_TYPE):
+                return Refusal.INCONSISTENT_GROUP_PROTOCOL
+            return old if old is not None and old.protocol_type else Group(KEPT_TYPE, changed_ms=system.wall_ms())
+
+        return self.decide(group_id, event, deadline_ns)
 
     def evict(self, group_id: str, watch: Watch, me: str | None = None, whole: bool = False) -> Group | None:
         """Evict who is gone, as far as the observer's memory tells; the group as it is then. Raises as `decide`."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog")
 
 # Words of the directory's control page: when, on the boot clock, the next one is due.
-NEXT_ROUND_NS, NEXT_POINTS_NS, NEXT_TRANSACTIONS_NS, NEXT_IDS_NS, NEXT_CLEANING_NS = 4, 5, 6, 7, 10
+NEXT_ROUND_NS, NEXT_POINTS_NS, NEXT_TRANSACTIONS_NS, NEXT_IDS_NS, NEXT_CLEANING_NS, NEXT_OFFSETS_NS = 4, 5, 6, 7, 10, 13
 
 
 class Housekeeper:
@@ -89,6 +89,7 @@ class Housekeeper:
         if self._turn(NEXT_ROUND_NS, config.log_initial_task_delay_ms, config.log_retention_check_interval_ms):
             self._round()
         self._transactions()
+        self._offsets()
         pause_ms = config.log_cleaner_backoff_ms
         if config.log_cleaner_enable and self._turn(NEXT_CLEANING_NS, pause_ms, pause_ms):
             self._clean()
@@ -105,6 +106,13 @@ class Housekeeper:
                 self._log._transactions.housekeep(self._deadline())
             if self._turn(NEXT_IDS_NS, forgets_ms, forgets_ms):
                 self._log._transactions.forget_idle(self._deadline())
+
+    def _offsets(self) -> None:
+        """Forget what groups have committed and nobody has wanted for long: when it is time."""
+        interval_ms = self._log.config.offsets_retention_check_interval_ms
+        with _Reported("offsets"):
+            if self._turn(NEXT_OFFSETS_NS, interval_ms, interval_ms):
+                self._log._groups.expire(self._deadline())
 
     def _deadline(self) -> int:
         return files.deadline_after(self._log.config.lock_timeout_ms / 1000)
@@ -158,6 +166,8 @@ class Housekeeper:
             with _Reported("transactions"):
                 self._log._transactions.housekeep(deadline_ns)
                 self._log._transactions.forget_idle(deadline_ns)
+            with _Reported("offsets"):
+                self._log._groups.expire(deadline_ns)
             if self._log.config.log_cleaner_enable:
                 self._clean()
         self._points()

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from embedlog import feeding, files, layout, rolling
 from embedlog._native import codec, system
+from embedlog.columns import TRANSACTIONAL, Stamp
 from embedlog.errors import (
     ClosedError,
     DurabilityError,
@@ -101,6 +102,26 @@ class Decision(Generic[V]):
         if notice:
             with contextlib.suppress(StorageError):  # appended it is, and who waits looks now and then anyhow
                 mirror.partition.page.notify()
+
+
+    def append_stamped(self, records: list[Record], stamp: Stamp) -> None:
+        """Append as part of a producer's transaction, opened here if `stamp.opens`: it counts when that is committed.
+
+        Raises FencedError, InvalidTransactionStateError with nothing written. Every call appends, so what is repeated must do no
+        harm. The view learns of it with its next look.
+        """
+        partition = self._mirror.partition
+        now = partition.page.read()
+        if now is None:
+            raise StorageError("the control page is damaged", path=partition.path / layout.PAGE)
+        sequence = partition.sequencing.following_locked(stamp, now)
+        batch = encode_batch(records, system.wall_ms(), stamp, sequence)
+        self.writing = True
+        _, self.end, unsynced_ms = _append_locked(partition, batch)
+        out = partition.appender().out
+        partition.sequencing.note(stamp, out.next_sequence, out.seen)
+        self.late = unsynced_ms > partition.config.flush_ms
+        self.writing = False
 
 
 class InternalTopic(Generic[V]):
@@ -281,10 +302,11 @@ def _flush_late(partition: Partition, end: int, deadline_ns: int) -> None:
         logger.error("background flush of %s-%d: %s", partition.topic, partition.number, problem)
 
 
+NOBODY: Final = Stamp(-1, -1)
 _CHECKED: Final = struct.Struct(">hiqqqhii")  # from the attributes on
 
 
-def encode_batch(records: Iterable[Record], now_ms: int) -> bytes:
+def encode_batch(records: Iterable[Record], now_ms: int, stamp: Stamp = NOBODY, sequence: int = -1) -> bytes:
     """A plain batch of a few records with one timestamp: for one or two of them faster than columns are made."""
     body = bytearray()
     count = 0
@@ -294,7 +316,8 @@ def encode_batch(records: Iterable[Record], now_ms: int) -> bytes:
         )
         body += _varint(len(inner)) + inner
         count += 1
-    checked = _CHECKED.pack(0, count - 1, now_ms, now_ms, -1, -1, -1, count) + body
+    attributes = TRANSACTIONAL if stamp.transactional else 0
+    checked = _CHECKED.pack(attributes, count - 1, now_ms, now_ms, stamp.producer_id, stamp.epoch, sequence, count) + body
     return struct.pack(">qiibI", 0, len(checked) + 9, 0, 2, codec.crc32c(checked)) + checked
 
 

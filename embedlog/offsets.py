@@ -5,8 +5,7 @@ O1  a commit is checked under the lock of its group's partition, before it is ap
 O2  a topic that is being deleted is marked so on disk before its offsets go: whoever commits looks at the file of topics under
     the lock, so no commit can come behind the tombstones
 O3  offsets within a transaction count from its marker on; who asks for stable ones waits for it, and ends it if its owner is dead
-O4  what is wrong with the arguments is told before anything is locked, and as an error of this package
-O5  commits move no notice: whoever follows the group is not woken by them
+O4  commits move no notice: whoever follows the group is not woken by them
 """
 
 from __future__ import annotations
@@ -17,30 +16,25 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from embedlog import group as machine
 from embedlog._native import system
-from embedlog.deciding import asks_for_durability, put_on_disk
-from embedlog.errors import (
-    ConfigError,
-    DeadlineError,
-    EmbedlogError,
-    FencedInstanceIdError,
-    GroupNotEmptyError,
-    GroupNotFoundError,
-    GroupSizeError,
-    GroupSubscribedError,
-    IllegalGenerationError,
-    InconsistentGroupProtocolError,
-    InvalidGroupIdError,
-    OffsetOutOfRangeError,
-    RebalanceInProgressError,
-    RecordTooLargeError,
-    UnknownMemberError,
-    UnknownTopicOrPartitionError,
+from embedlog.columns import Stamp
+from embedlog.commit_rules import (
+    HEADER_BYTES,
+    admitted,
+    batch_bytes,
+    check_notes,
+    checked_group_id,
+    checked_identity,
+    checked_offsets,
+    checked_place,
+    commit_records,
+    record_bytes,
+    refused,
 )
-from embedlog.group import Group, Refusal
-from embedlog.group_records import encode_offset, encode_offset_key
+from embedlog.deciding import asks_for_durability, put_on_disk
+from embedlog.errors import DeadlineError, RecordTooLargeError, UnknownTopicOrPartitionError
+from embedlog.group import Refusal
 from embedlog.group_view import GroupEntries
 from embedlog.internal_topic import Decision, InternalTopic, Record, java_partition
-from embedlog.options import INT_MAX, LONG_MAX
 from embedlog.values import GroupMetadata, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
@@ -49,23 +43,6 @@ if TYPE_CHECKING:
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 HELP_S: Final = 0.1  # how often who waits for a transaction looks whether somebody has to end it
-NAME_BYTES_MAX: Final = 2**15 - 1  # of a text in Kafka's format
-RECORD_BYTES: Final = 24  # at most, of a record beside its key and value
-HEADER_BYTES: Final = 61
-
-KINDS: Final[Mapping[Refusal, type[EmbedlogError]]] = {
-    Refusal.COORDINATOR_NOT_AVAILABLE: GroupNotFoundError,
-    Refusal.UNKNOWN_MEMBER_ID: UnknownMemberError,
-    Refusal.ILLEGAL_GENERATION: IllegalGenerationError,
-    Refusal.REBALANCE_IN_PROGRESS: RebalanceInProgressError,
-    Refusal.FENCED_INSTANCE_ID: FencedInstanceIdError,
-    Refusal.INCONSISTENT_GROUP_PROTOCOL: InconsistentGroupProtocolError,
-    Refusal.INVALID_SESSION_TIMEOUT: ConfigError,
-    Refusal.GROUP_MAX_SIZE_REACHED: GroupSizeError,
-    Refusal.NON_EMPTY_GROUP: GroupNotEmptyError,
-    Refusal.GROUP_ID_NOT_FOUND: GroupNotFoundError,
-    Refusal.GROUP_SUBSCRIBED_TO_TOPIC: GroupSubscribedError,
-}
 
 
 class Host(Protocol):
@@ -82,62 +59,8 @@ class Host(Protocol):
     def _make_internal(self, name: str, partitions: int, config: Any) -> None: ...
     def _check_open(self) -> None: ...
     def _check_writable(self) -> None: ...
-    def _topics(self) -> list[str]: ...
+    def _topic(self, name: str) -> Any: ...
     def _wait(self, tails: Any, timeout_s: float | None, owner: object, committed: bool = False) -> bool: ...
-
-
-# ---- arguments -----------------------------------------------------------------------------------
-
-
-def checked_group_id(group_id: object) -> str:
-    """The name, if a group can have it. Raises InvalidGroupIdError, TypeError."""
-    if not isinstance(group_id, str):
-        raise TypeError(f"a group id is a str, not {type(group_id).__name__}")
-    size = _size(group_id)
-    if not 1 <= size <= NAME_BYTES_MAX:
-        raise InvalidGroupIdError("group id", expected=f"1 to {NAME_BYTES_MAX} bytes of UTF-8", found=f"{group_id!r:.100}")
-    return group_id
-
-
-def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What is to be committed, each offset with its metadata. Raises TypeError, OffsetOutOfRangeError, RecordTooLargeError."""
-    if not isinstance(offsets, Mapping):
-        raise TypeError(f"offsets are a mapping of TopicPartition to OffsetAndMetadata or int, not {type(offsets).__name__}")
-    return {_checked_place(place): _checked_offset(place, offset) for place, offset in offsets.items()}
-
-
-def _checked_place(place: object) -> TopicPartition:
-    if not isinstance(place, tuple) or len(place) != 2 or not isinstance(place[0], str) or type(place[1]) is not int:
-        raise TypeError(f"a key of offsets is a TopicPartition, not {place!r:.100}")
-    return TopicPartition(*place)
-
-
-def _checked_offset(place: Any, offset: object) -> OffsetAndMetadata:
-    made = OffsetAndMetadata(offset) if type(offset) is int else offset
-    if not isinstance(made, OffsetAndMetadata) or (type(made.offset), type(made.leader_epoch)) != (int, int):
-        raise TypeError(f"an offset is an OffsetAndMetadata or an int, not {offset!r:.100}")
-    if not isinstance(made.metadata, str):
-        raise TypeError(f"the metadata of an offset is a str, not {type(made.metadata).__name__}")
-    if not 0 <= made.offset <= LONG_MAX or not -1 <= made.leader_epoch <= INT_MAX:
-        raise OffsetOutOfRangeError(
-            "an offset to commit", topic=place[0], partition=place[1],
-            expected="0 to 2^63 - 1, with a leader epoch of -1 or more", found=f"{made.offset}, {made.leader_epoch}",
-        )  # fmt: skip
-    return made
-
-
-def _size(text: str) -> int:
-    """Bytes of a text in UTF-8; -1 if it has no such form."""
-    try:
-        return len(text) if text.isascii() else len(text.encode())
-    except UnicodeEncodeError:
-        return -1
-
-
-def refused(group_id: str, refusal: Refusal, old: Group | None) -> EmbedlogError:
-    """The error that tells why an event was not taken."""
-    found = "no such group" if old is None else f"{old.state.label}, generation {old.generation}, {len(old.members)} members"
-    return KINDS[refusal](f"group {group_id!r}: {refusal.value} ({refusal.name})", found=found)
 
 
 # ---- offsets -------------------------------------------------------------------------------------
@@ -188,7 +111,7 @@ class Offsets:
         UnknownTopicOrPartitionError, OffsetOutOfRangeError, RecordTooLargeError, LockTimeoutError, ReadOnlyError, StorageError;
         and where commits must survive a power loss DurabilityError. Behind the last two it may have been written.
         """
-        member = identity or GroupMetadata(group_id)
+        member = GroupMetadata(group_id) if identity is None else checked_identity(group_id, identity)
         self._commit(group_id, offsets, lambda old: admitted(old, member), deadline_ns)
 
     def reset(
@@ -223,14 +146,17 @@ class Offsets:
             decision.append(records)
         return True
 
+    def prepare(self, offsets: Mapping[Any, Any], group: GroupMetadata) -> TransactionalCommit | None:
+        """A commit that becomes part of a transaction; None if there is nothing to commit. Raises for its arguments."""
+        self.host._check_writable()
+        wanted = self.checked(group.group_id, offsets)
+        return TransactionalCommit(self, group, wanted) if wanted else None
+
     def checked(self, group_id: object, offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What is to be committed. Raises for arguments that cannot be (O4)."""
+        """What is to be committed. Raises for arguments that cannot be."""
         checked_group_id(group_id)
-        wanted, limit = checked_offsets(offsets), self.host.config.offset_metadata_max_bytes
-        for place, offset in wanted.items():
-            if offset.metadata and not 0 <= (size := _size(offset.metadata)) <= limit:
-                expected = f"at most {limit} bytes of UTF-8 (offset.metadata.max.bytes)"
-                raise RecordTooLargeError(f"metadata of an offset for {place[0]}-{place[1]}", expected=expected, found=size)
+        wanted = checked_offsets(offsets)
+        check_notes(wanted, self.host.config.offset_metadata_max_bytes)
         return wanted
 
     def check_size(self, number: int, records: list[Record]) -> None:
@@ -241,7 +167,9 @@ class Offsets:
 
     def check_topics(self, wanted: Iterable[TopicPartition]) -> None:
         """Raises UnknownTopicOrPartitionError; takes note of what other processes have made of the topics."""
-        self.host._topics()
+        for place in wanted:
+            self.host._topic(place.topic)
+            break  # one look at the file tells of all
         self._all_there(wanted)
 
     def are_there_locked(self, wanted: Iterable[TopicPartition]) -> bool:
@@ -288,7 +216,7 @@ class Offsets:
         With a deadline it waits for transactions that hold offsets of these partitions, and raises DeadlineError; without one it
         gives what counts now. `owner` is whom `Log._wake` wakes, for a caller who then raises.
         """
-        wanted = None if partitions is None else [_checked_place(place) for place in partitions]
+        wanted = None if partitions is None else [checked_place(place) for place in partitions]
         view = self.entries(group_id)
         while view is not None and stable_deadline_ns is not None and view.pending(group_id):
             if wanted is not None and not view.pending(group_id) & set(wanted):
@@ -334,35 +262,48 @@ class Offsets:
         limit = self.topic.partition(number).batch_limit
         start, size = 0, HEADER_BYTES
         for at, record in enumerate(records):
-            grown = size + _record_bytes(record)
+            grown = size + record_bytes(record)
             if at > start and grown > limit:
                 decision.append(records[start:at])
-                start, grown = at, HEADER_BYTES + _record_bytes(record)
+                start, grown = at, HEADER_BYTES + record_bytes(record)
             size = grown
         if records:
             decision.append(records[start:])
 
 
-def admitted(old: Group | None, member: GroupMetadata, *, transactional: bool = False) -> Refusal | None:
-    """Why a member's commit is not taken."""
-    refusal = machine.may_commit(old, member.member_id, member.generation, member.instance_id, transactional=transactional)
-    return Refusal.UNKNOWN_MEMBER_ID if refusal is Refusal.GROUP_ID_NOT_FOUND else refusal
+class TransactionalCommit:
+    """A group's offsets on their way into a transaction. Used by one thread."""
 
+    def __init__(self, offsets: Offsets, group: GroupMetadata, wanted: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        self._offsets, self._group, self._wanted = offsets, group, wanted
+        offsets.check_topics(wanted)
+        self._records = commit_records(group.group_id, wanted)
+        self.number = offsets.topic.partition_of(group.group_id)
+        self.end = 0  # offset behind it
+        offsets.check_size(self.number, self._records)
 
-def commit_records(group_id: str, wanted: Mapping[TopicPartition, OffsetAndMetadata]) -> list[Record]:
-    """The records of a commit."""
-    now_ms = system.wall_ms()
-    return [(encode_offset_key(group_id, *place), encode_offset(each, now_ms)) for place, each in wanted.items()]
+    def look(self) -> None:
+        """What can be looked at outside of locks. Raises what the group and the topics have against it."""
+        self._offsets.check_topics(self._wanted)
+        self._admit(self._offsets.topic.look(self.number))
 
+    def append(self, stamp: Stamp, deadline_ns: int) -> bool:
+        """Append it; False if it has to be looked at again. Raises as `look`, FencedError, LockTimeoutError."""
+        with self._offsets.topic.deciding(self.number, deadline_ns) as decision:
+            self._admit(decision.view)
+            if not self._offsets.are_there_locked(self._wanted):
+                return False
+            decision.append_stamped(self._records, stamp)
+        self.end = decision.end
+        return True
 
-def batch_bytes(records: Iterable[Record]) -> int:
-    """No fewer than the batch of these records will have."""
-    return HEADER_BYTES + sum(map(_record_bytes, records))
+    def wait(self, deadline_ns: int) -> None:
+        """Until whoever has the lock is out of it."""
+        with self._offsets.topic.partition(self.number).exclusive(deadline_ns):
+            pass
 
-
-def _record_bytes(record: Record) -> int:
-    key, value = record
-    return RECORD_BYTES + len(key) + len(value or b"")
+    def _admit(self, view: GroupEntries) -> None:
+        Offsets.admit(view, self._group.group_id, lambda old: admitted(old, self._group, transactional=True))
 
 
 def _told(found: Any) -> OffsetAndMetadata | None:

@@ -3,18 +3,21 @@
 O1  an owner holds a slot for life, so that its death is seen at once; whoever begins with the same id fences it
 O2  every call may be repeated after an error or an interrupt, with the same arguments: it finds what it had done
 O3  where nothing was registered, an end writes nothing and asks nobody
+O4  a group's offsets are data of the transaction like any other: registered and written under `__transaction_state`'s lock and
+    then their partition's, with the group's consent asked for under the latter
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from embedlog import transaction_state as machine
 from embedlog._native import system
-from embedlog.deciding import Concurrent, asks_for_durability, new_producer_id, now, refused
-from embedlog.errors import InvalidGroupIdError, LockTimeoutError, StateError, UnknownTopicOrPartitionError
+from embedlog.deciding import Concurrent, new_producer_id, now, refused, to_be_durable
+from embedlog.errors import LockTimeoutError, StateError, UnknownTopicOrPartitionError
 from embedlog.record import Stamp
 from embedlog.transaction_records import encode, encode_key
 from embedlog.transaction_state import PREPARED, SETTLED, Outcome, Refusal, Status, Transaction
@@ -28,7 +31,9 @@ if TYPE_CHECKING:
     from embedlog.sequencing import Going
     from embedlog.transaction_view import Entries
     from embedlog.transactions import Transactions
+    from embedlog.values import GroupMetadata
 
+T = TypeVar("T")
 TopicPartition = tuple[str, int]
 SHARE_NS: Final = 50_000_000  # how long others wait for `__transaction_state` because somebody is in a data partition
 
@@ -190,18 +195,56 @@ class Owner:
         self.begin()
 
     def _put_on_disk(self, deadline_ns: int) -> None:
-        """The data of this transaction, where its topic asks for that."""
-        for (topic, number), end in self._opened.items():
-            try:
-                partition = self._all.host._partition(topic, number)
-            except UnknownTopicOrPartitionError:
-                continue  # deleted: there is nothing to keep
-            if asks_for_durability(partition) and partition.durable_offset < end:
+        """The data of this transaction, where its topics ask for that."""
+        found: list[Partition] = []
+        for topic, number in self._opened:
+            with contextlib.suppress(UnknownTopicOrPartitionError):  # deleted: there is nothing to keep
+                found.append(self._all.host._partition(topic, number))
+        for partition in to_be_durable(found):
+            end = self._opened[partition.topic, partition.number]
+            if partition.durable_offset < end:
                 partition.syncer.wait(end, deadline_ns)
 
-    def add_offsets(self, *_: object) -> NoReturn:
-        """Offsets of a consumer group as part of the transaction. Raises InvalidGroupIdError."""
-        raise InvalidGroupIdError("consumer groups are not part of this version: offsets cannot join a transaction")
+    def add_offsets(
+        self, offsets: Mapping[Any, Any], group: GroupMetadata, deadline_ns: int | None = None
+    ) -> None:
+        """Commit a group's offsets with the transaction: nobody sees them before its marker.
+
+        The group is asked under its lock whether this is still its member; what is registered for a refused one is empty. May be
+        repeated. Raises FencedError for this transaction, and as `Offsets.commit` for the group and the offsets.
+        """
+        groups, until = self._all.host._groups, self._all.deadline(deadline_ns)
+        commit = groups.prepare(offsets, group)
+        if commit is None:
+            return
+        where, done = (groups.topic.name, commit.number), False
+        while not done:
+            commit.look()
+            if where in self._opened:
+                done = commit.append(self.stamp, until)
+            else:
+                done = self._open_with(commit, where, until)
+        self._opened[where] = commit.end
+
+    def _open_with(self, commit: Any, where: TopicPartition, deadline_ns: int) -> bool:
+        """Register and append under both locks; False if something is to be awaited or looked at outside of them."""
+        stamp, self._touched = self.stamp, True
+        try:
+            with self._deciding(deadline_ns) as decision:
+                old = decision.view.get(self.transactional_id)
+                new = machine.register(old, stamp.producer_id, stamp.epoch, (where,), now())
+                if isinstance(new, Refusal):
+                    raise refused(self.transactional_id, new, old)
+                self._write(decision, old, new)
+                system.point("txn-registered")
+                append = partial(commit.append, stamp._replace(opens=True))
+                done = _unless_locked(append, deadline_ns)
+        except Concurrent as problem:
+            self._all.finish_before(problem, deadline_ns)
+            return False
+        if done is None:
+            commit.wait(deadline_ns)
+        return bool(done)
 
     # ---- what they share -------------------------------------------------------------------------
 
@@ -228,7 +271,7 @@ class Owner:
             self._all.finish(self.transactional_id, new, deadline_ns)  # `init` gave up what it found, and begins once more
 
 
-def _unless_locked(write: Callable[..., Appended], deadline_ns: int) -> Appended | None:
+def _unless_locked(write: Callable[..., T], deadline_ns: int) -> T | None:
     """Append now; None if somebody is in the partition: the lock of `__transaction_state` is not kept while waiting for him."""
     try:
         return write(deadline_ns=min(deadline_ns, system.boot_ns() + SHARE_NS))

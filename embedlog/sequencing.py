@@ -25,7 +25,7 @@ from embedlog._native.system import Published
 from embedlog.columns import BATCH, Batches, EncodedRun, Stamp
 from embedlog.errors import CorruptRecordError, EmbedlogError, OutOfOrderSequenceError, StorageError
 from embedlog.manifest import SegmentInfo
-from embedlog.producers import Marker, ProducerState
+from embedlog.producers import Marker, ProducerState, add_sequence
 from embedlog.record import Chain
 from embedlog.segment import Walk
 
@@ -126,6 +126,14 @@ class Sequencing:
         """What the slot held behind the last append of a producer outside of transactions, -1 if that is not known."""
         known = self._known.get(stamp.producer_id)
         return int(known.seen) if known is not None and known.epoch == stamp.epoch and not known.open else -1
+
+    def following_locked(self, stamp: Stamp, now: Published) -> int:
+        """The sequence with which this producer goes on here. Raises what `admission` says of it."""
+        state = self.state_locked(now)
+        if (problem := admission.admit(state, stamp)) is not None:
+            raise problem
+        producer = state.producers.get(stamp.producer_id)
+        return 0 if producer is None or producer.epoch != stamp.epoch else add_sequence(producer.last_sequence, 1)
 
     # ---- in doubt --------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from embedlog.commit_rules import checked_offsets
 from embedlog.errors import (
     CommitFailedError,
     DeadlineError,
@@ -185,7 +186,7 @@ class Transaction:
             logger.exception("a transaction could not be aborted; it ends by itself after transaction.timeout.ms")
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group: Any) -> None:
-        wanted, member = _checked_offsets(offsets), _check_group(group)
+        wanted, member = checked_offsets(offsets), _check_group(group)
         if wanted:
             with self._verb("send_offsets_to_transaction", "send_offsets", None) as deadline_ns:
                 self._owner.add_offsets(wanted, member, deadline_ns)
@@ -299,21 +300,6 @@ class NoTransaction:
 
     def send_offsets(self, offsets: Any, group: Any) -> NoReturn:
         self.init()
-
-
-def _checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What is to be committed, each offset with its metadata. Raises TypeError."""
-    if not isinstance(offsets, Mapping):
-        raise TypeError(f"offsets are a mapping of TopicPartition to OffsetAndMetadata or int, not {type(offsets).__name__}")
-    wanted: dict[TopicPartition, OffsetAndMetadata] = {}
-    for place, offset in offsets.items():
-        if not isinstance(place, tuple) or len(place) != 2:
-            raise TypeError(f"a key of offsets is a TopicPartition, not {place!r}")
-        made = OffsetAndMetadata(offset) if type(offset) is int else offset
-        if not isinstance(made, OffsetAndMetadata):
-            raise TypeError(f"an offset is an OffsetAndMetadata or an int, not {offset!r}")
-        wanted[TopicPartition(*place)] = made
-    return wanted
 
 
 def _check_group(group: object) -> GroupMetadata:

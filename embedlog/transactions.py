@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from embedlog import sweeping
 from embedlog import transaction_state as machine
 from embedlog._native import system
-from embedlog.deciding import Concurrent, asks_for_durability, new_producer_id, now, put_on_disk, refused
+from embedlog.deciding import Concurrent, new_producer_id, now, put_on_disk, refused, to_be_durable
 from embedlog.errors import (
     ConfigError,
     CorruptRecordError,
@@ -59,6 +59,7 @@ class Host(Protocol):
     read_only: bool
     config: Any
     _home: Any
+    _groups: Any
 
     def _partition(self, name: str, number: int) -> Partition: ...
     def _partition_count(self, name: str) -> int: ...
@@ -143,7 +144,7 @@ class Transactions:
         Raises LockTimeoutError, StorageError, DurabilityError; then the decision stands, and the rest is to be repeated.
         """
         targets = list(self._targets(seen))
-        durable = [each for each in targets if asks_for_durability(each)]
+        durable = to_be_durable(targets)
         if durable and not system.mutated("prepare_unsynced"):
             put_on_disk(self.topic.partition(self.topic.partition_of(name)), deadline_ns)
         system.point("txn-decided")

@@ -32,8 +32,9 @@ LAYERS: dict[str, str] = {
     ),
     "named partitions": "topic topic_files",
     "state machines over internal topics": (
-        "assignors consumer_protocol deciding feeding group group_records group_view groups internal_topic liveness modern_group"
-        " offsets ownership replica resetting sweeping transaction_records transaction_state transaction_view transactions"
+        "assignors commit_rules consumer_protocol deciding feeding group group_records group_view groups internal_topic liveness"
+        " modern_group offsets ownership replica resetting sweeping transaction_records transaction_state transaction_view"
+        " transactions"
     ),
     "one open directory": "admin directory group_admin housekeeper log",
     "the public verbs": (

@@ -207,6 +207,10 @@ def test_a_commit_by_a_stranger_is_refused(groups: Groups) -> None:
     for identity in (GroupMetadata("g", 3, "m"), GroupMetadata("g", 0, "m")):
         with pytest.raises(UnknownMemberError):
             groups.commit("g", {ONE: 1}, identity)
+    with pytest.raises(InvalidGroupIdError, match="another group"):
+        groups.commit("g", {ONE: 1}, GroupMetadata("h"))
+    with pytest.raises(TypeError):
+        groups.commit("g", {ONE: 1}, ("g", 3, "m", None))  # type: ignore[arg-type]
     assert groups.committed("g") == {}
     assert issubclass(UnknownMemberError, embedlog.CommitFailedError)
     assert issubclass(IllegalGenerationError, embedlog.CommitFailedError)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import embedlog
-from embedlog.errors import ConfigError, FencedError, InvalidGroupIdError, InvalidTransactionStateError
+from embedlog.errors import ConfigError, FencedError, InvalidTransactionStateError
 from tests.producing import log, values
 
 __all__ = ["log"]
@@ -127,13 +127,31 @@ def test_what_a_killed_process_left_open_is_aborted_by_the_next_owner(tmp_path: 
         assert values(log) == [b"committed", b"left", b"again"]
 
 
-def test_groups_are_not_part_of_it_yet(log: embedlog.Log) -> None:
+def test_offsets_of_a_group_are_committed_with_the_records(log: embedlog.Log) -> None:
+    place, group = embedlog.TopicPartition("one", 0), embedlog.GroupMetadata("g")
     with log.producer(transactional_id="x") as producer:
         producer.init_transactions()
         with producer.transaction():
-            producer.send_offsets_to_transaction({}, embedlog.GroupMetadata("g"))
-            with pytest.raises(InvalidGroupIdError):
-                producer.send_offsets_to_transaction({embedlog.TopicPartition("one", 0): 5}, embedlog.GroupMetadata("g"))
+            producer.send_offsets_to_transaction({}, group)
+            producer.send_offsets_to_transaction({place: 5}, group)
+            assert log._groups.committed("g") == {}
+        assert log._groups.committed("g") == {place: embedlog.OffsetAndMetadata(5)}
+
+
+def test_offsets_that_the_group_refuses_can_only_be_aborted(log: embedlog.Log) -> None:
+    stranger = embedlog.GroupMetadata("g", 3, "somebody")
+    with log.producer(transactional_id="x") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("one", b"never")
+        with pytest.raises(embedlog.CommitFailedError):
+            producer.send_offsets_to_transaction({embedlog.TopicPartition("one", 0): 5}, stranger)
+        with pytest.raises(embedlog.CommitFailedError):
+            producer.commit_transaction()
+        producer.abort_transaction()
+        with producer.transaction():
+            producer.send("one", b"again")
+    assert committed(log) == [b"again"]
 
 
 def test_a_time_out_above_the_logs_is_refused(log: embedlog.Log) -> None:

@@ -17,7 +17,6 @@ from embedlog.errors import (
     ConfigError,
     CorruptRecordError,
     FencedError,
-    InvalidGroupIdError,
     InvalidTransactionStateError,
     StateError,
     StorageError,
@@ -180,11 +179,6 @@ def test_the_longest_timeout_is_the_logs(path: Path) -> None:
 def test_an_id_that_has_no_place_in_a_record_is_refused(log: embedlog.Log, name: str) -> None:
     with pytest.raises(ConfigError, match=r"transactional\.id"):
         log._transactions.owner(name, 1000)
-
-
-def test_offsets_cannot_join_yet(log: embedlog.Log) -> None:
-    with pytest.raises(InvalidGroupIdError, match="not part of this version"):
-        begun(log).owner.add_offsets({}, None)
 
 
 # ---- what others left ----------------------------------------------------------------------------

@@ -75,6 +75,11 @@ def transact(_: Stage, name: str, values: list[bytes], partition: int = 0) -> in
 
 
 @task
+def add_offsets(_: Stage, name: str, offsets: dict[Any, Any], group: Any) -> None:
+    _writers[name].owner.add_offsets(offsets, group)
+
+
+@task
 def end(_: Stage, name: str, commit: bool) -> None:
     _writers[name].owner.end(commit)
 

@@ -31,6 +31,7 @@ def serve(control: socket.socket) -> None:
         damage,
         leasing,
         live,
+        offsets,
         powerloss,
         repeating,
         script,

@@ -1,0 +1,91 @@
+"""Groups: what a commit takes, what it takes to open a log with ten thousand of them, and whether their log stays small."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import embedlog
+from embedlog import TopicPartition
+
+from .context import Context, remove
+from .measure import Outcome, percentile
+
+PARTITIONS, WARM = 100, 50
+GROUPS = 10_000
+RATE, SECONDS, EACH = 1_000, 60, 10  # commits a second, and partitions of a commit
+BOUND_MB = 20               # what comes in 15 s, the time between two looks of the cleaner, the active segment, and some room
+OFFSETS_TOPIC = "__consumer_offsets"
+MIB = 1 << 20
+
+
+def commit(context: Context) -> Iterator[Outcome]:
+    """A commit of a hundred partitions, checked and appended under the lock: not synced."""
+    directory = context.fresh("commit")
+    try:
+        with embedlog.open(directory) as log:
+            log.create_topic("bench", PARTITIONS)
+            places = [TopicPartition("bench", number) for number in range(PARTITIONS)]
+            spent: list[float] = []
+            for turn in range(WARM + 100 * context.rounds):
+                began = time.perf_counter()
+                log._groups.commit("bench", dict.fromkeys(places, turn))
+                spent.append((time.perf_counter() - began) * 1e3)
+    finally:
+        remove(directory)
+    found = spent[WARM:]
+    detail = {"p10": percentile(found, 0.1), "p99": percentile(found, 0.99), "commits": len(found)}
+    yield Outcome(f"commit/partitions={PARTITIONS}", statistics.median(found), "ms", 1.0, False, detail)
+
+
+def many_groups(context: Context) -> Iterator[Outcome]:
+    """From `open` to the list of all groups, with the offsets of one partition for each."""
+    directory = context.fresh("groups")
+    try:
+        with embedlog.open(directory) as log:
+            log.create_topic("bench", PARTITIONS)
+            for number in range(GROUPS):
+                log._groups.commit(f"group-{number}", {TopicPartition("bench", number % PARTITIONS): number})
+        spent: list[float] = []
+        for _ in range(context.rounds):
+            began = time.perf_counter()
+            with embedlog.open(directory) as log:
+                assert len(log._groups.names()) == GROUPS
+                spent.append(time.perf_counter() - began)
+    finally:
+        remove(directory)
+    detail = {"slowest": max(spent), "rounds": context.rounds}
+    yield Outcome(f"open-groups/groups={GROUPS}", statistics.median(spent), "s", 1.0, False, detail)
+
+
+def bounded(context: Context) -> Iterator[Outcome]:
+    """A thousand commits a second for a minute into one partition, with the cleaner on as it is by default."""
+    directory = context.fresh("bounded")
+    largest = 0
+    try:
+        with embedlog.open(directory) as log:
+            log.create_topic("bench", PARTITIONS)
+            begin = time.monotonic()
+            for turn in range(RATE * SECONDS):
+                log._groups.commit("bench", {TopicPartition("bench", (turn + n) % PARTITIONS): turn for n in range(EACH)})
+                if turn % RATE == 0:
+                    largest = max(largest, size_of(directory))
+                ahead = begin + turn / RATE - time.monotonic()
+                if ahead > 0.01:
+                    time.sleep(ahead)
+            spent, last, turns = time.monotonic() - begin, size_of(directory), RATE * SECONDS
+        began = time.perf_counter()
+        with embedlog.open(directory) as log:
+            log._groups.committed("bench")
+            opened = time.perf_counter() - began
+    finally:
+        remove(directory)
+    detail = {"at the end": last / MIB, "commits": turns, "partitions of each": EACH, "seconds": spent, "open s": opened}
+    yield Outcome(f"offsets-log/commits={RATE}per-second/seconds={SECONDS}", largest / MIB, "MiB", BOUND_MB, False, detail)
+
+
+def size_of(directory: Path) -> int:
+    """Bytes of the log files that count: those that wait for their removal do not."""
+    return sum(path.stat().st_size for path in directory.glob(f"{OFFSETS_TOPIC}-*/*.log"))
