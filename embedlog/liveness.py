@@ -72,6 +72,11 @@ class Lease:
         return self._beats.lapsed and not system.mutated("no_lease_check")
 
     @property
+    def good_until_ns(self) -> int:
+        """When it lapses if no beat comes any more, on the boot clock; 0 once it has."""
+        return self._beats.good_until_ns
+
+    @property
     def left(self) -> bool:
         """Whether the polls stopped for longer than the member promised, and the others were told."""
         return self._beats.left

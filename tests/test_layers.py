@@ -34,7 +34,7 @@ LAYERS: dict[str, str] = {
     "state machines over internal topics": (
         "assignors commit_rules consumer_protocol deciding feeding group group_records group_view groups internal_topic liveness"
         " modern_group offsets ownership replica resetting sweeping transaction_records transaction_state transaction_view"
-        " transactions"
+        " transactions watching"
     ),
     "one open directory": "admin directory group_admin housekeeper log",
     "the public verbs": (

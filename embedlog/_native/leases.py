@@ -35,6 +35,10 @@ class Beats:
         )
 
     @property
+    def good_until_ns(self) -> int:
+        return int(self._raw.good_until_ns)
+
+    @property
     def lapsed(self) -> bool:
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= int(self._raw.good_until_ns)
 
