@@ -19,19 +19,24 @@ SANITIZE := build/sanitize
 ARM_FLAGS := -O3 -std=c11 -fvisibility=hidden -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -DPy_LIMITED_API=0x030B0000 \
     -Wall -Wextra -Werror -Wno-unused-function -Wno-unused-parameter -Wno-missing-field-initializers
 CAMPAIGN := build/faults
+comma := ,
 FIGURES := build/figures.txt
 # Long experiments make and delete hundreds of thousands of small files: in memory, where there are two GB of it.
 MEMORY := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 2000000 ] 2>/dev/null && echo /dev/shm)
 
+# Spark needs Java; where there is none, its tests say so and are left out.
+EXTRAS := test,check$(if $(shell command -v java 2>/dev/null),$(comma)spark)
+
 say_no = { echo 'embedlog: $(1)' >&2; exit 1; }
 
-.PHONY: help install demo test test-kafka test-faults test-sanitize test-arm test-slow test-all check bench docs clean
+.PHONY: help install demo test test-kafka test-spark test-faults test-sanitize test-arm test-slow test-all check bench docs clean
 
 help:
 	@echo 'make demo           write, tail, search and read the standard library as a topic: a few seconds'
 	@echo 'make test           the suite: below 8 minutes on two cores'
 	@echo 'make test-kafka     all that asks a real Kafka'
 	@echo 'make test-faults    all experiments, mutants and models: below an hour on two cores (RESUME=1 goes on)'
+	@echo 'make test-spark     all that needs Spark, in sessions and small clusters'
 	@echo 'make test-sanitize  the suite with every line of C watched (ASan, UBSan)'
 	@echo 'make test-arm       the C core compiled for arm64, and run where there is an emulator'
 	@echo 'make test-slow      the suite with its slow tests and all that asks a real Kafka'
@@ -55,7 +60,7 @@ $(VENV)/.tools:
 
 $(VENV)/.built: $(VENV)/.tools $(NATIVE)
 	@echo 'embedlog: installing into $(VENV)'
-	@$(PIP) --no-build-isolation -e '.[test,check]' >$(VENV)/install.txt 2>&1 || { \
+	@$(PIP) --no-build-isolation -e '.[$(EXTRAS)]' >$(VENV)/install.txt 2>&1 || { \
 	    grep -qi 'error: command' $(VENV)/install.txt \
 	    && { grep -m 5 'error:' $(VENV)/install.txt; $(call say_no,the C core does not compile: see $(VENV)/install.txt); } \
 	    || $(call say_no,pip cannot install what pyproject.toml asks for: see $(VENV)/install.txt); }
@@ -73,6 +78,10 @@ test: install
 
 test-kafka: install
 	@$(PYTEST) -m kafka $(ARGS)
+
+test-spark: install
+	@command -v java >/dev/null || $(call say_no,no java on the path: Spark needs Java 17)
+	@$(PYTEST) -m spark $(ARGS)
 
 # RESUME=1 goes on where a run of the same code was broken off: what has passed since is not run again.
 test-faults: install
@@ -96,7 +105,7 @@ test-sanitize: install
 	    ASAN_OPTIONS=detect_leaks=0:log_path=$(CURDIR)/$(SANITIZE)/reports/asan \
 	    UBSAN_OPTIONS=print_stacktrace=1:log_path=$(CURDIR)/$(SANITIZE)/reports/ubsan EMBEDLOG_SANITIZE=1 \
 	    $(PYTEST) $(PARALLEL) -p no:faulthandler -o timeout=900 -o 'pythonpath=$(SANITIZE)/lib .' \
-	    -m 'not slow and not faults and not kafka' $(ARGS)
+	    -m 'not slow and not faults and not kafka and not spark' $(ARGS)
 	@! compgen -G '$(SANITIZE)/reports/*' >/dev/null \
 	    || { head -40 $(SANITIZE)/reports/*; $(call say_no,the sanitizers complain: see $(SANITIZE)/reports); }
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from embedlog import manifest, options, page
 from embedlog.config import ConsumerConfig, LogConfig, ProducerConfig, TopicConfig
+from embedlog.spark.settings import OPTIONS
 
 DOCS = Path(__file__).resolve().parent
 SYSTEM_HEADER = DOCS.parent / "embedlog" / "_native" / "api_system.h"
@@ -65,6 +66,15 @@ def producer_settings() -> str:
 
 def consumer_settings() -> str:
     return settings(ConsumerConfig)
+
+
+def spark_options() -> str:
+    """Every option of the Spark source."""
+    modes = {(True, True): "both", (True, False): "batch", (False, True): "stream"}
+    rows = (
+        (f"`{name}`", modes[option.batch, option.stream], option.default, option.doc) for name, option in OPTIONS.items()
+    )
+    return table(("option", "in", "default", "meaning"), rows)
 
 
 def differences() -> str:

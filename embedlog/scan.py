@@ -124,6 +124,12 @@ class Scan:
         """What is read of each partition: first offset, and the one behind the last."""
         return dict(self._bounds)
 
+    @property
+    def times(self) -> tuple[int | None, int | None]:
+        """The bounds by time in milliseconds, None where there is none."""
+        start, end = self._start_ms, self._end_ms
+        return None if start == OFFSET_MIN else start, None if end == OFFSET_MAX else end
+
     def splits(self, max_bytes: int = SPLIT_BYTES) -> list[Split]:
         """The scan in pieces of at most about `max_bytes` of the log, cut between batches: together they are the whole scan.
 

@@ -15,10 +15,12 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import embedlog
+from tests import spark_session
 from tests.faults.processes import Nursery
 from tests.figures import (  # hooks: pytest finds them by their names
     leave_out_what_passed,
@@ -43,6 +45,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     leave_out_what_passed(config, items)
     for item in items:
         needs_broker = "broker" in getattr(item, "fixturenames", ())
+        if item.get_closest_marker("spark") is not None and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group("spark"))  # one worker, one JVM
         alone = item.get_closest_marker("faults") is not None and not needs_broker
         if item.get_closest_marker("xdist_group") is None and not alone:
             item.add_marker(pytest.mark.xdist_group("kafka" if needs_broker else item.path.name))
@@ -137,6 +141,17 @@ def broker(kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[or
     """The one broker of the run, started. A test that stops it starts it again."""
     soon = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 500}
     with oracle.Broker(tmp_path_factory.mktemp("broker") / "log", soon) as running:
+        yield running
+
+
+# ---- Spark -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The one Spark session of the run, local[2]; skips where Spark or Java are missing."""
+    room = tmp_path_factory.mktemp("spark")
+    with spark_session.started("local[2]", room) as running:
         yield running
 
 

@@ -16,7 +16,10 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SHELL_BLOCK = re.compile(r"^```(?:console|sh)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#]+?)(?:#[^)]*)?\)")
 PROGRAMS = ROOT / "docs" / "recipes.md"  # each block is a program of its own
-ELSEWHERE = ROOT / "docs" / "delivery.md"  # run, and killed, by tests/test_delivery_docs.py
+ELSEWHERE = (
+    ROOT / "docs" / "delivery.md",  # run, and killed, by tests/test_delivery_docs.py
+    ROOT / "docs" / "spark.md",  # run in the session of tests/test_spark.py
+)
 MAKE = re.compile(r"^(?:\$ )?make ([a-z-]+)", re.MULTILINE)
 
 
@@ -36,7 +39,7 @@ def program(page: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if page not in (PROGRAMS, ELSEWHERE) and BLOCK.search(page.read_text())], ids=name
+    "page", [page for page in PAGES if page not in (PROGRAMS, *ELSEWHERE) and BLOCK.search(page.read_text())], ids=name
 )
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", f"exec(compile({program(page)!r}, {name(page)!r}, 'exec'), {{}})"]

@@ -1,0 +1,104 @@
+"""Record batches of a scan in the shape that Spark insists on: its own types, exactly, and not too large.
+
+B1  the columns and their types are those of the target schema, to the last nullability: Spark compares them for equality
+B2  bytes are never copied: keys and values are the scan's own buffers; only small columns are made anew
+B3  a batch has at most about `BATCH_BYTES`, so that a task's memory is flat whatever the records are
+B4  as in Spark's Kafka source, headers are null where a record has none
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import embedlog
+from embedlog.spark.settings import COLUMNS
+
+BATCH_BYTES = 8 << 20
+BATCH_ROWS = 65_536
+
+SOURCES = {"timestampType": "timestamp_type"}  # of Spark's names, those that a scan spells in another way
+
+
+def source_columns(names: Sequence[str]) -> list[str]:
+    """The scan's columns for these; place and offset are always read, they cost little and tell how far a task came."""
+    wanted = [SOURCES.get(name, name) for name in names if name != "topic"]
+    return list(dict.fromkeys([*wanted, "partition", "offset"]))
+
+
+class Shaper:
+    """Makes batches of one topic."""
+
+    def __init__(self, topic: str, schema: Any) -> None:
+        self._topic, self._schema = topic, schema
+        self._topics: Any = None
+        special: dict[str, Callable[[Any], Any]] = {"topic": self._named, "headers": self._headers}
+        self._makers = [(field, special.get(field.name)) for field in schema]
+
+    def shaped(self, batch: Any) -> Iterator[Any]:
+        """The rows of one batch of the scan, in batches that are small enough."""
+        import pyarrow
+
+        arrays = []
+        for field, make in self._makers:
+            if make is not None:
+                arrays.append(make(batch))
+            else:
+                column = batch.column(SOURCES.get(field.name, field.name))
+                arrays.append(column if column.type == field.type else column.cast(field.type))
+        yield from capped(pyarrow.RecordBatch.from_arrays(arrays, schema=self._schema))
+
+    def _named(self, batch: Any) -> Any:
+        """The topic's name in every row: a piece of a column that all batches share."""
+        import pyarrow
+
+        if self._topics is None or len(self._topics) < batch.num_rows:
+            self._topics = pyarrow.repeat(pyarrow.scalar(self._topic, pyarrow.string()), max(batch.num_rows, 4096))
+        return self._topics[: batch.num_rows]
+
+    def _headers(self, batch: Any) -> Any:
+        import pyarrow
+
+        lists = batch.column("headers")
+        kind = self._schema.field("headers").type
+        pairs = pyarrow.StructArray.from_arrays(lists.values.flatten(), fields=list(kind.value_type))
+        counts = lists.value_lengths()
+        none = pyarrow.compute.equal(counts, 0)
+        return pyarrow.ListArray.from_arrays(lists.offsets, pairs, type=kind, mask=none)
+
+
+def capped(batch: Any) -> Iterator[Any]:
+    """Slices of at most `BATCH_ROWS` rows and, unless a single row is larger, about `BATCH_BYTES`."""
+    rows, size = batch.num_rows, batch.nbytes
+    if rows <= 1 or (rows <= BATCH_ROWS and size <= BATCH_BYTES):
+        yield batch
+        return
+    step = min(BATCH_ROWS, max(1, rows * BATCH_BYTES // max(size, 1)), -(-rows // 2))
+    for first in range(0, rows, step):
+        yield from capped(batch.slice(first, step))
+
+
+def struct_of(names: Sequence[str]) -> Any:
+    """These columns as Spark's types; `COLUMNS` has them in words."""
+    from pyspark.sql import types
+
+    header = types.StructType([types.StructField("key", types.StringType()), types.StructField("value", types.BinaryType())])
+    kinds = {
+        "BINARY": types.BinaryType(),
+        "STRING": types.StringType(),
+        "INT": types.IntegerType(),
+        "BIGINT": types.LongType(),
+        "TIMESTAMP": types.TimestampType(),
+        "ARRAY<STRUCT<key: STRING, value: BINARY>>": types.ArrayType(header),
+    }
+    return types.StructType([types.StructField(name, kinds[COLUMNS[name]]) for name in names])
+
+
+def arrow_schema(struct: Any) -> Any:
+    """Spark's own translation of a schema. Raises MissingExtraError without pyarrow."""
+    try:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        return to_arrow_schema(struct, timezone="UTC")
+    except ImportError as missing:
+        raise embedlog.MissingExtraError("the Spark source needs pyarrow, on the executors too", extra="spark") from missing

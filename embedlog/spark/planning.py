@@ -1,0 +1,247 @@
+"""What is read, and by how many tasks: topics and bounds of this moment, cut into pieces of about equal size.
+
+L1  bounds are pinned here: a plan made before an append does not see it, however late its tasks run
+L2  a task is told offsets and the topic's identity, never file positions: it asks the indexes itself, where it runs
+L3  a piece is at most about `max_bytes` and not so small that a task's fixed cost would count; small ones are read by one task
+L4  what was asked for and is not there is an error that says so, unless `failOnDataLoss` is false
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import embedlog
+from embedlog.spark.settings import EARLIEST, LATEST, Bound, Settings
+
+logger = logging.getLogger("embedlog.spark")
+
+PIECE_BYTES_MIN = 8 << 20  # what a task reads while Spark starts the next one
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Offsets `start` up to, not with, `end` of a partition; of the topic that had this identity."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    start: int
+    end: int
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one Spark task reads. Times, where given, filter record by record."""
+
+    directory: str
+    pieces: tuple[Piece, ...]
+    isolation: str = "read_uncommitted"
+    fail_on_data_loss: bool = True
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+
+def plan(settings: Settings, parallel: int = 0) -> list[Task]:
+    """The tasks of a batch. Raises ConfigError, UnknownTopicOrPartitionError, OffsetOutOfRangeError, StorageError."""
+    with embedlog.open(settings.directory, read_only=True) as log:
+        topics = Topics(log, settings)
+        return tasks_of(log, settings, topics.bounded(settings.start, settings.end), parallel)
+
+
+# ---- which partitions, from where to where ---------------------------------------------------------------------------
+
+
+class Topics:
+    """The partitions that the options name, as they are now."""
+
+    def __init__(self, log: embedlog.Log, settings: Settings) -> None:
+        self._log, self._settings = log, settings
+        self.descriptions = {name: log.describe_topic(name) for name in self._names()}
+        self.partitions = list(self._partitions())
+
+    def _names(self) -> list[str]:
+        settings = self._settings
+        if settings.pattern:
+            try:
+                pattern = re.compile(settings.pattern)
+            except re.error as problem:
+                raise embedlog.ConfigError("subscribePattern", expected="a regular expression", found=str(problem)) from None
+            return [name for name in self._log.topics() if pattern.fullmatch(name)]
+        names = list(settings.subscribe or settings.assign)
+        missing = [name for name in names if name not in self._log.topics(include_internal=True)]
+        if missing:
+            known = ", ".join(self._log.topics()) or "there is none"
+            raise embedlog.UnknownTopicOrPartitionError(
+                f"no such topic: {', '.join(missing)}", path=settings.directory, expected=f"one of: {known}"
+            )
+        return names
+
+    def _partitions(self) -> Iterator[tuple[str, embedlog.PartitionDescription]]:
+        for name, description in self.descriptions.items():
+            known = {each.partition: each for each in description.partitions}
+            for number in self._settings.assign.get(name, tuple(known)):
+                if number not in known:
+                    raise embedlog.UnknownTopicOrPartitionError(
+                        f"assign: topic {name} has no partition {number}", path=self._settings.directory, found=number
+                    )
+                yield name, known[number]
+
+    def end_of(self, partition: embedlog.PartitionDescription) -> int:
+        """Behind the last record that can be read."""
+        committed = self._settings.isolation == "read_committed"
+        return partition.last_stable_offset if committed else partition.high_watermark
+
+    def bounded(self, start: Bound, end: Bound) -> list[Piece]:
+        """Each partition between its bounds, those that are empty as well."""
+        self._check_named(start)
+        self._check_named(end)
+        starts, ends = self._by_time(start), self._by_time(end)
+        made = []
+        for name, partition in self.partitions:
+            first = self.offset(name, partition, start, starts)
+            last = self.offset(name, partition, end, ends)
+            made.append(Piece(name, self.descriptions[name].topic_id, partition.partition, first, max(first, last)))
+        return made
+
+    def offset(
+        self,
+        topic: str,
+        partition: embedlog.PartitionDescription,
+        bound: Bound,
+        times: Mapping[embedlog.TopicPartition, embedlog.OffsetAndTimestamp | None],
+    ) -> int:
+        """One bound of one partition as an offset that is there. Raises OffsetOutOfRangeError."""
+        wanted, begin, end = bound.of(topic, partition.partition), partition.log_start_offset, self.end_of(partition)
+        if wanted == EARLIEST:
+            return begin
+        if wanted == LATEST:
+            return end
+        if bound.by_time:
+            found = times[embedlog.TopicPartition(topic, partition.partition)]
+            if found is None and self._settings.late_is_error and bound.option.startswith("starting"):
+                raise embedlog.OffsetOutOfRangeError(
+                    f"{bound.option}: topic {topic}, partition {partition.partition} has no record from {wanted} ms on",
+                    topic=topic, partition=partition.partition, path=partition.path,
+                )  # fmt: skip
+            return end if found is None else min(found.offset, end)
+        number = int(wanted)
+        if not begin <= number <= end:
+            lost(
+                f"{bound.option} asks for an offset that topic {topic}, partition {partition.partition} does not have",
+                self._settings.fail_on_data_loss,
+                topic=topic, partition=partition.partition, offset=number, path=partition.path, begin=begin, end=end,
+            )  # fmt: skip
+        return min(max(number, begin), end)
+
+    def _by_time(self, bound: Bound) -> dict[embedlog.TopicPartition, embedlog.OffsetAndTimestamp | None]:
+        if not bound.by_time:
+            return {}
+        wanted = {}
+        for topic, partition in self.partitions:
+            time = bound.of(topic, partition.partition)
+            if type(time) is int:
+                wanted[embedlog.TopicPartition(topic, partition.partition)] = time
+        with self._log.consumer(isolation_level=self._settings.isolation) as consumer:
+            return consumer.offsets_for_times(wanted)
+
+    def _check_named(self, bound: Bound) -> None:
+        """Whoever names a topic or a partition that is not read has made a mistake."""
+        read: set[tuple[str, int | None]] = {(topic, None) for topic in self.descriptions}
+        read |= {(topic, partition.partition) for topic, partition in self.partitions}
+        for topic, number in bound.each:
+            if (topic, number) not in read:
+                place = topic if number is None else f"{topic}, partition {number}"
+                raise embedlog.ConfigError(f"{bound.option} names what is not read: {place}")
+
+
+def lost(message: str, fatal: bool, *, topic: str, partition: int, offset: int, path: str, begin: int, end: int) -> None:
+    """Records are gone, or were never there. Raises OffsetOutOfRangeError if that is fatal."""
+    problem = embedlog.OffsetOutOfRangeError(
+        f"{message} (failOnDataLoss=false reads what there is)" if fatal else message,
+        topic=topic, partition=partition, offset=offset, path=path, expected=f"{begin} to {end}", found=offset,
+    )  # fmt: skip
+    if fatal:
+        raise problem
+    logger.warning("topic %s, partition %d: %s", topic, partition, problem)
+
+
+# ---- by how many tasks -----------------------------------------------------------------------------------------------
+
+
+def tasks_of(log: embedlog.Log, settings: Settings, pieces: Iterable[Piece], parallel: int = 0) -> list[Task]:
+    """Pieces of about equal size, cut and joined."""
+    whole = [piece for piece in pieces if piece.start < piece.end]
+    if not whole:
+        return []
+    measured = cut(log, whole, 1 << 62, settings.isolation)
+    total = sum(piece.size_bytes for piece in measured)
+    target = settings.max_bytes
+    if settings.min_partitions:
+        target = min(target, max(1, total // settings.min_partitions))
+    else:
+        target = min(target, max(PIECE_BYTES_MIN, total // (parallel or os.cpu_count() or 1)))
+    made = measured if total <= target else cut(log, whole, target, settings.isolation)
+    made = list(by_count(made, settings.max_records))
+    while len(made) < settings.min_partitions and any(piece.end - piece.start > 1 for piece in made):
+        largest = max(range(len(made)), key=lambda at: made[at].end - made[at].start)
+        made[largest : largest + 1] = halves(made[largest])
+    groups = joined(made, target, settings.max_records)
+    if len(groups) < settings.min_partitions:
+        groups = [[piece] for piece in made]
+    return [Task(settings.directory, tuple(group), settings.isolation, settings.fail_on_data_loss) for group in groups]
+
+
+def cut(log: embedlog.Log, pieces: list[Piece], max_bytes: int, isolation: str) -> list[Piece]:
+    """Pieces of at most about `max_bytes`, cut between batches, in the order of topics and partitions."""
+    made = []
+    for topic in dict.fromkeys(piece.topic for piece in pieces):
+        own = {piece.partition: piece for piece in pieces if piece.topic == topic}
+        scan = log.scan(
+            topic,
+            partitions=list(own),
+            start_offset={number: piece.start for number, piece in own.items()},
+            end_offset={number: piece.end for number, piece in own.items()},
+            isolation_level=isolation,
+        )
+        for number, first, last, size in scan.splits(max_bytes):
+            made.append(replace(own[number], start=first, end=last, size_bytes=size))
+    return made
+
+
+def by_count(pieces: Iterable[Piece], records: int) -> Iterator[Piece]:
+    """Pieces of at most so many offsets; 0: as they are."""
+    for piece in pieces:
+        count = piece.end - piece.start
+        parts = -(-count // records) if records else 1
+        edges = [piece.start + count * at // parts for at in range(parts + 1)]
+        for first, last in pairwise(edges):
+            yield replace(piece, start=first, end=last, size_bytes=piece.size_bytes // parts)
+
+
+def halves(piece: Piece) -> tuple[Piece, Piece]:
+    middle, size = (piece.start + piece.end) // 2, piece.size_bytes // 2
+    return replace(piece, end=middle, size_bytes=size), replace(piece, start=middle, size_bytes=size)
+
+
+def joined(pieces: Iterable[Piece], max_bytes: int, max_records: int) -> list[list[Piece]]:
+    """Neighbours together as long as they stay small; two of one partition become one."""
+    groups: list[list[Piece]] = []
+    size = count = 0
+    for piece in pieces:
+        records = piece.end - piece.start
+        if not groups or size + piece.size_bytes > max_bytes or (max_records and count + records > max_records):
+            groups.append([])
+            size = count = 0
+        size, count, group = size + piece.size_bytes, count + records, groups[-1]
+        before = group[-1] if group else None
+        if before is not None and (before.topic, before.partition, before.end) == (piece.topic, piece.partition, piece.start):
+            group[-1] = replace(before, end=piece.end, size_bytes=before.size_bytes + piece.size_bytes)
+        else:
+            group.append(piece)
+    return groups

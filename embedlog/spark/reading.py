@@ -1,0 +1,140 @@
+"""What a task does, on whichever machine it runs: opens the directory read-only and reads its pieces as record batches.
+
+E1  the rows are those that were planned, or there is an error: another topic of the same name, offsets that retention has taken,
+    a directory that is not seen here are told, never read over
+E2  an error names topic, partition and the offset up to which rows were handed out; it carries the file, if one is to blame
+E3  nothing is kept between two tasks but the interpreter's own objects, put where no collection looks at them again
+"""
+
+from __future__ import annotations
+
+import gc
+import socket
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import embedlog
+from embedlog.spark.columns import Shaper, source_columns
+from embedlog.spark.planning import Piece, Task, lost
+
+_frozen = False
+
+
+def read(task: Task, schema: Any) -> Iterator[Any]:
+    """The record batches of a task, of this schema. Raises EmbedlogError."""
+    _freeze()
+    with _opened(task.directory) as log:
+        for topic, pieces in groupby(task.pieces, key=lambda piece: piece.topic):
+            yield from _Reading(log, task, topic, tuple(pieces), schema).batches()
+
+
+def read_all(tasks: Sequence[Task], numbers: Iterator[Any], schema: Any) -> Iterator[Any]:
+    """The record batches of the tasks whose numbers come as column `id`: what runs inside `mapInArrow`."""
+    for batch in numbers:
+        for number in batch.column(0).to_pylist():
+            yield from read(tasks[number], schema)
+
+
+def _freeze() -> None:
+    """Once in a process: Spark's worker collects garbage behind every task, which costs more than a small task itself."""
+    global _frozen
+    if not _frozen:
+        gc.collect()
+        gc.freeze()
+        _frozen = True
+
+
+def _opened(directory: str) -> embedlog.Log:
+    try:
+        return embedlog.open(directory, read_only=True)
+    except (embedlog.StorageError, embedlog.ForeignDirectoryError) as problem:
+        problem.message = (
+            f"an executor on {socket.gethostname()} does not see the log directory as the driver does:"
+            f" every machine needs it under the same path ({problem.message})"
+        )
+        raise
+
+
+class _Reading:
+    """The pieces of one topic, partition after partition."""
+
+    def __init__(self, log: embedlog.Log, task: Task, topic: str, pieces: tuple[Piece, ...], schema: Any) -> None:
+        self._log, self._task, self._topic, self._schema = log, task, topic, schema
+        self._topic_id = pieces[0].topic_id
+        self._left = {piece.partition: piece.start for piece in pieces}  # what comes next, as far as rows were handed out
+        self._ends = {piece.partition: piece.end for piece in pieces}
+
+    def batches(self) -> Iterator[Any]:
+        """Rows of all pieces. Raises EmbedlogError with the place in its message."""
+        try:
+            self._check_identity()
+            while self._left:
+                try:
+                    yield from self._of(self._scan())
+                    return
+                except embedlog.OffsetOutOfRangeError:  # retention came between the plan and now, or while it was read
+                    if not self._skip_the_loss():
+                        raise
+        except embedlog.EmbedlogError as problem:
+            number = getattr(problem, "partition", None)
+            number = min(self._left, default=0) if number is None else number
+            place = f"topic {self._topic}, partition {number}, at or behind offset {self._left.get(number, 0)}"
+            problem.message = f"{place}: {problem.message}"
+            raise
+
+    def _check_identity(self) -> None:
+        found = self._log.describe_topic(self._topic).topic_id
+        if found != self._topic_id:
+            raise embedlog.UnknownTopicOrPartitionError(
+                "the topic is another one than was planned: deleted and made anew, or this machine has another directory here",
+                path=self._task.directory, expected=f"topic id {self._topic_id}", found=found,
+            )  # fmt: skip
+
+    def _scan(self) -> embedlog.Scan:
+        """What is left to read. Raises OffsetOutOfRangeError if it is not all there."""
+        task, left = self._task, self._left
+        whole = self._log.scan(
+            self._topic,
+            partitions=list(left),
+            start_offset=dict(left),
+            end_offset={number: self._ends[number] for number in left},
+            isolation_level=task.isolation,
+            columns=source_columns([field.name for field in self._schema]),
+        )
+        for number, bounds in whole.bounds.items():
+            if bounds != (left[number], self._ends[number]):
+                raise embedlog.OffsetOutOfRangeError(
+                    "planned offsets are not there", topic=self._topic, partition=number, offset=left[number],
+                    expected=f"{left[number]} to {self._ends[number]}", found=f"{bounds[0]} to {bounds[1]}",
+                )  # fmt: skip
+        return whole.narrowed(start_time=task.start_ms, end_time=task.end_ms)
+
+    def _of(self, scan: embedlog.Scan) -> Iterator[Any]:
+        shaper = Shaper(self._topic, self._schema)
+        for batch in scan:
+            yield from shaper.shaped(batch)
+            last = batch.num_rows - 1
+            number = batch.column("partition")[last].as_py()
+            self._left = {each: start for each, start in self._left.items() if each >= number}  # they come in order
+            self._left[number] = batch.column("offset")[last].as_py() + 1
+
+    def _skip_the_loss(self) -> bool:
+        """Goes on where each partition begins now; False if nothing is missing. Raises OffsetOutOfRangeError if that is fatal."""
+        found = False
+        for here in self._log.describe_topic(self._topic).partitions:
+            number, begin, end = here.partition, here.log_start_offset, here.log_end_offset
+            start = self._left.get(number)
+            if start is None or (begin <= start and self._ends[number] <= end):
+                continue
+            found = True
+            lost(
+                "planned records are gone",
+                self._task.fail_on_data_loss,
+                topic=self._topic, partition=number, offset=start, path=here.path, begin=begin, end=end,
+            )  # fmt: skip
+            self._ends[number] = min(self._ends[number], end)
+            self._left[number] = max(start, begin)
+            if self._left[number] >= self._ends[number]:
+                del self._left[number]
+        return found

@@ -1,0 +1,346 @@
+"""The options of the Spark source: the names of Spark's Kafka source, and a few of our own.
+
+O1  names and words are taken in any case; an unknown name is refused with the nearest one, a `kafka.` one with the reason
+O2  everything is checked when the options are read: before Spark starts a single task
+O3  of several ways to say where to begin, the most special one counts, as in Spark's Kafka source
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+import embedlog
+
+logger = logging.getLogger("embedlog.spark")
+
+EARLIEST, LATEST = "earliest", "latest"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Offset = int | str  # a number, "earliest" or "latest"
+
+SPLIT_BYTES = 64 << 20
+COLUMNS = {
+    "key": "BINARY",
+    "value": "BINARY",
+    "topic": "STRING",
+    "partition": "INT",
+    "offset": "BIGINT",
+    "timestamp": "TIMESTAMP",
+    "timestampType": "INT",
+    "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
+}
+DEFAULT_COLUMNS = tuple(name for name in COLUMNS if name != "headers")
+
+
+class Option(NamedTuple):
+    """One option: how its text is read, where it counts, its default and meaning in words."""
+
+    read: Callable[[str, str], Any]
+    batch: bool
+    stream: bool
+    default: str
+    doc: str
+
+
+# ---- words -----------------------------------------------------------------------------------------------------------
+
+
+def _refuse(name: str, expected: str, found: object) -> embedlog.ConfigError:
+    return embedlog.ConfigError(name, expected=expected, found=repr(found))
+
+
+def _text(name: str, text: str) -> str:
+    return text
+
+
+def _names(name: str, text: str) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not found:
+        raise _refuse(name, "names, separated by commas", text)
+    return found
+
+
+def _bool(name: str, text: str) -> bool:
+    if text.strip().lower() not in ("true", "false"):
+        raise _refuse(name, "true or false", text)
+    return text.strip().lower() == "true"
+
+
+def _count(name: str, text: str) -> int:
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise _refuse(name, "a whole number, at least 1", text)
+    return int(text)
+
+
+def _bytes(name: str, text: str) -> int:
+    """A size: 64m, 1g, or a number of bytes."""
+    word = text.strip().lower().removesuffix("b")
+    scale = {"k": 10, "m": 20, "g": 30}.get(word[-1:], 0)
+    number = word[:-1] if scale else word
+    if not number.isdecimal() or int(number) < 1:
+        raise _refuse(name, "a size, such as 67108864 or 64m", text)
+    return int(number) << scale
+
+
+def _duration_ms(name: str, text: str) -> int:
+    """A time: 15m, 90s, 500ms."""
+    word = text.strip().lower()
+    digits = len(word) - len(word.lstrip("0123456789"))
+    scale = {"ms": 1, "s": 1000, "": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}.get(word[digits:].strip())
+    if scale is None or not digits:
+        raise _refuse(name, "a time, such as 500ms, 90s or 15m", text)
+    return int(word[:digits]) * scale
+
+
+def _one_of(*allowed: str) -> Callable[[str, str], str]:
+    def read(name: str, text: str) -> str:
+        if text.strip().lower() not in allowed:
+            raise _refuse(name, " or ".join(allowed), text)
+        return text.strip().lower()
+
+    return read
+
+
+def _columns(name: str, text: str) -> tuple[str, ...]:
+    return checked_columns(_names(name, text), name)
+
+
+def checked_columns(names: tuple[str, ...], option: str = "columns") -> tuple[str, ...]:
+    """Spark's spelling of these columns. Raises ConfigError for one that is not there, or twice."""
+    known = {column.lower(): column for column in COLUMNS}
+    for each in names:
+        if each.lower() not in known:
+            raise _refuse(option, ", ".join(COLUMNS), each)
+    found = tuple(known[each.lower()] for each in names)
+    if len(set(found)) < len(found) or not found:
+        raise _refuse(option, "at least one column, none twice", ",".join(names))
+    return found
+
+
+# ---- places ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Where to begin or to end: for all, and for single topics (partition None) or partitions."""
+
+    every: Offset = EARLIEST
+    each: Mapping[tuple[str, int | None], Offset] = field(default_factory=dict)
+    by_time: bool = False  # the numbers are milliseconds
+    option: str = ""
+
+    def of(self, topic: str, partition: int) -> Offset:
+        for key in ((topic, partition), (topic, None)):
+            if key in self.each:
+                return self.each[key]
+        return self.every
+
+
+def _json(name: str, text: str, words: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise _refuse(name, words, text) from None
+
+
+def _offset(name: str, given: Any) -> Offset:
+    word = given.strip().lower() if isinstance(given, str) else given
+    if word in (-2, EARLIEST) or word in (-1, LATEST):
+        return EARLIEST if word in (-2, EARLIEST) else LATEST
+    if type(word) is not int or word < 0:
+        raise _refuse(name, "an offset, earliest (-2) or latest (-1)", given)
+    return word
+
+
+def _time(name: str, given: Any) -> Offset:
+    """Milliseconds, or an ISO 8601 time with its zone."""
+    if isinstance(given, str):
+        if given.strip().isdecimal():
+            return int(given)
+        try:
+            moment = datetime.fromisoformat(given.strip())
+        except ValueError:
+            moment = None
+        if moment is not None and moment.tzinfo is not None:
+            return (moment - _EPOCH) // timedelta(milliseconds=1)
+    if type(given) is not int or given < 0:
+        raise _refuse(name, "milliseconds since 1970, or a time with its zone such as 2026-01-31T12:00:00Z", given)
+    return given
+
+
+def _places(name: str, text: str, read: Callable[[str, Any], Offset], words: str) -> tuple[Offset | None, dict[Any, Offset]]:
+    """One for all, and those of single topics and partitions."""
+    if not text.strip().startswith("{"):
+        bare = text.strip()
+        return read(name, int(bare) if bare.lstrip("-").isdecimal() else bare), {}
+    each: dict[Any, Offset] = {}
+    for topic, given in _json(name, text, words).items():
+        for number, place in given.items() if isinstance(given, dict) else [(None, given)]:
+            if number is not None and not number.isdecimal():
+                raise _refuse(name, words, text)
+            each[topic, None if number is None else int(number)] = read(name, place)
+    return None, each
+
+
+def _offsets(name: str, text: str) -> Bound:
+    every, each = _places(name, text, _offset, 'earliest, latest, or JSON: {"topic": {"0": 23, "1": -2}}')
+    default = EARLIEST if name.startswith("starting") else LATEST
+    return Bound(default if every is None else every, each, option=name)
+
+
+def _times(name: str, text: str) -> Bound:
+    every, each = _places(name, text, _time, 'JSON: {"topic": {"0": 1700000000000}}')
+    default = EARLIEST if name.startswith("starting") else LATEST
+    return Bound(default if every is None else every, each, by_time=True, option=name)
+
+
+def _assign(name: str, text: str) -> dict[str, tuple[int, ...]]:
+    words = 'JSON: {"topic": [0, 1]}'
+    given = _json(name, text, words)
+    if not isinstance(given, dict) or not given or not all(isinstance(numbers, list) for numbers in given.values()):
+        raise _refuse(name, words, text)
+    if any(type(number) is not int for numbers in given.values() for number in numbers):
+        raise _refuse(name, words, text)
+    return {topic: tuple(dict.fromkeys(numbers)) for topic, numbers in given.items()}
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------
+
+OPTIONS: dict[str, Option] = {
+    "path": Option(_text, True, True, "", "The log directory; what stands in `load(…)`."),
+    "subscribe": Option(_names, True, True, "", "Topics, separated by commas. Of this and the next two exactly one."),
+    "subscribePattern": Option(_text, True, True, "", "A regular expression (Python's) that a topic's whole name matches."),
+    "assign": Option(_assign, True, True, "", 'Single partitions: `{"topic": [0, 2]}`.'),
+    "startingOffsets": Option(
+        _offsets, True, True, "earliest; latest in a stream",
+        '`earliest`, `latest` (streams only), a number for all, or `{"topic": {"0": 23, "1": -2}}`; -2 is earliest, -1 latest.'
+        " What is not named begins at the start.",
+    ),
+    "endingOffsets": Option(_offsets, True, False, "latest", "The same; exclusive. What is not named ends at the end."),
+    "startingTimestamp": Option(
+        _times, True, True, "", "From the first record of each partition that is not older; ms, or ISO 8601 with a zone."
+    ),
+    "endingTimestamp": Option(_times, True, False, "", "Up to the first record of each partition that is not older."),
+    "startingOffsetsByTimestamp": Option(_times, True, True, "", 'By topic and partition: `{"topic": {"0": 1700000000000}}`.'),
+    "endingOffsetsByTimestamp": Option(_times, True, False, "", "The same, exclusive."),
+    "startingOffsetsByTimestampStrategy": Option(
+        _one_of("error", "latest"), True, True, "latest", "Where no record is new enough: nothing is read there, or an error."
+    ),
+    "includeHeaders": Option(_bool, True, True, "false", "The column `headers`, null where a record has none."),
+    "columns": Option(_columns, True, True, "all but headers", "Only these columns, in this order; others are not even decoded."),
+    "minPartitions": Option(_count, True, True, "", "At least so many tasks, as far as there are records."),
+    "maxRecordsPerPartition": Option(_count, True, True, "", "At most so many offsets in one task."),
+    "maxBytesPerPartition": Option(_bytes, True, True, "64m", "About so much of the log in one task, cut between batches."),
+    "failOnDataLoss": Option(
+        _bool, True, True, "true", "Whether records that are asked for, and gone, end the query; else a warning is logged."
+    ),
+    "isolation.level": Option(
+        _one_of("read_uncommitted", "read_committed"), True, True, "read_uncommitted",
+        "Whether records of aborted and open transactions are left out; also as `kafka.isolation.level`.",
+    ),
+    "maxOffsetsPerTrigger": Option(_count, False, True, "", "At most so many offsets in one micro-batch, shared out by lag."),
+    "minOffsetsPerTrigger": Option(_count, False, True, "", "A micro-batch waits until there are so many…"),
+    "maxTriggerDelay": Option(_duration_ms, False, True, "15m", "…but not longer than this."),
+}  # fmt: skip
+_BY_LOWER = {name.lower(): name for name in OPTIONS} | {"kafka.isolation.level": "isolation.level"}
+ELSEWHERE = {  # of Spark's Kafka source, with no meaning here
+    "kafkaconsumer.polltimeoutms", "fetchoffset.numretries", "fetchoffset.retryintervalms", "groupidprefix",
+}  # fmt: skip
+
+
+def canonical(given: str) -> str:
+    """The option as it is spelled here. Raises ConfigError with the nearest one."""
+    name = _BY_LOWER.get(given.lower())
+    if name is not None:
+        return name
+    if given.lower() == "paths":
+        raise _refuse("load", "one log directory", "several")
+    if given.lower().startswith("kafka.") or given.lower() in ELSEWHERE:
+        raise embedlog.ConfigError(f"{given}: there is no broker and no client to be set up here: leave it out")
+    near = difflib.get_close_matches(given.lower(), _BY_LOWER, n=1, cutoff=0.6)
+    hint = f"; did you mean {_BY_LOWER[near[0]]}?" if near else ""
+    raise embedlog.ConfigError(f"{given}: unknown option of the embedlog source{hint}")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of one `load()`, checked."""
+
+    directory: str
+    subscribe: tuple[str, ...] = ()
+    pattern: str = ""
+    assign: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    start: Bound = field(default_factory=Bound)
+    end: Bound = field(default_factory=lambda: Bound(LATEST))
+    late_is_error: bool = False
+    columns: tuple[str, ...] = DEFAULT_COLUMNS
+    min_partitions: int = 0
+    max_records: int = 0
+    max_bytes: int = SPLIT_BYTES
+    fail_on_data_loss: bool = True
+    isolation: str = "read_uncommitted"
+    max_offsets: int = 0
+    min_offsets: int = 0
+    max_delay_ms: int = 900_000
+
+
+def parse(given: Mapping[str, str], *, stream: bool | None) -> Settings:
+    """Checked settings out of Spark's options; `stream` None: nobody knows yet what for. Raises ConfigError."""
+    values: dict[str, Any] = {}
+    for key, text in given.items():
+        name = canonical(key)
+        if stream and not OPTIONS[name].stream:
+            raise embedlog.ConfigError(f"{name}: a stream has no end")
+        if stream is False and not OPTIONS[name].batch:
+            logger.warning("%s has no meaning in a batch", name)
+        values[name] = OPTIONS[name].read(name, str(text))
+    if not values.get("path", "").strip():
+        raise embedlog.ConfigError("path: the log directory is missing: .load(directory)")
+    told = [name for name in ("subscribe", "subscribePattern", "assign") if name in values]
+    if len(told) != 1:
+        found = " and ".join(told) or "none of them"
+        raise embedlog.ConfigError("which topics?", expected="exactly one of subscribe, subscribePattern, assign", found=found)
+    start = _first(values, "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
+    if stream is False and start is not None and LATEST in (start.every, *start.each.values()):
+        raise embedlog.ConfigError(f"{start.option}: a batch does not begin at its end", found="latest (-1)")
+    end = _first(values, "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+    if end is not None and EARLIEST in (end.every, *end.each.values()):
+        raise embedlog.ConfigError(f"{end.option}: a batch does not end at its beginning", found="earliest (-2)")
+    most, least = values.get("maxOffsetsPerTrigger", 0), values.get("minOffsetsPerTrigger", 0)
+    if most and least > most:
+        raise embedlog.ConfigError("minOffsetsPerTrigger", expected=f"at most maxOffsetsPerTrigger ({most})", found=least)
+    headers = ("headers",) if values.get("includeHeaders", False) else ()
+    return Settings(
+        directory=directory_of(values["path"]),
+        subscribe=tuple(dict.fromkeys(values.get("subscribe", ()))),
+        pattern=values.get("subscribePattern", ""),
+        assign=values.get("assign", {}),
+        start=start or Bound(LATEST if stream else EARLIEST),
+        end=end or Bound(LATEST),
+        late_is_error=values.get("startingOffsetsByTimestampStrategy") == "error",
+        columns=values.get("columns", DEFAULT_COLUMNS + headers),
+        min_partitions=values.get("minPartitions", 0),
+        max_records=values.get("maxRecordsPerPartition", 0),
+        max_bytes=values.get("maxBytesPerPartition", SPLIT_BYTES),
+        fail_on_data_loss=values.get("failOnDataLoss", True),
+        isolation=values.get("isolation.level", "read_uncommitted"),
+        max_offsets=most,
+        min_offsets=least,
+        max_delay_ms=values.get("maxTriggerDelay", 900_000),
+    )
+
+
+def _first(values: Mapping[str, Any], *names: str) -> Bound | None:
+    return next((values[name] for name in names if name in values), None)
+
+
+def directory_of(path: str | os.PathLike[str]) -> str:
+    """An absolute path, out of one that may be a `file:` address."""
+    path = os.fspath(path)
+    return os.path.abspath(path.removeprefix("file://").removeprefix("file:") if path.startswith("file:") else path)

@@ -1,0 +1,62 @@
+"""The data source behind `format("embedlog")`: what Spark asks for, answered by the rooms beside this one.
+
+Z1  runs in Spark's planner processes and in its tasks: everything in here can be pickled and holds no open log
+Z2  there is no `pushFilters` here: Spark 4.3 shares the pushed filters among all uses of one `load()`, and gives wrong rows
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+import embedlog
+from embedlog.spark import planning
+from embedlog.spark.columns import arrow_schema, struct_of
+from embedlog.spark.reading import read
+from embedlog.spark.settings import COLUMNS, Settings, parse
+
+
+def schema_of(options: Mapping[str, str]) -> StructType:
+    """The columns of a `load()`, for batches and streams alike. Raises ConfigError."""
+    return struct_of(parse(options, stream=None).columns)
+
+
+def check_schema(given: StructType) -> None:
+    """A schema of the user's has some of our columns, with our types. Raises ConfigError."""
+    known = {field.name: field.dataType for field in struct_of(tuple(COLUMNS))}
+    for field in given:
+        if field.name not in known:
+            near = {name.lower(): name for name in known}.get(field.name.lower())
+            hint = f"; did you mean {near}?" if near else ""
+            raise embedlog.ConfigError(f"schema: no column {field.name}{hint}", expected=", ".join(known), found=field.name)
+        if field.dataType != known[field.name]:
+            raise embedlog.ConfigError(
+                f"schema: the type of {field.name}; convert it in the query, such as CAST(value AS STRING)",
+                expected=known[field.name].simpleString(),
+                found=field.dataType.simpleString(),
+            )
+
+
+class Reader(DataSourceReader):
+    """One batch query: its plan, and its tasks."""
+
+    def __init__(self, settings: Settings, struct: StructType) -> None:
+        self.settings, self.struct = settings, struct
+
+    def partitions(self) -> list[InputPartition]:
+        """The tasks; called once for each `load()`, whatever uses it."""
+        return [InputPartition(task) for task in planning.plan(self.settings)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        if partition.value is None:  # Spark's stand-in for an empty plan
+            return iter(())
+        return read(partition.value, arrow_schema(self.struct))
+
+
+def reader(options: Mapping[str, str], struct: StructType) -> Reader:
+    """Raises ConfigError."""
+    check_schema(struct)
+    return Reader(parse(options, stream=False), struct)
