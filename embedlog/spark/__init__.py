@@ -55,7 +55,7 @@ def scan(
 
     Columns have the names and types of Spark's Kafka source; all but `headers` unless `columns` says so. The DataFrame has one
     method more: `.map_arrow(fn, schema)` is `.mapInArrow(fn, schema)`, run inside the reading tasks, so that no row passes
-    through the JVM before `fn` has seen it.
+    through the JVM before the function has seen it.
 
     Raises MissingExtraError, UnknownTopicOrPartitionError, ConfigError, StorageError.
     """
