@@ -29,3 +29,8 @@ class DefaultSource(DataSource):
         from embedlog.spark.source import reader
 
         return reader(self.options, schema)
+
+    def streamReader(self, schema: Any) -> Any:  # noqa: N802 (Spark's name)
+        from embedlog.spark.streams import stream_reader
+
+        return stream_reader(self.options, schema)

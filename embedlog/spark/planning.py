@@ -58,10 +58,10 @@ def plan(settings: Settings, parallel: int = 0) -> list[Task]:
 
 
 class Topics:
-    """The partitions that the options name, as they are now."""
+    """The partitions that the options name, as they are now; `lenient`: topics that are gone are left out."""
 
-    def __init__(self, log: embedlog.Log, settings: Settings) -> None:
-        self._log, self._settings = log, settings
+    def __init__(self, log: embedlog.Log, settings: Settings, *, lenient: bool = False) -> None:
+        self._log, self._settings, self._lenient = log, settings, lenient
         self.descriptions = {name: log.describe_topic(name) for name in self._names()}
         self.partitions = list(self._partitions())
 
@@ -74,7 +74,10 @@ class Topics:
                 raise embedlog.ConfigError("subscribePattern", expected="a regular expression", found=str(problem)) from None
             return [name for name in self._log.topics() if pattern.fullmatch(name)]
         names = list(settings.subscribe or settings.assign)
-        missing = [name for name in names if name not in self._log.topics(include_internal=True)]
+        there = self._log.topics(include_internal=True)
+        missing = [name for name in names if name not in there]
+        if missing and self._lenient:
+            return [name for name in names if name in there]
         if missing:
             known = ", ".join(self._log.topics()) or "there is none"
             raise embedlog.UnknownTopicOrPartitionError(
@@ -209,7 +212,9 @@ def cut(log: embedlog.Log, pieces: list[Piece], max_bytes: int, isolation: str) 
             end_offset={number: piece.end for number, piece in own.items()},
             isolation_level=isolation,
         )
-        for number, first, last, size in scan.splits(max_bytes):
+        whole = {number for number, bounds in scan.bounds.items() if bounds == (own[number].start, own[number].end)}
+        made += [piece for number, piece in own.items() if number not in whole]  # not all there: the task that reads it says so
+        for number, first, last, size in scan.narrowed(partitions=whole).splits(max_bytes):
             made.append(replace(own[number], start=first, end=last, size_bytes=size))
     return made
 

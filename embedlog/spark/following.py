@@ -1,0 +1,176 @@
+"""Offsets of a stream: where a query begins, how far the next micro-batch goes, and what it reads; without Spark.
+
+F1  a batch is what its end offset says, whenever it is planned again: where partitions begin that its start does not have (all of
+    them in the first batch, new ones later) stands in the end, because Spark keeps ends and forgets the very first start
+F2  an offset carries the identities of its topics: one made anew under its old name is seen as such
+F3  an end never lies before its start, and without new records it is the start itself
+F4  one look costs a read of the partitions' pages, nothing else: Spark looks every few milliseconds
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import embedlog
+from embedlog.spark.planning import Piece, Task, Topics, lost, tasks_of
+from embedlog.spark.settings import LATEST, Bound, Settings
+
+VERSION = 1
+
+Place = tuple[str, int]
+Places = dict[Place, int]
+Offset = dict[str, Any]  # as Spark keeps it: {"v": 1, "o": {topic: {partition: offset}}, "id": {topic: id}, "first": …, "init": …}
+
+
+def written(places: Mapping[Place, int]) -> dict[str, dict[str, int]]:
+    """Places as JSON has them."""
+    found: dict[str, dict[str, int]] = {}
+    for (topic, number), offset in sorted(places.items()):
+        found.setdefault(topic, {})[str(number)] = offset
+    return found
+
+
+def places(given: Mapping[str, Mapping[str, int]]) -> Places:
+    return {(topic, int(number)): offset for topic, numbers in given.items() for number, offset in numbers.items()}
+
+
+class Follower:
+    """What a streaming query asks between its tasks; holds the log open.
+
+    **Threads:** one.
+    """
+
+    def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings, self._clock = settings, clock
+        self._log = embedlog.open(settings.directory, read_only=True)
+        self._initial: Offset | None = None
+        self._targets: Places | None = None
+        self._moved_s = -float("inf")
+
+    def close(self) -> None:
+        self._log.close()
+
+    # ---- where ----
+
+    def initial(self) -> Offset:
+        """Where a new query begins; the same however often it is asked. Raises EmbedlogError."""
+        if self._initial is None:
+            topics = Topics(self._log, self._settings)
+            pieces = topics.bounded(self._settings.start, Bound(LATEST))
+            starts = {(piece.topic, piece.partition): piece.start for piece in pieces}
+            self._initial = self._offset(starts, topics) | {"init": True}
+        return self._initial
+
+    def latest(self) -> Offset:
+        """Where everything ends now."""
+        topics = self._now()
+        return self._offset(self._ends(topics), topics)
+
+    def pin(self) -> None:
+        """From now on nothing behind the present end is seen: for a query that reads what is there, and ends."""
+        self._targets = self._ends(self._now())
+
+    def _ends(self, topics: Topics) -> Places:
+        return {(topic, partition.partition): topics.end_of(partition) for topic, partition in topics.partitions}
+
+    @staticmethod
+    def _offset(ends: Mapping[Place, int], topics: Topics) -> Offset:
+        known = {topic for topic, _ in ends}
+        ids = {name: each.topic_id for name, each in topics.descriptions.items() if name in known}
+        return {"v": VERSION, "o": written(ends), "id": ids}
+
+    # ---- how far ----
+
+    def _now(self) -> Topics:
+        return Topics(self._log, self._settings, lenient=not self._settings.fail_on_data_loss)
+
+    def next(self, start: Offset, row_count: int | None) -> Offset:
+        """The end of the next batch, at most about `row_count` offsets behind `start`; `start` itself if there is none yet.
+
+        Raises EmbedlogError: for a loss that is fatal, among others.
+        """
+        topics = self._now()
+        begins, first = self._begins(start, topics)
+        ends = self._ends(topics)
+        if self._targets is not None:
+            ends = {place: min(end, self._targets.get(place, 0)) for place, end in ends.items()}
+        spans = {place: max(0, ends[place] - begin) for place, begin in begins.items()}
+        total = sum(spans.values())
+        if total == 0 or (row_count is not None and self._waits(total)):
+            return start
+        self._moved_s = self._clock()
+        if row_count is not None and total > row_count:
+            spans = {place: share(span, row_count, total) for place, span in spans.items()}
+        moved = {place: begin + spans[place] for place, begin in begins.items()}
+        if start.get("init"):
+            first = places(start["o"]) | first
+        return self._offset(moved, topics) | ({"first": written(first)} if first else {})
+
+    def _waits(self, total: int) -> bool:
+        """Whether there is too little yet, and time left; never for a query that reads what is there."""
+        if self._targets is not None or total >= self._settings.min_offsets:
+            return False
+        return (self._clock() - self._moved_s) * 1000 < self._settings.max_delay_ms
+
+    def _begins(self, start: Offset, topics: Topics) -> tuple[Places, Places]:
+        """Where the next batch begins in each partition that there is, and those of them that `start` does not have."""
+        check_version(start)
+        known, ids = places(start["o"]), start["id"]
+        self._check_topics(ids, topics)
+        begins: Places = {}
+        first: Places = {}
+        for topic, partition in topics.partitions:
+            place = (topic, partition.partition)
+            same = ids.get(topic, "") == topics.descriptions[topic].topic_id
+            if not same or place not in known:
+                begins[place] = first[place] = partition.log_start_offset
+                continue
+            end = topics.end_of(partition)
+            if known[place] > end:
+                lost(
+                    "the log ends before what this query has read",
+                    self._settings.fail_on_data_loss,
+                    topic=topic, partition=partition.partition, offset=known[place], path=partition.path,
+                    begin=partition.log_start_offset, end=end,
+                )  # fmt: skip
+            begins[place] = known[place]
+        return begins, first
+
+    def _check_topics(self, ids: Mapping[str, str], topics: Topics) -> None:
+        """Topics that were read are still there, and still the same. Raises UnknownTopicOrPartitionError."""
+        for name, identity in ids.items():
+            found = topics.descriptions.get(name)
+            if (found is None or found.topic_id != identity) and self._settings.fail_on_data_loss:
+                what = "is gone" if found is None else "was made anew"
+                raise embedlog.UnknownTopicOrPartitionError(
+                    f"topic {name}, which this query reads, {what} (failOnDataLoss=false goes on)", path=self._settings.directory,
+                    expected=f"topic id {identity}", found=None if found is None else found.topic_id,
+                )  # fmt: skip
+
+    # ---- what ----
+
+    def tasks(self, start: Offset, end: Offset) -> list[Task]:
+        """The tasks of a batch. Raises EmbedlogError."""
+        check_version(end)
+        begins = places(start["o"]) | places(end.get("first", {}))
+        pieces = [
+            Piece(topic, end["id"][topic], number, begins[topic, number], last)
+            for (topic, number), last in places(end["o"]).items()
+            if begins.get((topic, number), last) < last
+        ]
+        return tasks_of(self._log, self._settings, pieces)
+
+
+def share(span: int, row_count: int, total: int) -> int:
+    """A partition's part of a batch: by how much it is behind, and never nothing."""
+    return min(span, max(1, span * row_count // total)) if span else 0
+
+
+def check_version(offset: Mapping[str, Any]) -> None:
+    """Raises UnsupportedFormatError for the checkpoint of another version, or of another source."""
+    if offset.get("v") != VERSION or "o" not in offset or "id" not in offset:
+        raise embedlog.UnsupportedFormatError(
+            "the offsets in this checkpoint are not of this source", expected=f"version {VERSION}", found=str(dict(offset))[:200]
+        )

@@ -1,0 +1,78 @@
+"""A topic as a stream: what Spark asks of a source of micro-batches, answered by `following`.
+
+S1  one instance lives in one process of the driver as long as the query; tasks run on other instances and know only their task
+S2  a limit is Spark's to pass: with `once` triggers none is, whatever the options say
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+import embedlog
+from embedlog.spark.columns import arrow_schema
+from embedlog.spark.following import Follower
+from embedlog.spark.reading import read
+from embedlog.spark.settings import Settings, parse
+from embedlog.spark.source import check_schema
+
+try:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
+except ImportError as missing:
+    raise embedlog.MissingExtraError("streams from a log need pyspark 4.2 or newer", extra="spark") from missing
+
+EVERYTHING = 2**62  # rows: so that a trigger without limits can be told from options without one
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One streaming query."""
+
+    def __init__(self, settings: Settings, struct: Any) -> None:
+        self.settings, self.struct = settings, struct
+        self._follower: Follower | None = None
+
+    @property
+    def follower(self) -> Follower:
+        """Opened where it is first used: an instance travels before that."""
+        if self._follower is None:
+            self._follower = Follower(self.settings)
+        return self._follower
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802 (Spark's name)
+        if self.settings.max_offsets or self.settings.min_offsets:
+            return ReadMaxRows(self.settings.max_offsets or EVERYTHING)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self.follower.pin()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return self.follower.initial()
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
+        return self.follower.next(start, getattr(limit, "max_rows", None))
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        return self.follower.latest()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return [InputPartition(task) for task in self.follower.tasks(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read(partition.value, arrow_schema(self.struct))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """The checkpoint holds what was read; the log is not told."""
+
+    def stop(self) -> None:
+        if self._follower is not None:
+            self._follower.close()
+            self._follower = None
+
+
+def stream_reader(options: Mapping[str, str], struct: Any) -> StreamReader:
+    """Raises ConfigError."""
+    check_schema(struct)
+    return StreamReader(parse(options, stream=True), struct)

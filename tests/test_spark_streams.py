@@ -1,0 +1,103 @@
+"""Streams in a real Spark: triggers, limits, restarts, what progress reports say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import embedlog
+from tests.test_spark import append
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[embedlog.Log]:
+    """Topic `t`: 2 partitions of 100 records."""
+    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as made:
+        made.create_topic("t", partitions=2)
+        append(made, 200)
+        yield made
+
+
+def run(spark: Any, log: embedlog.Log, target: Path, trigger: dict[str, Any] | None = None, **options: str) -> Any:
+    """A query that appends to a parquet table in `target` until it has read everything."""
+    reader = spark.readStream.format("embedlog").option("subscribe", "t").option("startingOffsets", "earliest")
+    for name, text in options.items():
+        reader = reader.option(name, text)
+    writer = reader.load(str(log.path)).writeStream.format("parquet").option("checkpointLocation", str(target / "checkpoint"))
+    query = writer.trigger(**(trigger or {"availableNow": True})).start(str(target / "table"))
+    query.awaitTermination(200)
+    assert query.exception() is None
+    assert not query.isActive
+    return query
+
+
+def batches(query: Any) -> list[int]:
+    return [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
+
+
+def places(spark: Any, target: Path) -> list[tuple[int, int]]:
+    rows = spark.read.parquet(str(target / "table")).select("partition", "offset").collect()
+    return sorted((row["partition"], row["offset"]) for row in rows)
+
+
+def test_what_is_there_is_read_in_batches_and_a_restart_goes_on(spark: Any, log: embedlog.Log, tmp_path: Path) -> None:
+    assert batches(run(spark, log, tmp_path, maxOffsetsPerTrigger="60")) == [60, 60, 60, 20]
+    log.create_partitions("t", 3)
+    append(log, 30)
+    with log.producer() as producer:
+        producer.send("t", b"new", partition=2).result(10)
+    query = run(spark, log, tmp_path)
+    assert batches(query) == [31]
+    assert places(spark, tmp_path) == sorted([(n, offset) for n in (0, 1) for offset in range(115)] + [(2, 0)])
+    (source,) = query.recentProgress[0]["sources"]
+    assert json.loads(source["endOffset"])["o"] == {"t": {"0": 115, "1": 115, "2": 1}}
+    assert batches(run(spark, log, tmp_path)) == []
+
+
+def test_a_batch_that_failed_is_read_again_as_it_was(spark: Any, log: embedlog.Log, tmp_path: Path) -> None:
+    """The first batch fails; meanwhile more comes, and the limit is another: the same rows, each once."""
+    reader = spark.readStream.format("embedlog").option("subscribe", "t").option("startingOffsets", "latest")
+    frame = reader.option("includeHeaders", "true").load(str(log.path))
+    seen: list[tuple[int, list[int]]] = []
+
+    def each(rows: Any, number: int) -> None:
+        seen.append((number, sorted(row["offset"] for row in rows.select("offset").collect())))
+        if len(seen) == 2:
+            raise RuntimeError("for once")
+
+    writer = frame.writeStream.foreachBatch(each).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(processingTime="50 milliseconds").start()
+    try:
+        query.processAllAvailable()
+        append(log, 20)
+        with pytest.raises(Exception, match="for once"):
+            query.awaitTermination(100)
+    finally:
+        query.stop()
+    append(log, 6)
+    again = writer.trigger(availableNow=True).start()
+    again.awaitTermination(100)
+    expected = sorted([*range(100, 110)] * 2)
+    assert [rows for _, rows in seen if rows] == [expected, expected, sorted([*range(110, 113)] * 2)]
+
+
+def test_one_trigger_without_limits_takes_everything(spark: Any, log: embedlog.Log, tmp_path: Path) -> None:
+    assert batches(run(spark, log, tmp_path, {"once": True}, maxOffsetsPerTrigger="60")) == [200]
+
+
+def test_losses_and_wrong_options_reach_the_driver(spark: Any, log: embedlog.Log, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="endingOffsets: a stream has no end"):
+        run(spark, log, tmp_path / "a", endingOffsets="5")
+    run(spark, log, tmp_path / "b", maxOffsetsPerTrigger="1000")
+    log.delete_topic("t")
+    log.create_topic("t", partitions=2)
+    append(log, 20)
+    with pytest.raises(Exception, match="topic t, which this query reads, was made anew"):
+        run(spark, log, tmp_path / "b")
+    assert batches(run(spark, log, tmp_path / "b", failOnDataLoss="false")) == [20]
