@@ -21,7 +21,7 @@ VERSION = 1
 
 Place = tuple[str, int]
 Places = dict[Place, int]
-Offset = dict[str, Any]  # as Spark keeps it: {"v": 1, "o": {topic: {partition: offset}}, "id": {topic: id}, "first": …, "init": …}
+Offset = dict[str, Any]  # as Spark keeps it: {"v": 1, "o": {topic: {partition: offset}}, "id": {topic: id}, "first": …}
 
 
 def written(places: Mapping[Place, int]) -> dict[str, dict[str, int]]:
