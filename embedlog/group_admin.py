@@ -20,6 +20,7 @@ from embedlog.errors import ConfigError, CorruptRecordError, GroupNotFoundError,
 from embedlog.resetting import Target, clamped, parse_target
 from embedlog.topic import check_name
 from embedlog.values import GroupDescription, GroupPartition, MemberDescription, OffsetAndMetadata, TopicPartition
+from embedlog.watching import Watch
 
 if TYPE_CHECKING:
     from embedlog.group import Group, Member
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from embedlog.modern_group import ModernGroup, Parts
     from embedlog.partition import Partition
     from embedlog.topic import TopicRegistry
+    from embedlog.transactions import Transactions
 
 Scope = str | TopicPartition | Iterable[str | TopicPartition] | None
 
@@ -38,6 +40,7 @@ class GroupAdmin:
 
     read_only: bool
     _groups: Groups
+    _transactions: Transactions
     _registry: TopicRegistry
 
     if TYPE_CHECKING:  # what `Log` brings along
@@ -192,7 +195,8 @@ class GroupAdmin:
             raise refused(group_id, refusal, group)
 
     def _evict_dead(self, group_id: str) -> None:
-        checked_group_id(group_id)
+        if not self.read_only:
+            self._groups.evict(checked_group_id(group_id), Watch(self._transactions.liveness), whole=True)
 
 
 def _checked_place(tp: object) -> TopicPartition:

@@ -1,4 +1,4 @@
-"""Groups made by their rules alone, with members that have no process behind them."""
+"""Groups made by their rules alone, with members that do nothing but live."""
 
 from __future__ import annotations
 
@@ -18,13 +18,11 @@ def commit(log: embedlog.Log, group_id: str, offsets: Mapping[TopicPartition, An
 
 
 def joined(log: embedlog.Log, group_id: str, assignments: Mapping[str, list[TopicPartition]], *topics: str) -> None:
-    """A stable group with these members, which beat for nobody."""
+    """A stable group with these members, which live as long as the log is open, and never poll."""
     said = (("range", encode_subscription(Subscription(topics or ("t",)))),)
-    for name in assignments:
-        member = Member(name, None, f"client-{name}", "/here", 60_000, 10_000, said)
-        log._groups.decide(group_id, lambda old, member=member: machine.join(old, member, Limits(), system.wall_ms()))
-    for name in assignments:
-        member = Member(name, None, f"client-{name}", "/here", 60_000, 10_000, said)
+    lives = {name: log._transactions.liveness.begin() for name in assignments}
+    for name in [*assignments, *assignments]:  # whoever has joined has to come again when the next one does
+        member = Member(name, None, f"client-{name}", "/here", 60_000, 10_000, said, life=lives[name])
         log._groups.decide(group_id, lambda old, member=member: machine.join(old, member, Limits(), system.wall_ms()))
     shares = {name: encode_assignment(tps) for name, tps in assignments.items()}
     group = log._groups.look(group_id)

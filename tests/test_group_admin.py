@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -284,6 +286,37 @@ def test_a_group_with_members_is_not_deleted(log: embedlog.Log) -> None:
     with pytest.raises(embedlog.GroupNotEmptyError, match="NON_EMPTY_GROUP"):
         log.delete_group("g")
     assert record_count(log) == before
+
+
+MEMBER = """
+import os, sys, embedlog
+from tests.joining import joined
+log = embedlog.open(sys.argv[1])
+joined(log, "g", {"a": [embedlog.TopicPartition("t", 0)]})
+print("joined", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("verb", ["delete_group", "reset_group_offsets", "delete_group_offsets"])
+def test_who_was_killed_is_in_nobodys_way(log: embedlog.Log, verb: str) -> None:
+    commit(log, "g", {T0: 5})
+    command = [sys.executable, "-c", MEMBER, str(log.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"joined\n"
+        act = {
+            "delete_group": lambda: log.delete_group("g"),
+            "reset_group_offsets": lambda: log.reset_group_offsets("g", to="earliest"),
+            "delete_group_offsets": lambda: log.delete_group_offsets("g", [T0]),
+        }[verb]
+        with pytest.raises((embedlog.GroupNotEmptyError, embedlog.GroupSubscribedError)):
+            act()
+        process.kill()
+        process.wait(10)
+    assert [each.member_id for each in log.describe_group("g").members] == ["a"], "asking evicts nobody"
+    act()
+    assert log.group_offsets("g") == ({T0: OffsetAndMetadata(0)} if verb == "reset_group_offsets" else {})
 
 
 def test_offsets_of_a_topic_that_members_read_are_kept(log: embedlog.Log) -> None:
