@@ -247,17 +247,17 @@ class Admin:
     # ---- what all changes have in common -----------------------------------------------------------
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[None]:
+    def _changing(self, settling_s: float = SETTLING_S) -> Iterator[None]:
         """The directory lock, with the file of topics read and what was left half done finished (A2)."""
         with self._directory_lock():
             try:
                 self._registry.refresh()
-                self._settle_topics_locked()
+                self._settle_topics_locked(settling_s)
                 yield
             finally:
                 self._refresh_partitions()
 
-    def _settle_topics_locked(self) -> None:
+    def _settle_topics_locked(self, settling_s: float) -> None:
         """Finish creations, growths and deletions whose process died. REQUIRES the directory lock.
 
         One that cannot be finished now, such as a deletion behind a frozen appender, does not hinder other topics.
@@ -265,7 +265,7 @@ class Admin:
         for topic in self._registry.unfinished():
             try:
                 if topic.state == "deleting":
-                    self._finish_deletion(topic, SETTLING_S)
+                    self._finish_deletion(topic, settling_s)
                 else:
                     topic_files.finish_creation(self.path, self._registry, topic, self.config.file_mode)
             except EmbedlogError as problem:

@@ -24,7 +24,7 @@ from embedlog.errors import CorruptRecordError, EmbedlogError, ForeignDirectoryE
 from embedlog.manifest import CLOSED, SEALED, Manifest, SegmentInfo
 from embedlog.producers import ProducerState
 from embedlog.record import Chain
-from embedlog.topic import Topic, TopicRegistry
+from embedlog.topic import Topic, TopicRegistry, is_internal
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -68,7 +68,8 @@ def backup(log: Any, destination: str | os.PathLike[str], progress: Progress | N
     for name in log._topics():
         _pin_all(log, name)  # whatever has to be opened, or repaired, is so before others have to wait for it
     with log._transactions.standing_still():
-        pins = {name: _pin_all(log, name) for name in log._topics()}
+        # What groups have committed first: no offset shall lie behind the records that come along.
+        pins = {name: _pin_all(log, name) for name in sorted(log._topics(), key=lambda name: not is_internal(name))}
     target.open()
     try:
         copier = _Copier(log, target, progress or (lambda done, total: None))

@@ -136,7 +136,7 @@ class Log(Admin, GroupAdmin):
     def _finish_deletions(self) -> None:
         """What somebody died at; not before partitions can be opened, as what groups have committed there goes, too."""
         try:
-            with self._changing():
+            with self._changing(self.config.lock_timeout_ms / 1000):
                 pass
         except EmbedlogError as problem:  # the topic stays out of use, and the next change tries again
             logger.warning("a topic stays half deleted: %s", problem)

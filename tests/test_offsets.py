@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog import files
+from embedlog import backup, files
 from embedlog._native import system
 from embedlog.errors import (
     ClosedError,
@@ -275,3 +275,30 @@ def test_a_commit_looks_at_the_topics_once_more_under_the_lock(log: embedlog.Log
 def test_without_that_look_an_offset_outlives_its_topic(log: embedlog.Log, other: Groups) -> None:
     with mutated("commit_to_deleted"):
         assert commit_that_looks_before_a_deletion(log, other) == {ONE: OffsetAndMetadata(2)}
+
+
+def test_a_backup_has_no_offset_behind_its_records(tmp_path: Path) -> None:
+    """Somebody reads and commits while it is made: what groups have read is looked at before what there is to read."""
+    with embedlog.open(tmp_path / "log", config=QUIET) as log, log.producer() as producer:
+        for name in ("A", "t"):
+            log.create_topic(name)
+            producer.send(name, b"first").result()
+        log._groups.commit("g", {ONE: 1, TopicPartition("A", 0): 1})
+        seen: list[str] = []
+        pin = backup._pin
+
+        def read_on(partition: Any) -> Any:
+            found = pin(partition)
+            seen.append(partition.topic)
+            for name in ("A", "t") if seen.count(partition.topic) > 1 else ():
+                end = producer.send(name, b"more").result().offset + 1
+                log._groups.commit("g", {TopicPartition(name, 0): end})
+            return found
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(backup, "_pin", read_on)
+            log.backup(tmp_path / "copy")
+    with embedlog.open(tmp_path / "copy") as copy:
+        for place, committed in copy._groups.committed("g").items():
+            assert committed is not None
+            assert committed.offset <= copy._partition(*place).bounds().log_end

@@ -18,6 +18,7 @@ from embedlog.groups import Groups
 from embedlog.offsets import OFFSETS_TOPIC
 from embedlog.values import GroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.faults.processes import Nursery
+from tests.group_logs import mutated
 from tests.transacting import TOPIC, Writer, begun, committed, soon
 
 QUIET: dict[str, Any] = {
@@ -243,7 +244,8 @@ def test_a_deleted_topic_takes_pending_offsets_along(log: embedlog.Log, other: e
     assert log._groups.committed("alone", None, soon()) == {}
 
 
-def test_offsets_are_on_disk_before_the_decision_where_the_records_are(log: embedlog.Log) -> None:
+@pytest.mark.parametrize("mutant", [False, True], ids=["", "offsets_unsynced"])
+def test_rule_20_offsets_are_on_disk_before_the_decision_where_the_records_are(log: embedlog.Log, mutant: bool) -> None:
     log.create_topic("safe", config={"flush.messages": 1})
     writer = begun(log)
     writer.write(b"a", topic="safe")
@@ -251,8 +253,9 @@ def test_offsets_are_on_disk_before_the_decision_where_the_records_are(log: embe
     groups = log._groups
     partition = groups.topic.partition(groups.topic.partition_of("g"))
     assert partition.durable_offset < partition.bounds().log_end
-    writer.commit()
-    assert partition.durable_offset == partition.bounds().log_end
+    with mutated(*["offsets_unsynced"] * mutant):
+        writer.commit()
+    assert (partition.durable_offset == partition.bounds().log_end) != mutant
 
 
 def test_the_records_are_what_a_broker_would_have_written(log: embedlog.Log) -> None:

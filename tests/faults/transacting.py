@@ -11,11 +11,13 @@ from typing import Any
 from embedlog import files
 from embedlog.internal_topic import InternalTopic
 from embedlog.liveness import Liveness
+from embedlog.values import GroupMetadata, TopicPartition
 from tests.transacting import QUIET, TOPIC, Writer, committed, help_out, last_stable
 
 from .tasks import Stage, open_, task
 
-CONFIG: dict[str, Any] = QUIET | {"transaction.state.log.num.partitions": 2}
+CONFIG: dict[str, Any] = QUIET | {"transaction.state.log.num.partitions": 2, "offsets.topic.num.partitions": 1}
+GROUP, PLACE = GroupMetadata("g"), TopicPartition(TOPIC, 0)
 PARTITIONS, WRITES, TURNS = 2, 2, 4
 
 _lives: list[Liveness] = []
@@ -129,6 +131,9 @@ class _ByProducer:
         for value in values:
             self._producer.send(TOPIC, value, partition=partition).result(30)
 
+    def add_offset(self, offset: int) -> None:
+        self._producer.send_offsets_to_transaction({PLACE: offset}, GROUP)
+
     def end(self, commit: bool) -> None:
         (self._producer.commit_transaction if commit else self._producer.abort_transaction)()
 
@@ -142,6 +147,9 @@ class _ByOwner(Writer):
     def begin(self) -> None:
         """Nothing: an owner begins by itself."""
 
+    def add_offset(self, offset: int) -> None:
+        self.owner.add_offsets({PLACE: offset}, GROUP)
+
     def end(self, commit: bool) -> None:
         self.owner.end(commit)
 
@@ -153,7 +161,7 @@ class _ByOwner(Writer):
 def transaction_script(
     stage: Stage, path: str, seed: int, by_producer: bool = False, config: dict[str, str] | None = None
 ) -> None:
-    """Transactions over two partitions; notes tell what was begun, what is about to be decided, and what is done."""
+    """Transactions over two partitions and a group's offset; notes tell what was begun, is about to be decided, is done."""
     rng = random.Random(seed)
     open_(stage, path, config=CONFIG)
     if TOPIC not in stage.opened.topics():
@@ -167,6 +175,7 @@ def transaction_script(
         for number in range(WRITES):
             for partition in range(PARTITIONS):
                 writer.write(b"%d.%d" % (turn, number), partition=partition)
+        writer.add_offset(turn + 1)
         commit = rng.random() < 0.7
         stage.note(("deciding", turn, commit))
         writer.end(commit)

@@ -1,8 +1,9 @@
 """E16 and E18: zombies at every stop of a transaction, and crashes at every call of one.
 
 E18 invariant: whatever call the owner dies at, and whatever call its helper dies at then, readers of committed records get whole
-transactions or nothing of them; what was acknowledged is so; what was in doubt is as `init_transactions` tells; nothing stays
-open. E16 invariant: who was stopped while somebody took its place writes nothing, and is told.
+transactions or nothing of them, and so does the group whose offsets are part of them; what was acknowledged is so; what was in
+doubt is as `init_transactions` tells; nothing stays open. E16 invariant: who was stopped while somebody took its place writes
+nothing, and is told.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from typing import NamedTuple
 
 import embedlog
 from embedlog.transaction_state import SETTLED, Outcome
-from tests.transacting import TOPIC, Writer, committed, everything, help_out, last_stable, state_of
+from embedlog.values import OffsetAndMetadata
+from tests.transacting import TOPIC, Writer, committed, everything, help_out, last_stable, soon, state_of
 
 from .crashes import KINDS, MODES, Point
 from .processes import Died, Nursery, RemoteError, Victim
-from .transacting import CONFIG, PARTITIONS, TURNS, WRITES
+from .transacting import CONFIG, GROUP, PARTITIONS, PLACE, TURNS, WRITES
 
 
 @dataclass
@@ -104,6 +106,7 @@ def aftermath(directory: Path, told: Told, by_reader: bool) -> list[str]:
             if stable != end:
                 wrong.append(f"partition {partition} is stuck at {stable} of {end}")
         wrong += check(committed(log), told, told_now)
+        wrong += check_offset(log, committed(log))
         for partition in range(PARTITIONS):
             heir.write(b"heir", partition=partition)
         heir.commit()
@@ -127,6 +130,14 @@ def check(rows: list[bytes | None], told: Told, outcome: Outcome | None) -> list
         if (found > 0) != bool(expected):
             wrong.append(f"transaction {turn}: {found} records are seen, expected {expected}, outcome {outcome}")
     return wrong
+
+
+def check_offset(log: embedlog.Log, rows: list[bytes | None]) -> list[str]:
+    """The group stands where the last committed transaction has put it."""
+    seen = [int(value.split(b".")[0]) + 1 for value in rows if value is not None]
+    expected = {PLACE: OffsetAndMetadata(max(seen))} if seen else {}
+    found = log._groups.committed(GROUP.group_id, None, soon())
+    return [] if found == expected else [f"the group has committed {found} where {expected} was due"]
 
 
 def nested_point(rng: random.Random) -> Point:
