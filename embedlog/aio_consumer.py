@@ -20,12 +20,15 @@ from typing import Any, NoReturn, Self, TypeVar
 
 from embedlog._native._rows import Record
 from embedlog.aio import Crew, OneTask
+from embedlog.aio_listeners import Bridge
 from embedlog.batch import Batch
 from embedlog.client_options import ConsumerConfig
-from embedlog.consumer import Consumer, Listener
+from embedlog.committing import Callback
+from embedlog.consumer import Consumer, until
 from embedlog.errors import ClosedError, ConfigError
+from embedlog.handover import Listener
 from embedlog.reading import Reading
-from embedlog.values import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from embedlog.values import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 
 Found = TypeVar("Found")
 
@@ -75,6 +78,7 @@ class AsyncConsumer:
         self._handed_count = 0  # since other tasks got their turn
         self._woken = False
         self._straggling = False
+        self._bridge = Bridge()
 
     # ---- what is read ----
 
@@ -90,8 +94,12 @@ class AsyncConsumer:
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
     ) -> None:
-        """As `Consumer.subscribe`; listeners are called on the consumer's thread."""
-        await self._call(lambda consumer: consumer.subscribe(topics, pattern, on_assigned, on_revoked, on_lost))
+        """As `Consumer.subscribe`. Listeners that are coroutine functions run in the loop, others on the consumer's thread.
+
+        In the loop they may use this consumer's verbs, but not those that hand out records.
+        """
+        listeners = [self._bridge.bridged(each) for each in (on_assigned, on_revoked, on_lost)]
+        await self._call(lambda consumer: consumer.subscribe(topics, pattern, *listeners))
 
     async def unsubscribe(self) -> None:
         """Reads nothing any more; all positions are forgotten."""
@@ -133,9 +141,21 @@ class AsyncConsumer:
             if run is None:
                 return
             while operator.length_hint(run):
-                for record in islice(run, TURN):
+                for record in self._turn(run):
                     yield record
+                if self._is_due():
+                    break
                 await asyncio.sleep(0)
+
+    def _turn(self, run: Iterator[Record]) -> Iterator[Record]:
+        """The next records of a run; in a group no further than to the moment at which the group has to be looked at."""
+        turn = islice(run, TURN)
+        group = None if self._sync is None else self._sync._group
+        return turn if group is None else until(turn, group.until_ns)
+
+    def _is_due(self) -> bool:
+        group = None if self._sync is None else self._sync._group
+        return group is not None and group.is_due()
 
     async def _next_run(self) -> Iterator[Record] | None:
         """What iteration goes on with: the rest of what was fetched of one partition. None at the end."""
@@ -161,9 +181,12 @@ class AsyncConsumer:
         """Whether records can be handed out without a look at the log. Raises what a wait would at once."""
         consumer._using()
         consumer._reading.recall()
-        if not any(cursor.has_records for cursor in consumer._reading.rotation.turns()):
+        if self._is_due() or not any(cursor.has_records for cursor in consumer._reading.rotation.turns()):
             return False
         consumer._waiting.give_way()
+        if consumer._group is not None:
+            consumer._group.polling()
+            consumer._group.polled()
         consumer._waiting.count(time.monotonic())
         return True
 
@@ -182,6 +205,7 @@ class AsyncConsumer:
             self._given_up(happens)
 
         self._handed_count = 0
+        self._bridge.loop = asyncio.get_running_loop()
         await self._crew.run(wait, given_up)
         found: Found | None = fetch.found
         return found
@@ -236,11 +260,13 @@ class AsyncConsumer:
 
     # ---- what needs a group ----
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None) -> None:
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
         """As `Consumer.commit`. Cancelled, it may have happened or not, as a whole: `committed` tells."""
         await self._call(lambda consumer: consumer.commit(offsets))
 
-    async def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None, callback: Any = None) -> None:
+    async def commit_async(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None, callback: Callback | None = None
+    ) -> None:
         """As `Consumer.commit_async`; the callback runs on the consumer's thread."""
         await self._call(lambda consumer: consumer.commit_async(offsets, callback))
 
@@ -248,7 +274,7 @@ class AsyncConsumer:
         """As `Consumer.committed`."""
         return await self._call(lambda consumer: consumer.committed(*partitions))
 
-    async def group_metadata(self) -> Any:
+    async def group_metadata(self) -> GroupMetadata:
         """As `Consumer.group_metadata`."""
         return await self._call(Consumer.group_metadata)
 
@@ -276,6 +302,7 @@ class AsyncConsumer:
         consumer = self._sync
         if consumer is not None:
             consumer._waiting.stop()  # ends what the thread waits for; it closes behind that
+            self._bridge.loop = asyncio.get_running_loop()
             await self._crew.run(lambda: consumer.close(timeout))
         self._crew.dismiss()
 
@@ -294,8 +321,12 @@ class AsyncConsumer:
 
     async def _call(self, call: Callable[[Consumer], Found]) -> Found:
         """One of the sync consumer's verbs, on the thread."""
+        if self._bridge.is_listener() and self._sync is not None:
+            made = self._sync
+            return await self._bridge.serve(lambda: call(made))
         with self._alone:
             consumer = await self._made()
+            self._bridge.loop = asyncio.get_running_loop()
             return await self._crew.run(lambda: call(consumer), self._given_up)
 
     def _given_up(self, happens: bool) -> None:

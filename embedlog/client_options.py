@@ -256,5 +256,8 @@ class ConsumerConfig(Options):
         if self.group_remote_assignor is not None and self.group_protocol != "consumer":
             raise ConfigError("group.remote.assignor", expected="None, because group.protocol is classic",
                               found=repr(self.group_remote_assignor))
+        if self.group_protocol == "consumer":
+            raise ConfigError("group.protocol", expected="classic: in the other protocol a server computes the assignment",
+                              found="'consumer'")
         if self.allow_auto_create_topics:
             raise ConfigError("allow.auto.create.topics", expected="false: topics are made by create_topic()", found="true")

@@ -10,27 +10,29 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, count
+from time import monotonic_ns
 from types import TracebackType
 from typing import Any, NoReturn
 
 from embedlog._native._rows import Record
+from embedlog.attendance import Attendance
 from embedlog.batch import Batch
 from embedlog.client_options import ConsumerConfig
+from embedlog.committing import Callback
 from embedlog.consumer_metrics import ConsumerMetrics
 from embedlog.errors import ClosedError, ConcurrentUseError, ConfigError, InvalidGroupIdError, OffsetOutOfRangeError
+from embedlog.handover import Listener
 from embedlog.lookup import Lookup
 from embedlog.options import parse
 from embedlog.positions import EARLIEST, LATEST, Cursor
 from embedlog.reading import Reading
 from embedlog.subscription import Subscription, topic_partition, topic_partitions
 from embedlog.turns import OneThread
-from embedlog.values import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from embedlog.values import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 
 _numbers = count(1)
-
-Listener = Callable[[list[TopicPartition]], None]
 
 
 class Consumer:
@@ -51,17 +53,18 @@ class Consumer:
         self, log: Any, topics: Iterable[str] = (), config: ConsumerConfig | Mapping[str, Any] | None = None, **keywords: Any
     ) -> None:
         self._config = config if isinstance(config, ConsumerConfig) else parse(ConsumerConfig, config, **keywords)
-        if (group_id := self._config.group_id) is not None:
-            raise ConfigError("group.id: consumer groups are not part of this version", expected="None", found=repr(group_id))
         self._log = log
         self._closed = False
-        self._name = self._config.client_id or f"consumer-{next(_numbers)}"
+        self._name = self._config.client_id or _made_up(self._config)
         self._alone = OneThread(self._name)
         self._subscription = Subscription(log, exclude_internal=self._config.exclude_internal_topics)
         self._reading = Reading(log, self._config)
         self._waiting = self._reading.waiting
         self._metrics = ConsumerMetrics(log, self._reading, self._config.isolation_level)
         self._lookup = Lookup(log, self._config.isolation_level)
+        self._group: Attendance | None = None
+        if self._config.group_id is not None:
+            self._group = Attendance(log, self._config, self._name, self._reading, self._subscription)
         topics = list(topics)
         if topics:
             self.subscribe(topics)
@@ -78,6 +81,8 @@ class Consumer:
             cursors = {tp: self._reading.cursor(tp) for tp in tps}
             if not tps:
                 return self._unsubscribe()
+            if self._group is not None and self._subscription.kind == "assigned":
+                self._group.begin_commit()
             self._subscription.assign()
             self._reading.replace(cursors.values())
 
@@ -95,9 +100,11 @@ class Consumer:
         """
         with self._using():
             if on_assigned or on_revoked or on_lost:
-                self._needs_group("subscribe() with listeners")
+                self._grouped("subscribe() with listeners")
             if topics is not None and not isinstance(topics, str) and not (topics := list(topics)):
                 return self._unsubscribe()
+            if self._group is not None:
+                return self._group.subscribe(topics, pattern, (on_assigned, on_revoked, on_lost))
             self._subscription.subscribe(topics, pattern)
             try:
                 self._reading.follow(self._subscription, first=True)
@@ -106,13 +113,17 @@ class Consumer:
                 raise
 
     def unsubscribe(self) -> None:
-        """Reads nothing any more; all positions are forgotten."""
+        """Reads nothing any more; all positions are forgotten. In a group: commits what is due, and leaves it."""
         with self._using():
             self._unsubscribe()
 
     def _unsubscribe(self) -> None:
-        self._subscription.clear()
-        self._reading.replace(())
+        try:
+            if self._group is not None:
+                self._group.stop_reading(self._config.default_api_timeout_ms / 1000)
+        finally:
+            self._subscription.clear()
+            self._reading.replace(())
 
     def assignment(self) -> set[TopicPartition]:
         """The partitions that are read now."""
@@ -151,7 +162,8 @@ class Consumer:
             return None
         with self._using():
             self._reading.recall()
-            return self._waiting.wait_for(self._reading.lend, self._patience_s(None), self._subscription)
+            run = self._waiting.wait_for(self._reading.lend, self._patience_s(None), self._subscription)
+            return run if run is None or self._group is None else until(run, self._group.until_ns)
 
     def batches(self, timeout: float | None = None) -> Iterator[Batch]:
         """The same records in columns, one Batch a fetch, with the same positions; ends when none comes for `timeout` seconds.
@@ -250,28 +262,45 @@ class Consumer:
 
     # ---- what needs a group ----
 
-    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None) -> None:
-        """Needs a group id: raises InvalidGroupIdError."""
-        self._needs_group("commit()")
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
+        """Commits these offsets, or the positions of all partitions, behind all commits that were asked for before.
 
-    def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None, callback: Any = None) -> None:
-        """Needs a group id: raises InvalidGroupIdError."""
-        self._needs_group("commit_async()")
+        An offset is that of the next record to read. Raises CommitFailedError when this consumer lost its place in the group,
+        RebalanceInProgressError while there is no assignment (`poll`, then commit what is still assigned), FencedInstanceIdError,
+        LockTimeoutError, OffsetOutOfRangeError for a negative offset, InvalidGroupIdError.
+        """
+        with self._using():
+            self._grouped("commit()").commit(offsets)
+
+    def commit_async(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None, callback: Callback | None = None
+    ) -> None:
+        """The same, once, and no lock is waited for; a later poll, commit or close calls `callback(offsets, error or None)`."""
+        with self._using():
+            self._grouped("commit_async()").commit_async(offsets, callback)
 
     def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Needs a group id: raises InvalidGroupIdError."""
-        self._needs_group("committed()")
+        """What the group has committed, None where nothing; waits for open transactions that hold offsets of it.
 
-    def group_metadata(self) -> Any:
-        """Needs a group id: raises InvalidGroupIdError."""
-        self._needs_group("group_metadata()")
+        Raises DeadlineError when they take longer than `default.api.timeout.ms`, InvalidGroupIdError.
+        """
+        with self._using():
+            return self._grouped("committed()").committed(topic_partitions(partitions))
+
+    def group_metadata(self) -> GroupMetadata:
+        """Who this consumer is in its group now, for `send_offsets_to_transaction`. Raises InvalidGroupIdError."""
+        with self._using():
+            return self._grouped("group_metadata()").metadata()
 
     def enforce_rebalance(self) -> None:
-        """Needs a group id: raises InvalidGroupIdError."""
-        self._needs_group("enforce_rebalance()")
+        """The next poll has the partitions shared out anew. Raises InvalidGroupIdError, StateError."""
+        with self._using():
+            self._grouped("enforce_rebalance()").enforce_rebalance()
 
-    def _needs_group(self, call: str) -> NoReturn:
-        raise InvalidGroupIdError(f"{call} needs a group id, and this consumer has none", expected="group_id=…", found="None")
+    def _grouped(self, call: str) -> Attendance:
+        if self._group is None:
+            raise InvalidGroupIdError(f"{call} needs a group id, and this consumer has none", expected="group_id=…", found="None")
+        return self._group
 
     # ---- life ----
 
@@ -282,17 +311,25 @@ class Consumer:
     def metrics(self) -> dict[str, Any]:
         """Counters and gauges under Kafka's names; `partitions` has position, lag and lead of each partition."""
         with self._using():
-            return self._metrics.all()
+            return self._metrics.all() | ({} if self._group is None else self._group.metrics())
 
     def close(self, timeout: float | None = 30.0) -> None:
-        """Forgets everything; any other call, also one that waits in another thread, raises ClosedError. Twice is nothing."""
+        """Commits what is due and leaves the group, within `timeout` seconds, and forgets everything; twice is nothing.
+
+        Any other call, also one that waits in another thread, raises ClosedError. Raises what a listener raised.
+        """
         if self._closed:
             return
         self._closed = True
         self._waiting.stop()
-        with contextlib.suppress(ConcurrentUseError), self._alone:
-            self._unsubscribe()
-        self._reading.interceptors.close()
+        try:
+            with contextlib.suppress(ConcurrentUseError), self._alone.soon(timeout if self._group is not None else 0.0):
+                if self._group is not None:
+                    self._group.close(timeout)
+                self._subscription.clear()
+                self._reading.replace(())
+        finally:
+            self._reading.interceptors.close()
 
     def __enter__(self) -> Consumer:
         return self
@@ -312,3 +349,18 @@ class Consumer:
             raise ClosedError("this consumer is closed")
         self._log._check_open()
         return self._alone
+
+
+def _made_up(config: ConsumerConfig) -> str:
+    number = next(_numbers)
+    if config.group_id is None:
+        return f"consumer-{number}"
+    return f"consumer-{config.group_id}-{config.group_instance_id or number}"
+
+
+def until(run: Iterator[Record], until_ns: int) -> Iterator[Record]:
+    """The records of `run`, until it is time to look at the group: asked before each, since any may take its reader long."""
+    for record in run:
+        yield record
+        if monotonic_ns() >= until_ns:
+            return

@@ -112,7 +112,9 @@ class Groups(Offsets):
 
         return self.decide(group_id, event, deadline_ns)
 
-    def evict(self, group_id: str, watch: Watch, me: str | None = None, whole: bool = False) -> Group | None:
+    def evict(
+        self, group_id: str, watch: Watch, me: str | None = None, whole: bool = False, deadline_ns: int | None = None
+    ) -> Group | None:
         """Evict who is gone, as far as the observer's memory tells; the group as it is then. Raises as `decide`."""
         found = self.look(group_id)
         if found is None or not found.members:
@@ -131,7 +133,7 @@ class Groups(Offsets):
                 logger.info("group %r goes on without %s", group_id, gone)
             return new
 
-        return self.decide(group_id, event)
+        return self.decide(group_id, event, deadline_ns)
 
     # ---- deleting --------------------------------------------------------------------------------
 

@@ -85,7 +85,7 @@ class Cursor:
     """
 
     __slots__ = (
-        "_ahead", "_behind", "_epoch", "_next", "_out", "checked_epoch", "dropped_count", "intercepted", "lag", "lead",
+        "_ahead", "_behind", "_epoch", "_next", "_out", "checked_epoch", "dropped_count", "fresh", "intercepted", "lag", "lead",
         "partition", "paused", "reset", "seen_end", "tail", "tp",
     )  # fmt: skip
 
@@ -93,6 +93,7 @@ class Cursor:
         self.tp = tp
         self.partition = partition
         self.paused = False
+        self.fresh = False  # whether what its group has committed is still to be looked up: nothing is read before that
         self.reset = reset  # where to start, or None for the consumer's own policy; looked at only without a position
         self.seen_end = -1  # end of the partition when it was last looked at: what a wait compares with
         self.tail: Tail | None = None  # the short way to what is published next, once the end was reached
@@ -249,7 +250,7 @@ class Rotation:
 
     def turns(self) -> Iterator[Cursor]:
         """Each cursor that may be read, once, from the front of the row. The consumer ends a turn with `drained`."""
-        return iter([cursor for cursor in self._row if not cursor.paused])
+        return iter([cursor for cursor in self._row if not cursor.paused and not cursor.fresh])
 
     def drained(self, cursor: Cursor) -> None:
         """The turn of `cursor` is over: it goes to the back."""

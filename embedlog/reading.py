@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from embedlog._native._rows import Record
 from embedlog.batch import Batch
@@ -23,11 +23,18 @@ from embedlog.fetcher import Fetcher
 from embedlog.positions import EARLIEST, Cursor, Reset, Rotation
 from embedlog.subscription import Subscription
 from embedlog.values import TopicPartition
-from embedlog.waiting import Waiting
+from embedlog.waiting import Duty, Waiting
 
 Found = TypeVar("Found")
 
 logger = logging.getLogger("embedlog")
+
+
+class Group(Duty, Protocol):
+    """What reading asks of the group that it is part of."""
+
+    def topics_moved(self) -> None: ...
+    def place(self, cursor: Cursor) -> None: ...
 
 
 class Reading:
@@ -51,16 +58,24 @@ class Reading:
         self._reset = Reset(config.auto_offset_reset)
         self._max_bytes = config.fetch_max_bytes
         self._lent = False
+        self._group: Group | None = None
         self.fetches = True  # False: a look hands out what was fetched before, and touches no file
 
     # ---- which partitions ----
+
+    def attend_to(self, group: Group) -> None:
+        """From now on partitions begin where the group has committed, and calls see to what the group asks for."""
+        self._group = group
+        self.waiting.duty = group
 
     def cursor(self, tp: TopicPartition, reset: Reset | None = None) -> Cursor:
         """The cursor of `tp`, or a new one. Raises UnknownTopicOrPartitionError."""
         if tp in self.rotation and not self.rotation.get(tp).partition.closed:
             return self.rotation.get(tp)
         made = Cursor(tp, self._log._partition(tp.topic, tp.partition), reset)
-        if reset is None and self._reset.kind == "latest":
+        if self._group is not None:
+            made.fresh = True
+        elif reset is None and self._reset.kind == "latest":
             self.located(made)  # "latest" means from now on, not from whenever the first poll happens to come
         return made
 
@@ -72,6 +87,9 @@ class Reading:
         """Takes in all partitions of the subscribed topics; those that come later are read from their start."""
         if subscription.kind == "assigned":
             self._log.topics()  # lets go of those that were deleted, so that reading them says so
+            return
+        if self._group is not None:
+            self._group.topics_moved()
             return
         tps = subscription.partitions()
         known = {cursor.tp for cursor in self.rotation if not cursor.partition.closed}
@@ -173,6 +191,8 @@ class Reading:
 
     def located(self, cursor: Cursor) -> Cursor:
         """The cursor, with a position. Raises NoOffsetForPartitionError."""
+        if cursor.fresh and self._group is not None:
+            self._group.place(cursor)
         if cursor.position < 0:
             reset = cursor.reset or self._reset
             cursor.seek(*reset.place(cursor.partition, self._isolation, lambda: time.time_ns() // 1_000_000))

@@ -1,8 +1,8 @@
 """What a consumer reads: partitions that it named, or all partitions of some topics.
 
 S1  one kind at a time: to change from one to the other, unsubscribe first
-S2  topics are looked at again before each wait; a partition that was added later is read from its start, whatever
-    `auto.offset.reset` says: all its records came after the subscription
+S2  topics are looked at again before each wait; without a group, a partition that was added later is read from its start,
+    whatever `auto.offset.reset` says: all its records came after the subscription
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from embedlog.errors import InvalidTopicError, StateError
+from embedlog.errors import InvalidTopicError, StateError, UnknownTopicOrPartitionError
 from embedlog.values import TopicPartition
 
 
@@ -67,11 +67,36 @@ class Subscription:
         self._turn_to("topics")
         self.topics = names
 
-    def partitions(self) -> list[TopicPartition]:
-        """The partitions to be read now. Raises UnknownTopicOrPartitionError."""
+    def trial(self, topics: Iterable[str] | None, pattern: str | re.Pattern[str] | None) -> Subscription:
+        """What this one would be with other topics; it stays as it is. Raises what `subscribe` does, and for names unknown."""
+        made = Subscription(self._log, exclude_internal=self._exclude_internal)
+        made.kind = self.kind
+        made.subscribe(topics, pattern)
+        for name in sorted(made.topics):
+            self._log._topic(name)
+        made.refresh()
+        return made
+
+    def become(self, other: Subscription) -> None:
+        self.kind, self.topics, self._pattern = other.kind, other.topics, other._pattern
+
+    def refresh(self) -> None:
+        """What the pattern matches now, if it is a pattern."""
         if self._pattern is not None:
             names = self._log.topics(include_internal=not self._exclude_internal)
             self.topics = frozenset(name for name in names if self._pattern.fullmatch(name))
+
+    def known(self, name: str) -> tuple[str, int] | None:
+        """Identity and number of partitions of a topic, any; None if there is none now."""
+        try:
+            topic = self._log._topic(name)
+        except UnknownTopicOrPartitionError:
+            return None
+        return topic.topic_id, topic.partitions
+
+    def partitions(self) -> list[TopicPartition]:
+        """The partitions to be read now. Raises UnknownTopicOrPartitionError."""
+        self.refresh()
         return [TopicPartition(name, number) for name in sorted(self.topics) for number in partition_numbers(self._log, name)]
 
     def _turn_to(self, kind: str) -> None:

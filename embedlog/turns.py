@@ -7,10 +7,15 @@ O3  an interrupt at any point leaves the guard usable for the thread that was in
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import get_ident
+from time import monotonic, sleep
 from types import TracebackType
 
 from embedlog.errors import ConcurrentUseError
+
+PATIENCE_S = 0.001
 
 
 class OneThread:
@@ -35,6 +40,23 @@ class OneThread:
         if owner != me:
             raise ConcurrentUseError(f"{self._what} is in use by thread {owner}; use one per thread, or wakeup() to stop it")
         self._depth += 1
+
+    @contextmanager
+    def soon(self, timeout_s: float | None) -> Iterator[None]:
+        """As `with` itself, but waits for the thread that is in, which was told to leave. Raises ConcurrentUseError."""
+        until = None if timeout_s is None else monotonic() + timeout_s
+        while True:
+            try:
+                self.__enter__()
+                break
+            except ConcurrentUseError:
+                if until is not None and monotonic() >= until:
+                    raise
+                sleep(PATIENCE_S)
+        try:
+            yield
+        finally:
+            self.__exit__(None, None, None)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self._depth -= 1

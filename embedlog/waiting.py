@@ -2,14 +2,15 @@
 
 W1  nothing is asked again and again: it sleeps in the kernel on words that appends, changes of topics and `wakeup` move
 W2  the word of the topics is read before the topics are looked at: a change in between is seen by the next look
-W3  a transaction that keeps a reader back for HELP_S is seen to, since whose it was may be dead; a read-only log changes nothing
+W3  what a group asks for is seen to before each look; a call waits no longer than until the next of it is due
+W4  a transaction that keeps a reader back for HELP_S is seen to, since whose it was may be dead; a read-only log changes nothing
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from embedlog._native import system
 from embedlog.client_options import ConsumerConfig
@@ -24,6 +25,17 @@ TOPICS_LOOK_S = 0.5  # between two looks at the topics while their word says not
 HELP_S = 0.1  # between two looks at what became of a transaction that keeps this reader back
 
 
+class Duty(Protocol):
+    """What has to be seen to between looks, by a consumer that is in a group."""
+
+    until_ns: int  # monotonic clock
+
+    def attend(self) -> None: ...
+    def notices(self) -> list[tuple[Any, int]]: ...
+    def polling(self) -> None: ...
+    def polled(self) -> None: ...
+
+
 class Waiting:
     """What stands between a call and its records. `follow` is called when the topics may be others than before.
 
@@ -34,6 +46,7 @@ class Waiting:
         self.poll_began = self.first_began = self.made = time.monotonic()
         self.poll_count = 0
         self.poll_gap_max_s = self.idle_s = 0.0
+        self.duty: Duty | None = None
         self._log = log
         self._rotation = rotation
         self._follow = follow
@@ -71,12 +84,17 @@ class Waiting:
         deadline = None if timeout_s is None else began + timeout_s
         short_until = began + self._least_wait_s if self._least_bytes > 1 else 0.0
         data_came = False
+        duty = self.duty
+        if duty is not None:
+            duty.polling()
         try:
             while True:
                 if self._stopped or self._woken:
                     self.give_way()
                 if not data_came:  # else look first, for whoever waits for records
                     self._look_at_topics(subscription)
+                if duty is not None:
+                    duty.attend()
                 found = None
                 if not short_until or not self._too_little(short_until, deadline):
                     found = look()
@@ -90,6 +108,8 @@ class Waiting:
                 else:
                     data_came = False
         finally:
+            if duty is not None:
+                duty.polled()
             self.idle_s += time.monotonic() - began
 
     def count(self, now: float) -> None:
@@ -138,12 +158,15 @@ class Waiting:
             until = min(until, now + TOPICS_LOOK_S)
         if self._stuck_since is not None:
             until = min(until, self._stuck_since + HELP_S)
+        notices: list[tuple[Any, int]] = []
+        if self.duty is not None:
+            until, notices = min(until, self.duty.until_ns / 1e9), self.duty.notices()
         if now < short_until:
             until = min(until, short_until)
             tails = [(cursor.partition, self._end(cursor)) for cursor in self._rotation.turns()]
         else:
             tails = [(cursor.partition, cursor.seen_end) for cursor in self._rotation.turns()]
-        if self._log._wait(tails, until - now, self, self._committed, self._topics):
+        if self._log._wait(tails, until - now, self, self._committed, self._topics, notices):
             return True
         self._now = time.monotonic()
         return False
@@ -169,7 +192,7 @@ class Waiting:
     # ---- transactions that are in the way ----
 
     def _helped(self, now: float) -> bool:
-        """Whether a transaction was ended that kept this reader back. W3: at most every HELP_S, and first after as long."""
+        """Whether a transaction was ended that kept this reader back. W4: at most every HELP_S, and first after as long."""
         stuck = [cursor for cursor in self._rotation.turns() if is_stuck(cursor)]
         if not stuck:
             self._stuck_since = None

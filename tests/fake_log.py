@@ -199,13 +199,14 @@ class FakeLog:
         owner: object,
         committed: bool = False,
         topics: int = -1,
+        notices: Sequence[tuple[Any, int]] = (),
     ) -> bool:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self.changed:
             self.waits += 1
             self.sleeping.set()
             while id(owner) not in self._woken and not any(each.visible_end(committed) > offset for each, offset in tails):
-                if topics not in (-1, self.word):
+                if topics not in (-1, self.word) or any(each.notice(0) != word for each, word in notices):
                     break
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:

@@ -382,7 +382,7 @@ def test_every_public_verb_has_its_twin() -> None:
     [
         (("unknown",), {}, UnknownTopicOrPartitionError),
         (("one",), {"auto_offset_reset": "none"}, NoOffsetForPartitionError),
-        (("one",), {"group_id": "g"}, ConfigError),
+        (("one",), {"group_id": "g", "group_protocol": "consumer"}, ConfigError),
     ],
 )
 def test_mistakes_raise_where_they_are_awaited(

@@ -38,10 +38,10 @@ LAYERS: dict[str, str] = {
     ),
     "one open directory": "admin directory group_admin housekeeper log",
     "the public verbs": (
-        "accumulator aio aio_consumer aio_producer appenders arrow_in assigning awaiting backup batch chunks columns_in"
-        " committing consumer consumer_interceptors consumer_metrics delivery fetcher figures group_figures handover"
-        " lookup partitioners positions producer producer_interceptors readahead reading scan sending serializers shipping"
-        " splitting stops subscription transactional truncation turns waiting"
+        "accumulator aio aio_consumer aio_listeners aio_producer appenders arrow_in assigning attendance awaiting backup"
+        " batch chunks columns_in committing consumer consumer_interceptors consumer_metrics delivery fetcher figures"
+        " group_figures handover lookup membership partitioners positions producer producer_interceptors readahead reading"
+        " scan sending serializers shipping splitting stops subscription transactional truncation turns waiting"
     ),
     "the front door": "front __init__",
     "guests": "__main__ cli demo duckdb polars spark testing",
