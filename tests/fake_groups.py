@@ -11,12 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from embedlog import group as machine
+from embedlog.commit_rules import admitted, checked_offsets, refused
 from embedlog.consumer import Consumer
 from embedlog.errors import DeadlineError, ListenerError, LockTimeoutError, UnknownTopicOrPartitionError
 from embedlog.group import Group, Limits, Refusal
 from embedlog.liveness import Life, Sign
 from embedlog.membership import Phase
-from embedlog.offsets import admitted, checked_offsets, refused
 from embedlog.values import GroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.fake_log import FakeLog
 

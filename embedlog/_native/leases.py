@@ -40,11 +40,7 @@ class Beats:
 
     @property
     def lapsed(self) -> bool:
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= self.good_until_ns
-
-    @property
-    def good_until_ns(self) -> int:
-        return int(self._raw.good_until_ns)
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= int(self._raw.good_until_ns)
 
     @property
     def left(self) -> bool:
