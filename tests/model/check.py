@@ -18,10 +18,11 @@ from typing import NamedTuple
 
 from append import Append
 from engine import explore
+from groups import Groups
 from opening import Opening
 from transactions import Transactions
 
-MODELS = {"append": Append, "opening": Opening, "transactions": Transactions}
+MODELS = {"append": Append, "opening": Opening, "transactions": Transactions, "groups": Groups}
 HERE = Path(__file__).parent
 LIMIT = {False: 1_000_000, True: 4_000_000}
 
@@ -51,6 +52,13 @@ SCENARIOS = {
         "two transactions": {"txns": 2},
         "kill, two transactions": {"txns": 2, "kills": 1, "helpers": 0},
     },
+    "groups": {
+        "twins": {"static": True, "twins": True},
+        "static member": {"kills": 1, "static": True},
+        "kill": {"kills": 1},
+        "sleeper": {"freezes": 1, "records": 2},
+        "clock": {"expiries": 1},
+    },
 }
 DEEP = {
     "append": {
@@ -67,6 +75,11 @@ DEEP = {
         "expiry, two transactions": {"txns": 2, "expiries": 1},
         "power loss, two producers": {"txns": 2, "cuts": 1},
     },
+    "groups": {
+        "two kills": {"kills": 2},
+        "two sleepers": {"freezes": 2, "records": 2},
+        "sleeper and kill": {"freezes": 1, "kills": 1},
+    },
 }
 
 # Small enough for every test run; the mutants in NEEDS_MORE show only in larger ones.
@@ -74,6 +87,7 @@ FAST = {
     "append": ("bad sector", "kills"),
     "opening": ("kill", "power loss"),
     "transactions": ("kill", "power loss", "producer state expires"),
+    "groups": ("twins", "static member", "kill", "sleeper"),
 }
 NEEDS_MORE = {
     ("append", rule): "a failed sync or two power losses"
@@ -90,6 +104,8 @@ NEEDS_MORE = {
     ("transactions", "skip_as_high"): "two transactions",
     ("transactions", "same_prepare"): "two transactions",
     ("transactions", "sweep_by_epoch"): "two transactions",
+} | {
+    ("groups", rule): "a clock" for rule in ("expiry", "beats_reread", "own_lease", "gap_noticed", "round_checked")
 }
 
 # Mutants that only the largest default scenario shows; the others skip it to save time.
