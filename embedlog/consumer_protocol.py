@@ -16,6 +16,7 @@ from embedlog.values import TopicPartition
 
 VERSION: Final = 3
 TYPE: Final = "consumer"  # the protocol type of a group whose members speak this
+REMEMBERING: Final = frozenset({"sticky", "cooperative-sticky"})  # their user data tells what was owned, and since when
 
 _NULL_BYTES: Final = b"\xff\xff\xff\xff"
 _NULL_STRING: Final = b"\xff\xff"
@@ -73,14 +74,16 @@ def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
         raise CorruptRecordError(f"assignment of a group's member: {problem}", found=data[:64].hex()) from problem
 
 
-def same_subscription(one: bytes, other: bytes) -> bool:
-    """Whether two subscriptions ask for the same: what is owned, and since when, is not asked for."""
+def same_subscription(protocol: str, one: bytes, other: bytes) -> bool:
+    """Whether two subscriptions for a protocol ask for the same: what is owned, and since when, is not asked for."""
     if one == other:
         return True
     try:
         first, second = decode_subscription(one), decode_subscription(other)
     except CorruptRecordError:  # of another protocol type: opaque bytes
         return False
+    if protocol in REMEMBERING:
+        first, second = first._replace(user_data=None), second._replace(user_data=None)
     return (set(first.topics), first.user_data, first.rack) == (set(second.topics), second.user_data, second.rack)
 
 

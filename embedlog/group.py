@@ -220,7 +220,7 @@ def _take_place(group: Group, before: Member, member: Member, now_ms: int) -> Gr
         return _advance(replace(taken, protocol=choose(members)), now_ms)
     if group.state is State.STABLE and choose(members) == group.protocol:
         said = before.metadata(group.protocol), member.metadata(group.protocol)
-        if said[0] == said[1] or (group.protocol_type == TYPE and same_subscription(*said)):
+        if said[0] == said[1] or (group.protocol_type == TYPE and same_subscription(group.protocol or "", *said)):
             return taken
     return _prepare(taken, now_ms, {member.member_id})
 

@@ -56,11 +56,17 @@ def test_nothing_and_everything_comes_back() -> None:
 
 def test_what_is_owned_is_not_what_is_asked_for() -> None:
     fresh = OWNING._replace(owned=(), generation=-1)
-    assert same_subscription(encode_subscription(OWNING), encode_subscription(fresh))
+    assert same_subscription("range", encode_subscription(OWNING), encode_subscription(fresh))
     for other in (OWNING._replace(topics=("t", "u")), OWNING._replace(user_data=b""), OWNING._replace(rack=None)):
-        assert not same_subscription(encode_subscription(OWNING), encode_subscription(other))
-    assert same_subscription(b"opaque", b"opaque")
-    assert not same_subscription(b"opaque", b"other")
+        assert not same_subscription("range", encode_subscription(OWNING), encode_subscription(other))
+    assert same_subscription("range", b"opaque", b"opaque")
+    assert not same_subscription("range", b"opaque", b"other")
+
+
+@pytest.mark.parametrize(("protocol", "same"), [("sticky", True), ("cooperative-sticky", True), ("range", False), ("own", False)])
+def test_the_user_data_of_sticky_assignors_is_memory(protocol: str, same: bool) -> None:
+    one, other = (encode_subscription(OWNING._replace(user_data=data)) for data in (b"\0\0\0\x08", b"\xff\xff\xff\xff"))
+    assert same_subscription(protocol, one, other) is same
 
 
 @pytest.mark.parametrize("size", range(len(V3)))

@@ -57,6 +57,8 @@ SCENARIOS = {
         "static member": {"kills": 1, "static": True},
         "kill": {"kills": 1},
         "sleeper": {"freezes": 1, "records": 2},
+        "frozen": {"stops": 1},
+        "rounds": {"lates": 1, "kills": 1},
         "clock": {"expiries": 1},
     },
 }
@@ -87,7 +89,7 @@ FAST = {
     "append": ("bad sector", "kills"),
     "opening": ("kill", "power loss"),
     "transactions": ("kill", "power loss", "producer state expires"),
-    "groups": ("twins", "static member", "kill", "sleeper"),
+    "groups": ("twins", "static member", "kill", "sleeper", "frozen"),
 }
 NEEDS_MORE = {
     ("append", rule): "a failed sync or two power losses"
@@ -105,7 +107,7 @@ NEEDS_MORE = {
     ("transactions", "same_prepare"): "two transactions",
     ("transactions", "sweep_by_epoch"): "two transactions",
 } | {
-    ("groups", rule): "a clock" for rule in ("expiry", "beats_reread", "own_lease", "gap_noticed", "round_checked")
+    ("groups", rule): "a clock" for rule in ("beats_reread", "own_lease", "gap_noticed", "round_checked")
 }
 
 # Mutants that only the largest default scenario shows; the others skip it to save time.

@@ -9,6 +9,7 @@ the same number stands for the rebalance timeout. Only the first process freezes
 from typing import NamedTuple
 
 SESSION = 2
+QUIET = ("new", "dead", "gone", "frozen")      # these do not beat
 
 RULES = {
     "commit_checked": ("36", "a commit is taken only from a member of the present generation"),
@@ -76,8 +77,10 @@ class State(NamedTuple):
     next: int = 1                   # the next life or id
     problem: str = ""
     kills: int = 0
+    stops: int = 0                  # how often the first one may freeze for good
     freezes: int = 0                # how often one may be evicted that only slept, without a look at clocks
-    expiries: int = 0               # ... and by the observer's clock
+    expiries: int = 0               # ... by the observer's clock
+    lates: int = 0                  # ... as one who does not come in time
 
 
 class Groups:
@@ -85,11 +88,11 @@ class Groups:
 
     rules = RULES
 
-    def __init__(self, off=(), processes=2, records=1, kills=0, freezes=0, expiries=0, static=False, twins=False):
+    def __init__(self, off=(), processes=2, records=1, kills=0, stops=0, freezes=0, expiries=0, lates=0, static=False, twins=False):
         self.off, self.records, self.static = frozenset(off), records, static
-        self.twins, self.timed = twins, expiries > 0
+        self.twins, self.expiring, self.lating = twins, expiries + stops > 0, lates > 0
         self.start = (Process("new"),) * processes
-        self.faults = {"kills": kills, "freezes": freezes, "expiries": expiries}
+        self.faults = {"kills": kills, "stops": stops, "freezes": freezes, "expiries": expiries, "lates": lates}
 
     def on(self, rule):
         return rule not in self.off
@@ -116,8 +119,10 @@ class Groups:
     def steps(self, state):
         for me, p in enumerate(state.processes):
             yield from getattr(self, "_" + p.at)(state, me, p)
-            if p.at not in ("new", "dead", "gone") and (p.age or (state.watch.target == p.id and not state.watch.moved)):
+            if p.at not in QUIET and (p.age or (state.watch.target == p.id and not state.watch.moved)):
                 yield f"{name(me)} beats", self._beat(state, me, p)
+            if state.stops and me == 0 and p.at != "new":
+                yield f"!{name(me)} freezes", become(state._replace(stops=state.stops - 1), me, p._replace(at="frozen"))
             if state.kills and p.at not in ("new", "dead", "gone"):
                 dead = Process("dead", p.life, p.id, age=p.age)
                 yield f"!{name(me)} is killed", become(state._replace(kills=state.kills - 1), me, dead)
@@ -125,12 +130,14 @@ class Groups:
                 after = record(state, self._without(state.group, p.id))
                 yield f"!{name(me)} sleeps and is evicted", after._replace(freezes=state.freezes - 1)
         yield from self._bury(state)
-        if self.timed:
+        if self.expiring or self.lating:
             yield from self._observe(state)
             yield "time passes", self._later(state)
 
     def _gone(self, state, me, p):
         return ()
+
+    _frozen = _gone
 
     def _dead(self, state, me, p):
         yield f"{name(me)} starts again", become(state, me, Process("new"))
@@ -253,12 +260,12 @@ class Groups:
 
     def _later(self, state):
         first, *others = state.processes
-        if first.at not in ("new", "dead", "gone"):
+        if self.expiring and first.at not in ("new", "dead", "gone"):
             first = first._replace(age=min(first.age + 1, SESSION))
         watch = state.watch
         if watch.at == "watch":
             watch = watch._replace(timer=min(watch.timer + 1, SESSION))
-        return state._replace(processes=(first, *others), watch=watch, moment=min(state.moment + 1, SESSION))
+        return state._replace(processes=(first, *others), watch=watch, moment=min(state.moment + self.lating, SESSION))
 
     # the observer
 
@@ -273,9 +280,9 @@ class Groups:
     def _observe(self, state):
         group, watch = state.group, state.watch
         if watch.at == "look" and self.on("expiry"):
-            for each in (m for m in group.members if m.slot == 0):
+            for each in (m for m in group.members if m.slot == 0 and self.expiring):
                 yield f"the observer looks at {each.id}", state._replace(watch=Watch("watch", each.id))
-            if group.word == "Preparing":
+            if group.word == "Preparing" and self.lating:
                 yield "the observer looks at the round", state._replace(watch=Watch("watch", 0, group.round))
         elif watch.at == "watch":
             if watch.moved or (watch.target and member(group, watch.target) is None):
@@ -301,7 +308,7 @@ class Groups:
             return
         me = here.slot
         p = state.processes[me]
-        lives = p.id == here.id and p.at != "dead"
+        lives = p.id == here.id and p.at not in ("dead", "frozen")
         if lives and not state.expiries:
             return
         after = record(state, self._without(group, here.id))
@@ -314,9 +321,9 @@ class Groups:
     def _drop_late(self, state):
         group = state.group
         late = [m for m in group.members if not m.joined]
-        if not late or self.static or not state.expiries:
+        if not late or not state.lates:
             return
-        after = state._replace(expiries=state.expiries - 1)
+        after = state._replace(lates=state.lates - 1)
         for each in late:
             group = self._without(group, each.id)
         after = record(after, group)
