@@ -9,7 +9,9 @@ M4  a static member goes by its session timeout or by name, never because its pr
     instance id takes its place, and fences it
 M5  `round` rises with every change of state, and with every newcomer while the first phase is delayed: an observer whose timer
     has run out knows by it whether the timer was that of the present phase
-M6  what a newer version has written in fields of its own stays, byte for byte
+M6  a life is that of one member: who joins under another id with the life of a member is that one no more, and nobody waits for
+    it (its leaving was not heard, or its joining not told)
+M7  what a newer version has written in fields of its own stays, byte for byte
 """
 
 from __future__ import annotations
@@ -171,7 +173,7 @@ def join(
         return _join_again(group, before, member, now_ms)
     if holder is not None:
         return _take_place(group, group.members[holder], member, now_ms)
-    if len(group.members) >= limits.max_size:
+    if sum(not _same_life(each, member) for each in group.members.values()) >= limits.max_size:
         return Refusal.GROUP_MAX_SIZE_REACHED
     return _join_anew(group, member, protocol_type, limits, now_ms)
 
@@ -189,13 +191,19 @@ def _speaks_with(group: Group, member: Member, protocol_type: str, but: str) -> 
 
 def _join_anew(group: Group, member: Member, protocol_type: str, limits: Limits, now_ms: int) -> Group:
     member = replace(member, joined=True, assignment=b"")
-    members = {**group.members, member.member_id: member}
-    grown = replace(group, protocol_type=protocol_type, members=members, leader=group.leader or member.member_id)
+    members = {each.member_id: each for each in group.members.values() if not _same_life(each, member)}
+    leader = group.leader if group.leader in members else next(iter(members), member.member_id)
+    members[member.member_id] = member
+    grown = replace(group, protocol_type=protocol_type, members=members, leader=leader)
     if group.state is State.PREPARING_REBALANCE:
         later = group.round + 1 if group.delayed else group.round  # the delay begins once more
         return _advance(replace(grown, protocol=choose(members), round=later), now_ms)
     delayed = group.state is State.EMPTY and limits.initial_delay_ms > 0
     return _prepare(grown, now_ms, {member.member_id}, delayed)
+
+
+def _same_life(one: Member, other: Member) -> bool:
+    return one.life is not None and one.life == other.life and one.instance_id is None
 
 
 def _join_again(group: Group, before: Member, member: Member, now_ms: int) -> Group:

@@ -198,6 +198,21 @@ def test_who_was_evicted_does_not_come_back_under_its_old_name_unawares() -> Non
         assert rules.join(old, C, LIMITS, NOW, rejoining=True) is Refusal.UNKNOWN_MEMBER_ID
 
 
+@pytest.mark.parametrize("old", [preparing(A, B), completing(A, B), stable(A, B), stable(B, A)])
+def test_who_comes_under_another_id_is_not_waited_for_under_the_old_one(old: Group) -> None:
+    """Its leaving was not heard, or it does not know that it has joined: the old id lives as long as the new one does."""
+    same = replace(C, life=A.life)
+    group = taken(rules.join(old, same, Limits(max_size=2), LATER))
+    assert list(group.members) == ["b", "c"]
+    assert group.leader == "b"
+    assert group.missing() == ["b"]
+
+
+def test_who_is_alone_and_comes_under_another_id_leads() -> None:
+    group = taken(rules.join(stable(A), replace(C, life=A.life), LIMITS, LATER))
+    assert (list(group.members), group.leader, group.state) == (["c"], "c", State.COMPLETING_REBALANCE)
+
+
 # ---- C.2: sync ---------------------------------------------------------------------------------------
 
 DEAD = Group(state=State.DEAD)

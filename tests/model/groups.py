@@ -88,7 +88,9 @@ class Groups:
 
     rules = RULES
 
-    def __init__(self, off=(), processes=2, records=1, kills=0, stops=0, freezes=0, expiries=0, lates=0, static=False, twins=False):
+    def __init__(
+        self, off=(), processes=2, records=1, kills=0, stops=0, freezes=0, expiries=0, lates=0, static=False, twins=False
+    ):
         self.off, self.records, self.static = frozenset(off), records, static
         self.twins, self.expiring, self.lating = twins, expiries + stops > 0, lates > 0
         self.start = (Process("new"),) * processes
