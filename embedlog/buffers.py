@@ -101,8 +101,9 @@ class BufferPool:
         # The sum may be a block too old when threads give back at once: a bound, not an account.
         if self.free_bytes + block.size > self._free_bytes_max:
             self._forget_others(block.size)
-        if self.free_bytes + block.size <= self._free_bytes_max:
-            self._free.setdefault(block.size, []).append(block)
+            if self.free_bytes + block.size > self._free_bytes_max:
+                return
+        self._free.setdefault(block.size, []).append(block)
 
     def _forget_others(self, size: int) -> None:
         """What has just been used is used again sooner than blocks of sizes that nobody asks for any more."""

@@ -408,7 +408,7 @@ def _joined(runs: list[record.EncodedRun]) -> record.EncodedRun:
         tables.append(table)
         buffer += run.buffer
         position = len(buffer)
-    batches = np.concatenate(tables)
+    batches = record.joined(tables)
     return record.EncodedRun(memoryview(buffer), len(batches), sum(run.record_count for run in runs), position, batches)
 
 

@@ -25,7 +25,7 @@ from embedlog.manifest import Manifest
 from embedlog.page import DurableRecord, PageFile, boot_number, check, floor_of, make_page, map_page
 from embedlog.segments import active_info
 
-LOOK_INTERVAL_NS: Final = 2_000_000  # a look for a writer opens a file: not five times a fetch, as the page would be read
+LOOK_INTERVAL_NS: Final = 5_000_000  # a look for a writer opens a file: not at every fetch, as the page would be read
 LIVE_LOOK_INTERVAL_NS: Final = 100_000_000  # whether there still is one: a page that nobody holds tells nothing of a broker
 
 

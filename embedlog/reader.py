@@ -29,7 +29,7 @@ from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, StorageEr
 from embedlog.handles import Handles
 from embedlog.index import Place
 from embedlog.manifest import GAPLESS, SegmentInfo
-from embedlog.record import Batches, Chain, Scanned, Window, decode, scan
+from embedlog.record import Batches, Chain, Scanned, Window, decode, joined, scan
 from embedlog.tail import Tail
 from embedlog.values import OffsetAndTimestamp
 
@@ -70,6 +70,14 @@ class _Hint(NamedTuple):
 def _agrees(batches: Batches, place: Place) -> bool:
     """Whether the batch to which an index entry points is there, and the one that it speaks of."""
     return len(batches) > 0 and int(batches["base_offset"][0] + batches["last_offset_delta"][0]) == place.last_offset
+
+
+def _within(batches: Batches, offset: int, limit: int) -> Batches:
+    """Those that reach to `offset` and begin below the limit: nearly always all."""
+    bases, deltas = batches["base_offset"], batches["last_offset_delta"]
+    if bases[0] + deltas[0] >= offset and bases[-1] < limit:
+        return batches
+    return batches[(bases + deltas >= offset) & (bases < limit)]
 
 
 class Reader:
@@ -208,7 +216,7 @@ class Reader:
             self.check_epochs(path, batches, hint.position)
             end = state.position if state is not None else hint.position + scanned.consumed
             after = _Hint(info.base, end, int(batches["leader_epoch"][-1]), state)
-            useful = batches[(batches["base_offset"] + batches["last_offset_delta"] >= offset) & (batches["base_offset"] < limit)]
+            useful = _within(batches, offset, limit)
             if len(useful):
                 return self._fetched(useful, batches, data, path, hint, after)
             hint, place, expected = after, NOWHERE, -1
@@ -326,7 +334,7 @@ class Reader:
             return room[:got], scanned
         got += files.pread_into(fd, room[got:end], position + got, path)
         last = scan(room[scanned.consumed : got], chain, position=scanned.consumed)
-        batches = np.concatenate([scanned.batches, last.batches])
+        batches = joined([scanned.batches, last.batches])
         return room[:got], Scanned(batches, scanned.consumed + last.consumed, None, last.need)
 
     # ---- what must hold --------------------------------------------------------------------------
@@ -358,8 +366,8 @@ class Reader:
         if system.mutated("no_epoch_check"):
             return
         entries = self._epoch_cache(int(batches["leader_epoch"][-1])).entries
-        if not entries:
-            return
+        if not entries or (entries[-1][0] <= batches["base_offset"][0] and (batches["leader_epoch"] == entries[-1][1]).all()):
+            return  # as almost always: all of it is of the newest epoch
         starts = np.array([start for _, start in entries], np.int64)
         epochs = np.array([epoch for epoch, _ in entries], np.int64)
         slots = np.searchsorted(starts, batches["base_offset"], side="right") - 1

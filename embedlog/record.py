@@ -127,17 +127,22 @@ def scan(buffer: Any, chain: Chain, *, position: int = 0, limit: int | None = No
         rows = np.empty(min(left, ROWS_AT_ONCE, (len(view) - start) // HEADER_SIZE + 1), BATCH)
         count, consumed, need, problem = _scan_some(view, start, chain, rows)
         parts.append(rows[:count])
-        rows["position"][:count] += start + position
+        if start + position:
+            rows["position"][:count] += start + position
         start += consumed
         left -= count
         if count < len(rows) and not consumed:
             break
         if problem is None and need:
             break
-    batches = parts[0] if len(parts) == 1 else np.concatenate(parts or [np.empty(0, BATCH)])
     if problem is not None:
         problem = Problem(problem.position + position, problem.message, problem.expected, problem.found)
-    return Scanned(batches, start, problem, need)
+    return Scanned(joined(parts), start, problem, need)
+
+
+def joined(parts: list[Batches]) -> Batches:
+    """Rows behind one another; numpy's own way takes longer over the names of their fields than a scan over a megabyte."""
+    return parts[0] if len(parts) == 1 else np.frombuffer(bytearray().join(parts), BATCH)
 
 
 def _scan_some(view: memoryview, start: int, chain: Chain, rows: Batches) -> tuple[int, int, int, Problem | None]:
