@@ -26,7 +26,7 @@ class Block:
     __slots__ = ("address", "memory", "size")
 
     def __init__(self, size: int) -> None:
-        self.memory = mmap.mmap(-1, size)
+        self.memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.size = size
         if size >= HUGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
             try:

@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 
 from embedlog import arrow_in
 from embedlog._native import _rows
+from embedlog.buffers import shared_pool
 from embedlog.columns import BytesColumn, Headers
 from embedlog.errors import InvalidRecordError
 
 PIECE_BYTES = 4 << 20  # of a list that is copied at once: what fits the processor's cache and is given back soon
+PIECE_ROWS = 1 << 18
 
 SERIALIZERS = {"value": "value_serializer", "key": "key_serializer"}
 
@@ -120,31 +122,39 @@ def _bytes_pieces(items: Any, what: str) -> Iterator[BytesColumn]:
         raise TypeError(
             f"send_batch takes many {what}s: a list of bytes, a numpy array or Arrow data, not {type(items).__name__}"
         )
-    return _list_pieces(_checked_list(items, what))
+    return _list_pieces(items, what)
 
 
-def _checked_list(items: Iterable[Any], what: str) -> list[bytes | None]:
-    """The items as a list of bytes and None, ours to keep."""
-    own = list(items)
+def _list_pieces(items: Iterable[Any], what: str) -> Iterator[BytesColumn]:
+    """All of them are looked at before any is given out (I3), and they are ours from then on (I1)."""
+    given = items if type(items) is list else list(items)
     try:
-        _rows.list_measure(own)
+        taken = _rows.list_take(given)
     except TypeError:
-        own = [bytes_like(item, what) for item in own]
-    return own
+        taken = _rows.list_take([bytes_like(item, what) for item in given])
+    return _moved(*taken)
 
 
-def _list_pieces(items: list[bytes | None]) -> Iterator[BytesColumn]:
-    start = 0
+def _moved(items: list[bytes | None], left: int, largest: int, nulls: int) -> Iterator[BytesColumn]:
+    """Items as columns in memory that is used again."""
+    pool, start = shared_pool(), 0
     while start < len(items):
-        data, offsets, validity, start = _rows.column_from_list(items, start, PIECE_BYTES)
-        bits = None if validity is None else np.frombuffer(validity, dtype=np.uint8)
-        yield BytesColumn(np.frombuffer(data, dtype=np.uint8), np.frombuffer(offsets, dtype=np.int32), bits)
+        rows = min(len(items) - start, PIECE_ROWS)
+        data = pool.lease(max(1, min(left, PIECE_BYTES))).array
+        offsets = pool.lease(4 * (rows + 1)).array.view(np.int32)
+        validity = np.empty((rows + 7) // 8, np.uint8) if nulls else None
+        after, size = _rows.column_fill(items, start, data, offsets, validity)
+        if after == start:  # larger than a piece: alone
+            data = pool.lease(largest).array
+            after, size = _rows.column_fill(items, start, data, offsets[:2], validity)
+        yield BytesColumn(data[:size], offsets[: after - start + 1], validity)
+        start, left = after, left - size
 
 
 def _array_pieces(array: NDArray[Any], what: str) -> Iterator[BytesColumn]:
     """Objects and texts of bytes one by one; rows of raw bytes (two dimensions, or a void type) in place."""
     if array.ndim == 1 and array.dtype.kind in "OS":
-        return _list_pieces(_checked_list(array.tolist(), what))
+        return _list_pieces(array.tolist(), what)
     if array.ndim == 1 and array.dtype.kind == "V" and array.dtype.names is None and array.dtype.itemsize:
         array = np.ascontiguousarray(array).view(np.uint8).reshape(len(array), array.dtype.itemsize)
     if array.ndim == 2 and array.dtype == np.uint8:

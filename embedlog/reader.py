@@ -77,7 +77,8 @@ def _within(batches: Batches, offset: int, limit: int) -> Batches:
     bases, deltas = batches["base_offset"], batches["last_offset_delta"]
     if bases[0] + deltas[0] >= offset and bases[-1] < limit:
         return batches
-    return batches[(bases + deltas >= offset) & (bases < limit)]
+    useful: Batches = batches[(bases + deltas >= offset) & (bases < limit)]
+    return useful
 
 
 class Reader:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 BATCH_BYTES_MAX = 1 << 20  # of send_batch: large batches compress well and are still small beside a segment
 RUN_BYTES = 2 << 20  # encoded at once: what is handed from thread to thread, small enough to stay in the cache on its way
+AHEAD_BYTES = 3 * RUN_BYTES  # of one send_batch on its way to the log: more would only spread over memory that nobody has warmed
 HEADERS_OVERHEAD = 5  # their number
 HEADER_OVERHEAD = 10  # the two lengths of one
 
@@ -279,11 +280,13 @@ class Pipeline:
         ):
             if not self._accumulator.has_room(run.size) or self._rows.waiting:
                 self._wait_for(partial(self._has_room, run.size))
+            if not self._accumulator.on_thread():
+                shipment.wait_below(AHEAD_BYTES, self._config.max_block_ms / 1000)
             number = destination.route.stick(run.size) if share.partition == STICK and destination.route else share.partition
-            shipment.leave()
+            shipment.leave(run.size)
             leg = Leg(shipment, number, run)
             if destination.stops[number].lane.push_run(leg, run.record_count, run.size) is None:
-                shipment.finish()  # it has not left
+                leg.settled((), None)  # it has not left
                 self.check_usable()
                 raise InvalidTransactionStateError("the transaction ended while send_batch was at work")
 

@@ -47,7 +47,7 @@ class Leg:
 
     def settled(self, pieces: tuple[tuple[int, int], ...], error: Exception | None) -> None:
         """To be told once: where the run came to lie, or why it did not."""
-        self._shipment.arrived(self._partition, pieces, error)
+        self._shipment.arrived(self._partition, pieces, error, size=self.encoded.size)
 
 
 class Shipment:
@@ -56,22 +56,37 @@ class Shipment:
     def __init__(self, topic: str, promise: Parcel) -> None:
         self._topic = topic
         self._promise = promise
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._size = 0  # bytes that are under way
         self._under_way = 1  # the one that finish() takes away
         self._places: list[tuple[str, int, int, int]] = []
         self._last: dict[tuple[str, int], int] = {}  # partition → number of its last entry in _places
         self._error: BaseException | None = None
 
-    def leave(self) -> None:
+    def leave(self, size: int = 0) -> None:
         """One more run is under way."""
-        with self._lock:
+        with self._changed:
             self._under_way += 1
+            self._size += size
+
+    def wait_below(self, size: int, timeout_s: float) -> None:
+        """Until less than that is under way, or for so long."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._size < size, timeout_s)
 
     def arrived(
-        self, partition: int, pieces: tuple[tuple[int, int], ...], error: BaseException | None, *, topic: str | None = None
+        self,
+        partition: int,
+        pieces: tuple[tuple[int, int], ...],
+        error: BaseException | None,
+        *,
+        topic: str | None = None,
+        size: int = 0,
     ) -> None:
         """Where some rows came to lie, or why they did not; in another topic only if an interceptor sent them there."""
-        with self._lock:
+        with self._changed:
+            self._size -= size
+            self._changed.notify()
             self._error = self._error or error
             for base, end in pieces:
                 self._note(topic or self._topic, partition, base, end - base)

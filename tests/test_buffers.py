@@ -95,3 +95,21 @@ def test_a_forked_child_begins_with_an_empty_pool() -> None:
     if child == 0:
         os._exit(0 if buffers.shared_pool().free_bytes == 0 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_what_a_child_inherited_is_not_the_parents_next_buffer() -> None:
+    """It lies in memory that both have; who writes there first must get pages of his own."""
+    pool = BufferPool()
+    lease = pool.lease(70_000)
+    lease.array[:] = 7
+    told, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(told, 1)
+        os._exit(0 if (lease.array == 7).all() else 1)
+    del lease
+    pool.lease(70_000).array[:] = 1
+    os.write(tell, b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    os.close(told)
+    os.close(tell)

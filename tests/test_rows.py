@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import random
 from array import array
@@ -136,25 +137,42 @@ def test_headers_outside_their_columns_are_refused() -> None:
 
 def test_a_list_becomes_the_column_of_the_slow_way(rng: random.Random) -> None:
     items = random_items(rng, 500)
+    own, total, largest, nulls = _rows.list_take(items)
+    assert own == items
+    assert not gc.is_tracked(own)
+    assert (total, largest) == (sum(len(item or b"") for item in items), max(len(item or b"") for item in items))
+    assert nulls == items.count(None)
     seen: list[bytes | None] = []
-    start = 0
-    while start < len(items):
-        data, offsets, validity, end = _rows.column_from_list(items, start, 1000)
-        bits = None if validity is None else np.frombuffer(validity, np.uint8)
-        column = BytesColumn(np.frombuffer(data, np.uint8), np.frombuffer(offsets, np.int32), bits)
-        assert len(column) == end - start
-        assert len(data) <= 1000 or end - start == 1
-        seen += list(column)
-        start = end
+    while len(seen) < len(items):
+        data, offsets = np.empty(max(largest, rng.randrange(1000)), np.uint8), np.empty(1 + rng.randrange(1, 50), np.int32)
+        bits = np.empty(7, np.uint8) if nulls else None
+        end, size = _rows.column_fill(own, len(seen), data, offsets, bits)
+        assert end > len(seen)
+        assert own[len(seen) : end] == [None] * (end - len(seen)), "they are given up where they were taken"
+        seen += BytesColumn(data[:size], offsets[: end - len(seen) + 1], bits)
     assert seen == items
-    total = sum(len(item or b"") for item in items)
-    assert _rows.list_measure(items) == (total, max(len(item or b"") for item in items))
+
+
+def test_what_does_not_fit_into_its_buffers_is_left_in_the_list() -> None:
+    own: list[bytes | None] = [b"abc", None, b"defg", b"h"]
+    offsets = np.empty(9, np.int32)
+    assert _rows.column_fill(own, 0, bytearray(6), offsets, bytearray(1)) == (2, 3)
+    assert own == [None, None, b"defg", b"h"]
+    assert _rows.column_fill(own, 2, bytearray(3), offsets, None) == (2, 0)
+    assert _rows.column_fill(own, 2, bytearray(9), offsets[:2], None) == (3, 4)
+    assert _rows.column_fill(own, 3, bytearray(9), offsets[:0], None) == (3, 0)
+    assert _rows.column_fill(own, 4, bytearray(9), offsets, None) == (4, 0)
+    for start in (-1, 5):
+        with pytest.raises(IndexError):
+            _rows.column_fill(own, start, bytearray(9), offsets, None)
+    with pytest.raises((TypeError, BufferError)):
+        _rows.column_fill(own, 0, bytearray(9), offsets, b"read-only")
 
 
 @pytest.mark.parametrize("odd", ["text", 5, bytearray(b"x"), [b"x"]])
 def test_a_list_of_something_else_is_refused_with_the_type(odd: object) -> None:
     with pytest.raises(TypeError) as caught:
-        _rows.list_measure([b"good", odd])
+        _rows.list_take([b"good", odd])
     assert caught.value.args[0] is type(odd)
     with pytest.raises(TypeError):
-        _rows.column_from_list([b"good", odd], 0, 100)
+        _rows.column_fill([b"good", odd], 0, bytearray(100), bytearray(100), None)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
 
 import embedlog
-from embedlog import partitioners
+from embedlog import partitioners, sending
 from embedlog.errors import (
     InvalidRecordError,
     InvalidTimestampError,
@@ -126,6 +127,23 @@ def test_more_than_the_memory_flows_through_it(log: embedlog.Log) -> None:
     with log.producer(buffer_memory=2 << 20) as producer:
         places = producer.send_batch("one", [b"x" * 1000] * 20_000).result(60)
     assert places == [("one", 0, 0, 20_000)]
+
+
+def test_a_batch_that_is_stuck_takes_little_memory_and_keeps_nobody_else_waiting(
+    producer: embedlog.Producer, stuck: producing.Stuck
+) -> None:
+    rows, futures = producer._accumulator.rows, []
+    thread = threading.Thread(target=lambda: futures.append(producer.send_batch("one", [b"x" * 1000] * 20_000)))
+    thread.start()
+    producing.wait_until(lambda: rows.memory_used >= sending.AHEAD_BYTES)
+    other = producer.send("t", b"other")
+    assert not futures
+    assert not rows.waiting
+    assert rows.memory_used <= sending.AHEAD_BYTES + sending.RUN_BYTES
+    stuck.go.set()
+    thread.join(10)
+    assert futures[0].result(10) == [("one", 0, 0, 20_000)]
+    assert other.result(10).offset == 0
 
 
 # ---- compression --------------------------------------------------------------------------------

@@ -77,91 +77,93 @@ PyObject *el_column_item(const el_column *column, Py_ssize_t row) {
 
 /* ---- lists of bytes --------------------------------------------------------------------------------------------- */
 
-typedef struct {
-    Py_ssize_t start, end; /* of the list */
-    int64_t size;          /* bytes */
-    int nulls;
-} el_slice;
+enum { AHEAD = 8 }; /* items whose memory is asked for before it is looked at: they lie wherever they were made */
 
-/* Extends the slice until it has max_bytes; at least one item. -1 with an exception set for what is neither bytes nor None. */
-static int slice_measure(PyObject *list, Py_ssize_t count, int64_t max_bytes, el_slice *slice) {
-    Py_ssize_t row = slice->start;
-    for (; row < count; row++) {
-        PyObject *item = PyList_GetItem(list, row);
-        int64_t size = 0;
-        if (item == Py_None) slice->nulls = 1;
-        else if (!Py_IS_TYPE(item, &PyBytes_Type)) return PyErr_SetObject(PyExc_TypeError, EL_OBJECT(Py_TYPE(item))), -1;
-        else size = PyBytes_Size(item);
-        if (row > slice->start && slice->size + size > max_bytes) break;
-        slice->size += size;
-    }
-    slice->end = row;
-    if (slice->size > INT_MAX) return PyErr_SetString(PyExc_OverflowError, "one item of the list is larger than 2 GiB"), -1;
-    return 0;
+static void fetch_ahead(PyObject *list, Py_ssize_t row, Py_ssize_t count) {
+    if (row + AHEAD < count) __builtin_prefetch(PyList_GetItem(list, row + AHEAD), 1);
 }
 
-/* REQUIRES: the three were made for exactly this slice, and the GIL was not given up since it was measured. */
-static void slice_copy(PyObject *list, const el_slice *slice, char *data, char *offsets, char *bits) {
-    int32_t at = 0;
-    for (Py_ssize_t row = slice->start; row < slice->end; row++) {
-        PyObject *item = PyList_GetItem(list, row);
-        Py_ssize_t place = row - slice->start;
-        memcpy(offsets + place * 4, &at, sizeof at);
-        if (item == Py_None) continue;
-        Py_ssize_t size = PyBytes_Size(item);
-        memcpy(data + at, PyBytes_AsString(item), (size_t)size);
-        at += (int32_t)size;
-        if (bits) bits[place >> 3] |= (char)(1 << (place & 7));
-    }
-    memcpy(offsets + (slice->end - slice->start) * 4, &at, sizeof at);
+/* The bytes of an item, 0 for None; -1 with an exception set for what is neither, or larger than an offset can tell. */
+static Py_ssize_t item_size(PyObject *item) {
+    if (item == Py_None) return 0;
+    if (!Py_IS_TYPE(item, &PyBytes_Type)) return PyErr_SetObject(PyExc_TypeError, EL_OBJECT(Py_TYPE(item))), -1;
+    Py_ssize_t size = PyBytes_Size(item);
+    if (size > INT_MAX) return PyErr_SetString(PyExc_OverflowError, "one item of the list is larger than 2 GiB"), -1;
+    return size;
 }
 
-static PyObject *column_from_list(PyObject *module, PyObject *args) {
-    PyObject *list;
-    el_slice slice = {0};
-    long long max_bytes;
-    if (!PyArg_ParseTuple(args, "O!nL:column_from_list", &PyList_Type, &list, &slice.start, &max_bytes)) return NULL;
+/* (a list of the same items, bytes of all, bytes of the largest, how many are None). Looked at and copied in one go, without the
+ * interpreter in between. Bytes are in no cycle, so the collector need not look through the copy again and again. */
+static PyObject *list_take(PyObject *module, PyObject *list) {
+    int64_t total = 0, largest = 0, nulls = 0;
+    if (!PyList_Check(list)) return PyErr_SetString(PyExc_TypeError, "list_take() takes a list"), NULL;
     Py_ssize_t count = PyList_Size(list);
-    if (slice.start < 0 || slice.start > count) return PyErr_SetString(PyExc_IndexError, "start lies outside the list"), NULL;
-    if (slice_measure(list, count, max_bytes, &slice) < 0) return NULL;
-    Py_ssize_t rows = slice.end - slice.start;
-    PyObject *data = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)slice.size);
-    PyObject *offsets = PyBytes_FromStringAndSize(NULL, (rows + 1) * 4);
-    PyObject *bits = slice.nulls ? PyBytes_FromStringAndSize(NULL, (rows + 7) / 8) : Py_NewRef(Py_None);
-    PyObject *answer = NULL;
-    if (data && offsets && bits) {
-        char *bit_bytes = slice.nulls ? PyBytes_AsString(bits) : NULL;
-        if (bit_bytes) memset(bit_bytes, 0, (size_t)((rows + 7) / 8));
-        slice_copy(list, &slice, PyBytes_AsString(data), PyBytes_AsString(offsets), bit_bytes);
-        answer = Py_BuildValue("OOOn", data, offsets, bits, slice.end);
+    PyObject *own = PyList_New(count);
+    for (Py_ssize_t row = 0; own && row < count; row++) {
+        fetch_ahead(list, row, count);
+        PyObject *item = PyList_GetItem(list, row);
+        Py_ssize_t size = item_size(item);
+        if (size < 0) {
+            Py_CLEAR(own);
+            break;
+        }
+        total += size;
+        nulls += item == Py_None;
+        if (size > largest) largest = size;
+        PyList_SetItem(own, row, Py_NewRef(item));
     }
-    Py_XDECREF(data);
-    Py_XDECREF(offsets);
-    Py_XDECREF(bits);
-    return answer;
+    if (!own) return NULL;
+    PyObject_GC_UnTrack(own);
+    return Py_BuildValue("(NLLL)", own, (long long)total, (long long)largest, (long long)nulls);
 }
 
-/* (bytes of all, bytes of the largest) */
-static PyObject *list_measure(PyObject *module, PyObject *list) {
-    int64_t total = 0, largest = 0;
-    if (!PyList_Check(list)) return PyErr_SetString(PyExc_TypeError, "list_measure() takes a list"), NULL;
-    for (Py_ssize_t row = 0; row < PyList_Size(list); row++) {
+/* Items from `start` on into the buffers, as many as there is room for: the row behind them, or -1 with an exception set. */
+static Py_ssize_t items_move(PyObject *list, Py_ssize_t start, Py_buffer *data, Py_buffer *offsets, Py_buffer *bits, int64_t *used) {
+    Py_ssize_t count = PyList_Size(list), most = offsets->len / 4 - 1, row = start;
+    if (bits->obj && most > bits->len * 8) most = bits->len * 8;
+    if (bits->obj) memset(bits->buf, 0, (size_t)bits->len);
+    int32_t at = 0;
+    for (; row < count && row - start < most; row++) {
+        fetch_ahead(list, row, count);
         PyObject *item = PyList_GetItem(list, row);
+        Py_ssize_t place = row - start, size = item_size(item);
+        if (size < 0) return -1;
+        if (size > data->len - at || size > INT_MAX - at) break;
+        memcpy((char *)offsets->buf + place * 4, &at, sizeof at);
         if (item == Py_None) continue;
-        if (!Py_IS_TYPE(item, &PyBytes_Type)) return PyErr_SetObject(PyExc_TypeError, EL_OBJECT(Py_TYPE(item))), NULL;
-        int64_t size = PyBytes_Size(item);
-        total += size;
-        if (size > largest) largest = size;
+        if (bits->obj) ((uint8_t *)bits->buf)[place >> 3] |= (uint8_t)(1 << (place & 7));
+        memcpy((char *)data->buf + at, PyBytes_AsString(item), (size_t)size);
+        at += (int32_t)size;
+        PyList_SetItem(list, row, Py_NewRef(Py_None)); /* given up while it is in the cache */
     }
-    return Py_BuildValue("(LL)", (long long)total, (long long)largest);
+    if (most >= 0) memcpy((char *)offsets->buf + (row - start) * 4, &at, sizeof at);
+    *used = at;
+    return row;
+}
+
+static PyObject *column_fill(PyObject *module, PyObject *args) {
+    PyObject *list, *validity;
+    Py_ssize_t start;
+    Py_buffer data = {0}, offsets = {0}, bits = {0};
+    int64_t used = 0;
+    if (!PyArg_ParseTuple(args, "O!nw*w*O:column_fill", &PyList_Type, &list, &start, &data, &offsets, &validity)) return NULL;
+    Py_ssize_t next = -1;
+    if (start < 0 || start > PyList_Size(list)) PyErr_SetString(PyExc_IndexError, "start lies outside the list");
+    else if (validity == Py_None || PyObject_GetBuffer(validity, &bits, PyBUF_WRITABLE) == 0)
+        next = items_move(list, start, &data, &offsets, &bits, &used);
+    PyBuffer_Release(&data);
+    PyBuffer_Release(&offsets);
+    if (bits.obj) PyBuffer_Release(&bits);
+    return next < 0 ? NULL : Py_BuildValue("(nL)", next, (long long)used);
 }
 
 PyMethodDef el_column_methods[] = {
-    {"list_measure", list_measure, METH_O,
-     "list_measure(items) -> (bytes of all, bytes of the largest); a TypeError for what is neither bytes nor None carries the type."},
-    {"column_from_list", column_from_list, METH_VARARGS,
-     "column_from_list(items, start, max_bytes) -> (data, offsets, validity or None, next)\n\n"
-     "Bytes and None from `start` on as one column with int32 offsets, at most max_bytes (but one item at least).\n"
-     "A TypeError for anything else carries the type."},
+    {"list_take", list_take, METH_O,
+     "list_take(items) -> (a copy, bytes of all, bytes of the largest, how many are None)\n\n"
+     "A TypeError for what is neither bytes nor None carries the type."},
+    {"column_fill", column_fill, METH_VARARGS,
+     "column_fill(items, start, data, offsets, validity) -> (next, bytes)\n\n"
+     "Bytes and None from `start` on into buffers: int32 offsets, and a bitmap, or None where no item is None. As many as there is room for.\n"
+     "What was taken is None in the list behind it."},
     {NULL},
 };
