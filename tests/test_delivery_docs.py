@@ -40,7 +40,6 @@ def prepared(tmp_path: Path, name: str) -> Path:
     with embedlog.open(tmp_path / "data") as log, log.producer() as producer:
         log.create_topic("input", partitions=3)
         log.create_topic("output")
-        log.create_topic("positions")
         for number in range(COUNT):
             producer.send("input", b"record %d" % number, key=b"%d" % number)
     path = tmp_path / f"{name}.py"

@@ -5,17 +5,18 @@ What a broker told is recorded; ours is held against the record everywhere, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
+import embedlog
 from tests.kafka import oracle
 from tests.kafka.group_scripts import BY_TOOL, SCRIPTS, recorded
 from tests.kafka.groups import GroupScenario
 from tests.kafka.groups_at_kafka import KafkaDriver
+from tests.kafka.groups_here import CONFIG, OurDriver
 
-pytestmark = pytest.mark.xdist_group("kafka")
 RECORDED = recorded()
 QUICK = [SCRIPTS[name] for name in SCRIPTS if name not in BY_TOOL]
 TEDIOUS = [SCRIPTS[name] for name in SCRIPTS if name in BY_TOOL]
@@ -63,3 +64,14 @@ def test_a_real_kafka_still_tells_what_is_recorded(scenario: GroupScenario, runn
 @pytest.mark.parametrize("scenario", TEDIOUS, ids=lambda scenario: scenario.name)
 def test_kafkas_tool_still_tells_what_is_recorded(scenario: GroupScenario, running: oracle.Broker) -> None:
     compare(scenario, KafkaDriver(scenario, running, "recorded-").play(), RECORDED[scenario.name])
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedlog.Log]:
+    with embedlog.open(tmp_path_factory.mktemp("scenarios") / "log", config=CONFIG) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("scenario", SCRIPTS.values(), ids=lambda scenario: scenario.name)
+def test_ours_tells_what_a_real_kafka_told(scenario: GroupScenario, log: embedlog.Log) -> None:
+    compare(scenario, OurDriver(scenario, log).play(), RECORDED[scenario.name])

@@ -46,6 +46,26 @@ def filled(directory: Path) -> None:
         commit(log, "partly", {TPS[1]: 1, TPS[2]: 1})
         log.delete_group_offsets("partly", [TPS[2]])
         log.reset_group_offsets("partly", TPS[3], to="latest")
+        static(log, "static", "one", "two")
+
+
+def static(log: embedlog.Log, group_id: str, *names: str) -> None:
+    """Members that read everything, commit and end; they are static, so their places stay."""
+    config = {"auto_offset_reset": "earliest", "enable_auto_commit": False}
+    readers = [
+        log.consumer(TOPIC, group_id=group_id, client_id=f"client-{name}", group_instance_id=name, **config) for name in names
+    ]
+
+    def through() -> bool:
+        for reader in readers:
+            reader.poll(0.01)
+        shares = [[reader.position(tp) for tp in reader.assignment()] for reader in readers]
+        return shares == [[20] * (PARTITIONS // len(names))] * len(names)
+
+    until(through, "all is shared out and read")
+    for reader in readers:
+        reader.commit()
+        reader.close()
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +96,7 @@ def test_dump_log_decodes_all_that_our_groups_wrote(kafka: None, written: Path) 
             metadata[data["group"]] = told
     found = {place: value["data"]["offset"] for place, value in decoded.items() if value is not None}
     assert found == {(name, *tp): each.offset for name, offsets in expected.items() for tp, each in offsets.items()}
-    assert {name for name, value in metadata.items() if value is not None} == {"emptied", "stable", "preparing"}
+    assert {name for name, value in metadata.items() if value is not None} == {"emptied", "stable", "preparing", "static"}
     members = metadata["stable"]["data"]["members"]
     assert [(each["memberId"], each["clientId"], each["clientHost"]) for each in members] == [
         ("one", "client-one", "/here"), ("two", "client-two", "/here"),
@@ -103,7 +123,7 @@ def serving(kafka: None, written: Path, tmp_path_factory: pytest.TempPathFactory
 
 def listed(text: str) -> dict[tuple[str, str, str], list[str]]:
     """What the tool says of offsets: by group, topic, partition."""
-    heads = ("by hand ", "emptied ", "stable ", "preparing ", "partly ")
+    heads = ("by hand ", "emptied ", "stable ", "preparing ", "partly ", "static ")
     found = {}
     for line in text.splitlines():
         if line.startswith(heads):
@@ -121,7 +141,7 @@ def test_a_broker_lists_our_groups_as_we_do_and_we_go_on_with_what_it_leaves(
     told = listed(said)
     with embedlog.open(written, read_only=True) as log:
         described = {name: log.describe_group(name) for name in log.groups()}
-    assert sorted(described) == ["by hand", "emptied", "partly", "preparing", "stable"]
+    assert sorted(described) == ["by hand", "emptied", "partly", "preparing", "stable", "static"]
     for name, group in described.items():
         for each in group.partitions:
             if each.committed is not None:
@@ -131,7 +151,12 @@ def test_a_broker_lists_our_groups_as_we_do_and_we_go_on_with_what_it_leaves(
         (name, TOPIC, str(each.partition)) for name, group in stable.items() for each in group.partitions
     }
     assert told["stable", TOPIC, "2"][3:] == ["two", "/here", "client-two"], said
-    for name, state in (("by hand", "Empty"), ("emptied", "Empty"), ("partly", "Empty"), ("stable", "Stable")):
+    assert {tuple(told["static", TOPIC, str(number)][:3]) for number in range(PARTITIONS)} == {("20", "20", "0")}
+    members = serving.tool("consumer-groups", "--describe", "--group", "static", "--members", "--verbose").stdout
+    for member in described["static"].members:
+        numbers = ",".join(str(tp.partition) for tp in member.assignment)
+        assert re.search(rf"{member.member_id} .*{member.client_id} .* 2 .*{TOPIC}:{numbers} ", members), members
+    for name, state in (("by hand", "Empty"), ("emptied", "Empty"), ("partly", "Empty"), ("static", "Stable")):
         assert re.search(rf"^{name} .*{state}", states, re.MULTILINE), states
     assert "deleted" not in states
     goes_on(serving)
