@@ -59,6 +59,7 @@ class Attendance:
         if log.read_only:
             raise ReadOnlyError("a consumer in a group writes: it cannot be made of a log that was opened read-only")
         self.until_ns = 0  # monotonic clock
+        self.moved = 0
         self._log, self._config, self._reading, self._subscription = log, config, reading, subscription
         self._groups = log._groups
         self._group_id = checked_group_id(config.group_id)
@@ -95,6 +96,7 @@ class Attendance:
 
     def topics_moved(self) -> None:
         """Called when topics may be others than before."""
+        self.moved += 1
         self._log.topics()  # lets go of those that were deleted
         if self._subscribed:
             self.membership.topics_moved()
@@ -245,6 +247,7 @@ class Attendance:
             except UnknownTopicOrPartitionError:
                 logger.warning("%s-%d is assigned, but gone", *tp)
         self._reading.rotation.replace(cursors)
+        self.moved += 1
         if self._auto is not None:
             self._auto.restart(time.monotonic())
 
@@ -274,6 +277,7 @@ class Attendance:
         if not cursors:
             return True
         found = self._committed([cursor.tp for cursor in cursors], deadline_ns)
+        self.moved += 1
         for cursor in cursors:
             if cursor.tp not in found:
                 continue

@@ -12,6 +12,7 @@ import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, count
+from threading import get_ident
 from time import monotonic_ns
 from types import TracebackType
 from typing import Any, NoReturn
@@ -55,6 +56,7 @@ class Consumer:
         self._config = config if isinstance(config, ConsumerConfig) else parse(ConsumerConfig, config, **keywords)
         self._log = log
         self._closed = False
+        self._closer: int | None = None
         self._name = self._config.client_id or _made_up(self._config)
         self._alone = OneThread(self._name)
         self._subscription = Subscription(log, exclude_internal=self._config.exclude_internal_topics)
@@ -324,11 +326,13 @@ class Consumer:
         self._waiting.stop()
         try:
             with contextlib.suppress(ConcurrentUseError), self._alone.soon(timeout if self._group is not None else 0.0):
+                self._closer = get_ident()  # whose listeners may use it still
                 if self._group is not None:
                     self._group.close(timeout)
                 self._subscription.clear()
                 self._reading.replace(())
         finally:
+            self._closer = None
             self._reading.interceptors.close()
 
     def __enter__(self) -> Consumer:
@@ -345,7 +349,7 @@ class Consumer:
 
     def _using(self) -> OneThread:
         """The guard to be in; checks that consumer and log are open, and that this is not a forked child."""
-        if self._closed:
+        if self._closed and self._closer != get_ident():
             raise ClosedError("this consumer is closed")
         self._log._check_open()
         return self._alone

@@ -310,11 +310,13 @@ class Log(Admin, GroupAdmin):
         committed: bool = False,
         topics: int = system.NOT_FOLLOWED,
         notices: Sequence[tuple[Partition, int]] = (),
+        brief: bool = False,
     ) -> bool:
         """Sleep until one of the partitions can be read beyond its offset (then True), until `_wake(owner)`, or for `timeout_s`.
 
         `topics`: what `_topics_word` was when the caller looked at the topics; a change of it ends the sleep, too. So does a
-        move of one of the `notices` from what it was before the caller looked (`InternalTopic.notice`).
+        move of one of the `notices` from what it was before the caller looked (`InternalTopic.notice`). `brief`: the caller goes
+        on waiting for the same soon, and not for more than a second or so in this way.
         """
         self._check_open()
         waiter = self._waiter(owner)
@@ -329,8 +331,9 @@ class Log(Admin, GroupAdmin):
         if 0 <= told < len(live):
             return True  # at once: who waits for records is behind this line
         waiter.reset()
-        for partition, _ in (*tails, *notices):  # nothing came: is it still the page that others publish on?
-            partition.look_again()
+        if not brief:
+            for partition, _ in (*tails, *notices):  # nothing came: is it still the page that others publish on?
+                partition.look_again()
         self._check_open()
         return False
 

@@ -22,6 +22,7 @@ from embedlog.subscription import Subscription
 Found = TypeVar("Found")
 
 TOPICS_LOOK_S = 0.5  # between two looks at the topics while their word says nothing: they are being changed, or nobody tells
+NAPS_S = 1.0  # between two looks at the partitions by who is in a group, while nobody tells of them
 HELP_S = 0.1  # between two looks at what became of a transaction that keeps this reader back
 
 
@@ -29,6 +30,8 @@ class Duty(Protocol):
     """What has to be seen to between looks, by a consumer that is in a group."""
 
     until_ns: int  # monotonic clock
+
+    moved: int  # another number when there is something else to read than before
 
     def attend(self) -> None: ...
     def notices(self) -> list[tuple[Any, int]]: ...
@@ -158,18 +161,33 @@ class Waiting:
             until = min(until, now + TOPICS_LOOK_S)
         if self._stuck_since is not None:
             until = min(until, self._stuck_since + HELP_S)
-        notices: list[tuple[Any, int]] = []
-        if self.duty is not None:
-            until, notices = min(until, self.duty.until_ns / 1e9), self.duty.notices()
         if now < short_until:
             until = min(until, short_until)
             tails = [(cursor.partition, self._end(cursor)) for cursor in self._rotation.turns()]
         else:
             tails = [(cursor.partition, cursor.seen_end) for cursor in self._rotation.turns()]
-        if self._log._wait(tails, until - now, self, self._committed, self._topics, notices):
+        if self.duty is not None:
+            return self._nap(self.duty, now, until, tails)
+        if self._log._wait(tails, until - now, self, self._committed, self._topics):
             return True
         self._now = time.monotonic()
         return False
+
+    def _nap(self, duty: Duty, now: float, until: float, tails: list[tuple[Any, int]]) -> bool:
+        """Sleeps as before, but sees to the group in between: partitions of which nobody tells are not looked at for that."""
+        until, moved = min(until, now + NAPS_S), duty.moved
+        while True:
+            part = min(until, duty.until_ns / 1e9)
+            if self._log._wait(
+                tails, part - now, self, self._committed, self._topics, duty.notices(), part < until
+            ):
+                return True
+            now = self._now = time.monotonic()
+            if now >= until or self._woken or self._stopped or self._log._topics_word() != self._topics:
+                return False
+            duty.attend()
+            if duty.moved != moved:
+                return False
 
     def _end(self, cursor: Cursor) -> int:
         return end_offset(cursor.partition.bounds(), self._isolation)

@@ -200,6 +200,7 @@ class FakeLog:
         committed: bool = False,
         topics: int = -1,
         notices: Sequence[tuple[Any, int]] = (),
+        brief: bool = False,
     ) -> bool:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self.changed:

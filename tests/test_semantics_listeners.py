@@ -12,6 +12,7 @@ import pytest
 
 from embedlog.consumer import Consumer
 from embedlog.errors import (
+    ClosedError,
     ListenerError,
     StateError,
 )
@@ -231,6 +232,17 @@ def test_listener_that_raises_does_not_keep_the_others_from_being_called(log: Gr
     with pytest.raises(ListenerError):
         reader.poll()
     assert told.take() == [("assigned", [B0])]
+
+
+def test_listener_may_commit_while_the_consumer_closes(log: GroupLog, member: Any) -> None:
+    fill(log._partition("b", 0), 10)
+    reader = member(enable_auto_commit=False)
+    reader.subscribe(["b"], on_revoked=lambda tps: reader.commit())
+    reader.poll(max_records=4)
+    reader.close()
+    assert log.committed() == {B0: 4}
+    with pytest.raises(ClosedError):
+        reader.commit()
 
 
 def test_listener_that_raises_in_close_is_told_and_the_group_is_left_all_the_same(log: GroupLog, member: Any) -> None:
