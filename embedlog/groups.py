@@ -16,21 +16,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
 from embedlog import group as machine
 from embedlog._native import system
 from embedlog.commit_rules import checked_group_id, refused
 from embedlog.errors import EmbedlogError, InconsistentGroupProtocolError, ReadOnlyError
-from embedlog.group import Group, Limits, Refusal, State, Verdict
+from embedlog.group import Group, Limits, Refusal, State
 from embedlog.group_records import Committed, encode_group, encode_group_key, encode_offset_key
 from embedlog.group_view import GroupEntries
 from embedlog.internal_topic import Record
 from embedlog.offsets import Host, Offsets
 from embedlog.values import TopicPartition
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from embedlog.watching import Watch
 
 logger = logging.getLogger("embedlog")
 
@@ -38,13 +36,6 @@ KEPT_TYPE: Final = "embedlog"  # protocol type of groups that are nobody's to ex
 MINUTE_MS: Final = 60_000
 
 Event = Callable[[Group | None], Group | Refusal | None]
-
-
-class Watch(Protocol):
-    """An observer's memory of one group."""
-
-    def verdicts(self, group: Group, me: str | None, whole: bool = False) -> Mapping[str, Verdict]: ...
-    def confirm(self, group: Group, verdicts: Mapping[str, Verdict]) -> Mapping[str, Verdict]: ...
 
 
 class Groups(Offsets):
@@ -59,7 +50,7 @@ class Groups(Offsets):
             config.group_max_size,
             config.group_initial_rebalance_delay_ms,
         )
-        self._watches: dict[str, Watch] = {}
+        self._watches: dict[str, Watch] = {}  # of the housekeeper's thread
 
     # ---- looking ---------------------------------------------------------------------------------
 
@@ -177,6 +168,24 @@ class Groups(Offsets):
             raise InconsistentGroupProtocolError(f"group {group_id!r} is one of Kafka's newer protocol, which is only read")
 
     # ---- housekeeping ----------------------------------------------------------------------------
+
+    def look_after(self) -> None:
+        """Evict who is gone from every group, as far as this process has seen it by now. What fails is reported and tried again.
+
+        Threads: one at a time.
+        """
+        watches: dict[str, Watch] = {}
+        for number in self.written():
+            view = self.topic.look(number)
+            for name in view.groups():
+                try:
+                    group = view.group(name)
+                    if group is not None and group.members:
+                        watches[name] = self._watches.get(name) or Watch(self.host._transactions.liveness)
+                        self.evict(name, watches[name], whole=True)
+                except EmbedlogError as problem:
+                    logger.warning("group %r: %s", name, problem)
+        self._watches = watches
 
     def expire(self, deadline_ns: int | None = None) -> int:
         """Forget what nobody has wanted for so long (G4); how many offsets and groups that were."""

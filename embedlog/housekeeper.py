@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog")
 
 # Words of the directory's control page: when, on the boot clock, the next one is due.
-NEXT_ROUND_NS, NEXT_POINTS_NS, NEXT_TRANSACTIONS_NS, NEXT_IDS_NS, NEXT_CLEANING_NS, NEXT_OFFSETS_NS = 4, 5, 6, 7, 10, 13
+NEXT_ROUND_NS, NEXT_POINTS_NS, NEXT_TRANSACTIONS_NS, NEXT_IDS_NS, NEXT_CLEANING_NS = 4, 5, 6, 7, 10
+NEXT_OFFSETS_NS, NEXT_GROUPS_NS = 13, 14
+GROUPS_MS = 2000  # between two looks at groups whose members may all be gone: members look after each other
 
 
 class Housekeeper:
@@ -89,7 +91,7 @@ class Housekeeper:
         if self._turn(NEXT_ROUND_NS, config.log_initial_task_delay_ms, config.log_retention_check_interval_ms):
             self._round()
         self._transactions()
-        self._offsets()
+        self._groups()
         pause_ms = config.log_cleaner_backoff_ms
         if config.log_cleaner_enable and self._turn(NEXT_CLEANING_NS, pause_ms, pause_ms):
             self._clean()
@@ -107,10 +109,12 @@ class Housekeeper:
             if self._turn(NEXT_IDS_NS, forgets_ms, forgets_ms):
                 self._log._transactions.forget_idle(self._deadline())
 
-    def _offsets(self) -> None:
-        """Forget what groups have committed and nobody has wanted for long: when it is time."""
+    def _groups(self) -> None:
+        """Evict who is gone, forget what groups have committed and nobody has wanted for long: when it is time."""
         interval_ms = self._log.config.offsets_retention_check_interval_ms
-        with _Reported("offsets"):
+        with _Reported("groups"):
+            if self._turn(NEXT_GROUPS_NS, GROUPS_MS, GROUPS_MS):
+                self._log._groups.look_after()
             if self._turn(NEXT_OFFSETS_NS, interval_ms, interval_ms):
                 self._log._groups.expire(self._deadline())
 
@@ -166,7 +170,8 @@ class Housekeeper:
             with _Reported("transactions"):
                 self._log._transactions.housekeep(deadline_ns)
                 self._log._transactions.forget_idle(deadline_ns)
-            with _Reported("offsets"):
+            with _Reported("groups"):
+                self._log._groups.look_after()
                 self._log._groups.expire(deadline_ns)
             if self._log.config.log_cleaner_enable:
                 self._clean()
