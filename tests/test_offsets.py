@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from embedlog import backup, files
 from embedlog._native import system
 from embedlog.errors import (
     ClosedError,
+    EmbedlogError,
     IllegalGenerationError,
     InvalidGroupIdError,
     LockTimeoutError,
@@ -26,6 +28,8 @@ from embedlog.errors import (
 )
 from embedlog.groups import Groups
 from embedlog.values import GroupMetadata, OffsetAndMetadata, TopicPartition
+from tests.figures import tell
+from tests.transacting import begun
 
 QUIET: dict[str, Any] = {"housekeeping": False, "offsets.topic.num.partitions": 4}
 ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -302,3 +306,60 @@ def test_a_backup_has_no_offset_behind_its_records(tmp_path: Path) -> None:
         for place, committed in copy._groups.committed("g").items():
             assert committed is not None
             assert committed.offset <= copy._partition(*place).bounds().log_end
+
+
+# ---- calls that fail -----------------------------------------------------------------------------
+
+FAILING = ("open", "pread", "pwrite", "fsync", "fdatasync", "stat", "lock", "mmap", "list", "mkdir", "rename", "fallocate")
+
+
+def commits(log: embedlog.Log, offset: int) -> None:
+    log._groups.commit("g", {ONE: offset})
+
+
+def transacts(log: embedlog.Log, offset: int) -> None:
+    writer = begun(log)
+    try:
+        writer.owner.add_offsets({ONE: offset}, GroupMetadata("g"))
+        writer.commit()
+    finally:
+        writer.owner.close()
+
+
+VERBS = {"commit": (commits, 1), "in-transaction": (transacts, 1), "first-use": (commits, 4)}
+
+
+@pytest.mark.parametrize(("verb", "step"), VERBS.values(), ids=VERBS)
+def test_a_call_that_fails_is_an_error_of_ours_and_harms_nothing(
+    path: Path, verb: Callable[[embedlog.Log, int], None], step: int
+) -> None:
+    """Whatever call of the operating system fails: the error is typed, an offset is the old or the new one, and all goes on."""
+    with embedlog.open(path, config=QUIET) as log:
+        log.create_topic("t", 2)
+        verb(log, 0)
+    nth, before, struck, failed = 1, 0, 1, 0
+    log = embedlog.open(path, config=QUIET)
+    try:
+        while struck:
+            if step > 1:  # what a commit meets for the first time in a process
+                log.close()
+                log = embedlog.open(path, config=QUIET)
+            system.fault_counters(reset=True)
+            system.fault_arm(FAILING, nth, "fail", (errno.EIO, errno.ENOSPC, errno.EMFILE)[nth % 3])
+            try:
+                verb(log, before + 1)
+            except EmbedlogError:
+                failed += 1
+            finally:
+                struck = system.fault_counters()[1]
+                system.fault_off()
+            found = log._groups.committed("g", None, soon())[ONE]
+            assert found is not None
+            assert found.offset in (before, before + 1)
+            verb(log, before + 2)
+            assert log._groups.committed("g", None, soon()) == {ONE: OffsetAndMetadata(before + 2)}
+            before, nth = before + 2, nth + step
+    finally:
+        log.close()
+    tell("calls that fail", points=nth // step, errors=failed, violations=0)
+    assert failed >= 2
