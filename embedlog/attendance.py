@@ -338,8 +338,11 @@ class Attendance:
         if self._subscribed and self.membership.generation == NO_GENERATION:
             return
         positions = self._positions()
-        if positions:
-            self._committing.later(positions, self._identity(), self._auto_done)
+        try:
+            if positions:
+                self._committing.later(positions, self._identity(), self._auto_done)
+        except RebalanceInProgressError:
+            self._auto.hasten(now)
 
     def _auto_done(self, offsets: Offsets, problem: Exception | None) -> None:
         if problem is not None:
@@ -384,6 +387,7 @@ class Attendance:
             if self._subscribed:
                 self.membership.leave(deadline_ns)
         finally:
+            self._end_lease()  # a member that could not tell that it goes lives no longer than this
             self._inside = False
             self._number, self._notice, self.until_ns = None, -1, 0
         listeners.raise_first()
@@ -395,6 +399,10 @@ class Attendance:
             self._committing.advance(deadline_ns)
             self.stop_reading(timeout_s)
         finally:
-            if self._lease is not None:
-                self._lease.end()
+            self._end_lease()
             self._committing.tell()
+
+    def _end_lease(self) -> None:
+        lease, self._lease, self._watch = self._lease, None, None
+        if lease is not None:
+            lease.end()

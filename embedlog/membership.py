@@ -30,7 +30,7 @@ from embedlog.errors import (
     RebalanceInProgressError,
     UnknownMemberError,
 )
-from embedlog.group import Group, Member, State
+from embedlog.group import Group, Member, Refusal, State
 from embedlog.group_figures import Rebalances
 from embedlog.values import GroupMetadata, TopicPartition
 
@@ -86,6 +86,7 @@ class Membership:
         self._cooperative = assigning.is_cooperative(self._strategies)
         self._joined_with: frozenset[str] = frozenset()  # the topics of the last join
         self._last: list[TopicPartition] = []  # what was assigned last
+        self._place = NOBODY  # under which id this consumer has had its static place
         self._prepared = False  # what has to be given up before this join is given up
         self._counts: Mapping[str, Any] | None = None  # the topics as the leader saw them when it assigned them
 
@@ -95,11 +96,18 @@ class Membership:
         """What a commit is signed with. Raises CommitFailedError, RebalanceInProgressError, FencedInstanceIdError."""
         if self.fatal is not None:
             raise self.fatal
+        if self.phase is Phase.JOINING and self._is_between():
+            raise RebalanceInProgressError(f"group {self._group_id!r} is being joined: poll until there is an assignment")
         if self.generation == NO_GENERATION:
-            if self.phase is Phase.JOINING:
-                raise RebalanceInProgressError(f"group {self._group_id!r} is being joined: poll until there is an assignment")
             raise CommitFailedError(f"this consumer is no member of group {self._group_id!r}: poll to join it")
         return self.metadata()
+
+    def _is_between(self) -> bool:
+        """Whether the generation that it was in is over, and it has not seen what it has in the next one."""
+        if self.generation == NO_GENERATION:
+            return True
+        found = self._groups.look(self._group_id)
+        return found is not None and self.member_id in found.members and found.generation != self.generation
 
     def metadata(self) -> GroupMetadata:
         return GroupMetadata(self._group_id, self.generation, self.member_id, self._config.group_instance_id)
@@ -160,18 +168,23 @@ class Membership:
             protocols=said,
             life=lease.life,
         )
-        limits, join = self._groups.limits, group.join
         try:
-            self._groups.decide(
-                self._group_id, lambda old: join(old, member, limits, system.wall_ms(), rejoining=rejoining), deadline_ns
-            )
+            self._groups.decide(self._group_id, lambda old: self._joined(old, member, rejoining), deadline_ns)
         except UnknownMemberError:
             return self._fall_out(None)
         except FencedInstanceIdError as problem:
             self._fence(problem)
-        self.member_id, self.phase, self.wanted, self._joined_with = member_id, Phase.JOINING, False, topics
+        self._place = self.member_id = member_id
+        self.phase, self.wanted, self._joined_with = Phase.JOINING, False, topics
         self._counts = None
         return True
+
+    def _joined(self, old: Group | None, member: Member, rejoining: bool) -> Group | Refusal:
+        """A static place that is another's now is not taken back by whom it was: two would fence each other by turns."""
+        holder = None if old is None else old.holder(member.instance_id)
+        if holder is not None and self._place != NOBODY and holder not in (self._place, member.member_id):
+            return Refusal.FENCED_INSTANCE_ID
+        return group.join(old, member, self._groups.limits, system.wall_ms(), rejoining=rejoining)
 
     def _prepare(self, deadline_ns: int) -> None:
         """Give up what has to be given up before a join, once a round."""
@@ -217,9 +230,10 @@ class Membership:
         if told.revoked:
             self._hold.commit_before_giving_up(self.metadata()._replace(generation=found.generation), deadline_ns)
         self.generation, self.phase, self._prepared, self._last = found.generation, Phase.IN, False, assigned
+        self.wanted = told.again or bool(strangers) or self._subscription.topics != self._joined_with
         if found.leader == self.member_id and self._counts is None:  # in the place of a leader that had assigned already
             self._counts = self._topics_of({topic for each in assigning.members_of(found).values() for topic in each.topics})
-        self.wanted = told.again or bool(strangers) or self._subscription.topics != self._joined_with
+            self.wanted = self.wanted or not self._is_shared_out(found)
         self.figures.complete()
         try:
             if told.revoked:
@@ -228,6 +242,11 @@ class Membership:
             self._hold.hold(assigned)
         self.listeners.assigned(told.added)
         return self.wanted
+
+    def _is_shared_out(self, found: Group) -> bool:
+        """Whether somebody has each partition that there is: while nobody led, nobody saw new ones."""
+        given = {tp for each in found.members.values() for tp in decode_assignment(each.assignment)}
+        return all((name, number) in given for name, (_, count) in (self._counts or {}).items() for number in range(count))
 
     # ---- falling out -----------------------------------------------------------------------------
 
@@ -285,7 +304,7 @@ class Membership:
         finally:
             self._hold.hold(())
             self.part(deadline_ns)
-        self.phase, self.generation, self.member_id = Phase.OUT, NO_GENERATION, NOBODY
+        self.phase, self.generation, self.member_id, self._place = Phase.OUT, NO_GENERATION, NOBODY, NOBODY
         self._prepared = self.wanted = False
         self._counts, self._last = None, []
 
