@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from . import columns, compaction, durable, groups, loops, rows, transactions, waits
+from . import columns, compaction, durable, groups, loops, rows, spark, transactions, waits
 from .context import Context
 from .measure import Bare, Outcome, machine, workspace
 
@@ -30,6 +30,8 @@ FIGURES: dict[str, Callable[[Context], Iterator[Outcome]]] = {
     "groups": groups.many_groups,
     "offsets": groups.bounded,
     "compaction": compaction.compaction,
+    "engines": spark.engines,
+    "spark": spark.spark,
 }
 
 

@@ -307,6 +307,17 @@ def test_times_filter_record_by_record_where_a_task_has_some(log: embedlog.Log) 
     assert offsets([within]) == span(0, 10, 20) + span(1, 10, 20)
 
 
+def test_a_time_that_spark_cannot_hold_is_told(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path / "log") as log:
+        log.create_topic("t", config={"message.timestamp.after.max.ms": str(2**63 - 1)})
+        with log.producer() as producer:
+            producer.send("t", b"v", timestamp_ms=2**62).result(10)
+        with pytest.raises(embedlog.InvalidTimestampError, match=r"topic t, partition 0, at or behind offset 0: .*timestamp"):
+            table(tasks(log.path))
+        (task,) = tasks(log.path)
+        assert sum(batch.num_rows for batch in read(task, pa.schema([SCHEMA.field("value")]))) == 1
+
+
 def test_reading_writes_nothing(golden_copy: Callable[[str], Path]) -> None:
     directory = golden_copy("unclean")
     before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}

@@ -45,7 +45,7 @@ class Shaper:
                 arrays.append(make(batch))
             else:
                 column = batch.column(SOURCES.get(field.name, field.name))
-                arrays.append(column if column.type == field.type else column.cast(field.type))
+                arrays.append(column if column.type == field.type else _cast(column, field))
         yield from capped(pyarrow.RecordBatch.from_arrays(arrays, schema=self._schema))
 
     def _named(self, batch: Any) -> Any:
@@ -65,6 +65,15 @@ class Shaper:
         counts = lists.value_lengths()
         none = pyarrow.compute.equal(counts, 0)
         return pyarrow.ListArray.from_arrays(lists.offsets, pairs, type=kind, mask=none)
+
+
+def _cast(column: Any, field: Any) -> Any:
+    import pyarrow
+
+    try:
+        return column.cast(field.type)
+    except pyarrow.ArrowInvalid as problem:
+        raise embedlog.InvalidTimestampError(f"Spark's column {field.name} cannot hold it: {problem}") from None
 
 
 def capped(batch: Any) -> Iterator[Any]:

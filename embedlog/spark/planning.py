@@ -201,7 +201,7 @@ def tasks_of(log: embedlog.Log, settings: Settings, pieces: Iterable[Piece], par
 
 
 def cut(log: embedlog.Log, pieces: list[Piece], max_bytes: int, isolation: str) -> list[Piece]:
-    """Pieces of at most about `max_bytes`, cut between batches, in the order of topics and partitions."""
+    """Pieces of at most about `max_bytes` and of about the same size, cut between batches, in the order of topics."""
     made = []
     for topic in dict.fromkeys(piece.topic for piece in pieces):
         own = {piece.partition: piece for piece in pieces if piece.topic == topic}
@@ -212,10 +212,13 @@ def cut(log: embedlog.Log, pieces: list[Piece], max_bytes: int, isolation: str) 
             end_offset={number: piece.end for number, piece in own.items()},
             isolation_level=isolation,
         )
-        whole = {number for number, bounds in scan.bounds.items() if bounds == (own[number].start, own[number].end)}
+        whole = [number for number, bounds in scan.bounds.items() if bounds == (own[number].start, own[number].end)]
         made += [piece for number, piece in own.items() if number not in whole]  # not all there: the task that reads it says so
-        for number, first, last, size in scan.narrowed(partitions=whole).splits(max_bytes):
-            made.append(replace(own[number], start=first, end=last, size_bytes=size))
+        for number in whole:
+            parts = max(1, -(-own[number].size_bytes // max_bytes))
+            even = own[number].size_bytes // parts or max_bytes  # where the size is known already
+            for _, first, last, size in scan.narrowed(partitions=number).splits(even):
+                made.append(replace(own[number], start=first, end=last, size_bytes=size))
     return made
 
 

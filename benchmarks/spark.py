@@ -1,0 +1,206 @@
+"""Other engines over the log against the same engines over uncompressed parquet: Spark in one local[2] session, polars, DuckDB.
+
+A row is a key of 8 bytes and a value of 100 or 1000, in two partitions, or two files. What is measured is rows per second; where
+Spark is missing that is said, and its figures are left out.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+import embedlog
+import embedlog.spark
+from embedlog.spark.following import Follower
+from embedlog.spark.settings import parse
+
+from .context import QUIET, Context, keys_of, pieces, remove, values_of
+from .measure import Outcome, against
+
+CONF = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "2g",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+SCHEMA = pa.schema([
+    ("key", pa.binary()), ("value", pa.binary()), ("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()),
+    ("timestamp", pa.timestamp("us", tz="UTC")), ("timestampType", pa.int32()),
+])  # fmt: skip
+
+
+@contextmanager
+def both(context: Context, record_bytes: int) -> Iterator[tuple[Path, Path, int]]:
+    """A log and a parquet table with the same rows, and their number."""
+    directory, table = context.fresh("engines"), context.fresh("parquet")
+    values, rows = values_of(record_bytes, context.size_bytes), 0
+    try:
+        with embedlog.open(directory) as log, log.producer() as producer:
+            log.create_topic("bench", 2, config=QUIET)
+            for part in pieces(values, context.size_bytes):
+                half = len(part) // 2
+                for partition, piece in ((0, part[:half]), (1, part[half:])):
+                    producer.send_batch("bench", piece, keys_of(len(piece)), partition=partition).result()
+                rows += len(part)
+            table.mkdir()
+            for partition in (0, 1):
+                with pq.ParquetWriter(table / f"{partition}.parquet", SCHEMA, compression="none",
+                                      use_dictionary=["topic", "partition", "timestampType"]) as writer:
+                    for batch in log.scan("bench", partitions=partition):
+                        names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestamp_type"]
+                        columns = [batch[name].cast(field.type) for name, field in zip(names, SCHEMA, strict=True)]
+                        writer.write_batch(pa.record_batch(columns, schema=SCHEMA))
+        yield directory, table, rows
+    finally:
+        remove(directory)
+        remove(table)
+
+
+@contextmanager
+def session(context: Context) -> Iterator[Any]:
+    """A session, or None where there can be none."""
+    if importlib.util.find_spec("pyspark") is None or shutil.which("java") is None:
+        yield None
+        return
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").config("spark.local.dir", str(context.fresh("local")))
+    for name, value in CONF.items():
+        builder = builder.config(name, value)
+    running = builder.getOrCreate()
+    running.sparkContext.setLogLevel("FATAL")
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+def per_second(count: int, work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return count / (time.perf_counter() - began)
+
+
+def noop(frame: Any) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def sizes(batches: Iterator[Any]) -> Iterator[Any]:
+    """What a pipeline would do with a batch: something with every value."""
+    for batch in batches:
+        total = pc.sum(pc.binary_length(batch["value"])).as_py() or 0
+        yield pa.record_batch({"size": pa.array([total], pa.int64())})
+
+
+# ---- Spark -----------------------------------------------------------------------------------------------------------
+
+
+def spark(context: Context) -> Iterator[Outcome]:
+    with session(context) as running:
+        if running is None:
+            print("      spark/…: no pyspark, or no java on the path")
+            return
+        for record_bytes, bounds in ((100, (0.45, 0.5, 0.85)), (1000, (0.4, 0.4, 0.5))):
+            with both(context, record_bytes) as (directory, table, rows):
+                yield from spark_reads(context, running, directory, table, rows, record_bytes, bounds)
+                if record_bytes == 100:
+                    yield task_cost(context, running, directory)
+                    yield latest(directory)
+
+
+def spark_reads(
+    context: Context, running: Any, directory: Path, table: Path, rows: int, record_bytes: int, bounds: tuple[float, float, float]
+) -> Iterator[Outcome]:
+    """Frames are made anew for each measurement, as a query would be."""
+
+    def log(*columns: str) -> Any:
+        reader = running.read.format("embedlog").option("subscribe", "bench")
+        return (reader.option("columns", ",".join(columns)) if columns else reader).load(str(directory))
+
+    def parquet(*columns: str) -> Any:
+        frame = running.read.parquet(str(table))
+        return frame.select(*columns) if columns else frame
+
+    def scan(*columns: str) -> Any:
+        return embedlog.spark.scan(running, str(directory), "bench", columns=columns or None)
+
+    def compared(name: str, subject: Callable[[], Any], ceiling: Callable[[], Any], target: float) -> Outcome:
+        for frame in (subject(), ceiling()):
+            noop(frame)  # warm
+        return against(
+            f"spark/{name}/record={record_bytes}B", lambda: per_second(rows, lambda: noop(ceiling())),
+            lambda: per_second(rows, lambda: noop(subject())), target=target, rounds=context.rounds, unit="rows/s",
+        )  # fmt: skip
+
+    yield compared("format/all", log, parquet, bounds[0])
+    yield compared("format/value,offset", lambda: log("value", "offset"), lambda: parquet("value", "offset"), bounds[1])
+    yield compared("scan/all", scan, parquet, bounds[2])
+    answer = "size BIGINT"
+    fused, apart = lambda: scan("value").map_arrow(sizes, answer), lambda: parquet("value").mapInArrow(sizes, answer)
+    yield compared("map_arrow", fused, apart, 3.0)
+
+
+def task_cost(context: Context, running: Any, directory: Path) -> Outcome:
+    """What a task costs beside its rows: 64 of a few rows each, on two cores."""
+    frame = running.read.format("embedlog").option("subscribe", "bench").option("endingOffsets", "3200")
+    tiny = frame.option("maxRecordsPerPartition", "100").load(str(directory))
+    noop(tiny)
+    taken = sorted(2 * 1000 / per_second(64, lambda: noop(tiny)) for _ in range(context.rounds))
+    return Outcome("spark/task", taken[len(taken) // 2], "ms", 30.0, False, {"tasks": 64, "rounds": context.rounds})
+
+
+def latest(directory: Path) -> Outcome:
+    """What Spark asks every few milliseconds of a stream that is idle."""
+    follower = Follower(parse({"path": str(directory), "subscribe": "bench"}, stream=True))
+    start = follower.next(follower.initial(), None)
+    taken = sorted(1000 / per_second(1, lambda: follower.next(start, None)) for _ in range(500))
+    follower.close()
+    return Outcome("spark/latest_offset/partitions=2", taken[250], "ms", 1.0, False, {"p99": taken[495]})
+
+
+# ---- polars and DuckDB -----------------------------------------------------------------------------------------------
+
+
+def engines(context: Context) -> Iterator[Outcome]:
+    import polars
+
+    import embedlog.duckdb
+    import embedlog.polars
+
+    for record_bytes in (100, 1000):
+        with both(context, record_bytes) as (directory, table, rows), embedlog.open(directory, read_only=True) as log:
+            files, size = str(table / "*.parquet"), polars.col("value").bin.size().sum()
+            connection = embedlog.duckdb.register(log)
+            query = "select sum(octet_length(value)), max(partition) from "
+            tasks: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+                "polars": (
+                    lambda: embedlog.polars.scan(log, "bench").select(size, polars.col("partition").max()).collect(),  # noqa: B023
+                    lambda: polars.scan_parquet(files).select(size, polars.col("partition").max()).collect(),  # noqa: B023
+                ),
+                "duckdb": (
+                    lambda: connection.sql(f"{query} bench").fetchall(),  # noqa: B023
+                    lambda: connection.sql(f"{query} read_parquet('{files}')").fetchall(),  # noqa: B023
+                ),
+            }
+            for name, (subject, ceiling) in tasks.items():
+                assert str(subject()) == str(ceiling())
+                yield against(
+                    f"{name}/sum/record={record_bytes}B", lambda: per_second(rows, ceiling), lambda: per_second(rows, subject),  # noqa: B023
+                    target=0.5, rounds=context.rounds, unit="rows/s",
+                )  # fmt: skip
+            connection.close()
