@@ -187,7 +187,6 @@ def engines(context: Context) -> Iterator[Outcome]:
         with both(context, record_bytes) as (directory, table, rows), embedlog.open(directory, read_only=True) as log:
             files, size = str(table / "*.parquet"), polars.col("value").bin.size().sum()
             connection = embedlog.duckdb.register(log)
-            query = "select sum(octet_length(value)), max(partition) from "
             lazy, table_of = embedlog.polars.scan(log, "bench"), f"read_parquet('{files}')"
             both_of = [size, polars.col("partition").max()]
 
@@ -195,7 +194,7 @@ def engines(context: Context) -> Iterator[Outcome]:
                 return frame.select(wanted).collect()
 
             def by_duckdb(source: str, running: Any = connection) -> Any:
-                return running.sql(f"{query} {source}").fetchall()
+                return running.sql(f"select sum(octet_length(value)), max(partition) from {source}").fetchall()
 
             parquet = polars.scan_parquet(files)
             yield compared(context, "polars", rows, record_bytes, partial(by_polars, lazy), partial(by_polars, parquet))
