@@ -177,6 +177,22 @@ def test_we_go_on_with_a_brokers_groups(golden: Path, golden_copy: Callable[[str
         assert {row[0]: row[3] for row in listed(log)} == {"classic-group": "43", "new-group": "133"}
 
 
+def test_a_consumer_goes_on_where_a_brokers_group_has_stopped(golden_copy: Callable[[str], Path]) -> None:
+    """Partitions 0 and 2 were committed at 7 and 40; of partition 1 nothing was."""
+    with embedlog.open(golden_copy("clean")) as log:
+        ends = {number: log.describe_topic("client-zstd").partitions[number].log_end_offset for number in range(3)}
+        first: dict[int, int] = {}
+        with log.consumer("client-zstd", group_id="classic-group", auto_offset_reset="earliest") as consumer:
+            while any(consumer.position(tp) < ends[tp.partition] for tp in consumer.assignment()) or not first:
+                for record in consumer.poll(10, max_records=100):
+                    first.setdefault(record.partition, record.offset)
+        assert first == {0: 7, 1: 0, 2: 40}
+        assert log.describe_group("classic-group").lag == 0
+        stranger = log.consumer("client-zstd", group_id="new-group")
+        with pytest.raises(embedlog.InconsistentGroupProtocolError, match="newer protocol"):
+            stranger.poll(10)
+
+
 # ---- resetting -------------------------------------------------------------------------------------------------------
 
 

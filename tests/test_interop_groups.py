@@ -238,3 +238,14 @@ def test_groups_of_a_broker_are_shown_with_their_members(broker: oracle.Broker, 
     }  # fmt: skip
     assert groups["older"].assignor == "roundrobin"
     assert [each.member_id is not None for group in groups.values() for each in group.partitions] == [True] * 8
+    with embedlog.open(tmp_path / "log", config=CONFIG) as log:
+        heir = log.consumer(group_id="older", client_id="heir", partition_assignment_strategy=["roundrobin"])
+        heir.subscribe(["shown"])
+
+        def clients() -> set[str]:
+            assert not heir.poll(0.01)
+            return {each.client_id for each in log.describe_group("older").members}
+
+        until(lambda: clients() == {"heir", "b"}, "whom nobody can reach is gone, but for the static one")
+        assert log.describe_group("older").state == "PreparingRebalance"
+        heir.close()
