@@ -5,6 +5,8 @@ What a broker told is recorded; ours is held against the record everywhere, and 
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -75,3 +77,13 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedlog.Log]:
 @pytest.mark.parametrize("scenario", SCRIPTS.values(), ids=lambda scenario: scenario.name)
 def test_ours_tells_what_a_real_kafka_told(scenario: GroupScenario, log: embedlog.Log) -> None:
     compare(scenario, OurDriver(scenario, log).play(), RECORDED[scenario.name])
+
+
+@pytest.mark.parametrize("name", ["cooperative-sticky", "cooperative-sticky-too-many"])
+def test_the_eager_sticky_one_ends_where_the_cooperative_one_does(name: str, log: embedlog.Log) -> None:
+    """librdkafka has only the cooperative one: as even, and as much stays where it is."""
+    script, eager = SCRIPTS[name], name.removeprefix("cooperative-")
+    steps = [("join", *step[1:3], "sticky", *step[4:]) if step[0] == "join" else step for step in script.steps]
+    scenario = dataclasses.replace(script, name=eager, steps=steps)
+    expected = json.loads(json.dumps(RECORDED[name]).replace("cooperative-sticky", "sticky"))
+    compare(scenario, OurDriver(scenario, log).play(), expected)
