@@ -230,6 +230,85 @@ static void check_appends(const char *folder) {
     close(fd);
 }
 
+/* ---- notices: whoever waits for the word of one number sees the number ------------------------------------------------- */
+
+enum { NOTICES = 20000 };
+
+static _Atomic int64_t noticed;
+
+static void *follow(void *bad) {
+    uint32_t wake = 0;
+    int64_t deadline_ns = el_boot_ns() + 60000000000;
+    for (int64_t last = 0; last < NOTICES;) {
+        el_notice notice = {page, el_page_notice(page)};
+        int64_t now = noticed;                          /* the word is read before the look */
+        if (now == last) el_wait(NULL, 0, &notice, 1, 0, NULL, -1, &wake, deadline_ns);
+        if (now < last || el_boot_ns() > deadline_ns) return *(int *)bad += 1, NULL;
+        last = now;
+    }
+    return NULL;
+}
+
+static void check_notices(void) {
+    int bad[2] = {0};
+    pthread_t followers[2];
+    noticed = 0;
+    for (int at = 0; at < 2; at++) pthread_create(&followers[at], NULL, follow, &bad[at]);
+    for (int64_t number = 1; number <= NOTICES; number++) {
+        noticed = number;
+        el_page_notify(page);
+    }
+    for (int at = 0; at < 2; at++) pthread_join(followers[at], NULL);
+    check("no notice is slept through", bad[0] + bad[1] == 0);
+}
+
+/* ---- leases ------------------------------------------------------------------------------------------------------------- */
+
+static uint64_t beat_of(int fd) {
+    uint8_t entry[EL_SLOT_BYTES];
+    return el_slot_look(fd, INT64_C(1) << 40, 0, 0, entry) < 0 ? 0 : load_be64(entry + EL_SLOT_BEAT);
+}
+
+static int until_left(el_lease *lease, int64_t ns) {
+    for (int64_t end_ns = el_boot_ns() + ns; el_boot_ns() < end_ns;)
+        if (el_lease_left(lease)) return 1;
+    return 0;
+}
+
+static void check_leases(const char *folder) {
+    char path[4096];
+    el_lease lease = {0};
+    uint8_t entry[EL_SLOT_BYTES];
+    int64_t second = 1000000000;
+    int fd = opened(folder, "slots", path, sizeof path);
+    check("a lease begins", el_lease_start(&lease, fd, 0, 0, 60 * second, second / 1000, second / 10) == EL_OK && beat_of(fd) >= 1);
+    for (int64_t end_ns = el_boot_ns() + 30 * second; beat_of(fd) < 20 && el_boot_ns() < end_ns;) el_lease_polling(&lease);
+    check("... and beats", beat_of(fd) >= 20 && lease.good_until_ns > el_boot_ns() && !el_lease_left(&lease));
+    el_lease_polled(&lease);
+    int left = until_left(&lease, 30 * second);
+    check("... until its polls stop", left && lease.good_until_ns == 0);
+    check("... and again when they go on", el_lease_renew(&lease) == EL_OK && lease.good_until_ns > 0 && !until_left(&lease, second / 5));
+    el_slot_look(fd, INT64_C(1) << 40, 0, 0, entry);
+    check("... which others see", load_be64(entry + EL_SLOT_LEFT) == 0);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) _exit(el_lease_end(&lease) != EL_OK || el_lease_renew(&lease) == EL_OK);
+    int status = 1;
+    waitpid(child, &status, 0);
+    uint64_t beat = beat_of(fd);
+    for (int64_t end_ns = el_boot_ns() + 30 * second; beat_of(fd) == beat && el_boot_ns() < end_ns;) continue;
+    check("a child ends nothing", status == 0 && beat_of(fd) != beat);
+    for (int at = 0; at < 200; at++) {
+        el_lease_end(&lease);
+        el_lease_end(&lease);
+        if (el_lease_start(&lease, fd, 0, 0, second, second / 1000000, second) != EL_OK) break;
+    }
+    el_lease_end(&lease);
+    beat = beat_of(fd);
+    check("a lease ends", lease.good_until_ns == 0 && !until_left(&lease, second / 50) && beat_of(fd) == beat);
+    close(fd);
+}
+
 int main(int count, char **arguments) {
     if (count != 2) return fprintf(stderr, "usage: selfcheck FOLDER\n"), 2;
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -239,7 +318,9 @@ int main(int count, char **arguments) {
     check_batches();
     check_indexes();
     check_page(arguments[1]);
+    check_notices();
     check_appends(arguments[1]);
+    check_leases(arguments[1]);
     printf("%d failed\n", failures);
     return failures != 0;
 }
