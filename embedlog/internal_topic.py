@@ -53,6 +53,7 @@ class Host(Protocol):
 
     def _partition(self, name: str, number: int) -> Partition: ...
     def _partition_count(self, name: str) -> int: ...
+    def _topics_told(self) -> int: ...
     def _make_internal(self, name: str, partitions: int, config: Mapping[str, str]) -> None: ...
 
 
@@ -73,6 +74,7 @@ class _Mirror(Generic[V]):
         view = make_view()
         self.discerning = isinstance(view, DiscerningView)
         self.look = _Look(-1, -1, view)
+        self.topics = 1  # the word of the topics when the partition was last looked up; odd: it tells nothing
         self.mutex = threading.Lock()  # to move the look on; never held while waiting or reading
 
 
@@ -160,14 +162,18 @@ class InternalTopic(Generic[V]):
         return self._mirror(number).partition
 
     def _mirror(self, number: int) -> _Mirror[V]:
-        partition = self._host._partition(self.name, number)
+        topics = self._host._topics_told()
         found = self._mirrors.get(number)
-        if found is not None and found.partition is partition:
-            return found
+        if found is not None and found.topics == topics and not topics & 1 and not found.partition.closed:
+            found.partition.home.check_open()
+            return found  # no topic has changed since it was looked up
+        partition = self._host._partition(self.name, number)
         with self._mutex:
-            found = self._mirrors.get(number)
+            if found is None or found.partition is not partition:
+                found = self._mirrors.get(number)
             if found is None or found.partition is not partition:  # another one of that name: what is known says nothing of it
                 found = self._mirrors[number] = _Mirror(partition, self._make_view)
+            found.topics = topics
         return found
 
     def is_blank(self, number: int) -> bool:
@@ -190,7 +196,8 @@ class InternalTopic(Generic[V]):
         -1 where there is nothing to wait for: nobody writes this directory.
         """
         partition = self.partition(number)
-        partition.ensure_open()
+        if partition.page_file is None:
+            partition.ensure_open()
         mapped = partition.page_file
         return -1 if mapped is None else mapped.page.notice()
 

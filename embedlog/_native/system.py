@@ -2,7 +2,7 @@
 
 S1  nothing here knows what a topic is; results are numbers, codes are the C core's (``api_system.h``)
 S2  a negative code below -1000 is a system error: ``errno_of`` tells which
-S3  every wait of the main thread that may be long comes in slices of at most 50 ms, so that Ctrl-C and SIGTERM are seen
+S3  every wait of the main thread that may be long comes in slices of at most 100 ms, so that Ctrl-C and SIGTERM are seen
 S4  pointers live as long as the object here that made them; a page is unmapped when its last reference dies, never under a
     thread that reads it or sleeps on it
 """
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from embedlog._native.calls import *  # noqa: F403  (who knows `system` knows its lower half)
-from embedlog._native.calls import SLICE_NS, TIMED_OUT, boot_ns, errno_of, facts, ffi, lib
+from embedlog._native.calls import TIMED_OUT, boot_ns, errno_of, facts, ffi, lib
 from embedlog.errors import StorageError
 
 if TYPE_CHECKING:
@@ -199,6 +199,7 @@ class Page:
 WAIT_COMMITTED, WAIT_UNCOUNTED = 1, 2
 NOTICES_MAX: Final[int] = lib.EL_NOTICES_MAX
 NOT_FOLLOWED: Final = -1  # the topics are nothing that this wait is about
+WAKEFUL_SLICE_NS: Final = 100_000_000  # of the main thread: a signal ends its sleep, unless it came a moment before that
 DEAF_SLICE_NS: Final = 1_000_000_000  # of a thread that runs no signal handlers: only the main thread does
 
 
@@ -238,7 +239,7 @@ class Waiter:
         watched = [page for page, _ in tails] + ([] if directory is None else [directory])
         uncounted = any(page.locked or not page.writable for page in watched) or any(page.locked for page, _ in notices)
         flags = (WAIT_COMMITTED if committed else 0) | (WAIT_UNCOUNTED if uncounted else 0)
-        slice_ns = SLICE_NS if threading.get_ident() == threading.main_thread().ident else DEAF_SLICE_NS
+        slice_ns = WAKEFUL_SLICE_NS if threading.get_ident() == threading.main_thread().ident else DEAF_SLICE_NS
         while True:
             until = min(deadline_ns, boot_ns() + slice_ns)
             code = int(lib.el_wait(room, len(tails), told, len(notices), flags, shared, topics, self._word, until))
