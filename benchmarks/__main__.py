@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from . import columns, compaction, durable, groups, loops, rows, spark, transactions, waits
+from . import columns, compaction, durable, groups, idle, loops, rows, spark, transactions, waits
 from .context import Context
 from .measure import Bare, Outcome, machine, workspace
 
@@ -29,6 +29,7 @@ FIGURES: dict[str, Callable[[Context], Iterator[Outcome]]] = {
     "commit": groups.commit,
     "groups": groups.many_groups,
     "offsets": groups.bounded,
+    "idle": idle.idle_member,
     "compaction": compaction.compaction,
     "engines": spark.engines,
     "spark": spark.spark,

@@ -305,7 +305,9 @@ def _flush_late(partition: Partition, end: int, deadline_ns: int) -> None:
     """Sync in the housekeeper's stead; what goes wrong is logged, as nobody waits for it."""
     try:
         partition.syncer.sync(end, deadline_ns)
-    except (ClosedError, DurabilityError, LockTimeoutError) as problem:
+    except LockTimeoutError as problem:  # somebody syncs, and takes his time; who decides does not always have as much
+        logger.info("background flush of %s-%d: %s", partition.topic, partition.number, problem)
+    except (ClosedError, DurabilityError) as problem:
         logger.error("background flush of %s-%d: %s", partition.topic, partition.number, problem)
 
 
