@@ -34,7 +34,7 @@ from embedlog.errors import (
     StateError,
     UnknownTopicOrPartitionError,
 )
-from embedlog.group import Group, end_delay
+from embedlog.group import Group, State, end_delay
 from embedlog.handover import Listener
 from embedlog.membership import NO_GENERATION, Membership, Phase
 from embedlog.positions import Cursor
@@ -45,7 +45,8 @@ from embedlog.watching import Watch
 
 logger = logging.getLogger("embedlog.consumer")
 
-TICK_NS: Final = 100_000_000  # between two looks at the others, and at the group while nothing is heard of it
+TICK_NS: Final = 100_000_000  # between two looks at the others
+LOOK_NS: Final = 1_000_000_000  # between two looks at the group while nothing is heard of it: who changed it may be dead
 LOCK_NS: Final = 50_000_000  # what a step waits for a lock before the call goes on with what it has
 STEPS_MAX: Final = 16  # in one go; a group that moves on faster than that is followed in the next
 
@@ -71,6 +72,9 @@ class Attendance:
         self._number: int | None = None
         self._notice = -1
         self._inside = False
+        self._group: Group | None = None  # as it was at the last look, if there was nothing to do
+        self._look_ns = 0  # when it is looked at again at the latest, monotonic clock
+        self._alarmed = False  # others seem to be gone
         self._delay: tuple[int, int] | None = None  # generation whose successor is delayed, and since when
         self._blocked_since_ns: int | None = None
         self.membership = Membership(log, config, client_id, subscription, self, self._leased)
@@ -167,11 +171,15 @@ class Attendance:
                 logger.warning("no poll for max.poll.interval.ms (%d): out of the group", self._config.max_poll_interval_ms)
                 self.membership.give_up(deadline_ns)
             self._lease.renew()
+            self._look_ns = 0
         elif self._lease.lapsed:
             self._lease.renew()
+            self._look_ns = 0
 
     def _follow(self, deadline_ns: int) -> bool:
         """Step by step to where the group stands; True if that is not the end of it."""
+        if self._is_quiet():
+            return False
         self._number = self._groups.topic.partition_of(self._group_id) if self._number is None else self._number
         for _ in range(STEPS_MAX):
             self._notice = self._heard()  # before the look: what comes behind it is heard again
@@ -181,15 +189,28 @@ class Attendance:
                     return False
         return True
 
+    def _is_quiet(self) -> bool:
+        """Whether what the last look found still holds: nothing was heard since, nothing is wanted, nobody seems to be gone."""
+        now_ns, member = time.monotonic_ns(), self.membership
+        if self._group is None or now_ns >= self._look_ns or member.phase is not Phase.IN or member.wanted:
+            return False
+        if self._heard() != self._notice:
+            return False
+        self._alarmed = self._watch.due() and bool(self._watch.verdicts(self._group, member.member_id))
+        return not self._alarmed
+
     def _watch_others(self, deadline_ns: int) -> None:
         """Others that are gone are given up by whoever sees it first."""
         if self._watch is None:
             self._watch = Watch(self._log._transactions.liveness)
-        if self.membership.phase is Phase.OUT or not self._watch.due():
+        if self.membership.phase is Phase.OUT or not (self._alarmed or self._watch.due()):
             return
+        self._alarmed = False
         found = self._groups.evict(self._group_id, self._watch, self.membership.member_id, deadline_ns=deadline_ns)
         if found is not None and found.delayed and self._delayed_enough(found):
             self._groups.decide(self._group_id, lambda old: old and end_delay(old, system.wall_ms()), deadline_ns)
+        self._group = found if found is not None and found.state is State.STABLE else None
+        self._look_ns = time.monotonic_ns() + LOOK_NS
 
     def _delayed_enough(self, found: Group) -> bool:
         """Whether nobody came for `group.initial.rebalance.delay.ms`, or it has been so for as long as a round may take."""
@@ -389,7 +410,7 @@ class Attendance:
         finally:
             self._end_lease()  # a member that could not tell that it goes lives no longer than this
             self._inside = False
-            self._number, self._notice, self.until_ns = None, -1, 0
+            self._number, self._notice, self.until_ns, self._group = None, -1, 0, None
         listeners.raise_first()
 
     def close(self, timeout_s: float | None) -> None:
