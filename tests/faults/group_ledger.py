@@ -83,7 +83,8 @@ class Ledger:
                         both = f"{owners[tp]} and {member.member_id}"
                         self.violations.append(f"{place}: {tp} belongs to {both} in generation {group.generation}")
                     owners[tp] = member.member_id
-            self._owners, self._assigned = owners, group.generation
+            leaving = {tp: owner for tp, owner in self._owners.items() if owner in group.members}  # until somebody has it
+            self._owners, self._assigned = leaving | owners, group.generation
 
     def _take_commit(self, place: int, tp: TopicPartition, offset: int, note: str) -> None:
         covered, group = Covered.read(note), self.group

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import embedlog
-from embedlog import CommitFailedError, FencedError, OffsetAndMetadata, TopicPartition
+from embedlog import CommitFailedError, FencedError, OffsetAndMetadata, RebalanceInProgressError, TopicPartition
 from embedlog.group import State
 
 from .content import Mark, Verdict, mark_of, value_of
@@ -32,6 +32,7 @@ SESSION_MS, BEAT_MS, POLL_MS = 500, 50, 900
 CONFIG = {"group.min.session.timeout.ms": 50, "log.cleaner.enable": False, "housekeeping": False}
 SETTINGS = {"session_timeout_ms": SESSION_MS, "heartbeat_interval_ms": BEAT_MS, "max_poll_interval_ms": POLL_MS,
             "enable_auto_commit": False, "auto_offset_reset": "earliest"}  # fmt: skip
+REFUSALS = (CommitFailedError, FencedError, RebalanceInProgressError)
 WITNESS, HOLDER = "witness", struct.Struct("<qq")  # who holds it: pid, window
 
 
@@ -42,13 +43,19 @@ class Witness:
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
 
     def take(self, number: int, window: int) -> tuple[int, int] | None:
-        """None if it was free; else its holder."""
-        try:
-            self._lock(fcntl.F_WRLCK, number)
-        except (BlockingIOError, PermissionError):
-            return HOLDER.unpack(os.pread(self.fd, HOLDER.size, 4096 + number * HOLDER.size).ljust(HOLDER.size, b"\0"))  # type: ignore[return-value]
-        os.pwrite(self.fd, HOLDER.pack(os.getpid(), window), 4096 + number * HOLDER.size)
-        return None
+        """None if it was free; else its holder, who had it before and after it was asked who that is."""
+        before = None
+        while True:
+            try:
+                self._lock(fcntl.F_WRLCK, number)
+            except (BlockingIOError, PermissionError):
+                pid, held = HOLDER.unpack(os.pread(self.fd, HOLDER.size, 4096 + number * HOLDER.size).ljust(HOLDER.size, b"\0"))
+                if before == (pid, held):
+                    return before
+                before = (pid, held)
+            else:
+                os.pwrite(self.fd, HOLDER.pack(os.getpid(), window), 4096 + number * HOLDER.size)
+                return None
 
     def give_back(self, number: int) -> None:
         self._lock(fcntl.F_UNLCK, number)
@@ -65,21 +72,11 @@ class Member:
         self.rng = random.Random(seed)
         self.window = 0
         self.open: dict[TopicPartition, tuple[int, int]] = {}  # processed and not committed: from, to
-        self.leaving = self.slow = False
-        signal.signal(signal.SIGUSR1, self._leave)
-        signal.signal(signal.SIGUSR2, self._dawdle)
-
-    def _leave(self, *_: object) -> None:
-        self.leaving = True
-
-    def _dawdle(self, *_: object) -> None:
-        self.slow = True
-
     # ---- what the group tells ----
 
     def revoked(self, tps: list[TopicPartition]) -> None:
         if self.rng.random() < 0.5:
-            with contextlib.suppress(CommitFailedError, FencedError):
+            with contextlib.suppress(*REFUSALS):
                 self.commit(self.window)
         self.lost(tps)
 
@@ -91,7 +88,7 @@ class Member:
 
     def turn(self) -> None:
         records = self.consumer.poll(timeout=0.05, max_records=self.rng.choice((1, 5, 50)))
-        if not records:
+        if not records and not self.open:
             return
         self.window += 1
         groups: dict[TopicPartition, list[Any]] = {}
@@ -104,8 +101,8 @@ class Member:
                 if holder is None:
                     held.append(tp.partition)
                 self._process(tp, found, holder)
-            if self.slow:
-                self.slow = False
+            if signal.SIGUSR2 in _told:
+                _told.discard(signal.SIGUSR2)
                 wait(1.5 * POLL_MS / 1000)
             self._finish()
         finally:
@@ -127,7 +124,7 @@ class Member:
     def _finish(self) -> None:
         try:
             self.commit(self.window)
-        except (CommitFailedError, FencedError) as problem:
+        except REFUSALS as problem:
             self.stage.note(("refused", self.window, type(problem).__name__))
         else:
             self.stage.note(("committed", self.window))
@@ -148,6 +145,16 @@ def wait(seconds: float) -> None:
     select.select([], [], [], seconds)
 
 
+_told: set[int] = set()
+
+
+@task
+def mind_signals(_: Stage) -> None:
+    """From now on SIGUSR1 and SIGUSR2 are words, and no death."""
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda told, _frame: _told.add(told))
+
+
 @task
 def belong(stage: Stage, path: str, seed: int, settings: dict[str, Any]) -> int:
     """Be a member until told to leave by SIGUSR1; SIGUSR2 makes one turn last too long."""
@@ -156,7 +163,7 @@ def belong(stage: Stage, path: str, seed: int, settings: dict[str, Any]) -> int:
     with stage.log, stage.log.consumer(group_id=GROUP, **SETTINGS, **settings) as consumer:
         member = Member(stage, consumer, witness, seed)
         consumer.subscribe([TOPIC], on_revoked=member.revoked, on_lost=member.lost)
-        while not member.leaving:
+        while signal.SIGUSR1 not in _told:
             member.turn()
     return member.window
 
@@ -215,7 +222,8 @@ class Rebalancing:
         self.log.create_topic(TOPIC, PARTITIONS, config={"flush.ms": 3_600_000})
         self.producer = self.log.producer(linger_ms=0)
         self.members: list[Victim] = []
-        self.frozen: list[Victim] = []
+        self.gone: list[Victim] = []
+        self.left: set[int] = set()
         self.written = 0
         self.events: dict[str, int] = {}
         self._statics = 0
@@ -229,17 +237,19 @@ class Rebalancing:
         self.producer.flush()
 
     def listen(self) -> None:
-        for victim in [*self.members, *self.frozen]:
+        for victim in [*self.members, *self.gone]:
             with contextlib.suppress(AssertionError):  # it has died: that is no news
                 while victim.note_waiting():
                     kind, content = victim._next(1)
                     if kind == "error":
                         kinds, text, trace = content
                         self.told.problems.append(f"a member that nobody hurt failed: {kinds[0]}: {text}\n{trace}")
-                        self.members.remove(victim)
+                        self.members = [each for each in self.members if each is not victim]
                         break
                     if kind == "note":
                         self.told.take(victim.pid, content)
+                    elif kind == "done":
+                        self.left.add(victim.pid)
 
     def until(self, condition: Callable[[], bool], what: str, deadline_s: float = 30.0) -> None:
         def look() -> bool:
@@ -257,18 +267,19 @@ class Rebalancing:
         if self.rng.random() < 0.25:
             self._statics += 1
             own["group_instance_id"] = f"static-{self._statics}"
+        victim.call("mind_signals")
         victim.start("belong", str(self.directory), self.rng.getrandbits(32), own)
         self.members.append(victim)
 
     def leave(self) -> None:
         victim = self.members.pop(self.rng.randrange(len(self.members)))
         os.kill(victim.pid, signal.SIGUSR1)
-        self.frozen.append(victim)  # listened to until it is gone
+        self.gone.append(victim)  # listened to until it is gone
 
     def kill(self) -> None:
         victim = self.members.pop(self.rng.randrange(len(self.members)))
         os.kill(victim.pid, signal.SIGKILL)
-        self.frozen.append(victim)
+        self.gone.append(victim)
 
     def freeze(self) -> None:
         victim = self.rng.choice(self.members)
@@ -317,8 +328,7 @@ class Rebalancing:
         self.until(lambda: lag(self.committed(), self.ends()) == 0, "the lag to be zero", deadline_s)
         for victim in self.members:
             os.kill(victim.pid, signal.SIGUSR1)
-        self.until(lambda: not any(victim.alive and not victim.note_waiting() for victim in self.members), "members to leave", 1)
-        self.wait(0.1)
+        self.until(lambda: all(victim.pid in self.left for victim in self.members), "members to leave", deadline_s)
         ends, ledger = self.ends(), read_ledger(self.log, GROUP)
         violations = self.told.violations(ledger, ends)
         counts = {"rebalances": ledger.generations, "commits": len(ledger.commits), "refused": len(self.told.refused),
