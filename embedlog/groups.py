@@ -62,7 +62,7 @@ class Groups(Offsets):
     def names(self) -> list[str]:
         """Every group that has a record or offsets, sorted; those of Kafka's newer protocol, too."""
         self.host._check_open()
-        return sorted(name for number in self.written() for name in self.topic.look(number).groups())
+        return sorted(name for number in self.topic.written() for name in self.topic.look(number).groups())
 
     # ---- deciding --------------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class Groups(Offsets):
         Threads: one at a time.
         """
         watches: dict[str, Watch] = {}
-        for number in self.written():
+        for number in self.topic.written():
             view = self.topic.look(number)
             for name in view.groups():
                 try:
@@ -192,7 +192,7 @@ class Groups(Offsets):
         if self.host.read_only:
             raise ReadOnlyError("the log was opened read-only", path=self.host.path)
         until, count, now_ms = self.deadline(deadline_ns), 0, system.wall_ms()
-        for number in self.written():
+        for number in self.topic.written():
             view = self.topic.look(number)
             names = [name for name in view.groups() if self._expired(view, name, now_ms)]
             if names:

@@ -176,6 +176,19 @@ class InternalTopic(Generic[V]):
             found.topics = topics
         return found
 
+    def here(self) -> list[int]:
+        """Its partitions in this directory: all, but where a broker of a cluster has left it, which had some."""
+        found = []
+        for number in range(self.count()):
+            with contextlib.suppress(UnknownTopicOrPartitionError):
+                self._host._partition(self.name, number)
+                found.append(number)
+        return found
+
+    def written(self) -> list[int]:
+        """Those that hold anything."""
+        return [number for number in self.here() if not self.is_blank(number)]
+
     def is_blank(self, number: int) -> bool:
         """Whether nobody has written to this partition, as far as its directory tells without opening it."""
         if number in self._mirrors:

@@ -242,17 +242,13 @@ class Offsets:
 
     # ---- forgetting ------------------------------------------------------------------------------
 
-    def written(self) -> list[int]:
-        """The partitions that hold anything."""
-        return [number for number in range(self.topic.count()) if not self.topic.is_blank(number)]
-
     def forget_topic(self, topic: str, deadline_ns: int) -> None:
         """Forget every group's offsets for a topic that is marked as being deleted, those of open transactions too.
 
         May be repeated. Every partition's lock is taken once: who held it before has looked at the topics before. Raises
         LockTimeoutError.
         """
-        for number in self.written():
+        for number in self.topic.written():
             self.topic.look(number)
             with self.topic.deciding(number, deadline_ns) as decision:
                 self.append_in_pieces(decision, number, [(key, None) for key in decision.view.keys_of(topic)])

@@ -131,7 +131,7 @@ class Transactions:
 
         A log that only reads cannot make others wait.
         """
-        until, numbers = self.deadline(None), range(0 if self.host.read_only else self.topic.count())
+        until, numbers = self.deadline(None), [] if self.host.read_only else self.topic.here()
         with contextlib.ExitStack() as held:
             for partition in sorted(map(self.topic.partition, numbers), key=lambda each: str(each.path)):
                 held.enter_context(partition.exclusive(until))
@@ -208,7 +208,7 @@ class Transactions:
     def _find(self, producer_id: int) -> tuple[str, Transaction] | None:
         """The transactional id of a producer id and its state, if any partition of the topic knows it."""
         known = self._where.get(producer_id)
-        numbers = range(self.topic.count())
+        numbers = self.topic.here()
         for number in numbers if known is None or known not in numbers else (known, *numbers):
             if self.topic.is_blank(number):
                 continue
@@ -245,7 +245,7 @@ class Transactions:
         if self.topic.count() == 0:
             return
         self.sweep_if_due(deadline_ns)
-        for number in self._written():
+        for number in self.topic.written():
             view = self.topic.look(number)
             for name in view.unsettled():
                 try:
@@ -258,7 +258,7 @@ class Transactions:
     def forget_idle(self, deadline_ns: int) -> None:
         """Forget the ids that were unused for `transactional.id.expiration.ms` and whose owner is not alive."""
         limit_ms = self.host.config.transactional_id_expiration_ms
-        for number in self._written():
+        for number in self.topic.written():
             for name, state in self._states(number):
                 if self._is_expired(state, limit_ms):
                     with self.topic.deciding(number, deadline_ns) as decision:
@@ -282,10 +282,6 @@ class Transactions:
             return False
         return state.owner is None or not self.liveness.probe(state.owner)
 
-    def _written(self) -> list[int]:
-        """Partitions of the state topic that hold anything."""
-        return [number for number in range(self.topic.count()) if not self.topic.is_blank(number)]
-
     def _newest(self, producer_id: int) -> Transaction | None:
         found = self._find(producer_id)
         return found[1] if found is not None else None
@@ -295,7 +291,7 @@ class Transactions:
     def sweep_if_due(self, deadline_ns: int) -> None:
         """Before any id goes on behind an unclean end of the machine: see `sweeping`."""
         if sweeping.is_due(self.host._home.directory_page) and not system.mutated("no_sweep"):
-            known = dict(each for number in self._written() for each in self._states(number))
+            known = dict(each for number in self.topic.written() for each in self._states(number))
             every = self.host._all_partitions(loaded_only=False)
             for name, epoch in sweeping.sweep(known, self._newest, every, deadline_ns).items():
                 self.decide(name, lambda old, to=epoch: old and machine.lift(old, to, now()), deadline_ns)  # type: ignore[misc]

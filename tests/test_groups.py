@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -26,10 +27,13 @@ from embedlog.errors import (
     RebalanceInProgressError,
     RecordTooLargeError,
     UnknownMemberError,
+    UnknownTopicOrPartitionError,
 )
 from embedlog.group import Group, Limits, Refusal, State, Verdict
 from embedlog.group_records import OFFSET_KEY, encode_group
 from embedlog.groups import Groups
+from embedlog.offsets import OFFSETS_TOPIC
+from embedlog.topic import TOPICS
 from embedlog.values import GroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.group_logs import ONE, OTHER, QUIET, TWO, keep, written
 from tests.grouping import BOTH, LATER, LIMITS, NOW, A, B, C, emptied, member, preparing, stable, taken
@@ -340,6 +344,26 @@ def test_a_group_of_the_newer_protocol_is_left_alone(groups: Groups, other: Grou
     other.commit("new", {ONE: 5})  # it has no members
     assert other.names() == ["new"]
     assert other.expire() == 0
+
+
+def test_a_directory_with_some_of_the_partitions_shows_what_it_has(path: Path) -> None:
+    """As one broker of a cluster leaves it."""
+    with embedlog.open(path, config=QUIET) as log:
+        log.create_topic("t", 2)
+        for name in ("g", "h"):
+            log._groups.commit(name, {ONE: 5})
+        assert {log._groups.topic.partition_of(name) for name in ("g", "h")} == {0, 1}
+        gone = log._groups.topic.partition_of("h")
+    shutil.rmtree(path / f"{OFFSETS_TOPIC}-{gone}")
+    (path / TOPICS).unlink()
+    for read_only in (True, False):
+        with embedlog.open(path, read_only=read_only, config=QUIET) as log:
+            assert log._groups.names() == ["g"]
+            with pytest.raises(UnknownTopicOrPartitionError):
+                log._groups.committed("h")
+    with embedlog.open(path, config=QUIET) as log:
+        log.delete_topic("t")
+        assert log._groups.names() == []
 
 
 def test_a_broker_reads_members_of_ours_as_its_own(groups: Groups) -> None:
