@@ -58,8 +58,8 @@ SCENARIOS = {
         "kill": {"kills": 1},
         "sleeper": {"freezes": 1, "records": 2},
         "frozen": {"stops": 1},
-        "rounds": {"lates": 1, "kills": 1},
         "clock": {"expiries": 1},
+        "rounds": {"lates": 1, "kills": 1},
     },
 }
 DEEP = {
