@@ -15,7 +15,6 @@ import contextlib
 import logging
 import re
 import time
-import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -247,7 +246,6 @@ class Attendance:
                 heartbeat_interval_ms=config.heartbeat_interval_ms,
                 max_poll_interval_ms=config.max_poll_interval_ms,
             )
-            weakref.finalize(self, self._lease.end).atexit = False  # who forgets to close it is no member for longer than that
         return self._lease
 
     def _good_until_ns(self) -> int:
@@ -279,11 +277,7 @@ class Attendance:
         if self._auto is None:
             return
         try:
-            try:
-                self._committing.now(self._positions(), identity, deadline_ns)
-            except UnknownTopicOrPartitionError:
-                self._log.topics()  # lets go of what was deleted
-                self._committing.now(self._positions(), identity, deadline_ns)
+            self._committing.now(self._positions(), identity, deadline_ns)
         except LockTimeoutError:
             raise
         except EmbedlogError as problem:
@@ -310,6 +304,8 @@ class Attendance:
                 continue
             cursor.fresh = False
             known = found[cursor.tp]
+            if cursor.position >= 0 or cursor.reset is not None:
+                continue  # somebody sought
             if known is not None:
                 cursor.seek(known.offset, known.leader_epoch)
             elif self._config.auto_offset_reset != "none":  # which is an error when it is read

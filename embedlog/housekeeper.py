@@ -65,7 +65,8 @@ class Housekeeper:
             try:
                 self._tick()
             except EmbedlogError as problem:
-                logger.warning("housekeeping of %s: %s", self._log.path, problem)
+                if not self._log._closed:  # else it was met by the end, which does what is left to do
+                    logger.warning("housekeeping of %s: %s", self._log.path, problem)
             except Exception:  # a thread's edge: a defect here must not end the flushing
                 logger.exception("housekeeping of %s", self._log.path)
 

@@ -33,14 +33,12 @@ def serve(control: socket.socket) -> None:
         live,
         offsets,
         powerloss,
-        rebalancing,
         repeating,
         script,
         stamping,
         tasks,
         transacting,
         transaction_cuts,
-        zombies,
     )
 
     gc.freeze()
