@@ -64,6 +64,8 @@ class Housekeeper:
         while not self._stop.wait(self._log.config.log_flush_scheduler_interval_ms / 1000):
             try:
                 self._tick()
+            except ClosedError as problem:  # it closes: who closes it does what is left
+                logger.debug("housekeeping of %s: %s", self._log.path, problem)
             except EmbedlogError as problem:
                 if not self._log._closed:  # else it was met by the end, which does what is left to do
                     logger.warning("housekeeping of %s: %s", self._log.path, problem)

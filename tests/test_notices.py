@@ -166,3 +166,17 @@ def test_where_nobody_writes_there_is_no_notice(tmp_path: Path, writing: embedlo
         topic = topic_of(log)
         assert topic.notice(0) == -1
         log._wait([], 0.01, topic, notices=[(topic.partition(0), -1)])
+
+
+def test_a_notice_that_died_with_its_process_is_made_up_for_by_looking(nursery: Nursery, tmp_path: Path) -> None:
+    """Killed between the append and the notice, as far as others can tell: the change is seen all the same, soon."""
+    with embedlog.open(tmp_path / "log", config=QUIET) as log:
+        log.create_topic("t", 2)
+        with log.consumer("t", group_id="g") as mine:
+            until(lambda: not mine.poll(timeout=0.1) and len(mine.assignment()) == 2, "to be the only member")
+            victim = nursery.spawn()
+            victim.call("mutants", "no_notice")
+            victim.call("open", str(log.path), config=QUIET)
+            victim.start("join_group", "t", "g")
+            until(lambda: not mine.poll(timeout=2.0) and len(mine.assignment()) == 1, "the other one to be noticed")
+            assert victim.result() == 1

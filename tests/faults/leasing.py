@@ -77,6 +77,16 @@ def await_notice(stage: Stage, number: int) -> float:
     return time.monotonic() - began
 
 
+@task
+def join_group(stage: Stage, topic: str, group_id: str) -> int:
+    """Poll until there is something to read in a group: how many partitions."""
+    consumer = stage.opened.consumer(topic, group_id=group_id)
+    end = time.monotonic() + 20
+    while not consumer.assignment() and time.monotonic() < end:
+        consumer.poll(timeout=0.1)
+    return len(consumer.assignment())
+
+
 class _Nothing:
     """A view that keeps nothing."""
 
