@@ -218,11 +218,11 @@ class Offsets:
         gives what counts now. `owner` is whom `Log._wake` wakes, for a caller who then raises.
         """
         wanted = None if partitions is None else [checked_place(place) for place in partitions]
-        view = self.entries(group_id)
+        view, asker = self.entries(group_id), owner or _Asker()
         while view is not None and stable_deadline_ns is not None and view.pending(group_id):
             if wanted is not None and not view.pending(group_id) & set(wanted):
                 break
-            self._wait_for_marker(group_id, stable_deadline_ns, owner or self)
+            self._wait_for_marker(group_id, stable_deadline_ns, asker)
             view = self.entries(group_id)
         if view is None:
             return dict.fromkeys(wanted or ())
@@ -266,6 +266,10 @@ class Offsets:
             size = grown
         if records:
             decision.append(records[start:])
+
+
+class _Asker:
+    """Whom nobody wakes: each call that waits is one of its own."""
 
 
 class TransactionalCommit:
