@@ -408,7 +408,7 @@ class Attendance:
             if self._subscribed:
                 self.membership.leave(deadline_ns)
         finally:
-            self._end_lease()  # a member that could not tell that it goes lives no longer than this
+            self.show_no_life()  # a member that could not tell that it goes lives no longer than this
             self._inside = False
             self._number, self._notice, self.until_ns, self._group = None, -1, 0, None
         listeners.raise_first()
@@ -420,10 +420,11 @@ class Attendance:
             self._committing.advance(deadline_ns)
             self.stop_reading(timeout_s)
         finally:
-            self._end_lease()
+            self.show_no_life()
             self._committing.tell()
 
-    def _end_lease(self) -> None:
+    def show_no_life(self) -> None:
+        """End the lease: others see at once that this member is gone, unless it is static."""
         lease, self._lease, self._watch = self._lease, None, None
         if lease is not None:
             lease.end()

@@ -8,7 +8,6 @@ C4  partitions take turns: what was fetched of one is handed out before the next
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, count
@@ -40,7 +39,8 @@ class Consumer:
     """Reads partitions, from where it stands to their end, and then waits for more.
 
     Made by `log.consumer(*topics, **config)`. Without a group id it reads all partitions of the topics, or those it is given by
-    `assign`, and cannot commit. A context manager.
+    `assign`, and cannot commit. With one it shares the topics' partitions with the other members of its group, begins where the
+    group has committed, and takes part in the group's life inside its calls: a member polls, or it is out. A context manager.
 
     **Threads:** one at a time; `wakeup` and `close` from any.
 
@@ -325,12 +325,15 @@ class Consumer:
         self._closed = True
         self._waiting.stop()
         try:
-            with contextlib.suppress(ConcurrentUseError), self._alone.soon(timeout if self._group is not None else 0.0):
+            with self._alone.soon(timeout if self._group is not None else 0.0):
                 self._closer = get_ident()  # whose listeners may use it still
                 if self._group is not None:
                     self._group.close(timeout)
                 self._subscription.clear()
                 self._reading.replace(())
+        except ConcurrentUseError:  # a call in another thread does not end: what it reads is the others' all the same
+            if self._group is not None:
+                self._group.show_no_life()
         finally:
             self._closer = None
             self._reading.interceptors.close()

@@ -43,6 +43,7 @@ class Log(log.Log):
     def consumer(self, *topics: str, group_id: str | None = None, **config: Any) -> Consumer:
         """A consumer of all partitions of `topics`, new ones noticed; without topics, of what it is given by `assign`.
 
+        With a group id, a member of that group: the partitions are shared among all members, in any process.
         Raises ConfigError, UnknownTopicOrPartitionError, ClosedError.
         """
         self._check_open()

@@ -152,6 +152,8 @@ class Membership:
     def _join(self, deadline_ns: int) -> bool:
         if not self._prepared:
             self._prepare(deadline_ns)
+        if not self._subscription.kind:
+            return False  # a listener left
         lease, topics = self._lease(), self._subscription.topics
         rejoining = self.member_id != NOBODY
         member_id = self.member_id or f"{self._config.group_instance_id or self._client_id}-{uuid.uuid4()}"
@@ -194,7 +196,7 @@ class Membership:
             if given_up is not None:
                 self.listeners.revoked(given_up)
                 self._hold.hold(self._hold.owned() - set(given_up))
-        self._prepared = True
+        self._prepared = bool(self._subscription.kind)
         self.figures.begin()
 
     def _lead(self, found: Group, deadline_ns: int) -> bool:
@@ -239,8 +241,10 @@ class Membership:
             if told.revoked:
                 self.listeners.revoked(told.revoked)
         finally:
-            self._hold.hold(assigned)
-        self.listeners.assigned(told.added)
+            if self.phase is Phase.IN:  # else a listener left
+                self._hold.hold(assigned)
+        if self.phase is Phase.IN:
+            self.listeners.assigned(told.added)
         return self.wanted
 
     def _is_shared_out(self, found: Group) -> bool:
@@ -256,7 +260,6 @@ class Membership:
         holder = None if found is None else found.holder(instance_id)
         self.member_id = NOBODY
         if holder is not None:
-            self._lose()
             self._fence(FencedInstanceIdError(
                 f"another consumer has joined group {self._group_id!r} as instance {instance_id!r}", found=holder
             ))
@@ -281,8 +284,8 @@ class Membership:
 
     def _fence(self, problem: FencedInstanceIdError) -> None:
         self.fatal = problem
-        self.phase, self.generation, self.member_id = Phase.OUT, NO_GENERATION, NOBODY
-        self._hold.hold(())
+        self._lose()
+        self.member_id = NOBODY
         raise problem
 
     def give_up(self, deadline_ns: int) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from embedlog.consumer import Consumer
-from embedlog.errors import AssignorError, CommitFailedError, RebalanceInProgressError
+from embedlog.errors import AssignorError, ClosedError, CommitFailedError, RebalanceInProgressError, StateError
 from embedlog.group import State, Verdict, evict
 from embedlog.values import TopicPartition
 from tests.fake_groups import GroupLog, attend, members, settle
@@ -79,6 +80,53 @@ def test_a_stranger_that_commits_is_refused_and_the_group_goes_on(log: GroupLog,
         stranger.commit({TopicPartition("a", 0): 3})
     inside.commit({TopicPartition("a", 0): 1})
     assert log.committed()[TopicPartition("a", 0)] == 1
+
+
+# ---- listeners that leave ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+@pytest.mark.parametrize("when", ["on_assigned", "on_revoked"])
+@pytest.mark.parametrize("how", ["unsubscribe", "close"])
+def test_a_listener_that_leaves_holds_nothing(log: GroupLog, member: Any, strategy: str, when: str, how: str) -> None:
+    reader, other = (member(partition_assignment_strategy=[strategy]) for _ in range(2))
+    left: list[Any] = []
+
+    def leave(tps: list[TopicPartition]) -> None:
+        if not left:
+            left.append(tps)
+            getattr(reader, how)()
+
+    reader.subscribe(["a"], **{when: leave})
+    other.subscribe(["a"])
+    for _ in range(20):
+        for each in (reader, other):
+            try:
+                attend(each)
+            except (StateError, ClosedError):
+                assert each is reader
+    assert left
+    assert (reader.assignment(), len(other.assignment())) == (set(), 5)
+    assert len(log.group().members) == 1
+
+
+def test_closing_under_a_call_that_does_not_end_shows_no_life_any_more(log: GroupLog, member: Any) -> None:
+    reader = member("a")
+    settle(reader)
+    inside, go_on = threading.Event(), threading.Event()
+
+    def stuck() -> None:
+        with reader._alone:
+            inside.set()
+            go_on.wait(30)
+
+    thread = threading.Thread(target=stuck)
+    thread.start()
+    inside.wait(30)
+    reader.close(timeout=0.01)
+    assert log.liveness.leases[0].ended
+    go_on.set()
+    thread.join(30)
 
 
 # ---- random orders ----------------------------------------------------------------------------------------------------

@@ -271,7 +271,8 @@ def test_committing_while_the_group_rebalances(log: GroupLog, member: Any) -> No
 
 
 def test_committing_a_static_id_that_was_taken_over_is_fenced(log: GroupLog, member: Any) -> None:
-    old, new = member("a", group_instance_id="one"), member("a", group_instance_id="one")
+    old, new, lost = member(group_instance_id="one"), member("a", group_instance_id="one"), []
+    old.subscribe(["a"], on_lost=lost.extend)
     settle(old)
     generation = log.group().generation
     settle(new)
@@ -282,6 +283,7 @@ def test_committing_a_static_id_that_was_taken_over_is_fenced(log: GroupLog, mem
     for _ in range(2):
         with pytest.raises(FencedInstanceIdError):
             old.poll()
+    assert lost == [A0, A1]
     old.close()
     assert len(log.group().members) == 1
 
