@@ -2,7 +2,7 @@
 
 V1  asking takes no lock and writes nothing: it serves a directory that was opened read-only, a broker's own too
 V2  what changes a group is decided under the lock of the group's partition; a call that raises has changed nothing
-V3  a member whose process is dead hinders nobody: it is evicted before the group is found to have members
+V3  a dynamic member whose process is dead hinders nobody: it is evicted before the group is found to have members
 """
 
 from __future__ import annotations
