@@ -23,7 +23,7 @@ C_FUNCTION_LINES_MAX = 60
 LINE_COLUMNS_MAX = 130
 C_LINE_COLUMNS_MAX = 150
 
-OURS = ("embedlog", "tests", "benchmarks", "docs")
+OURS = ("embedlog", "pyspark_embedlog", "tests", "benchmarks", "docs")
 PYTHON = [ROOT / "setup.py", *sorted(path for top in OURS for path in (ROOT / top).rglob("*.py"))]
 C = [path for path in sorted((ROOT / "embedlog/_native").glob("*.[ch]")) if path.name != "_core.c"]
 TEXT = [*PYTHON, *C, ROOT / "Makefile", ROOT / "pyproject.toml", *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
