@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from embedlog._native import leases, system
 from embedlog._native.leases import SLOT_BYTES
 from embedlog.errors import StorageError
 from embedlog.liveness import Lease, Life, Liveness, Sign
+from tests.conftest import ROOT
 from tests.faults.processes import Nursery, state_of, until
 
 SESSION_MS, HEARTBEAT_MS = 300, 10
@@ -201,6 +204,20 @@ def test_an_entry_has_the_layout_that_the_documents_say(mine: Liveness, begin: B
     assert entry[:8] == lease.life.nonce.to_bytes(8, "big")
     assert int.from_bytes(entry[8:16], "big") == mine.sign(lease.life).beat > 0
     assert entry[16:] == (1).to_bytes(8, "big") + bytes(8)
+
+
+@pytest.mark.parametrize("kept", ["kept = begin()", "import sys; sys.kept = begin()", "kept = []; kept.append((kept, begin()))"])
+def test_a_program_that_ends_with_a_lease_ends_in_order(tmp_path: Path, kept: str) -> None:
+    """In whatever order the interpreter gives its objects up, the thread writes into no memory that is gone."""
+    program = f"""
+import pathlib
+from embedlog.liveness import Liveness
+liveness = Liveness(pathlib.Path({str(tmp_path)!r}))
+begin = lambda: [liveness.lease(session_timeout_ms=1, heartbeat_interval_ms=1, max_poll_interval_ms=1) for _ in range(4)]
+{kept}
+"""
+    found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (found.returncode, found.stderr) == (0, "")
 
 
 # ---- other processes ---------------------------------------------------------------------------------------------------
