@@ -113,8 +113,9 @@ class Idempotent:
 
     def append(self, stop: Stop, attempt: Attempt, deadline_ns: int) -> Appended:
         partition, lane, asked = stop.partition, stop.lane, attempt.stamp
-        if asked is not None and lane.seen >= 0 and stop.direct is not None and stop.direct[0] == id(partition.writer):
-            with partition.mutex:  # callers may have written past it
+        moved = lane.seen >= 0 and lane.seen != stop.seen  # callers have written past it
+        if asked is not None and moved and stop.direct is not None and stop.direct[0] == id(partition.writer):
+            with partition.mutex:
                 partition.sequencing.note(asked, lane.next_sequence, lane.seen)
         if asked is not None and attempt.tries > 1 and system.mutated("retry_unstamped"):
             asked = None
@@ -124,7 +125,7 @@ class Idempotent:
     def written(self, stop: Stop, attempt: Attempt) -> None:
         if attempt.stamp is not None:
             stop.lane.next_sequence = attempt.end_sequence
-            stop.lane.seen = stop.partition.sequencing.seen_plain(attempt.stamp)
+            stop.lane.seen = stop.seen = stop.partition.sequencing.seen_plain(attempt.stamp)
 
     def mend(self, stop: Stop, attempt: Attempt, error: Exception) -> bool:
         if attempt.mended or attempt.going.start or not isinstance(error, (OutOfOrderSequenceError, FencedError)):

@@ -47,6 +47,7 @@ class Stop:
         self.attempt: Attempt | None = None
         self.dropped: Exception | None = None  # what waits for another attempt is to fail of this instead
         self.alone = 0  # parcels that go one by one, because together they were refused
+        self.seen = -1  # what the lane's producer had left behind the thread's last write
         self.direct: tuple[int, int] | None = None  # what the way past the thread was opened with
         self.ratio = 1.0
 
