@@ -3,7 +3,8 @@
 H1  eager: everything is given up before every join of a member that has a generation, and listeners hear of it even if it is
     nothing; cooperative: only partitions of topics that are subscribed no more, then what the assignment takes away
 H2  `on_assigned` comes at the end of every rebalance, with what is new; `on_lost` instead of `on_revoked` once others may own it
-H3  a listener that raises stops nothing: the others are called, the assignment stands, and the first error is raised behind it
+H3  a listener that leaves the group is not called for it: it knows
+H4  a listener that raises stops nothing: the others are called, the assignment stands, and the first error is raised behind it
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class Listeners:
         self._revoked: Listener | None = None
         self._lost: Listener | None = None
         self._error: BaseException | None = None
+        self._calling = False
 
     def listen(self, assigned: Listener | None, revoked: Listener | None, lost: Listener | None) -> None:
         """Who is told from now on. Raises TypeError for what cannot be called."""
@@ -76,11 +78,12 @@ class Listeners:
             self._call("on_revoked", self._revoked, tps)
 
     def _call(self, name: str, listener: Listener | None, tps: list[TopicPartition]) -> None:
-        if listener is None:
+        if listener is None or self._calling:
             return
+        self._calling = True
         try:
             listener(list(tps))
-        except Exception as problem:  # whatever a user's listener raises: the assignment stands (H3)
+        except Exception as problem:  # whatever a user's listener raises: the assignment stands (H4)
             if self._error is not None:
                 logger.exception("%s failed behind another listener", name)
             elif isinstance(problem, WakeupError):
@@ -88,6 +91,8 @@ class Listeners:
             else:
                 self._error = ListenerError(f"{name} failed: {problem!r}")
                 self._error.__cause__ = problem
+        finally:
+            self._calling = False
 
     def raise_first(self) -> None:
         """Raises what a listener raised, once: ListenerError with its exception as the cause, or the WakeupError that it met."""

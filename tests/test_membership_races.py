@@ -151,3 +151,39 @@ def test_an_automatic_commit_in_the_middle_of_a_rebalance_waits(log: GroupLog, m
     first.poll()
     first.commit()
     assert sum(log.committed().values()) >= 3
+
+
+# ---- a listener that has had enough -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [{}, COOPERATIVE])
+@pytest.mark.parametrize("moment", ["on_assigned", "on_revoked", "on_lost"])
+@pytest.mark.parametrize("verb", ["unsubscribe", "subscribe"])
+def test_a_listener_may_end_or_change_the_subscription(
+    log: GroupLog, member: Any, config: dict[str, Any], moment: str, verb: str
+) -> None:
+    """What the step that called it goes on with must not bring the member back into a group that it has left."""
+    reader, other = member(**config), member(**config)
+
+    def enough(_: object) -> None:
+        if verb == "unsubscribe":
+            reader.unsubscribe()
+        else:
+            reader.subscribe(["b"])
+
+    reader.subscribe(["a"], **{moment: enough} if moment != "on_assigned" else {})
+    settle(reader)
+    if moment == "on_lost":
+        log.evict_all()
+    other.subscribe(["a"])
+    if moment == "on_assigned":
+        reader.subscribe(["a"], on_assigned=enough)
+    for _ in range(20):
+        for each in (reader, other):
+            each._group.until_ns = 0
+            if each.subscription():
+                attend(each)
+    assert other.assignment() == {A0, A1}
+    assert reader.assignment() == (set() if verb == "unsubscribe" else {B0})
+    assert len(log.group().members) == (1 if verb == "unsubscribe" else 2)
+    assert log.group().state is State.STABLE
