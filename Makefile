@@ -32,7 +32,7 @@ say_no = { echo 'embedlog: $(1)' >&2; exit 1; }
 .PHONY: help install demo test test-kafka test-spark test-faults test-sanitize test-arm test-slow test-all check bench docs clean
 
 help:
-	@echo 'make demo           write, tail, search and read the standard library as a topic: a few seconds'
+	@echo 'make demo           write, tail, share, search and read the standard library as a topic: a few seconds'
 	@echo 'make test           the suite: below 8 minutes on two cores'
 	@echo 'make test-kafka     all that asks a real Kafka'
 	@echo 'make test-faults    all experiments, mutants and models: below an hour on two cores (RESUME=1 goes on)'

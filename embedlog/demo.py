@@ -4,7 +4,8 @@
     python -m embedlog.demo PATH      a text file of your own: a line a record, its first word the key
     python -m embedlog.demo --json    the figures, for a program
 
-D1  two processes write, a third reads along while they do; then this one searches, and reads everything into Arrow
+D1  two processes write, a third reads along while they do; then three share the topic as a group, of which one is killed; then
+    this one searches, and reads everything into Arrow
 D2  a key belongs to one writer, so that the order of its lines can be checked, not only their number
 D3  it says "every line came back" only after comparing every key and line with the source
 D4  a guest: it uses nothing but the front door
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import embedlog
+from embedlog.demo_group import GroupError, as_table, read_as_group
 
 TOPIC = "lines"
 PARTITION_COUNT = 4
@@ -252,6 +254,7 @@ def progress_bars(total: int) -> Iterator[Progress]:
         steps = {
             "written": bars.add_task(f"{WRITER_COUNT} processes write", total=total),
             "tailed": bars.add_task("a third one reads along", total=total),
+            "grouped": bars.add_task("a group of three, one killed", total=total),
             "found": bars.add_task("records found by offset", total=LOOKUPS),
         }
 
@@ -263,7 +266,7 @@ def progress_bars(total: int) -> Iterator[Progress]:
 
 
 def as_rows(figures: dict[str, Any]) -> list[tuple[str, str]]:
-    count, size = figures["lines"], figures["bytes"]
+    count, size, group = figures["lines"], figures["bytes"], figures["group"]
 
     def rate(seconds: float) -> str:
         return f"{count / seconds / 1e6:.2f} M lines/s, {size / seconds / 1e6:.0f} MB/s"
@@ -273,6 +276,9 @@ def as_rows(figures: dict[str, Any]) -> list[tuple[str, str]]:
         ("bytes", f"{size:,} of text, {figures['stored_bytes']:,} on disk (zstd, {figures['segments']} segments)"),
         (f"written by {WRITER_COUNT} processes, synced", f"{figures['write_s']:.2f} s: {rate(figures['write_s'])}"),
         ("the tail was through", f"{figures['tail_behind_s'] * 1000:.0f} ms after the writers had left"),
+        ("read by a group of three", f"{group['read_s']:.2f} s, {group['killed']} killed on the way: lag {group['lag']}, "
+                                     f"{group['skipped']} lines skipped, {group['read_again']:,} read again"),
+        ("its partitions had moved", f"{group['moved_s'] * 1000:.0f} ms after it was killed"),
         ("found by offset", f"{figures['find_by_offset_s'] * 1e6:.0f} µs each, as a Record"),
         ("found by time", f"{figures['find_by_time_s'] * 1e6:.0f} µs each, in {PARTITION_COUNT} partitions"),
         ("read whole into Arrow", f"{figures['read_s']:.2f} s: {rate(figures['read_s'])}"),
@@ -284,6 +290,7 @@ def report(figures: dict[str, Any]) -> None:
     rows = as_rows(figures)
     width = max(len(name) for name, _ in rows)
     print("\n".join(f"{name:<{width}}  {text}" for name, text in rows))
+    print("\n".join(["", *as_table(figures["group"], TOPIC)]))
 
 
 # ---- the job ---------------------------------------------------------------------------------------------------------
@@ -303,6 +310,8 @@ def run(directory: str, path: Path | None, show_bars: bool = True) -> dict[str, 
             "keys": len({key for key, _ in lines}),
             **write_and_tail(directory, path, len(lines), show),
         }
+        with embedlog.open(directory) as log:
+            figures["group"] = read_as_group(log, directory, TOPIC, show)
         with embedlog.open(directory, read_only=True) as log:
             table, figures["read_s"] = read_all(log)
             times = table["timestamp"].cast("int64").to_numpy()
@@ -325,7 +334,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="embedlog-demo-") as scratch:
             figures = run(options.keep or os.path.join(scratch, "log"), options.path, show_bars=not options.json)
-    except (DemoError, embedlog.EmbedlogError, OSError) as problem:
+    except (DemoError, GroupError, embedlog.EmbedlogError, OSError) as problem:
         print(f"embedlog.demo: {problem}", file=sys.stderr)
         return 1
     if options.json:

@@ -34,6 +34,10 @@ def test_every_line_of_a_file_comes_back(text: Path) -> None:
     assert figures["every_line_came_back"] is True
     assert figures["lines"] == 5005
     assert figures["stored_bytes"] < figures["bytes"]
+    group = figures["group"]
+    assert (group["lag"], group["skipped"]) == (0, 0)
+    assert len(set(group["before"].values())) == 3
+    assert set(group["after"].values()) == set(group["before"].values()) - {group["killed"]}
 
 
 def test_a_person_gets_a_table(text: Path, tmp_path: Path) -> None:
@@ -42,6 +46,7 @@ def test_a_person_gets_a_table(text: Path, tmp_path: Path) -> None:
     assert answer.returncode == 0, answer.stderr
     assert "every line came back" in answer.stdout
     assert "yes, in order" in answer.stdout
+    assert "(killed)" in answer.stdout
     assert (tmp_path / "log" / "lines-0").is_dir()
 
 
@@ -73,3 +78,18 @@ def test_the_check_can_fail(damage: str) -> None:
     with pytest.raises(DemoError):
         check(table, lines)
     check(pa.table({"key": [b"key"] * 10, "value": [line for _, line in lines], "offset": range(10)}), lines)
+
+
+def test_a_line_that_nobody_was_given_is_seen(tmp_path: Path) -> None:
+    from embedlog import TopicPartition
+    from embedlog.demo_group import Marks
+
+    one, two = TopicPartition("lines", 0), TopicPartition("lines", 1)
+    marks, again = (Marks(tmp_path / "marks", {one: 5, two: 3}) for _ in range(2))
+    marks.take(one, 0, 5)
+    again.take(two, 0, 2)
+    assert marks.counts() == {1: 7, 0: 1}
+    again.take(two, 1, 3)
+    assert marks.counts() == {1: 7, 2: 1}
+    marks.close()
+    again.close()

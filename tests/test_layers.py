@@ -44,7 +44,7 @@ LAYERS: dict[str, str] = {
         " scan sending serializers shipping splitting stops subscription transactional truncation turns waiting"
     ),
     "the front door": "front __init__",
-    "guests": "__main__ cli demo duckdb polars spark testing",
+    "guests": "__main__ cli demo demo_group duckdb polars spark testing",
 }
 FLOOR = {room: number for number, rooms in enumerate(LAYERS.values()) for room in rooms.split()}
 
