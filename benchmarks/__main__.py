@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from . import columns, compaction, durable, groups, idle, loops, rows, spark, transactions, waits
+from . import columns, compaction, durable, groups, idle, loops, rebalance, rows, spark, transactions, waits
 from .context import Context
 from .measure import Bare, Outcome, machine, workspace
 
@@ -33,6 +33,7 @@ FIGURES: dict[str, Callable[[Context], Iterator[Outcome]]] = {
     "compaction": compaction.compaction,
     "engines": spark.engines,
     "spark": spark.spark,
+    "rebalance": rebalance.rebalance,
 }
 
 

@@ -129,8 +129,23 @@ def compact_copy(directory: str, after: str) -> dict[str, Any]:
     return copy_once(directory, after)
 
 
-TASKS = {"compact": compact, "compact_copy": compact_copy, "durable": durable, "codec": codec, "memory": memory, "poll": poll,
-         "open": open_, "lookup": lookup}  # fmt: skip
+def member(directory: str) -> dict[str, Any]:
+    from .rebalance import member as belong
+
+    return belong(directory)
+
+
+TASKS = {
+    "codec": codec,
+    "compact": compact,
+    "compact_copy": compact_copy,
+    "durable": durable,
+    "lookup": lookup,
+    "member": member,
+    "memory": memory,
+    "open": open_,
+    "poll": poll,
+}
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import contextlib
 import logging
 import re
 import time
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -246,6 +247,7 @@ class Attendance:
                 heartbeat_interval_ms=config.heartbeat_interval_ms,
                 max_poll_interval_ms=config.max_poll_interval_ms,
             )
+            weakref.finalize(self, self._lease.end).atexit = False  # who forgets to close it is no member for longer than that
         return self._lease
 
     def _good_until_ns(self) -> int:
@@ -277,7 +279,11 @@ class Attendance:
         if self._auto is None:
             return
         try:
-            self._committing.now(self._positions(), identity, deadline_ns)
+            try:
+                self._committing.now(self._positions(), identity, deadline_ns)
+            except UnknownTopicOrPartitionError:
+                self._log.topics()  # lets go of what was deleted
+                self._committing.now(self._positions(), identity, deadline_ns)
         except LockTimeoutError:
             raise
         except EmbedlogError as problem:
@@ -304,8 +310,6 @@ class Attendance:
                 continue
             cursor.fresh = False
             known = found[cursor.tp]
-            if cursor.position >= 0 or cursor.reset is not None:
-                continue  # somebody sought
             if known is not None:
                 cursor.seek(known.offset, known.leader_epoch)
             elif self._config.auto_offset_reset != "none":  # which is an error when it is read

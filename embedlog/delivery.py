@@ -329,9 +329,7 @@ class Delivery:
         going, parcels = attempt.going, attempt.parcels
         there = 0 if isinstance(error, DurabilityError) else _whole(attempt)
         if there:
-            pieces, times_ms = tuple(going.pieces), tuple(going.times_ms)
-            appended = Appended(pieces[0][0], pieces[-1][1] - 1, times_ms[-1], pieces, times_ms)
-            self._settle(parcels[:there], attempt.counts[:there], appended)
+            self._settle(parcels[:there], attempt.counts[:there], going.appended())
         if parcels[there:]:
             self._fail(stop, parcels[there:], error, tuple(going.pieces))
 

@@ -26,6 +26,7 @@ from embedlog.errors import (
     EmbedlogError,
     ForeignDirectoryError,
     ForkedError,
+    ListenerError,
     ReadOnlyError,
     StorageError,
     UnknownTopicOrPartitionError,
@@ -367,7 +368,10 @@ class Log(Admin, GroupAdmin):
         if self._pid != os.getpid():
             return
         for child in list(self._children):
-            child.close()  # outside the mutex: a producer that sends its last records looks partitions up
+            try:
+                child.close()  # outside the mutex: a producer that sends its last records looks partitions up
+            except ListenerError as problem:  # the others, and the log, are closed all the same
+                logger.error("closing %r: %s", child, problem)
         with self._mutex:
             if self._closed:
                 return

@@ -28,6 +28,7 @@ from embedlog.errors import (
     IllegalGenerationError,
     LockTimeoutError,
     RebalanceInProgressError,
+    StorageError,
     UnknownMemberError,
 )
 from embedlog.group import Group, Member, Refusal, State
@@ -170,13 +171,19 @@ class Membership:
             protocols=said,
             life=lease.life,
         )
+        before, self.member_id = self.member_id, member_id  # first: an interrupt behind the append leaves no stray member
         try:
             self._groups.decide(self._group_id, lambda old: self._joined(old, member, rejoining), deadline_ns)
         except UnknownMemberError:
             return self._fall_out(None)
         except FencedInstanceIdError as problem:
             self._fence(problem)
-        self._place = self.member_id = member_id
+        except StorageError:
+            raise  # it may have been written
+        except EmbedlogError:
+            self.member_id = before
+            raise
+        self._place = member_id
         self.phase, self.wanted, self._joined_with = Phase.JOINING, False, topics
         self._counts = None
         return True
@@ -231,13 +238,14 @@ class Membership:
         told = handover.change(self._hold.owned(), assigned, self._cooperative)
         if told.revoked:
             self._hold.commit_before_giving_up(self.metadata()._replace(generation=found.generation), deadline_ns)
-        self.generation, self.phase, self._prepared, self._last = found.generation, Phase.IN, False, assigned
-        self.wanted = told.again or bool(strangers) or self._subscription.topics != self._joined_with
+        wanted = told.again or bool(strangers) or self._subscription.topics != self._joined_with
         if found.leader == self.member_id and self._counts is None:  # in the place of a leader that had assigned already
             self._counts = self._topics_of({topic for each in assigning.members_of(found).values() for topic in each.topics})
-            self.wanted = self.wanted or not self._is_shared_out(found)
-        self.figures.complete()
+            wanted = wanted or not self._is_shared_out(found)
         try:
+            self.generation, self.phase, self._prepared, self._last = found.generation, Phase.IN, False, assigned
+            self.wanted = wanted
+            self.figures.complete()
             if told.revoked:
                 self.listeners.revoked(told.revoked)
         finally:

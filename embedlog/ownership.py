@@ -131,11 +131,13 @@ class Owner:
 
         Raises FencedError if this transaction is not open any more, and whatever `Partition.append` raises.
         """
-        where = (partition.topic, partition.number)
-        if where in self._opened:
-            done = partition.append(run, deadline_ns=deadline_ns, stamp=self.stamp, going=going)
+        where, until = (partition.topic, partition.number), self._all.deadline(deadline_ns)
+        if going is not None and going.complete:  # `begin_in` has done it
+            done = _flushed(partition, going.appended(), until)
+        elif where in self._opened:
+            done = partition.append(run, deadline_ns=until, stamp=self.stamp, going=going)
         else:
-            done = self._append_first(partition, run, where, self._all.deadline(deadline_ns), going)
+            done = _flushed(partition, self._append_first(partition, run, where, until, going), until)
         self._opened[where] = max(self._opened.get(where, 0), done.last_offset + 1)
         return done
 
@@ -164,8 +166,6 @@ class Owner:
             elif done is None:
                 with partition.exclusive(deadline_ns):
                     pass  # somebody was in there: wait here, where nobody waits for us
-        end = done.last_offset + 1
-        partition.syncer.flush_if_due(end, end - partition.durable_offset, 0, deadline_ns)  # outside the lock that others need
         return done
 
     def end(self, commit: bool, deadline_ns: int | None = None) -> None:
@@ -269,6 +269,13 @@ class Owner:
             if new.status in SETTLED or new.owner is not None:
                 return new
             self._all.finish(self.transactional_id, new, deadline_ns)  # `init` gave up what it found, and begins once more
+
+
+def _flushed(partition: Partition, done: Appended, deadline_ns: int) -> Appended:
+    """What is due behind an append under the lock that others need: outside of it."""
+    end = done.last_offset + 1
+    partition.syncer.flush_if_due(end, end - partition.durable_offset, 0, deadline_ns)
+    return done
 
 
 def _unless_locked(write: Callable[..., T], deadline_ns: int) -> T | None:

@@ -330,10 +330,10 @@ class Partition(Presence):
                 if code != system.APPENDED:
                     self._settle(code, until)
             unsynced_ms, durable = self.appender().out.unsynced_ms, self.page.word(system.WORD_DURABLE)
-        pieces, times_ms = going.pieces, going.times_ms
         if flush:
-            self.syncer.flush_if_due(pieces[-1][1], pieces[-1][1] - durable, unsynced_ms, until)
-        return Appended(pieces[0][0], pieces[-1][1] - 1, times_ms[-1], tuple(pieces), tuple(times_ms))
+            end = going.pieces[-1][1]
+            self.syncer.flush_if_due(end, end - durable, unsynced_ms, until)
+        return going.appended()
 
     def append_marker(
         self, producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int | None = None, deadline_ns: int | None = None

@@ -127,11 +127,13 @@ class Cursor:
         """Stands at `offset`, behind a record of that epoch; what was fetched is dropped."""
         self._drop()
         self._next, self._epoch, self.checked_epoch = offset, epoch, -1
+        self.fresh = self.fresh and offset < 0
 
     def seek_later(self, reset: Reset | None) -> None:
         """Forgets the position; the next look at it finds one by `reset`."""
         self.seek(-1)
         self.reset = reset
+        self.fresh = self.fresh and reset is None
 
     # ---- records fetched ahead ----
 

@@ -121,7 +121,7 @@ class Reader:
                 )
             found = self._fetch(offset, self._limit(now, committed, upto), now, max_bytes, pool)
             if committed and len(found.batches):
-                judged = self._settled() if system.mutated("no_second_look") else now
+                judged = self._settled() if system.mutated("mixed_moments") else now
                 found.aborted = self._partition.aborted.between(int(found.batches["base_offset"][0]), found.next_offset, judged)
             return found
 
@@ -135,7 +135,7 @@ class Reader:
             self._partition.check_deleted()
             try:
                 found = work(now)
-                if self._partition.published().generation == now.generation or system.mutated("no_second_look"):
+                if self._partition.published().generation == now.generation or system.mutated("mixed_moments"):
                     return found
             except (StorageError, CorruptRecordError) as problem:
                 gone = isinstance(problem, StorageError) and problem.errno == errno.ENOENT

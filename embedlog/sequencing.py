@@ -24,6 +24,7 @@ from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.columns import BATCH, Batches, EncodedRun, Stamp
 from embedlog.errors import CorruptRecordError, EmbedlogError, OutOfOrderSequenceError, StorageError
+from embedlog.home import Appended
 from embedlog.manifest import SegmentInfo
 from embedlog.producers import Marker, ProducerState, add_sequence
 from embedlog.record import Chain
@@ -44,6 +45,15 @@ class Going:
         self.start = 0  # byte in the run
         self.pieces: list[tuple[int, int]] = []
         self.times_ms: list[int] = []
+
+    @property
+    def complete(self) -> bool:
+        return self.start == len(self.run.buffer)
+
+    def appended(self) -> Appended:
+        """Where it lies. REQUIRES: something of it is in."""
+        pieces, times_ms = self.pieces, self.times_ms
+        return Appended(pieces[0][0], pieces[-1][1] - 1, times_ms[-1], tuple(pieces), tuple(times_ms))
 
     @property
     def rows_left(self) -> Batches:

@@ -191,6 +191,33 @@ def test_a_static_member_comes_back_without_a_rebalance(log: embedlog.Log, proce
     assert second.heard.count("assigned 2 3") + second.heard.count("assigned 0 1") == 1
 
 
+# ---- transactions -----------------------------------------------------------------------------------------------------
+
+
+def test_offsets_go_with_a_transaction_and_a_member_that_lost_its_place_takes_none_along(log: embedlog.Log) -> None:
+    send(log, 8)
+    log.create_topic("out")
+    config = {**{key: value for key, value in QUICK.items() if "auto_commit" not in key}, "enable_auto_commit": False}
+    with log.consumer("t", group_id="g", **config) as consumer, log.producer(transactional_id="x") as producer:
+        producer.init_transactions()
+        records: list[Any] = []
+        until(lambda: bool(records.extend(consumer.poll(0.1)) or len(records) == 8), "all is read")
+        with producer.transaction():
+            producer.send("out", b"eight")
+            ends = {TopicPartition("t", partition): 2 for partition in range(4)}
+            producer.send_offsets_to_transaction(ends, consumer.group_metadata())
+        assert committed(log) == 8
+        zombie = consumer.group_metadata()
+        consumer.unsubscribe()
+        producer.begin_transaction()
+        with pytest.raises(CommitFailedError):
+            producer.send_offsets_to_transaction({TopicPartition("t", 0): 1}, zombie)
+        producer.abort_transaction()
+        consumer.subscribe(["t"])
+        assert consumer.poll(0.5) == []
+        assert consumer.position(TopicPartition("t", 0)) == 2
+
+
 # ---- topics -----------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -127,6 +128,83 @@ def test_closing_under_a_call_that_does_not_end_shows_no_life_any_more(log: Grou
     assert log.liveness.leases[0].ended
     go_on.set()
     thread.join(30)
+
+
+# ---- interrupts, and members that are forgotten -----------------------------------------------------------------------
+
+
+def test_an_interrupt_behind_the_join_leaves_no_member_that_nobody_is(
+    log: GroupLog, member: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, decide = member("a"), log._groups.decide
+
+    def interrupted(*arguments: Any) -> Any:
+        decide(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(log._groups, "decide", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        reader.poll()
+    monkeypatch.undo()
+    settle(reader)
+    assert list(log.group().members) == [reader.group_metadata().member_id]
+    assert len(reader.assignment()) == 5
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_an_interrupt_at_any_decision_leaves_a_group_that_goes_on(
+    log: GroupLog, member: Any, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide = log._groups.decide
+    for count in range(8):
+        readers = [member("a", "b", partition_assignment_strategy=[strategy]) for _ in range(2)]
+        calls = iter(range(100))
+
+        def interrupted(*arguments: Any, count: int = count, calls: Iterator[int] = calls) -> Any:
+            found = decide(*arguments)
+            if next(calls) == count:
+                raise KeyboardInterrupt
+            return found
+
+        monkeypatch.setattr(log._groups, "decide", interrupted)
+        for _ in range(3):
+            try:
+                settle(*readers)
+            except KeyboardInterrupt:
+                continue
+        monkeypatch.undo()
+        assert sum(len(reader.assignment()) for reader in readers) == 8
+        assert len(log.group().members) == 2
+        for reader in readers:
+            reader.close()
+
+
+def test_a_consumer_that_is_dropped_shows_no_life_any_more(log: GroupLog) -> None:
+    reader = Consumer(log, ["a"], group_id="g", session_timeout_ms=1000, heartbeat_interval_ms=100)
+    reader.poll()
+    assert not log.liveness.leases[0].ended
+    del reader
+    gc.collect()
+    assert log.liveness.leases[0].ended
+
+
+def test_a_deleted_topic_keeps_the_offsets_of_others_from_no_commit(log: GroupLog, member: Any) -> None:
+    fill(log._partition("a", 0), 5)
+    reader = member("a", "b")
+    reader.poll()
+    log._topics["b"][0].closed = log._topics["b"][1].closed = log._topics["b"][2].closed = True
+    del log._topics["b"]
+    reader.unsubscribe()
+    assert log.committed()[TopicPartition("a", 0)] == 5
+
+
+def test_who_sought_reads_though_a_transaction_holds_the_committed_offset_back(log: GroupLog, member: Any) -> None:
+    fill(log._partition("a", 0), 5)
+    log._groups.unstable = {TopicPartition("a", 0)}
+    reader = member("a")
+    assert reader.poll() == []
+    reader.seek(TopicPartition("a", 0), 3)
+    assert len(reader.poll()) == 2
 
 
 # ---- random orders ----------------------------------------------------------------------------------------------------

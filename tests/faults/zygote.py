@@ -33,12 +33,14 @@ def serve(control: socket.socket) -> None:
         live,
         offsets,
         powerloss,
+        rebalancing,
         repeating,
         script,
         stamping,
         tasks,
         transacting,
         transaction_cuts,
+        zombies,
     )
 
     gc.freeze()
