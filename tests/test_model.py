@@ -35,7 +35,7 @@ def states_of(report: str) -> int:
 
 
 def test_no_interleaving_of_the_small_scenarios_breaks_an_invariant() -> None:
-    report = check("--fast", timeout_s=60)
+    report = check("--fast", timeout_s=110)
     tell("models", states=states_of(report), surprises=0)
     assert states_of(report) > 100_000
     assert "0 surprises" in report
