@@ -109,14 +109,23 @@ class Flexible:
         return self._bytes(size - 1) if size else None
 
     def data(self) -> bytes:
-        return self._bytes(self.uvarint() - 1)
+        at = self.at
+        size = self._data[at]
+        if not 0 < size < 0x80:
+            return self._bytes(self.uvarint() - 1)
+        self.at = until = at + size  # a length of one byte, which is nearly all of them
+        if until > len(self._data):
+            raise ValueError(f"{size - 1} bytes are announced where {len(self._data) - at - 1} are left")
+        return self._data[at + 1 : until]
 
     def string(self) -> str:
-        return self._bytes(self.uvarint() - 1).decode()
+        return self.data().decode()
 
     def nullable(self) -> str | None:
-        data = self.maybe()
-        return None if data is None else data.decode()
+        if self._data[self.at]:
+            return self.data().decode()
+        self.at += 1
+        return None
 
     def tagged(self) -> Fields:
         found = []
