@@ -270,6 +270,8 @@ class Attendance:
             except UnknownTopicOrPartitionError:
                 logger.warning("%s-%d is assigned, but gone", *tp)
         self._reading.rotation.replace(cursors)
+        settled, held = self._committing.settled, self.owned()
+        self._committing.settled = {tp: offset for tp, offset in settled.items() if tp in held}
         self.moved += 1
         if self._auto is not None:
             self._auto.restart(time.monotonic())
@@ -280,10 +282,10 @@ class Attendance:
             return
         try:
             try:
-                self._committing.now(self._positions(), identity, deadline_ns)
+                self._committing.now(self._unsettled(), identity, deadline_ns)
             except UnknownTopicOrPartitionError:
                 self._log.topics()  # lets go of what was deleted
-                self._committing.now(self._positions(), identity, deadline_ns)
+                self._committing.now(self._unsettled(), identity, deadline_ns)
         except LockTimeoutError:
             raise
         except EmbedlogError as problem:
@@ -311,6 +313,7 @@ class Attendance:
             cursor.fresh = False
             known = found[cursor.tp]
             if known is not None:
+                self._committing.settled[cursor.tp] = known.offset
                 cursor.seek(known.offset, known.leader_epoch)
             elif self._config.auto_offset_reset != "none":  # which is an error when it is read
                 self._reading.located(cursor)  # "latest" is from now on, not from whenever it is read
@@ -336,6 +339,12 @@ class Attendance:
             for cursor in self._reading.rotation
             if cursor.position >= 0 and not cursor.partition.closed
         }
+
+    def _unsettled(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Positions that are not committed: of its own partitions a member knows what is, so an idle group shares out anew
+        without these commits, and waits for fewer locks."""
+        settled = self._committing.settled if self._subscribed else {}
+        return {tp: place for tp, place in self._positions().items() if settled.get(tp) != place.offset}
 
     def _identity(self) -> GroupMetadata | None:
         return self.membership.identity() if self._subscribed else None

@@ -80,6 +80,7 @@ class Committing:
 
     def __init__(self, store: Store, group_id: str, interceptors: ConsumerInterceptors, patience_s: float) -> None:
         self.figures = Figures()
+        self.settled: dict[TopicPartition, int] = {}  # what is committed of partitions that are this consumer's own
         self._store, self._group_id, self._interceptors, self._patience_s = store, group_id, interceptors, patience_s
         self._row: deque[_Waiting] = deque()
         self._done: deque[tuple[Callback | None, Offsets, Exception | None]] = deque()
@@ -136,6 +137,7 @@ class Committing:
         began = time.perf_counter()
         self._store.commit(self._group_id, offsets, identity, deadline_ns)
         self.figures.note(time.perf_counter() - began)
+        self.settled.update((tp, place.offset) for tp, place in offsets.items())
         self._interceptors.on_commit(dict(offsets))
 
     def tell(self) -> None:

@@ -128,6 +128,26 @@ def test_committing_automatically_happens_at_every_end(log: GroupLog, member: An
     assert log.committed()[B0] == 4
 
 
+def test_committing_automatically_at_a_rebalance_leaves_out_what_is_committed(log: GroupLog, member: Any) -> None:
+    fill(log._partition("b", 0), 10)
+    reader = member("b")
+    reader.poll(max_records=4)
+    reader.commit()
+    count = log._groups.commit_count
+    for _ in range(2):
+        reader.enforce_rebalance()
+        settle(reader)
+    assert log._groups.commit_count == count
+    reader.poll(max_records=2)
+    reader.enforce_rebalance()
+    settle(reader)
+    assert log.committed() == {B0: 6}
+    reader.seek(B0, 4)  # below what is committed is news, too
+    reader.enforce_rebalance()
+    settle(reader)
+    assert log.committed() == {B0: 4}
+
+
 def test_committing_nothing_automatically_when_that_is_off(log: GroupLog, member: Any) -> None:
     fill(log._partition("b", 0), 10)
     reader = member("b", enable_auto_commit=False)
