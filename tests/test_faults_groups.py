@@ -77,7 +77,7 @@ def test_e16_of_groups_kills_the_mutant(nursery: Nursery, tmp_path: Path, seed: 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("mutant", ["commit_unfenced"])
 def test_e15_kills_the_mutant(nursery: Nursery, tmp_path: Path, seed: int, mutant: str) -> None:
-    verdict, counts = rebalancing.experiment(nursery, tmp_path / "log", seed, 10 * FAST, assignor="range", mutants=(mutant,))
+    verdict, counts = rebalancing.experiment(nursery, tmp_path / "log", seed, 4 * FAST, assignor="range", mutants=(mutant,))
     print(f"E15 with {mutant}: {counts}: {verdict}")
     assert verdict.violations, f"{mutant} survived {counts}"
     tell("mutants", killed=1)
