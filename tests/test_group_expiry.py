@@ -51,7 +51,7 @@ def other(log: embedlog.Log, path: Path) -> Iterator[Groups]:
 # ---- expiry: a row of Kafka's table each ---------------------------------------------------------
 
 
-OLD, YOUNG = 7 * DAY_MS + MINUTE_MS, 7 * DAY_MS - MINUTE_MS  # of Kafka's seven days
+OLD, YOUNG = 7 * DAY_MS + MINUTE_MS, 6 * DAY_MS  # of Kafka's seven; the moments below are those of the import
 
 
 EXPIRY = {

@@ -57,11 +57,11 @@ class FakeOwner:
 
     stamp = Stamp(2**62, 0)  # idempotent, no more
 
-    def register(self, partitions: Any) -> None:
+    def begin_in(self, runs: Any) -> None:
         """Nobody is told."""
 
-    def append(self, partition: Any, run: Any, deadline_ns: int) -> Any:
-        return partition.append(run, deadline_ns=deadline_ns, stamp=self.stamp)
+    def append(self, partition: Any, run: Any, deadline_ns: int, going: Any) -> Any:
+        return partition.append(run, deadline_ns=deadline_ns, stamp=self.stamp, going=going)
 
     def add_offsets(self, offsets: Any, group: Any, deadline_ns: int) -> None:
         self._do("offsets", offsets)
