@@ -25,9 +25,7 @@ from .measure import Outcome, percentile
 MEMBERS, PARTITIONS = 8, 64
 GROUP = "bench"
 DEADLINE_S = 60.0
-IDLE_S = 10.0
 TARGETS_MS = {"join": 200.0, "leave": 200.0, "kill": 300.0}
-IDLE_SHARE = 0.005
 
 
 # ---- a member's process ------------------------------------------------------------------------------------------------
@@ -95,9 +93,6 @@ class Process:
         self._child.kill()
         self._child.wait()
 
-    def cpu_s(self) -> float:
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Group:
@@ -202,11 +197,6 @@ def rebalance(context: Context) -> Iterator[Outcome]:
             detail = {"p50": percentile(found, 0.5), "largest": max(found), "rounds": len(found)}
             title = f"group/members={MEMBERS}/partitions={PARTITIONS}/{name}/p99"
             yield Outcome(title, percentile(found, 0.99), "ms", TARGETS_MS[name], False, detail)
-        before = [each.cpu_s() for each in group.members]
-        time.sleep(IDLE_S)
-        shares = [(each.cpu_s() - was) / IDLE_S for each, was in zip(group.members, before, strict=True)]
-        detail = {"largest": max(shares), "members": len(shares), "over s": IDLE_S}
-        yield Outcome(f"group/idle member/members={MEMBERS}", sum(shares) / len(shares), "of a core", IDLE_SHARE, False, detail)
     finally:
         group.close()
         remove(directory)

@@ -47,6 +47,7 @@ from embedlog.watching import Watch
 logger = logging.getLogger("embedlog.consumer")
 
 TICK_NS: Final = 100_000_000  # between two looks at the others
+CROWD: Final = 4  # so many members look at different moments, and a dead one is missed early though each looks half as often
 LOOK_NS: Final = 1_000_000_000  # between two looks at the group while nothing is heard of it: who changed it may be dead
 LOCK_NS: Final = 50_000_000  # what a step waits for a lock before the call goes on with what it has
 STEPS_MAX: Final = 16  # in one go; a group that moves on faster than that is followed in the next
@@ -149,7 +150,7 @@ class Attendance:
     def _attend(self, deadline_ns: int) -> None:
         now_ns = time.monotonic_ns()
         self.until_ns = 0
-        until_ns = now_ns + TICK_NS
+        until_ns = now_ns + self._tick_ns()
         if self._committing.is_waiting:
             self._committing.advance(system.boot_ns())
             self._committing.tell()
@@ -162,6 +163,9 @@ class Attendance:
         if not self._place(self._fresh(), system.boot_ns()):
             until_ns = min(until_ns, now_ns + TICK_NS)
         self.until_ns = min(until_ns, self._good_until_ns())
+
+    def _tick_ns(self) -> int:
+        return 2 * TICK_NS if self._group is not None and len(self._group.members) >= CROWD else TICK_NS
 
     def _keep_place(self, deadline_ns: int) -> None:
         """Is the lease still good? N3."""
