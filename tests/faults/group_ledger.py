@@ -45,15 +45,11 @@ class Ledger:
     group_id: str
     violations: list[str] = field(default_factory=list)
     committed: dict[TopicPartition, int] = field(default_factory=dict)
-    commits: dict[tuple[int, int, TopicPartition], int] = field(default_factory=dict)  # (pid, window, partition) -> place
-    began: dict[int, int] = field(default_factory=dict)  # generation -> place in the log
+    commits: dict[tuple[int, int, TopicPartition], int] = field(default_factory=dict)  # (pid, window, partition) -> generation
+    generations: set[int] = field(default_factory=set)
     group: Group | None = None
     _owners: dict[TopicPartition, str] = field(default_factory=dict)
     _assigned: int = -1
-
-    @property
-    def generations(self) -> int:
-        return len(self.began)
 
     def replay(self, records: Iterable[tuple[int, bytes, bytes | None]]) -> Ledger:
         """Take in (place, key, value) of the group's partition."""
@@ -74,7 +70,7 @@ class Ledger:
             return
         if before is not None and group.generation < before.generation:
             self.violations.append(f"{place}: generation {group.generation} behind {before.generation}")
-        self.began.setdefault(group.generation, place)
+        self.generations.add(group.generation)
         if group.state is State.STABLE:
             owners: dict[TopicPartition, str] = {}
             for member in group.members.values():
@@ -102,7 +98,7 @@ class Ledger:
         if covered.start != last:
             bad(f"{what}: {'skipped' if covered.start > last else 'counted twice'} what lies between {last} and {covered.start}")
         self.committed[tp] = offset
-        self.commits[covered.pid, covered.window, tp] = place
+        self.commits[covered.pid, covered.window, tp] = covered.generation
 
 
 def read_ledger(log: embedlog.Log, group_id: str) -> Ledger:

@@ -1,8 +1,9 @@
 """E15: a group whose members come, go, die, freeze and dawdle; partitions are processed under witness locks, never waited for.
 
 A member processes what a poll gave it and then commits it, under the witness of each partition; a commit that is refused is made
-good by the next one, unless the partition was taken away. Whoever finds a witness held says so: then the holder must be one whose
-commit does not count, or counted before the other one's generation began (protocol 36). The rest is judged by the group's log.
+good by the next one, unless the partition was taken away. Whoever finds a witness held says so: then one of the two belongs to an
+earlier generation, its commit does not count or counted in that one (protocol 36). The rest is judged by the group's log, which
+takes no commit of an earlier generation.
 """
 
 from __future__ import annotations
@@ -197,8 +198,8 @@ class Told:
         found = self.problems + ledger.violations
         for pid, _, tp, generation, holder in self.contested:
             counted = ledger.commits.get((*holder, tp))
-            if counted is not None and counted > ledger.began.get(generation, -1):
-                found.append(f"{tp}: {pid} met {holder} at work in generation {generation}, and that one's commit counted later")
+            if counted == generation:
+                found.append(f"{tp}: {pid} met {holder} at work in generation {generation}, and that one's commit counted in it")
         covered = {tp: [False] * end for tp, end in ends.items()}
         for (_, _, tp), (start, end) in self.processed.items():
             covered[tp][start:end] = [True] * (end - start)
@@ -331,7 +332,7 @@ class Rebalancing:
         self.until(lambda: all(victim.pid in self.left for victim in self.members), "members to leave", deadline_s)
         ends, ledger = self.ends(), read_ledger(self.log, GROUP)
         violations = self.told.violations(ledger, ends)
-        counts = {"rebalances": ledger.generations, "commits": len(ledger.commits), "refused": len(self.told.refused),
+        counts = {"rebalances": len(ledger.generations), "commits": len(ledger.commits), "refused": len(self.told.refused),
                   "met": len(self.told.contested), **dict(sorted(self.events.items()))}  # fmt: skip
         return Verdict(read=self.told.read, acked=self.written, violations=violations), counts
 
