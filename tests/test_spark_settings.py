@@ -49,6 +49,7 @@ def test_every_option_is_taken_in_any_case() -> None:
         assert (settings.min_partitions, settings.max_records, settings.max_bytes) == (4, 10, 2 << 20)
         assert (settings.fail_on_data_loss, settings.isolation, settings.late_is_error) == (False, "read_committed", True)
     assert parse(BASE | {"kafka.isolation.level": "read_committed"}, stream=False).isolation == "read_committed"
+    assert parse(BASE | {"kafka.group.id": "g"}, stream=True).group_id == "g"
 
 
 def test_the_most_special_way_to_say_where_counts() -> None:

@@ -103,3 +103,20 @@ def test_losses_and_wrong_options_reach_the_driver(spark: Any, log: embedlog.Log
     with pytest.raises(Exception, match="topic t, which this query reads, was made anew"):
         run(spark, log, tmp_path / "b")
     assert batches(run(spark, log, tmp_path / "b", failOnDataLoss="false")) == [20]
+
+
+def test_a_group_shows_how_far_a_query_has_come(spark: Any, log: embedlog.Log, tmp_path: Path) -> None:
+    """All that is done is told when the query ends; who has members keeps the group for themselves."""
+    options = {"maxOffsetsPerTrigger": "60", "group.id": "spark"}
+    run(spark, log, tmp_path, **options)
+    append(log, 10)
+    assert {each.partition: (each.committed.offset, each.lag) for each in log.describe_group("spark").partitions} == {
+        0: (100, 5),
+        1: (100, 5),
+    }
+    run(spark, log, tmp_path, **options)
+    assert {each.lag for each in log.describe_group("spark").partitions} == {0}
+    with log.consumer("t", group_id="taken") as member:
+        member.poll(0.1)
+        with pytest.raises(Exception, match=r"group 'taken'.*1 members"):
+            run(spark, log, tmp_path / "other", **{"group.id": "taken"})

@@ -15,6 +15,7 @@ from typing import Any
 
 import embedlog
 from embedlog.spark.planning import Piece, Task, Topics, lost, tasks_of
+from embedlog.spark.publishing import Publisher
 from embedlog.spark.settings import LATEST, Bound, Settings
 
 VERSION = 1
@@ -45,11 +46,20 @@ class Follower:
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings, self._clock = settings, clock
         self._log = embedlog.open(settings.directory, read_only=True)
+        self._publisher: Publisher | None = None
         self._initial: Offset | None = None
         self._targets: Places | None = None
         self._moved_s = -float("inf")
+        try:
+            if settings.group_id:
+                self._publisher = Publisher(settings.directory, settings.group_id, clock)
+        except BaseException:
+            self._log.close()
+            raise
 
     def close(self) -> None:
+        if self._publisher is not None:
+            self._publisher.close()
         self._log.close()
 
     # ---- where ----
@@ -94,6 +104,8 @@ class Follower:
         topics = self._now()
         begins, first = self._begins(start, topics)
         ends = self._ends(topics)
+        if self._publisher is not None:
+            self._publisher.publish({place: begin for place, begin in begins.items() if place not in first}, ends)
         if self._targets is not None:
             ends = {place: min(end, self._targets.get(place, 0)) for place, end in ends.items()}
         spans = {place: max(0, ends[place] - begin) for place, begin in begins.items()}
@@ -148,6 +160,15 @@ class Follower:
                     f"topic {name}, which this query reads, {what} (failOnDataLoss=false goes on)", path=self._settings.directory,
                     expected=f"topic id {identity}", found=None if found is None else found.topic_id,
                 )  # fmt: skip
+
+    def done(self, end: Offset) -> None:
+        """All before `end` has been read, and Spark keeps what came of it."""
+        if self._publisher is None:
+            return
+        topics = self._now()
+        ids = {name for name, each in topics.descriptions.items() if end["id"].get(name) == each.topic_id}
+        reached = {place: offset for place, offset in places(end["o"]).items() if place[0] in ids}
+        self._publisher.publish(reached, self._ends(topics))
 
     # ---- what ----
 

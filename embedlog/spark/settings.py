@@ -244,11 +244,16 @@ OPTIONS: dict[str, Option] = {
         _one_of("read_uncommitted", "read_committed"), True, True, "read_uncommitted",
         "Whether records of aborted and open transactions are left out; also as `kafka.isolation.level`.",
     ),
+    "group.id": Option(
+        _text, False, True, "",
+        "A consumer group that is told what has been read, so that its lag is seen; also as `kafka.group.id`.",
+    ),
     "maxOffsetsPerTrigger": Option(_count, False, True, "", "At most so many offsets in one micro-batch, shared out by lag."),
     "minOffsetsPerTrigger": Option(_count, False, True, "", "A micro-batch waits until there are so many…"),
     "maxTriggerDelay": Option(_duration_ms, False, True, "15m", "…but not longer than this."),
 }  # fmt: skip
-_BY_LOWER = {name.lower(): name for name in OPTIONS} | {"kafka.isolation.level": "isolation.level"}
+_BY_LOWER = {name.lower(): name for name in OPTIONS}
+_BY_LOWER |= {f"kafka.{name}": name for name in ("isolation.level", "group.id")}
 ELSEWHERE = {  # of Spark's Kafka source, with no meaning here
     "kafkaconsumer.polltimeoutms", "fetchoffset.numretries", "fetchoffset.retryintervalms", "groupidprefix",
 }  # fmt: skip
@@ -288,6 +293,7 @@ class Settings:
     max_offsets: int = 0
     min_offsets: int = 0
     max_delay_ms: int = 900_000
+    group_id: str = ""
 
 
 def parse(given: Mapping[str, str], *, stream: bool | None) -> Settings:
@@ -333,6 +339,7 @@ def parse(given: Mapping[str, str], *, stream: bool | None) -> Settings:
         max_offsets=most,
         min_offsets=least,
         max_delay_ms=values.get("maxTriggerDelay", 900_000),
+        group_id=values.get("group.id", ""),
     )
 
 

@@ -64,7 +64,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read(partition.value, arrow_schema(self.struct))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """The checkpoint holds what was read; the log is not told."""
+        """The checkpoint holds what was read; a group is told where one is named."""
+        self.follower.done(end)
 
     def stop(self) -> None:
         if self._follower is not None:
