@@ -3,8 +3,8 @@
 N1  it is attended to at the beginning of every poll and before every list that iteration goes on with; what is due later is due
     at `until_ns`, and nothing is handed out behind that moment without another look
 N2  in between it costs a look at the clock and at one word in memory
-N3  a lease that lapsed is renewed first and the group's record read behind that: whoever gives a member up reads its beat again
-    behind its own last look, so one of the two sees the other
+N3  a lease that lapsed is renewed first and the group's record read behind that: whoever gives it up sees the new beat, or his
+    record is heard before the next one is handed out
 N4  a partition begins where the group has committed, else by `auto.offset.reset`; until that is known it is not read
 N5  a lock that others hold stops no reading: it is tried again by the next call, until `lock.timeout.ms` have passed in vain
 """
@@ -326,7 +326,7 @@ class Attendance:
     def _committed(self, tps: list[TopicPartition], deadline_ns: int) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What is committed, without those partitions whose offset an open transaction will change."""
         try:
-            return dict(self._groups.committed(self._group_id, tps, deadline_ns))
+            return dict(self._groups.committed(self._group_id, tps, deadline_ns, self._reading.waiting))
         except (DeadlineError, LockTimeoutError):
             if len(tps) == 1:
                 return {}
@@ -389,9 +389,9 @@ class Attendance:
                 self._auto.hasten(time.monotonic())
 
     def committed(self, tps: list[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        began = time.perf_counter_ns()
+        began, until_ns = time.perf_counter_ns(), files.deadline_after(self._patience_s)
         try:
-            return dict(self._groups.committed(self._group_id, tps, files.deadline_after(self._patience_s)))
+            return dict(self._groups.committed(self._group_id, tps, until_ns, self._reading.waiting))
         finally:
             self._committing.figures.committed_ns += time.perf_counter_ns() - began
 

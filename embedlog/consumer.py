@@ -284,7 +284,7 @@ class Consumer:
     def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed, None where nothing; waits for open transactions that hold offsets of it.
 
-        Raises DeadlineError when they take longer than `default.api.timeout.ms`, InvalidGroupIdError.
+        Raises DeadlineError when they take longer than `default.api.timeout.ms`, WakeupError after `wakeup`, InvalidGroupIdError.
         """
         with self._using():
             return self._grouped("committed()").committed(topic_partitions(partitions))

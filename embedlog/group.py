@@ -381,7 +381,7 @@ def may_commit(
     if generation < 0 and old.state is State.EMPTY:
         return None
     refusal = standing(old, member_id, instance_id)
-    if refusal is None and generation != old.generation:
+    if refusal is None and generation != old.generation and not system.mutated("commit_of_any_generation"):
         refusal = Refusal.ILLEGAL_GENERATION
     if refusal is None and old.state is State.COMPLETING_REBALANCE and not transactional:
         refusal = Refusal.REBALANCE_IN_PROGRESS

@@ -213,7 +213,7 @@ class Groups(Offsets):
             return []
         topics = machine.subscribed(group)
         due = {place for place, each in committed.items() if self._is_due(group, topics, place, each, now_ms)}
-        empty = group is not None and group.state is State.EMPTY and len(due) == len(committed)
+        empty = len(due) == len(committed) if group is None else group.state is State.EMPTY and len(due) == len(committed)
         return _tombstones(name, due, empty)
 
     def _is_due(

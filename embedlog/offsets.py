@@ -64,6 +64,12 @@ class Host(Protocol):
     def _wait(self, tails: Any, timeout_s: float | None, owner: object, committed: bool = False) -> bool: ...
 
 
+class Asker(Protocol):
+    """Who waits, and may be told to stop."""
+
+    def give_way(self) -> None: ...
+
+
 # ---- offsets -------------------------------------------------------------------------------------
 
 
@@ -210,15 +216,15 @@ class Offsets:
         group_id: str,
         partitions: Iterable[TopicPartition] | None = None,
         stable_deadline_ns: int | None = None,
-        owner: object = None,
+        asker: Asker | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed: for these partitions, None where that is nothing, or for all that it has.
 
         With a deadline it waits for transactions that hold offsets of these partitions, and raises DeadlineError; without one it
-        gives what counts now. `owner` is whom `Log._wake` wakes, for a caller who then raises.
+        gives what counts now. The wait ends with what `asker.give_way()` raises, looked at whenever `Log._wake(asker)` is called.
         """
         wanted = None if partitions is None else [checked_place(place) for place in partitions]
-        view, asker = self.entries(group_id), owner or _Asker()
+        view, asker = self.entries(group_id), asker or _Patient()
         while view is not None and stable_deadline_ns is not None and view.pending(group_id):
             if wanted is not None and not view.pending(group_id) & set(wanted):
                 break
@@ -230,7 +236,7 @@ class Offsets:
             return {place: _told(found) for place, found in view.offsets(group_id).items()}
         return {place: _told(view.offset(group_id, place)) for place in wanted}
 
-    def _wait_for_marker(self, group_id: str, deadline_ns: int, owner: object) -> None:
+    def _wait_for_marker(self, group_id: str, deadline_ns: int, asker: Asker) -> None:
         partition = self.topic.partition(java_partition(group_id, self.topic.count()))
         stable = partition.bounds().last_stable
         if self.host._transactions.help(partition):
@@ -238,7 +244,8 @@ class Offsets:
         left_s = (deadline_ns - system.boot_ns()) / 1e9
         if left_s <= 0:
             raise DeadlineError(f"group {group_id!r}: offsets of a transaction that is not decided (UNSTABLE_OFFSET_COMMIT)")
-        self.host._wait([(partition, stable)], min(left_s, HELP_S), owner, committed=True)
+        asker.give_way()
+        self.host._wait([(partition, stable)], min(left_s, HELP_S), asker, committed=True)
 
     # ---- forgetting ------------------------------------------------------------------------------
 
@@ -268,8 +275,11 @@ class Offsets:
             decision.append(records[start:])
 
 
-class _Asker:
+class _Patient:
     """Whom nobody wakes: each call that waits is one of its own."""
+
+    def give_way(self) -> None:
+        pass
 
 
 class TransactionalCommit:

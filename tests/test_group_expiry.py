@@ -13,7 +13,7 @@ import embedlog
 from embedlog import group as rules
 from embedlog.errors import InconsistentGroupProtocolError
 from embedlog.group import Group, State
-from embedlog.group_records import OFFSET_KEY, encode_group_key
+from embedlog.group_records import GROUP_KEY, OFFSET_KEY, encode_group_key
 from embedlog.groups import KEPT_TYPE, Groups
 from embedlog.values import GroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.group_logs import ONE, OTHER, QUIET, TWO, commit_at, keep, mutated, since, written
@@ -114,6 +114,15 @@ def test_an_empty_group_goes_with_its_last_offset(groups: Groups) -> None:
     groups.expire()
     assert groups.names() == ["g"]
     assert set(groups.committed("g")) == {TWO}
+
+
+def test_a_group_that_never_had_members_goes_with_its_last_offset(log: embedlog.Log, groups: Groups) -> None:
+    """A broker lists a group of which it finds no tombstone."""
+    commit_at(groups, "g", ONE, since(OLD))
+    commit_at(groups, "g", TWO, since(OLD))
+    assert groups.expire() == 3
+    assert written(log)[2:] == [(OFFSET_KEY, False), (OFFSET_KEY, False), (GROUP_KEY, False)]
+    assert groups.expire() == 0
 
 
 def test_nothing_expires_while_a_transaction_holds_offsets(log: embedlog.Log, groups: Groups) -> None:

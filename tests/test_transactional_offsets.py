@@ -12,7 +12,14 @@ import pytest
 
 import embedlog
 from embedlog import files
-from embedlog.errors import DeadlineError, FencedError, IllegalGenerationError, UnknownMemberError, UnknownTopicOrPartitionError
+from embedlog.errors import (
+    DeadlineError,
+    FencedError,
+    IllegalGenerationError,
+    UnknownMemberError,
+    UnknownTopicOrPartitionError,
+    WakeupError,
+)
 from embedlog.group import Group, Member, State
 from embedlog.groups import Groups
 from embedlog.offsets import OFFSETS_TOPIC
@@ -132,6 +139,24 @@ def test_what_is_not_asked_for_is_not_waited_for(log: embedlog.Log) -> None:
     writer.commit()
 
 
+@pytest.mark.parametrize("ask", [lambda consumer: consumer.committed(ONE), lambda consumer: consumer.position(ONE)],
+                         ids=["committed", "position"])  # fmt: skip
+def test_who_waits_for_the_marker_can_be_woken(log: embedlog.Log, ask: Any) -> None:
+    writer = begun(log)
+    writer.owner.add_offsets({ONE: 5}, NOBODY)
+    with log.consumer(group_id="g") as consumer:
+        consumer.assign([ONE])
+        waits, wait = threading.Event(), log._wait
+        log._wait = lambda *given, **named: (waits.set(), wait(*given, **named))[1]  # type: ignore[method-assign]
+        waker = threading.Thread(target=lambda: (waits.wait(20), consumer.wakeup()))
+        waker.start()
+        with pytest.raises(WakeupError):
+            ask(consumer)
+        waker.join()
+        writer.commit()
+        assert ask(consumer) in (5, {ONE: FIVE})
+
+
 def test_who_asks_for_stable_offsets_waits_for_the_marker(log: embedlog.Log, other: embedlog.Log) -> None:
     writer = begun(log)
     writer.owner.add_offsets({ONE: 5}, NOBODY)
@@ -206,6 +231,18 @@ def test_a_member_that_lost_its_place_adds_nothing(log: embedlog.Log, other: emb
         writer.owner.add_offsets({ONE: 6}, GroupMetadata("g", 5, "stranger"))
     with pytest.raises(IllegalGenerationError, match="no such group"):
         writer.owner.add_offsets({ONE: 6}, GroupMetadata("h", 5, "m"))
+    writer.commit()
+    assert stable(log) == {ONE: FIVE}
+
+
+def test_without_the_check_a_member_commits_what_it_read_before_the_group_went_on(log: embedlog.Log, other: embedlog.Log) -> None:
+    """It is a member still, but of a generation in which the partition may be another's."""
+    member = with_member(other._groups)
+    writer = begun(log)
+    other._groups.decide("g", lambda old: old and replace(old, generation=5))
+    other._groups.commit("g", {ONE: 7}, GroupMetadata("g", 5, "m"))
+    with mutated("commit_of_any_generation"):
+        writer.owner.add_offsets({ONE: 5}, member)
     writer.commit()
     assert stable(log) == {ONE: FIVE}
 
