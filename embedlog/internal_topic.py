@@ -31,6 +31,7 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from embedlog.feeding import DiscerningView, View
+from embedlog.primitives import uvarint
 
 if TYPE_CHECKING:
     from embedlog._native.system import Published
@@ -344,15 +345,7 @@ def encode_batch(records: Iterable[Record], now_ms: int, stamp: Stamp = NOBODY, 
 
 
 def _varint(number: int) -> bytes:
-    number <<= 1  # zigzag of what is never negative here
-    if number < 0x80:
-        return bytes((number,))
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
+    return uvarint(number << 1)  # zigzag of what is never negative here
 
 
 # ---- Kafka's way to find a partition ---------------------------------------------------------------

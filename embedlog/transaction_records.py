@@ -14,6 +14,7 @@ from typing import Final
 
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 from embedlog.liveness import Life
+from embedlog.primitives import LONG, SHORT, Fields, Flexible, Plain, uvarint
 from embedlog.transaction_state import COMPLETED, NO_ID, PREPARED, Beginning, Outcome, Status, Transaction
 
 KEY_VERSION: Final = 0
@@ -30,9 +31,6 @@ _HEAD: Final = struct.Struct(
     "b"  # status
 )
 _TIMES: Final = struct.Struct(">qq")  # last update and start in wall clock ms, -1 none
-_ID: Final = struct.Struct(">q")
-_SHORT: Final = struct.Struct(">h")
-_NUMBER: Final = struct.Struct(">i")
 OWNER: Final = struct.Struct(">IQ")  # slot, nonce
 BEGAN: Final = struct.Struct(">QQ")  # boot number, monotonic clock in ns
 OUTCOME: Final = struct.Struct(">bqh")  # 1 commit or 0 abort, producer id, producer epoch
@@ -45,16 +43,16 @@ _ON_DISK: Final = PREPARED | COMPLETED | {Status.EMPTY, Status.ONGOING}
 def encode_key(transactional_id: str) -> bytes:
     """The key of an id's records."""
     name = transactional_id.encode()
-    return _SHORT.pack(KEY_VERSION) + _SHORT.pack(len(name)) + name
+    return SHORT.pack(KEY_VERSION) + SHORT.pack(len(name)) + name
 
 
 def decode_key(key: bytes) -> str | None:
     """The transactional id; None for a key of a kind that only a newer Kafka knows. Raises CorruptRecordError."""
     if len(key) < 4:
         raise CorruptRecordError("key in __transaction_state", found=key.hex())
-    if _SHORT.unpack_from(key)[0] != KEY_VERSION:
+    if SHORT.unpack_from(key)[0] != KEY_VERSION:
         return None
-    size = _SHORT.unpack_from(key, 2)[0]
+    size = SHORT.unpack_from(key, 2)[0]
     if size != len(key) - 4:
         raise CorruptRecordError("key in __transaction_state", expected=f"{size} bytes of name", found=f"{len(key) - 4}")
     return key[4:].decode()
@@ -77,21 +75,21 @@ def _partitions(partitions: frozenset[tuple[str, int]]) -> bytes:
     by_topic: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
         by_topic.setdefault(topic, []).append(number)
-    parts = [_uvarint(len(by_topic) + 1)]
+    parts = [uvarint(len(by_topic) + 1)]
     for topic, numbers in by_topic.items():
         name = topic.encode()
-        parts += (_uvarint(len(name) + 1), name, _uvarint(len(numbers) + 1), struct.pack(f">{len(numbers)}i", *numbers), b"\0")
+        parts += (uvarint(len(name) + 1), name, uvarint(len(numbers) + 1), struct.pack(f">{len(numbers)}i", *numbers), b"\0")
     return b"".join(parts)
 
 
-def _tags(state: Transaction) -> list[tuple[int, bytes]]:
+def _tags(state: Transaction) -> Fields:
     found = list(state.others)
     if state.previous_id != NO_ID:
-        found.append((0, _ID.pack(state.previous_id)))
+        found.append((0, LONG.pack(state.previous_id)))
     if state.next_id != NO_ID:
-        found.append((1, _ID.pack(state.next_id)))
+        found.append((1, LONG.pack(state.next_id)))
     if state.client_version:
-        found.append((2, _SHORT.pack(state.client_version)))
+        found.append((2, SHORT.pack(state.client_version)))
     if state.owner is not None:
         found.append((OWNER_TAG, OWNER.pack(*state.owner)))
     if state.began is not None:
@@ -103,8 +101,8 @@ def _tags(state: Transaction) -> list[tuple[int, bytes]]:
 
 
 def _tagged(fields: Iterable[tuple[int, bytes]]) -> bytes:
-    written = [_uvarint(tag) + _uvarint(len(data)) + data for tag, data in fields]
-    return _uvarint(len(written)) + b"".join(written)
+    written = [uvarint(tag) + uvarint(len(data)) + data for tag, data in fields]
+    return uvarint(len(written)) + b"".join(written)
 
 
 def decode(value: bytes) -> Transaction:
@@ -115,9 +113,9 @@ def decode(value: bytes) -> Transaction:
             raise UnsupportedFormatError("version of a value in __transaction_state", expected="0 or 1", found=version)
         if Status(status) not in _ON_DISK:
             raise ValueError(f"status {status}")
-        reader = _Reader(value, _HEAD.size)
-        partitions = reader.flexible_partitions() if version else reader.plain_partitions()
-        updated_ms, started_ms = reader.take(_TIMES)
+        plain, reader = Plain(value, _HEAD.size), Flexible(value, _HEAD.size)
+        partitions = _read_partitions(reader) if version else frozenset(plain.partitions())
+        updated_ms, started_ms = (reader if version else plain).take(_TIMES)
         known = Transaction(
             producer_id, epoch, timeout_ms, Status(status), partitions, updated_ms, started_ms, client_version=0
         )
@@ -126,18 +124,18 @@ def decode(value: bytes) -> Transaction:
         raise CorruptRecordError(f"value in __transaction_state: {problem}", found=value[:64].hex()) from problem
 
 
-def _with_tags(state: Transaction, tags: list[tuple[int, bytes]]) -> Transaction:
+def _with_tags(state: Transaction, tags: Fields) -> Transaction:
     """The state with the tagged fields in it; those of another number or size are kept as they are."""
     known: dict[str, object] = {}
     others = []
     for tag, data in tags:
         match tag, len(data):
-            case 0, _ID.size:
-                known["previous_id"] = _ID.unpack(data)[0]
-            case 1, _ID.size:
-                known["next_id"] = _ID.unpack(data)[0]
-            case 2, _SHORT.size:
-                known["client_version"] = _SHORT.unpack(data)[0]
+            case 0, LONG.size:
+                known["previous_id"] = LONG.unpack(data)[0]
+            case 1, LONG.size:
+                known["next_id"] = LONG.unpack(data)[0]
+            case 2, SHORT.size:
+                known["client_version"] = SHORT.unpack(data)[0]
             case 10_000, OWNER.size:
                 known["owner"] = Life(*OWNER.unpack(data))
             case 10_001, BEGAN.size:
@@ -151,67 +149,10 @@ def _with_tags(state: Transaction, tags: list[tuple[int, bytes]]) -> Transaction
     return Transaction(**(fields | known | {"others": tuple(others)}))
 
 
-# ---- primitives ----------------------------------------------------------------------------------
-
-
-def _uvarint(number: int) -> bytes:
-    if number < 0x80:
-        return bytes((number,))
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-class _Reader:
-    """Takes one field after the other; what is not there is an IndexError or a struct.error."""
-
-    def __init__(self, data: bytes, at: int) -> None:
-        self._data, self._at = data, at
-
-    def take(self, shape: struct.Struct) -> tuple[int, ...]:
-        found = shape.unpack_from(self._data, self._at)
-        self._at += shape.size
-        return found
-
-    def _bytes(self, size: int) -> bytes:
-        found = self._data[self._at : self._at + size]
-        if size < 0 or len(found) != size:
-            raise ValueError(f"{size} bytes are announced where {len(found)} are left")
-        self._at += size
-        return found
-
-    def _uvarint(self) -> int:
-        number = shift = 0
-        while shift < 35:
-            byte = self._data[self._at]
-            self._at += 1
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return number
-            shift += 7
-        raise ValueError("a length without an end")
-
-    def plain_partitions(self) -> frozenset[tuple[str, int]]:
-        found: set[tuple[str, int]] = set()
-        for _ in range(self.take(_NUMBER)[0]):
-            topic = self._bytes(self.take(_SHORT)[0]).decode()
-            found.update((topic, self.take(_NUMBER)[0]) for _ in range(self.take(_NUMBER)[0]))
-        return frozenset(found)
-
-    def flexible_partitions(self) -> frozenset[tuple[str, int]]:
-        found: set[tuple[str, int]] = set()
-        for _ in range(self._uvarint() - 1):
-            topic = self._bytes(self._uvarint() - 1).decode()
-            found.update((topic, self.take(_NUMBER)[0]) for _ in range(self._uvarint() - 1))
-            self.tagged()
-        return frozenset(found)
-
-    def tagged(self) -> list[tuple[int, bytes]]:
-        found = []
-        for _ in range(self._uvarint()):
-            tag = self._uvarint()
-            found.append((tag, self._bytes(self._uvarint())))
-        return found
+def _read_partitions(reader: Flexible) -> frozenset[tuple[str, int]]:
+    found: set[tuple[str, int]] = set()
+    for _ in range(reader.uvarint() - 1):
+        topic = reader.string()
+        found.update((topic, number) for number in reader.numbers())
+        reader.tagged()
+    return frozenset(found)
