@@ -17,7 +17,8 @@ from pathlib import Path
 
 from embedlog import manifest, options, page
 from embedlog.config import ConsumerConfig, LogConfig, ProducerConfig, TopicConfig
-from embedlog.spark.settings import OPTIONS
+from embedlog.spark.settings import OPTIONS, Option
+from embedlog.spark.write_settings import WRITE_OPTIONS
 
 DOCS = Path(__file__).resolve().parent
 SYSTEM_HEADER = DOCS.parent / "embedlog" / "_native" / "api_system.h"
@@ -70,9 +71,18 @@ def consumer_settings() -> str:
 
 def spark_options() -> str:
     """Every option of the Spark source."""
+    return options_of(OPTIONS)
+
+
+def spark_write_options() -> str:
+    """Every option of the Spark sink."""
+    return options_of(WRITE_OPTIONS)
+
+
+def options_of(known: dict[str, Option]) -> str:
     modes = {(True, True): "both", (True, False): "batch", (False, True): "stream"}
     rows = (
-        (f"`{name}`", modes[option.batch, option.stream], option.default, option.doc) for name, option in OPTIONS.items()
+        (f"`{name}`", modes[option.batch, option.stream], option.default, option.doc) for name, option in known.items()
     )
     return table(("option", "in", "default", "meaning"), rows)
 

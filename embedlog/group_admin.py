@@ -95,6 +95,16 @@ class GroupAdmin:
         self._topics()
         return {UUID(bytes=topic.id_bytes): topic.name for topic in self._registry.all()} | dict(named)
 
+    # ---- keeping ---------------------------------------------------------------------------------
+
+    def keep_group(self, group_id: str) -> None:
+        """Let what a group has committed never expire: for a program that remembers by it what it has done; nobody can join it.
+
+        The group need not exist. Raises InconsistentGroupProtocolError for one that consumers have joined, InvalidGroupIdError.
+        """
+        self._check_writable()
+        self._groups.exempt(group_id)
+
     # ---- moving ----------------------------------------------------------------------------------
 
     def reset_group_offsets(

@@ -184,7 +184,7 @@ def shares(
     elif piece.keys is not None and not keys_ignored:
         hashed = record.partitions_of(piece.keys, count)
         numbers = hashed if numbers is None else np.where(numbers < 0, hashed, numbers)
-    if numbers is None:
+    if numbers is None or (numbers == STICK).all():
         yield Share(STICK, None)
         return
     check_partition(destination, int(numbers.max()))

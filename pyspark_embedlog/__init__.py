@@ -34,3 +34,13 @@ class DefaultSource(DataSource):
         from embedlog.spark.streams import stream_reader
 
         return stream_reader(self.options, schema)
+
+    def writer(self, schema: Any, overwrite: bool) -> Any:
+        from embedlog.spark.writing import writer
+
+        return writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802
+        from embedlog.spark.writing import stream_writer
+
+        return stream_writer(self.options, schema)

@@ -366,3 +366,14 @@ def test_a_closed_log_tells_nothing(log: embedlog.Log) -> None:
     for verb in (log.groups, lambda: log.describe_group("g"), lambda: log.group_offsets("g")):
         with pytest.raises(embedlog.ClosedError):
             verb()
+
+
+def test_a_group_that_is_kept_takes_no_members_and_is_seen(log: embedlog.Log) -> None:
+    log.keep_group("import")
+    log.keep_group("import")
+    assert log.describe_group("import").protocol_type == "embedlog"
+    with log.consumer(group_id="import") as consumer, pytest.raises(embedlog.InconsistentGroupProtocolError):
+        consumer.subscribe(log.topics())
+        consumer.poll(5)
+    log.delete_group("import")
+    assert log.groups() == []

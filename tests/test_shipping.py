@@ -70,6 +70,12 @@ def test_the_partition_of_a_batch_can_be_given(log: embedlog.Log, producer: embe
     assert producer.send_batch("t", [b"v"] * 3, [b"a", b"b", b"c"], partition=2).result(10) == [("t", 2, 0, 3)]
 
 
+@pytest.mark.parametrize("columns", [{"keys": [None] * 3}, {"keys": np.array([None] * 3, dtype=object)}])
+def test_keys_that_are_all_null_are_no_keys(log: embedlog.Log, producer: embedlog.Producer, columns: dict[str, Any]) -> None:
+    ((topic, _, _, count),) = producer.send_batch("t", [b"1", b"2", b"3"], **columns).result(10)
+    assert (topic, count) == ("t", 3)
+
+
 def test_batches_without_keys_stick_and_then_move_on(log: embedlog.Log) -> None:
     with log.producer(batch_size=10_000) as producer:
         small = [producer.send_batch("t", [b"x" * 100]).result(10)[0][1] for _ in range(50)]

@@ -51,30 +51,30 @@ class Option(NamedTuple):
 # ---- words -----------------------------------------------------------------------------------------------------------
 
 
-def _refuse(name: str, expected: str, found: object) -> embedlog.ConfigError:
+def refuse(name: str, expected: str, found: object) -> embedlog.ConfigError:
     return embedlog.ConfigError(name, expected=expected, found=repr(found))
 
 
-def _text(name: str, text: str) -> str:
+def plain(name: str, text: str) -> str:
     return text
 
 
 def _names(name: str, text: str) -> tuple[str, ...]:
     found = tuple(part.strip() for part in text.split(",") if part.strip())
     if not found:
-        raise _refuse(name, "names, separated by commas", text)
+        raise refuse(name, "names, separated by commas", text)
     return found
 
 
-def _bool(name: str, text: str) -> bool:
+def boolean(name: str, text: str) -> bool:
     if text.strip().lower() not in ("true", "false"):
-        raise _refuse(name, "true or false", text)
+        raise refuse(name, "true or false", text)
     return text.strip().lower() == "true"
 
 
 def _count(name: str, text: str) -> int:
     if not text.strip().isdecimal() or int(text) < 1:
-        raise _refuse(name, "a whole number, at least 1", text)
+        raise refuse(name, "a whole number, at least 1", text)
     return int(text)
 
 
@@ -84,7 +84,7 @@ def _bytes(name: str, text: str) -> int:
     scale = {"k": 10, "m": 20, "g": 30}.get(word[-1:], 0)
     number = word[:-1] if scale else word
     if not number.isdecimal() or int(number) < 1:
-        raise _refuse(name, "a size, such as 67108864 or 64m", text)
+        raise refuse(name, "a size, such as 67108864 or 64m", text)
     return int(number) << scale
 
 
@@ -94,14 +94,14 @@ def _duration_ms(name: str, text: str) -> int:
     digits = len(word) - len(word.lstrip("0123456789"))
     scale = {"ms": 1, "s": 1000, "": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}.get(word[digits:].strip())
     if scale is None or not digits:
-        raise _refuse(name, "a time, such as 500ms, 90s or 15m", text)
+        raise refuse(name, "a time, such as 500ms, 90s or 15m", text)
     return int(word[:digits]) * scale
 
 
-def _one_of(*allowed: str) -> Callable[[str, str], str]:
+def one_of(*allowed: str) -> Callable[[str, str], str]:
     def read(name: str, text: str) -> str:
         if text.strip().lower() not in allowed:
-            raise _refuse(name, " or ".join(allowed), text)
+            raise refuse(name, " or ".join(allowed), text)
         return text.strip().lower()
 
     return read
@@ -116,10 +116,10 @@ def checked_columns(names: tuple[str, ...], option: str = "columns") -> tuple[st
     known = {column.lower(): column for column in COLUMNS}
     for each in names:
         if each.lower() not in known:
-            raise _refuse(option, ", ".join(COLUMNS), each)
+            raise refuse(option, ", ".join(COLUMNS), each)
     found = tuple(known[each.lower()] for each in names)
     if len(set(found)) < len(found) or not found:
-        raise _refuse(option, "at least one column, none twice", ",".join(names))
+        raise refuse(option, "at least one column, none twice", ",".join(names))
     return found
 
 
@@ -146,7 +146,7 @@ def _json(name: str, text: str, words: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        raise _refuse(name, words, text) from None
+        raise refuse(name, words, text) from None
 
 
 def _offset(name: str, given: Any) -> Offset:
@@ -154,7 +154,7 @@ def _offset(name: str, given: Any) -> Offset:
     if word in (-2, EARLIEST) or word in (-1, LATEST):
         return EARLIEST if word in (-2, EARLIEST) else LATEST
     if type(word) is not int or word < 0:
-        raise _refuse(name, "an offset, earliest (-2) or latest (-1)", given)
+        raise refuse(name, "an offset, earliest (-2) or latest (-1)", given)
     return word
 
 
@@ -170,7 +170,7 @@ def _time(name: str, given: Any) -> Offset:
         if moment is not None and moment.tzinfo is not None:
             return (moment - _EPOCH) // timedelta(milliseconds=1)
     if type(given) is not int or given < 0:
-        raise _refuse(name, "milliseconds since 1970, or a time with its zone such as 2026-01-31T12:00:00Z", given)
+        raise refuse(name, "milliseconds since 1970, or a time with its zone such as 2026-01-31T12:00:00Z", given)
     return given
 
 
@@ -183,7 +183,7 @@ def _places(name: str, text: str, read: Callable[[str, Any], Offset], words: str
     for topic, given in _json(name, text, words).items():
         for number, place in given.items() if isinstance(given, dict) else [(None, given)]:
             if number is not None and not number.isdecimal():
-                raise _refuse(name, words, text)
+                raise refuse(name, words, text)
             each[topic, None if number is None else int(number)] = read(name, place)
     return None, each
 
@@ -204,18 +204,18 @@ def _assign(name: str, text: str) -> dict[str, tuple[int, ...]]:
     words = 'JSON: {"topic": [0, 1]}'
     given = _json(name, text, words)
     if not isinstance(given, dict) or not given or not all(isinstance(numbers, list) for numbers in given.values()):
-        raise _refuse(name, words, text)
+        raise refuse(name, words, text)
     if any(type(number) is not int for numbers in given.values() for number in numbers):
-        raise _refuse(name, words, text)
+        raise refuse(name, words, text)
     return {topic: tuple(dict.fromkeys(numbers)) for topic, numbers in given.items()}
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------
 
 OPTIONS: dict[str, Option] = {
-    "path": Option(_text, True, True, "", "The log directory; what stands in `load(…)`."),
+    "path": Option(plain, True, True, "", "The log directory; what stands in `load(…)`."),
     "subscribe": Option(_names, True, True, "", "Topics, separated by commas. Of this and the next two exactly one."),
-    "subscribePattern": Option(_text, True, True, "", "A regular expression (Python's) that a topic's whole name matches."),
+    "subscribePattern": Option(plain, True, True, "", "A regular expression (Python's) that a topic's whole name matches."),
     "assign": Option(_assign, True, True, "", 'Single partitions: `{"topic": [0, 2]}`.'),
     "startingOffsets": Option(
         _offsets, True, True, "earliest; latest in a stream",
@@ -230,22 +230,22 @@ OPTIONS: dict[str, Option] = {
     "startingOffsetsByTimestamp": Option(_times, True, True, "", 'By topic and partition: `{"topic": {"0": 1700000000000}}`.'),
     "endingOffsetsByTimestamp": Option(_times, True, False, "", "The same, exclusive."),
     "startingOffsetsByTimestampStrategy": Option(
-        _one_of("error", "latest"), True, True, "latest", "Where no record is new enough: nothing is read there, or an error."
+        one_of("error", "latest"), True, True, "latest", "Where no record is new enough: nothing is read there, or an error."
     ),
-    "includeHeaders": Option(_bool, True, True, "false", "The column `headers`, null where a record has none."),
+    "includeHeaders": Option(boolean, True, True, "false", "The column `headers`, null where a record has none."),
     "columns": Option(_columns, True, True, "all but headers", "Only these columns, in this order; others are not even decoded."),
     "minPartitions": Option(_count, True, True, "", "At least so many tasks, as far as there are records."),
     "maxRecordsPerPartition": Option(_count, True, True, "", "At most so many offsets in one task."),
     "maxBytesPerPartition": Option(_bytes, True, True, "64m", "About so much of the log in one task, cut between batches."),
     "failOnDataLoss": Option(
-        _bool, True, True, "true", "Whether records that are asked for, and gone, end the query; else a warning is logged."
+        boolean, True, True, "true", "Whether records that are asked for, and gone, end the query; else a warning is logged."
     ),
     "isolation.level": Option(
-        _one_of("read_uncommitted", "read_committed"), True, True, "read_uncommitted",
+        one_of("read_uncommitted", "read_committed"), True, True, "read_uncommitted",
         "Whether records of aborted and open transactions are left out; also as `kafka.isolation.level`.",
     ),
     "group.id": Option(
-        _text, False, True, "",
+        plain, False, True, "",
         "A consumer group that is told what has been read, so that its lag is seen; also as `kafka.group.id`.",
     ),
     "maxOffsetsPerTrigger": Option(_count, False, True, "", "At most so many offsets in one micro-batch, shared out by lag."),
@@ -259,18 +259,18 @@ ELSEWHERE = {  # of Spark's Kafka source, with no meaning here
 }  # fmt: skip
 
 
-def canonical(given: str) -> str:
-    """The option as it is spelled here. Raises ConfigError with the nearest one."""
-    name = _BY_LOWER.get(given.lower())
+def canonical(given: str, known: Mapping[str, str] = _BY_LOWER, whose: str = "source") -> str:
+    """The option as it is spelled here; `known` has the names in lower case. Raises ConfigError with the nearest one."""
+    name = known.get(given.lower())
     if name is not None:
         return name
     if given.lower() == "paths":
-        raise _refuse("load", "one log directory", "several")
+        raise refuse("load", "one log directory", "several")
     if given.lower().startswith("kafka.") or given.lower() in ELSEWHERE:
         raise embedlog.ConfigError(f"{given}: there is no broker and no client to be set up here: leave it out")
-    near = difflib.get_close_matches(given.lower(), _BY_LOWER, n=1, cutoff=0.6)
-    hint = f"; did you mean {_BY_LOWER[near[0]]}?" if near else ""
-    raise embedlog.ConfigError(f"{given}: unknown option of the embedlog source{hint}")
+    near = difflib.get_close_matches(given.lower(), known, n=1, cutoff=0.6)
+    hint = f"; did you mean {known[near[0]]}?" if near else ""
+    raise embedlog.ConfigError(f"{given}: unknown option of the embedlog {whose}{hint}")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,245 @@
+"""What a task does with rows that are on their way into the log: look at them, and leave them in a file.
+
+G1  the columns are those of Spark's Kafka sink: `value`, and `key`, `headers`, `topic`, `partition` where they are there; others
+    stay behind
+G2  what a row alone can be wrong about is refused here, with its task and number: no topic, a negative partition, a header
+    without a key; what depends on the topic is noted (`Facts`) and looked at before the first byte goes to the log
+G3  a file has one topic in each of its batches, in the order in which the rows came; its batches are of about `PIECE_BYTES`
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import embedlog
+from embedlog.spark.settings import COLUMNS
+from embedlog.spark.staging import Facts, Room, Staged
+
+SINK_COLUMNS = ("key", "value", "headers", "topic", "partition")
+STRING_OR_BINARY = ("string", "binary")
+KINDS = {"key": STRING_OR_BINARY, "value": STRING_OR_BINARY, "topic": ("string",), "partition": ("int",), "headers": ("headers",)}
+PIECE_BYTES = 8 << 20
+PIECE_ROWS = 1 << 17
+RECORD_OVERHEAD = 61 + 21  # of a record that is alone in its batch, beside its key, value and headers
+HEADER_OVERHEAD = 10
+TOPIC = b"topic"
+
+
+def sink_columns(struct: Any, *, topic: str, headers: bool) -> dict[str, int]:
+    """Where in the rows the sink's columns are. Raises ConfigError for a schema that does not fit."""
+    places: dict[str, int] = {}
+    for at, field in enumerate(struct.fields):
+        name = field.name.lower()
+        if name not in SINK_COLUMNS:
+            continue
+        if name in places:
+            raise embedlog.ConfigError(f"schema: two columns {name}", expected="one", found=field.name)
+        _check_kind(name, field.dataType)
+        places[name] = at
+    found = ", ".join(field.name for field in struct.fields) or "no columns"
+    if "value" not in places:
+        raise embedlog.ConfigError("schema: no column value", expected=", ".join(SINK_COLUMNS), found=found)
+    if "topic" not in places and not topic:
+        raise embedlog.ConfigError("schema: which topic? There is neither an option nor a column topic", found=found)
+    if topic:
+        places.pop("topic", None)
+    if not headers:
+        places.pop("headers", None)
+    return places
+
+
+def _check_kind(name: str, kind: Any) -> None:
+    text = kind.simpleString()
+    if name == "headers":
+        entry = getattr(kind, "elementType", None)
+        pair = [(each.name, each.dataType.simpleString()) for each in getattr(entry, "fields", ())]
+        if pair != [("key", "string"), ("value", "binary")]:
+            raise embedlog.ConfigError(f"schema: the type of {name}", expected=COLUMNS["headers"], found=text)
+    elif text not in KINDS[name] and not (text.startswith(("varchar(", "char(")) and "string" in KINDS[name]):
+        hint = f"; convert it in the query, such as CAST({name} AS {KINDS[name][0].upper()})"
+        raise embedlog.ConfigError(f"schema: the type of {name}{hint}", expected=" or ".join(KINDS[name]), found=text)
+
+
+class Task:
+    """One attempt at one task of a write. Used once."""
+
+    def __init__(self, room: Room, places: dict[str, int], topic: str, *, task: int, query: str = "", batch: int = -1) -> None:
+        self._room, self._places, self._topic = room, places, topic
+        self._task, self._query, self._batch = task, query, batch
+        self._facts: dict[str, Facts] = {}
+        self._rows = 0
+
+    def stage(self, batches: Iterable[Any]) -> Staged:
+        """Leave the rows in a file, if there are any. Raises InvalidRecordError, StorageError."""
+        rows = (batch for batch in batches if batch.num_rows)
+        first = next(iter(rows), None)
+        if first is None:
+            return self._staged("", 0)
+        with self._room.file(self._batch, self._task) as (file, path):
+            self._write(file, _chained(first, rows))
+            size = file.tell()
+        return self._staged(path, size)
+
+    def _staged(self, path: str, size: int) -> Staged:
+        return Staged(path, size, self._rows, self._task, socket.gethostname(), self._query, self._batch, self._facts)
+
+    def _write(self, file: Any, batches: Iterator[Any]) -> None:
+        import pyarrow
+
+        writer = None
+        for piece in _joined(map(self._projected, batches)):
+            for topic, part, rows in self._by_topic(piece):
+                self._look_at(topic, part, rows)
+                if writer is None:
+                    writer = pyarrow.ipc.new_file(file, part.schema)
+                writer.write_batch(part, custom_metadata={TOPIC: topic.encode()})
+            self._rows += piece.num_rows
+        if writer is not None:
+            writer.close()
+        file.flush()
+
+    def _projected(self, batch: Any) -> Any:
+        import pyarrow
+
+        names = [name for name in SINK_COLUMNS if name in self._places]
+        return pyarrow.RecordBatch.from_arrays([batch.column(self._places[name]) for name in names], names=names)
+
+    # ---- what rows say ---------------------------------------------------------------------------
+
+    def _by_topic(self, piece: Any) -> Iterator[tuple[str, Any, Any]]:
+        """Each topic's rows, and their numbers in the piece; None: all of them."""
+        if self._topic:
+            yield self._topic, piece, None
+            return
+        import pyarrow.compute as pc
+
+        topics = piece.column("topic")
+        if topics.null_count:
+            row = self._rows + pc.index(pc.is_null(topics), True).as_py()
+            raise embedlog.InvalidRecordError(f"{self._place(row)}: the column topic is null, and there is no option topic")
+        others = piece.drop_columns(["topic"])
+        names = pc.unique(topics).to_pylist()
+        for name in names:
+            if len(names) == 1:
+                yield name, others, None
+            else:
+                mask = pc.equal(topics, name)
+                yield name, others.filter(mask), pc.indices_nonzero(mask)
+
+    def _place(self, row: int) -> str:
+        return f"row {row} of task {self._task}"
+
+    def _look_at(self, topic: str, part: Any, rows: Any) -> None:
+        """Note what the rows ask of their topic. Raises InvalidRecordError."""
+        facts = self._facts.setdefault(topic, Facts())
+        numbers = _Numbers(self._rows, rows)
+        facts.rows += part.num_rows
+        facts.size += part.nbytes
+        names = part.schema.names
+        self._look_at_keys(facts, part, names, numbers)
+        if "headers" in names:
+            self._check_headers(topic, part.column("headers"), numbers)
+        if "partition" in names:
+            self._look_at_partitions(facts, topic, part.column("partition"), numbers)
+        _look_at_sizes(facts, part, names, numbers)
+
+    @staticmethod
+    def _look_at_keys(facts: Facts, part: Any, names: list[str], numbers: _Numbers) -> None:
+        if facts.keyless_row >= 0:
+            return
+        if "key" not in names:
+            facts.keyless_row = numbers[0]
+        elif part.column("key").null_count:
+            import pyarrow.compute as pc
+
+            facts.keyless_row = numbers[pc.index(pc.is_null(part.column("key")), True).as_py()]
+
+    def _check_headers(self, topic: str, lists: Any, numbers: _Numbers) -> None:
+        import pyarrow.compute as pc
+
+        entries = lists.flatten()
+        keys = pc.struct_field(entries, 0)
+        if keys.null_count:
+            at = pc.index(pc.is_null(keys), True).as_py()
+            row = numbers[pc.list_parent_indices(lists)[at].as_py()]
+            raise embedlog.InvalidRecordError(f"{self._place(row)}: a header has no key, topic {topic}")
+
+    def _look_at_partitions(self, facts: Facts, topic: str, column: Any, numbers: _Numbers) -> None:
+        import pyarrow.compute as pc
+
+        bounds = pc.min_max(column).as_py()
+        if bounds["min"] is None:
+            return
+        if bounds["min"] < 0:
+            row = numbers[pc.index(column, bounds["min"]).as_py()]
+            raise embedlog.UnknownTopicOrPartitionError(
+                f"{self._place(row)}: topic {topic} has no partition {bounds['min']}", expected="0 or more, or null"
+            )
+        if bounds["max"] > facts.partition:
+            facts.partition, facts.partition_row = bounds["max"], numbers[pc.index(column, bounds["max"]).as_py()]
+
+
+class _Numbers:
+    """The numbers, in the task, of the rows of a part."""
+
+    def __init__(self, first: int, rows: Any) -> None:
+        self._first, self._rows = first, rows
+
+    def __getitem__(self, at: int) -> int:
+        return self._first + (at if self._rows is None else int(self._rows[at].as_py()))
+
+
+def _look_at_sizes(facts: Facts, part: Any, names: list[str], numbers: _Numbers) -> None:
+    """The largest record so far; row by row only where the largest of each column together could be larger."""
+    import pyarrow.compute as pc
+
+    lengths = [pc.fill_null(pc.binary_length(part.column(name)), 0) for name in ("key", "value") if name in names]
+    lists = part.column("headers") if "headers" in names else None
+    most = RECORD_OVERHEAD + sum(pc.max(each).as_py() for each in lengths) + (0 if lists is None else lists.nbytes)
+    if most <= facts.largest:
+        return
+    sizes = [each.cast("int64") for each in lengths] + ([] if lists is None else [_header_sizes(lists)])
+    total = sizes[0]
+    for each in sizes[1:]:
+        total = pc.add(total, each)
+    largest = pc.max(total).as_py()
+    if largest + RECORD_OVERHEAD > facts.largest:
+        facts.largest, facts.largest_row = largest + RECORD_OVERHEAD, numbers[pc.index(total, largest).as_py()]
+
+
+def _header_sizes(lists: Any) -> Any:
+    """Bytes of each row's headers."""
+    import numpy
+    import pyarrow
+    import pyarrow.compute as pc
+
+    entries = lists.flatten()
+    each = numpy.full(len(entries), HEADER_OVERHEAD, dtype=numpy.int64)
+    for child in (0, 1):
+        each += pc.fill_null(pc.binary_length(pc.struct_field(entries, child)), 0).to_numpy(zero_copy_only=False)
+    sums = numpy.zeros(len(lists), dtype=numpy.int64)
+    numpy.add.at(sums, pc.list_parent_indices(lists).to_numpy(zero_copy_only=False), each)
+    return pyarrow.array(sums)
+
+
+def _chained(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+    yield first
+    yield from rest
+
+
+def _joined(batches: Iterator[Any]) -> Iterator[Any]:
+    """Batches of about `PIECE_BYTES` out of smaller ones: few large ones compress better and cost less on their way."""
+    import pyarrow
+
+    held: list[Any] = []
+    rows = size = 0
+    for batch in batches:
+        if held and (size + batch.nbytes > PIECE_BYTES or rows + batch.num_rows > PIECE_ROWS):
+            yield held[0] if len(held) == 1 else pyarrow.concat_batches(held)
+            held, rows, size = [], 0, 0
+        held.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+    if held:
+        yield held[0] if len(held) == 1 else pyarrow.concat_batches(held)

@@ -1,0 +1,140 @@
+"""The options of the Spark sink, read and checked like those of the source.
+
+W1  everything that options alone can be wrong about is said before Spark starts a task
+W2  staged files never lie inside a log directory, this one or another: a broker refuses to start over files that it does not know
+W3  who writes has a name or is nobody: only who has a name can come twice and be written once
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import embedlog
+from embedlog import partitioners
+from embedlog.identity import META_PROPERTIES
+from embedlog.spark.settings import Option, boolean, canonical, directory_of, one_of, plain, refuse
+
+PARTITIONERS: Mapping[str, Callable[[], Any]] = {
+    "murmur2": lambda: None,
+    "roundrobin": partitioners.RoundRobinPartitioner,
+    "random": partitioners.RandomPartitioner,
+}
+
+
+def _whole(name: str, given: str) -> int:
+    word = given.strip()
+    if not word.isdecimal() or int(word) >= 2**62:
+        raise refuse(name, "a whole number from 0", given)
+    return int(word)
+
+
+def _partitioner(name: str, given: str) -> str:
+    if given.strip().lower() in PARTITIONERS:
+        return given.strip().lower()
+    module, _, attribute = given.strip().partition(":")
+    if not module or not attribute:
+        raise refuse(name, f"{', '.join(PARTITIONERS)} or module:callable", given)
+    return given.strip()
+
+
+def _name(name: str, given: str) -> str:
+    if not 1 <= len(given.encode()) <= 2**15 - 1:
+        raise refuse(name, "1 to 32767 bytes", given[:100])
+    return given
+
+
+WRITE_OPTIONS: dict[str, Option] = {
+    "path": Option(plain, True, True, "", "The log directory; what stands in `save(…)` or `start(…)`."),
+    "topic": Option(plain, True, True, "", "Where all rows go; without it each row's column `topic` says it."),
+    "transactionalId": Option(
+        _name, True, True, "none; a stream's query id",
+        "Who writes. What it has written is kept in the log under this name, and is not written again.",
+    ),
+    "batchId": Option(
+        _whole, True, False, "0", "Which of the jobs of a `transactionalId` this is; it rises from job to job. What is not above"
+        " the last one is taken for a repetition, and writes nothing.",
+    ),
+    "includeHeaders": Option(boolean, True, True, "true", "Whether the column `headers`, if there is one, is written."),
+    "partitioner": Option(
+        _partitioner, True, True, "murmur2", "Who chooses partitions where the column `partition` does not: `murmur2` of the key"
+        " as Kafka's clients do, `roundrobin`, `random`, or `module:callable` of (key, all partitions, available partitions).",
+    ),
+    "compression.type": Option(
+        one_of("none", "gzip", "snappy", "lz4", "zstd"), True, True, "none", "Codec; also as `kafka.compression.type`."
+    ),
+    "stagingDirectory": Option(
+        plain, True, True, "the log directory's name with `.staging`",
+        "Where tasks put rows until the job commits; every executor and the driver see it, and it is in no log directory.",
+    ),
+}  # fmt: skip
+SPARKS_OWN = ("checkpointLocation", "queryName")  # options that Spark hands on to the sink
+_BY_LOWER = {name.lower(): name for name in (*WRITE_OPTIONS, *SPARKS_OWN)} | {"kafka.compression.type": "compression.type"}
+
+
+@dataclass(frozen=True)
+class WriteSettings:
+    """The options of one write, checked."""
+
+    directory: str
+    staging: str
+    topic: str = ""
+    transactional_id: str = ""
+    batch_id: int = 0
+    headers: bool = True
+    partitioner: str = "murmur2"
+    compression: str = "none"
+
+    def made_partitioner(self) -> Any:
+        """What the producer takes. Raises ConfigError."""
+        if self.partitioner in PARTITIONERS:
+            return PARTITIONERS[self.partitioner]()
+        module, _, attribute = self.partitioner.partition(":")
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as problem:
+            found = f"{self.partitioner}: {problem}"
+            raise refuse("partitioner", "something that can be imported on the driver", found) from None
+
+
+def parse_write(given: Mapping[str, str], *, stream: bool) -> WriteSettings:
+    """Checked settings out of Spark's options. Raises ConfigError."""
+    values: dict[str, Any] = {}
+    for key, found in given.items():
+        name = canonical(key, _BY_LOWER, "sink")
+        if name in SPARKS_OWN:
+            continue
+        if stream and not WRITE_OPTIONS[name].stream:
+            raise embedlog.ConfigError(f"{name}: in a stream Spark counts the batches")
+        values[name] = WRITE_OPTIONS[name].read(name, str(found))
+    if not values.get("path", "").strip():
+        raise embedlog.ConfigError("path: the log directory is missing: .save(directory) or .start(directory)")
+    if "batchId" in values and "transactionalId" not in values:
+        raise embedlog.ConfigError("batchId: which job of whom? It needs a transactionalId")
+    directory = directory_of(values["path"])
+    return WriteSettings(
+        directory=directory,
+        staging=_outside(directory_of(values.get("stagingDirectory") or f"{directory}.staging"), directory),
+        topic=values.get("topic", ""),
+        transactional_id=values.get("transactionalId", ""),
+        batch_id=values.get("batchId", 0),
+        headers=values.get("includeHeaders", True),
+        partitioner=values.get("partitioner", "murmur2"),
+        compression=values.get("compression.type", "none"),
+    )
+
+
+def _outside(staging: str, directory: str) -> str:
+    """The staging directory, if it lies in no log directory. Raises ConfigError."""
+    real, log = os.path.realpath(staging), os.path.realpath(directory)
+    place = real
+    while True:
+        if place == log or os.path.exists(os.path.join(place, META_PROPERTIES)):
+            raise refuse("stagingDirectory", f"a place outside of the log directory {place}", staging)
+        above = os.path.dirname(place)
+        if above == place:
+            return staging
+        place = above

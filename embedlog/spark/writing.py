@@ -1,0 +1,117 @@
+"""The sink behind `format("embedlog")`: what Spark asks of a writer, answered by the rooms beside this one.
+
+A1  tasks stage files and touch no log; the driver writes them in `commit`, by which time all tasks have ended well
+A2  Spark calls `abort` behind a `commit` that raised, whatever it had done by then: what is written stays, only staged files go
+A3  the writer that commits a stream's batch is another one than that of its tasks: what it has to know comes in their messages
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+import embedlog
+from embedlog.spark import staging
+from embedlog.spark.landing import Who, land
+from embedlog.spark.outgoing import Task, sink_columns
+from embedlog.spark.staging import Room, Staged
+from embedlog.spark.write_settings import WriteSettings, parse_write
+
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+except ImportError as missing:
+    raise embedlog.MissingExtraError("writing needs pyspark 4.1 or newer", extra="spark") from missing
+
+
+@dataclass
+class Message(WriterCommitMessage):
+    """What a task tells who commits."""
+
+    staged: Staged
+
+
+def _staged(messages: Sequence[Message | None]) -> list[Staged]:
+    return [message.staged for message in messages if message is not None]
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """One job. Travels to its tasks, and to the process that commits."""
+
+    def __init__(self, settings: WriteSettings, struct: Any, overwrite: bool) -> None:
+        self._settings, self._overwrite = settings, overwrite
+        self._places = sink_columns(struct, topic=settings.topic, headers=settings.headers)
+        self._room = staging.room(settings.staging, f"job-{secrets.token_hex(8)}")
+
+    def write(self, iterator: Iterator[Any]) -> Message:
+        task = Task(self._room, self._places, self._settings.topic, task=_task())
+        return Message(task.stage(iterator))
+
+    def commit(self, messages: list[Message | None]) -> None:
+        staging.remove_dead(self._settings.staging)
+        who = Who(self._settings.transactional_id, self._settings.batch_id)
+        land(self._settings, who, _staged(messages), overwrite=self._overwrite)
+        self._room.clear()
+
+    def abort(self, messages: list[Message | None]) -> None:
+        self._room.clear()
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """One micro-batch, or the end of one. What `complete` output says anew is appended, as with Spark's Kafka sink."""
+
+    def __init__(self, settings: WriteSettings, struct: Any) -> None:
+        self._settings = settings
+        self._places = sink_columns(struct, topic=settings.topic, headers=settings.headers)
+        self._driver = staging.driver_name()
+
+    def _room(self, query: str) -> Room:
+        return staging.room(self._settings.staging, f"stream-{query}", self._driver)
+
+    def write(self, iterator: Iterator[Any]) -> Message:
+        context = TaskContext.get()
+        query = context.getLocalProperty("sql.streaming.queryId")
+        batch = int(context.getLocalProperty("streaming.sql.batchId"))
+        task = Task(self._room(query), self._places, self._settings.topic, task=_task(), query=query, batch=batch)
+        return Message(task.stage(iterator))
+
+    def commit(self, messages: list[Message | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
+        staging.remove_dead(self._settings.staging)
+        found = _staged(messages)
+        if not any(each.rows for each in found):
+            return
+        query = found[0].query
+        land(self._settings, Who(self._settings.transactional_id or f"embedlog-spark-{query}", batchId, query), found)
+        self._room(query).clear(batchId)
+
+    def abort(self, messages: list[Message | None], batchId: int) -> None:  # noqa: N803
+        staging.discard(each.path for each in _staged(messages) if each.path)
+
+
+def _task() -> int:
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId()
+
+
+def writer(options: Mapping[str, str], struct: Any, overwrite: bool) -> BatchWriter:
+    """Raises ConfigError, StorageError where there is no log directory."""
+    settings = parse_write(options, stream=False)
+    _check_directory(settings.directory)
+    return BatchWriter(settings, struct, overwrite)
+
+
+def stream_writer(options: Mapping[str, str], struct: Any) -> StreamWriter:
+    """Raises ConfigError, StorageError where there is no log directory."""
+    settings = parse_write(options, stream=True)
+    _check_directory(settings.directory)
+    return StreamWriter(settings, struct)
+
+
+def _check_directory(path: str) -> None:
+    if not os.path.isdir(path):
+        raise embedlog.StorageError("there is no log directory: embedlog.open() and create_topic() make one", path=path)
