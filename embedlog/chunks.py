@@ -155,6 +155,12 @@ class Source:
                     self._position = self._waiting[-1][2].start_offset
         return self._pieces.popleft()
 
+    def more(self) -> bool:
+        """Whether there may be another piece; for who fetches."""
+        if self._pieces or len(self._waiting) > 1:
+            return True
+        return bool(self._waiting) and self._position < self._waiting[-1][2].end_offset
+
     def _take(self, number: int, partition: Any, window: Window) -> bool:
         """Reads on; False if there is nothing more."""
         fetched = partition.fetch(

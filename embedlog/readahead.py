@@ -4,7 +4,8 @@ A1  pieces come out in the order in which they were fetched, whichever thread de
 A2  at most `depth` pieces are prepared: memory does not grow with what is read
 A3  fetching is one at a time (each fetch begins where the last ended), decoding is not: a consumer that would wait helps instead
 A4  a failure comes out in its piece's place, after all pieces before it, and ends the reading
-A5  a reading that is given up takes its thread with it; one that needs only one piece never starts it
+A5  a reading that is given up takes its thread with it; one that needs only one piece never starts it, and neither does one whose
+    source says that nothing more will come: a thread costs as much as a small piece
 """
 
 from __future__ import annotations
@@ -18,12 +19,18 @@ Fetched = TypeVar("Fetched")
 Piece = TypeVar("Piece")
 
 
-def read_ahead(fetch: Callable[[], Fetched | None], decode: Callable[[Fetched], Piece], *, depth: int = 3) -> Iterator[Piece]:
-    """The decoded pieces of everything that `fetch` gives until it gives None.
+def read_ahead(
+    fetch: Callable[[], Fetched | None],
+    decode: Callable[[Fetched], Piece],
+    *,
+    depth: int = 3,
+    more: Callable[[], bool] = lambda: True,
+) -> Iterator[Piece]:
+    """The decoded pieces of everything that `fetch` gives until it gives None; `more`: whether the next may give something.
 
     Closing the iterator, or dropping it, ends the thread at its next step.
     """
-    line = _Line(fetch, decode, depth)
+    line = _Line(fetch, decode, depth, more)
     try:
         while True:
             piece = line.take()
@@ -38,10 +45,13 @@ def read_ahead(fetch: Callable[[], Fetched | None], decode: Callable[[Fetched], 
 class _Line(Generic[Fetched, Piece]):
     """Pieces between two threads. All fields but the callables belong to `_changed`; `_fetching` is the turn to fetch."""
 
-    def __init__(self, fetch: Callable[[], Fetched | None], decode: Callable[[Fetched], Piece], depth: int) -> None:
+    def __init__(
+        self, fetch: Callable[[], Fetched | None], decode: Callable[[Fetched], Piece], depth: int, more: Callable[[], bool]
+    ) -> None:
         self._fetch = fetch
         self._decode = decode
         self._depth = depth
+        self._more = more
         self._changed = threading.Condition()
         self._fetching = False
         self._begun = 0  # pieces fetched, or being so: the number of the next one
@@ -80,7 +90,7 @@ class _Line(Generic[Fetched, Piece]):
         return "" if self._fetching else "help"
 
     def _start_helper(self) -> None:
-        if self._helper is None and not self._ended:
+        if self._helper is None and not self._ended and self._more():  # before there is a helper, nobody else fetches
             self._helper = threading.Thread(target=self._help, name="embedlog-read-ahead", daemon=True)
             self._helper.start()
 

@@ -72,6 +72,7 @@ class Scan:
         self._start_ms = OFFSET_MIN if start_time is None else _time("start_time", start_time)
         self._end_ms = OFFSET_MAX if end_time is None else _time("end_time", end_time)
         numbers = _numbers(partitions, topic, partition_numbers(log, topic))
+        self.topic_id: str = log._topic(topic).topic_id
         starts, ends = _offsets("start_offset", start_offset), _offsets("end_offset", end_offset)
         self._bounds = {number: self._pinned(number, starts(number), ends(number)) for number in numbers}
 
@@ -87,7 +88,7 @@ class Scan:
     ) -> Scan:
         """A scan of a part of this one, pinned where this one is: each bound can only take away. Raises as `log.scan` does."""
         made = object.__new__(Scan)
-        made.topic, made.isolation_level, made._log = self.topic, self.isolation_level, self._log
+        made.topic, made.topic_id, made.isolation_level, made._log = self.topic, self.topic_id, self.isolation_level, self._log
         made.columns = self.columns if columns is None else checked_columns(columns)
         made._start_ms = self._start_ms if start_time is None else max(self._start_ms, _time("start_time", start_time))
         made._end_ms = self._end_ms if end_time is None else min(self._end_ms, _time("end_time", end_time))
@@ -202,7 +203,7 @@ class Scan:
             {number: Window(*span, self._start_ms, self._end_ms) for number, span in self._bounds.items()},
             isolation=self.isolation_level, columns=columns, max_bytes=CHUNK_BYTES,
         )  # fmt: skip
-        pieces = read_ahead(source.fetch, source.decode)
+        pieces = read_ahead(source.fetch, source.decode, more=source.more)
         while True:
             self._log._check_open()  # before the wait: in a forked child nobody would end it
             piece = next(pieces, None)

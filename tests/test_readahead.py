@@ -64,12 +64,19 @@ def test_few_pieces(count: int) -> None:
 
 
 def test_one_piece_starts_no_thread() -> None:
+    wait_for_helpers_to_end()  # those of other tests
     pieces = read_ahead(Numbers(1).fetch, str)
     before = len(helpers())
     assert next(pieces) == "0"
     pieces.close()  # type: ignore[attr-defined]
     wait_for_helpers_to_end()
     assert before == 0
+
+
+def test_what_is_known_to_be_the_last_piece_starts_no_thread() -> None:
+    wait_for_helpers_to_end()
+    source = Numbers(2)
+    assert [len(helpers()) for _ in read_ahead(source.fetch, str, more=lambda: source.fetched == 0)] == [0, 0]
 
 
 def test_no_more_than_the_depth_is_prepared() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import pickle
 import random
+import sys
+import types
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog.spark import columns, planning
+from embedlog.spark import columns, planning, reading
 from embedlog.spark.planning import Piece, Task, joined, plan
 from embedlog.spark.reading import read
 from embedlog.spark.settings import parse
@@ -323,3 +325,32 @@ def test_reading_writes_nothing(golden_copy: Callable[[str], Path]) -> None:
     before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
     table(tasks(directory, "plain"))
     assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before
+
+
+def test_a_task_collects_garbage_only_where_modules_were_imported(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Spark's worker collects behind every task stays small."""
+    frozen: list[int] = []
+    monkeypatch.setattr(reading, "_frozen", 0)
+    monkeypatch.setattr(reading.gc, "freeze", lambda: frozen.append(1))
+    (task,) = tasks(log.path)
+    for _ in range(3):
+        list(reading.read(task, SCHEMA))
+    assert len(frozen) <= 2
+    before = len(frozen)
+    monkeypatch.setitem(sys.modules, "one_more", types.ModuleType("one_more"))
+    list(reading.read(task, SCHEMA))
+    assert len(frozen) == before + 1
+
+
+def test_a_task_opens_no_partition_that_it_does_not_read(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    (task,) = tasks(log.path, topic="t", maxRecordsPerPartition="1000", startingOffsets='{"t": {"0": 100, "1": 90}}')
+    opened: set[int] = set()
+    asked = embedlog.Log._partition
+
+    def noted(self: embedlog.Log, name: str, number: int) -> Any:
+        opened.add(number)
+        return asked(self, name, number)
+
+    monkeypatch.setattr(embedlog.Log, "_partition", noted)
+    assert sum(batch.num_rows for batch in read(task, SCHEMA)) == 10
+    assert opened == {1}

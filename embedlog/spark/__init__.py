@@ -81,8 +81,7 @@ def scan(
             end_time=end_time,
             isolation_level=isolation_level,
         )
-        identity = log.describe_topic(topic).topic_id
-        pieces = [planning.Piece(topic, identity, number, *bounds) for number, bounds in pinned.bounds.items()]
+        pieces = [planning.Piece(topic, pinned.topic_id, number, *bounds) for number, bounds in pinned.bounds.items()]
         tasks = planning.tasks_of(log, asked, pieces, _parallel(spark))
     start_ms, end_ms = pinned.times
     tasks = [replace(task, start_ms=start_ms, end_ms=end_ms) for task in tasks]

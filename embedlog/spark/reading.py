@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import socket
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -18,7 +19,7 @@ import embedlog
 from embedlog.spark.columns import Shaper, source_columns
 from embedlog.spark.planning import Piece, Task, lost
 
-_frozen = False
+_frozen = 0  # modules that there were
 
 
 def read(task: Task, schema: Any) -> Iterator[Any]:
@@ -27,6 +28,7 @@ def read(task: Task, schema: Any) -> Iterator[Any]:
     with _opened(task.directory) as log:
         for topic, pieces in groupby(task.pieces, key=lambda piece: piece.topic):
             yield from _Reading(log, task, topic, tuple(pieces), schema).batches()
+    _freeze()
 
 
 def read_all(tasks: Sequence[Task], numbers: Iterator[Any], schema: Any) -> Iterator[Any]:
@@ -37,12 +39,15 @@ def read_all(tasks: Sequence[Task], numbers: Iterator[Any], schema: Any) -> Iter
 
 
 def _freeze() -> None:
-    """Once in a process: Spark's worker collects garbage behind every task, which costs more than a small task itself."""
+    """Spark's worker collects garbage behind every task, which costs more than a small task itself: not what modules are made of.
+
+    Once, and again where more were imported since: by the first task, by the user's function.
+    """
     global _frozen
-    if not _frozen:
+    if len(sys.modules) != _frozen:
         gc.collect()
         gc.freeze()
-        _frozen = True
+        _frozen = len(sys.modules)
 
 
 def _opened(directory: str) -> embedlog.Log:
@@ -84,7 +89,7 @@ class _Reading:
             raise
 
     def _check_identity(self) -> None:
-        found = self._log.describe_topic(self._topic).topic_id
+        found = self._log.scan(self._topic, partitions=[]).topic_id  # opens no partition
         if found != self._topic_id:
             raise embedlog.UnknownTopicOrPartitionError(
                 "the topic is another one than was planned: deleted and made anew, or this machine has another directory here",
