@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 import embedlog
+from embedlog.groups import Groups
 from tests import spark_session
 from tests.faults.processes import Nursery
 from tests.figures import (  # hooks: pytest finds them by their names
@@ -29,6 +30,7 @@ from tests.figures import (  # hooks: pytest finds them by their names
     pytest_terminal_summary,  # noqa: F401
 )
 from tests.kafka import oracle
+from tests.transacting import QUIET
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"
@@ -79,6 +81,27 @@ def campaign_seed(testrun_uid: str) -> int:
 def rng(seed: int, request: pytest.FixtureRequest) -> random.Random:
     """A random source of this test's own, so that tests do not depend on their order."""
     return random.Random(seed ^ zlib.crc32(request.node.name.encode()))
+
+
+# ---- a log -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a test's log lies."""
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def other(log: embedlog.Log) -> Iterator[embedlog.Log]:
+    """The directory of the test's own `log`, opened once more: to the locks another process."""
+    with embedlog.open(log.path, config=QUIET) as opened:
+        yield opened
+
+
+@pytest.fixture
+def groups(log: embedlog.Log) -> Groups:
+    return log._groups
 
 
 # ---- what a real Kafka wrote -----------------------------------------------------------------------------------------

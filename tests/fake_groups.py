@@ -20,6 +20,9 @@ from embedlog.membership import Phase
 from embedlog.values import GroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.fake_log import FakeLog
 
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+COOPERATIVE = {"partition_assignment_strategy": ["cooperative-sticky"]}
+
 
 class FakeLease:
     """A lease that lapses, or is left, when a test says so."""
@@ -185,6 +188,12 @@ class Told:
     def take(self) -> list[tuple[str, list[TopicPartition]]]:
         heard, self.heard = self.heard, []
         return heard
+
+
+def listening(reader: Consumer, *topics: str, **how: Any) -> Told:
+    told = Told()
+    reader.subscribe(list(topics) or None, **how, **told.listeners())
+    return told
 
 
 def attend(member: Consumer) -> None:

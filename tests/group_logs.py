@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import embedlog
 from embedlog._native import system
@@ -15,9 +14,6 @@ from embedlog.offsets import OFFSETS_TOPIC
 from embedlog.values import OffsetAndMetadata, TopicPartition
 from tests.grouping import taken
 
-QUIET: dict[str, Any] = {
-    "housekeeping": False, "offsets.topic.num.partitions": 2, "transaction.state.log.num.partitions": 2,
-}  # fmt: skip
 ONE, TWO, OTHER = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 
 

@@ -27,13 +27,6 @@ def log(tmp_path: Path) -> Iterator[Any]:
         yield opened
 
 
-@pytest.fixture
-def other(log: Any) -> Iterator[Any]:
-    """A second handle, as another process would have it."""
-    with embedlog.open(log.path, config=QUIET) as opened:
-        yield opened
-
-
 def tree(path: Path) -> dict[str, bytes]:
     """Names and contents of all files that are not locks or mapped pages."""
     ours = (layout.CONTROL, layout.DIRECTORY_LOCK, layout.PAGE, layout.LOCK)

@@ -16,16 +16,11 @@ from embedlog.group import Group, State
 from embedlog.group_records import GROUP_KEY, OFFSET_KEY, encode_group_key
 from embedlog.groups import KEPT_TYPE, Groups
 from embedlog.values import GroupMetadata, OffsetAndMetadata, TopicPartition
-from tests.group_logs import ONE, OTHER, QUIET, TWO, commit_at, keep, mutated, since, written
+from tests.group_logs import ONE, OTHER, TWO, commit_at, keep, mutated, since, written
 from tests.grouping import LIMITS, NOW, A, B, emptied, preparing, stable
-from tests.transacting import begun
+from tests.transacting import QUIET, begun
 
 DAY_MS, MINUTE_MS = 86_400_000, 60_000
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "log"
 
 
 @pytest.fixture
@@ -37,15 +32,9 @@ def log(path: Path) -> Iterator[embedlog.Log]:
 
 
 @pytest.fixture
-def groups(log: embedlog.Log) -> Groups:
-    return log._groups
-
-
-@pytest.fixture
-def other(log: embedlog.Log, path: Path) -> Iterator[Groups]:
-    """The same directory, opened once more: to the locks another process."""
-    with embedlog.open(path, config=QUIET) as opened:
-        yield opened._groups
+def other(other: embedlog.Log) -> Groups:
+    """Those of a second handle: to the locks another process."""
+    return other._groups
 
 
 # ---- expiry: a row of Kafka's table each ---------------------------------------------------------

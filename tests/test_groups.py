@@ -35,14 +35,9 @@ from embedlog.groups import Groups
 from embedlog.offsets import OFFSETS_TOPIC
 from embedlog.topic import TOPICS
 from embedlog.values import GroupMetadata, OffsetAndMetadata, TopicPartition
-from tests.group_logs import ONE, OTHER, QUIET, TWO, keep, written
+from tests.group_logs import ONE, OTHER, TWO, keep, written
 from tests.grouping import BOTH, LATER, LIMITS, NOW, A, B, C, emptied, member, preparing, stable, taken
-from tests.transacting import begun
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "log"
+from tests.transacting import QUIET, begun
 
 
 @pytest.fixture
@@ -54,15 +49,9 @@ def log(path: Path) -> Iterator[embedlog.Log]:
 
 
 @pytest.fixture
-def groups(log: embedlog.Log) -> Groups:
-    return log._groups
-
-
-@pytest.fixture
-def other(log: embedlog.Log, path: Path) -> Iterator[Groups]:
-    """The same directory, opened once more: to the locks another process."""
-    with embedlog.open(path, config=QUIET) as opened:
-        yield opened._groups
+def other(other: embedlog.Log) -> Groups:
+    """Those of a second handle: to the locks another process."""
+    return other._groups
 
 
 # ---- deciding ------------------------------------------------------------------------------------

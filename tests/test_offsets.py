@@ -29,28 +29,10 @@ from embedlog.errors import (
 from embedlog.groups import Groups
 from embedlog.values import GroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.figures import tell
-from tests.transacting import begun
+from tests.group_logs import mutated
+from tests.transacting import QUIET, begun, soon
 
-QUIET: dict[str, Any] = {"housekeeping": False, "offsets.topic.num.partitions": 4}
 ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-def soon() -> int:
-    return files.deadline_after(20)
-
-
-@contextlib.contextmanager
-def mutated(name: str) -> Iterator[None]:
-    system.mutant(name)
-    try:
-        yield
-    finally:
-        system.mutant(name, False)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "log"
 
 
 @pytest.fixture
@@ -61,15 +43,9 @@ def log(path: Path) -> Iterator[embedlog.Log]:
 
 
 @pytest.fixture
-def groups(log: embedlog.Log) -> Groups:
-    return log._groups
-
-
-@pytest.fixture
-def other(log: embedlog.Log, path: Path) -> Iterator[Groups]:
-    """The same directory, opened once more: to the locks another process."""
-    with embedlog.open(path, config=QUIET) as opened:
-        yield opened._groups
+def other(other: embedlog.Log) -> Groups:
+    """Those of a second handle: to the locks another process."""
+    return other._groups
 
 
 # ---- committing and asking -----------------------------------------------------------------------

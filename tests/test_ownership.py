@@ -20,13 +20,6 @@ def log(tmp_path: Path) -> Iterator[embedlog.Log]:
         yield opened
 
 
-@pytest.fixture
-def other(log: embedlog.Log) -> Iterator[embedlog.Log]:
-    """The same directory, opened once more: to the locks another process."""
-    with embedlog.open(log.path, config=QUIET) as opened:
-        yield opened
-
-
 def test_several_partitions_are_begun_under_one_lock_and_by_one_record(log: embedlog.Log) -> None:
     writer = begun(log)
     state = log._transactions.topic.partition(log._transactions.topic.partition_of("id"))

@@ -22,11 +22,6 @@ from tests.transacting import QUIET, TOPIC, Writer, begun, committed, help_out, 
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "log"
-
-
-@pytest.fixture
 def log(path: Path) -> Iterator[embedlog.Log]:
     with embedlog.open(path, config=QUIET) as opened:
         opened.create_topic(TOPIC, 3)

@@ -28,12 +28,9 @@ from embedlog.errors import (
     WakeupError,
 )
 from embedlog.group import State
-from embedlog.values import GroupMetadata, OffsetAndMetadata, TopicPartition
-from tests.fake_groups import GroupLog, Told, attend, members, settle
+from embedlog.values import GroupMetadata, OffsetAndMetadata
+from tests.fake_groups import A0, A1, B0, GroupLog, attend, listening, members, settle
 from tests.fake_log import fill, places
-
-A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
-COOPERATIVE = {"partition_assignment_strategy": ["cooperative-sticky"]}
 
 
 @pytest.fixture
@@ -44,12 +41,6 @@ def log() -> GroupLog:
 @pytest.fixture
 def member(log: GroupLog) -> Iterator[Callable[..., Consumer]]:
     yield from members(log)
-
-
-def listening(reader: Consumer, *topics: str, **how: Any) -> Told:
-    told = Told()
-    reader.subscribe(list(topics) or None, **how, **told.listeners())
-    return told
 
 
 # ---- configuration ----------------------------------------------------------------------------------------------------

@@ -26,32 +26,17 @@ from embedlog.offsets import OFFSETS_TOPIC
 from embedlog.values import GroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.faults.processes import Nursery
 from tests.group_logs import mutated
-from tests.transacting import TOPIC, Writer, begun, committed, soon
+from tests.transacting import QUIET, TOPIC, Writer, begun, committed, soon
 
-QUIET: dict[str, Any] = {
-    "housekeeping": False, "offsets.topic.num.partitions": 2, "transaction.state.log.num.partitions": 2,
-}  # fmt: skip
 ONE, TWO = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
 NOBODY = GroupMetadata("g")
 FIVE, SEVEN = OffsetAndMetadata(5), OffsetAndMetadata(7)
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "log"
-
-
-@pytest.fixture
 def log(path: Path) -> Iterator[embedlog.Log]:
     with embedlog.open(path, config=QUIET) as opened:
         opened.create_topic(TOPIC, 3)
-        yield opened
-
-
-@pytest.fixture
-def other(log: embedlog.Log, path: Path) -> Iterator[embedlog.Log]:
-    """The same directory, opened once more: to the locks another process."""
-    with embedlog.open(path, config=QUIET) as opened:
         yield opened
 
 

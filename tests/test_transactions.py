@@ -28,21 +28,9 @@ from tests.transacting import QUIET, TOPIC, Writer, begun, committed, everything
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "log"
-
-
-@pytest.fixture
 def log(path: Path) -> Iterator[embedlog.Log]:
     with embedlog.open(path, config=QUIET) as opened:
         opened.create_topic(TOPIC, 3)
-        yield opened
-
-
-@pytest.fixture
-def other(log: embedlog.Log, path: Path) -> Iterator[embedlog.Log]:
-    """The same directory, opened once more: to the locks another process."""
-    with embedlog.open(path, config=QUIET) as opened:
         yield opened
 
 

@@ -15,7 +15,9 @@ from embedlog.sequencing import Going
 from embedlog.transaction_state import Outcome, Transaction
 
 TOPIC = "t"
-QUIET: dict[str, Any] = {"housekeeping": False, "transaction.state.log.num.partitions": 4}
+QUIET: dict[str, Any] = {
+    "housekeeping": False, "offsets.topic.num.partitions": 2, "transaction.state.log.num.partitions": 4,
+}  # fmt: skip
 
 
 def run_of(stamp: Stamp, sequence: int, values: Sequence[bytes]) -> EncodedRun:

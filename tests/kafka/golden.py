@@ -21,6 +21,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from tests.faults.processes import until
 from tests.kafka import client
 from tests.kafka.oracle import Broker
 
@@ -214,6 +215,14 @@ def compacted(broker: Broker, topic: str, rng: random.Random) -> None:
     fill(broker, topic, rng, 30, keys=5, start_ms=EPOCH_MS + 60_000, step_ms=500)
 
 
+def is_tidy(broker: Broker) -> bool:
+    """Whether what the broker does in the background is done: it has compacted, cut off, and taken old files away."""
+    checkpoint = broker.log_dir / "cleaner-offset-checkpoint"
+    cleaned = checkpoint.exists() and "compacted 0 " in checkpoint.read_text()
+    cut = not (broker.log_dir / "records-deleted-0" / f"{0:020}.log").exists()
+    return cleaned and cut and not any(found.suffix in (".deleted", ".cleaned", ".swap") for found in broker.log_dir.glob("*/*"))
+
+
 def clean(work: Path, out: Path, rng: random.Random) -> None:
     broker = Broker(
         work / "clean",
@@ -251,7 +260,7 @@ def clean(work: Path, out: Path, rng: random.Random) -> None:
         settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.01", "segment_ms": 1000}
         compacted(broker, topic("compacted", 1, delete_retention_ms=600_000, min_compaction_lag_ms=0, **settings), rng)
         groups(broker, "client-zstd", 3)
-        time.sleep(20)  # the cleaner and the deletion of old segments run in the background
+        until(lambda: is_tidy(broker), "the cleaner and the deletion of old segments", deadline_s=120)
     for _ in range(2):  # each start of the broker is a leader epoch of its own
         with broker:
             fill(broker, "client-none", rng, 30, partitions=3, start_ms=EPOCH_MS + 100_000)
