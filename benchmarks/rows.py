@@ -80,7 +80,7 @@ def idempotence(context: Context) -> Iterator[Outcome]:
     columns = values_of(100, 8 << 20)
     for name, rate, given in (("send", send_rate, values), ("send_batch", send_batch_rate, columns)):
         yield against(f"idempotence/{name}/record=100B", partial(rate, context, given, enable_idempotence=False),
-                      partial(rate, context, given), target=0.95, rounds=2 * context.rounds + 1, unit="records/s")
+                      partial(rate, context, given), target=0.95, rounds=8 * context.rounds + 1, unit="records/s")
 
 
 def iterate_rate(directory: Path, count: int) -> float:
