@@ -6,7 +6,7 @@ K2  a refusal becomes an error by what a caller can do: poll to join again, clos
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from embedlog import group as machine
@@ -63,6 +63,16 @@ def checked_group_id(group_id: object) -> str:
     if not 1 <= size <= NAME_BYTES_MAX:
         raise InvalidGroupIdError("group id", expected=f"1 to {NAME_BYTES_MAX} bytes of UTF-8", found=f"{group_id!r:.100}")
     return group_id
+
+
+def checked_instances(instance_ids: object) -> Collection[str]:
+    """Names of static members. Raises TypeError."""
+    if isinstance(instance_ids, str) or not isinstance(instance_ids, Collection):
+        raise TypeError(f"instance ids are a list of str, not {instance_ids!r:.100}")
+    for each in instance_ids:
+        if not isinstance(each, str):
+            raise TypeError(f"an instance id is a str, not {type(each).__name__}")
+    return instance_ids
 
 
 def checked_identity(group_id: str, identity: object) -> GroupMetadata:

@@ -17,7 +17,7 @@ M7  what a newer version has written in fields of its own stays, byte for byte
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import Final
@@ -327,10 +327,13 @@ def leave(old: Group | None, member_id: str, now_ms: int) -> Group | Refusal:
     return old if old.members[member_id].instance_id is not None else _without(old, {member_id}, now_ms)
 
 
-def remove(old: Group | None, instance_id: str, now_ms: int) -> Group | Refusal:
-    """An administrator takes a static member's place away."""
-    holder = None if old is None else old.holder(instance_id)
-    return Refusal.UNKNOWN_MEMBER_ID if old is None or holder is None else _without(old, {holder}, now_ms)
+def remove(old: Group | None, instance_ids: Collection[str] | None, now_ms: int) -> Group | Refusal:
+    """An administrator takes the places of these static members away; None: those of all members."""
+    if old is None:
+        return Refusal.GROUP_ID_NOT_FOUND
+    gone = set(old.members) if instance_ids is None else {old.holder(each) for each in instance_ids}
+    found = {each for each in gone if each is not None}
+    return _without(old, found, now_ms) if len(found) == len(gone) else Refusal.UNKNOWN_MEMBER_ID
 
 
 def evict(old: Group, verdicts: Mapping[str, Verdict], now_ms: int) -> Group:

@@ -8,13 +8,13 @@ V3  a dynamic member whose process is dead hinders nobody: it is evicted before 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from embedlog import group as machine
 from embedlog._native import system
-from embedlog.commit_rules import checked_group_id, refused
+from embedlog.commit_rules import checked_group_id, checked_instances, refused
 from embedlog.consumer_protocol import TYPE, decode_assignment, decode_subscription
 from embedlog.errors import ConfigError, CorruptRecordError, GroupNotFoundError, UnknownTopicOrPartitionError
 from embedlog.resetting import Target, clamped, parse_target
@@ -189,6 +189,15 @@ class GroupAdmin:
         wanted = [_checked_place(tp) for tp in tps]
         self._evict_dead(group_id)
         self._groups.delete_offsets(group_id, wanted)
+
+    def remove_group_members(self, group_id: str, instance_ids: Collection[str] | None = None) -> None:
+        """Take the places of these static members away at once, instead of when their sessions end; None: those of all members.
+
+        Who lives, and polls, joins anew; what it has not committed by then it cannot commit any more. Raises GroupNotFoundError,
+        UnknownMemberError if one of the instances is not there, InconsistentGroupProtocolError; then nothing has changed.
+        """
+        wanted = None if instance_ids is None else checked_instances(instance_ids)
+        self._groups.decide(group_id, lambda old: machine.remove(old, wanted, system.wall_ms()))
 
     # ---- who is in the way -----------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from embedlog import GroupPartition, MemberDescription, OffsetAndMetadata, Topic
 from embedlog import group as machine
 from embedlog.group import Member
 from embedlog.group_records import encode_group, encode_group_key
+from tests.faults.processes import until
 from tests.joining import commit, joined, left
 
 CONFIG = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 2}
@@ -111,6 +112,7 @@ def test_a_reader_sees_what_the_writer_has_committed(log: embedlog.Log) -> None:
             lambda: reader.reset_group_offsets("g", to="earliest"),
             lambda: reader.delete_group("g"),
             lambda: reader.delete_group_offsets("g", [T0]),
+            lambda: reader.remove_group_members("g"),
         ):
             with pytest.raises(embedlog.ReadOnlyError):
                 verb()
@@ -125,6 +127,7 @@ def test_what_is_no_group_id_is_refused_by_every_verb(log: embedlog.Log, group_i
         lambda: log.reset_group_offsets(group_id, "t", to=1),
         lambda: log.delete_group(group_id),
         lambda: log.delete_group_offsets(group_id, [T0]),
+        lambda: log.remove_group_members(group_id),
     ):
         with pytest.raises((embedlog.InvalidGroupIdError, TypeError), match="group id"):
             verb()
@@ -314,6 +317,17 @@ sys.stdin.read()
 """
 
 
+STATIC_MEMBER = """
+import sys, embedlog
+log = embedlog.open(sys.argv[1])
+with log.consumer("t", group_id="g", group_instance_id="web-1", session_timeout_ms=600_000) as consumer:
+    while not consumer.assignment():
+        consumer.poll(timeout=0.1)
+    print("joined", flush=True)
+    sys.stdin.read()
+"""
+
+
 @pytest.mark.parametrize("verb", ["delete_group", "reset_group_offsets", "delete_group_offsets"])
 def test_who_was_killed_is_in_nobodys_way(log: embedlog.Log, verb: str) -> None:
     commit(log, "g", {T0: 5})
@@ -359,6 +373,33 @@ def test_offsets_go_with_their_topic(log: embedlog.Log) -> None:
     commit(log, "g", {T0: 1, U0: 0})
     log.delete_topic("t")
     assert log.group_offsets("g") == {U0: OffsetAndMetadata(0)}
+
+
+def test_a_static_member_that_will_not_come_back_gives_its_place_away(log: embedlog.Log) -> None:
+    settings = {"group_id": "g", "session_timeout_ms": 600_000}
+    command = [sys.executable, "-c", STATIC_MEMBER, str(log.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"joined\n"
+        process.kill()
+        process.wait(10)
+    with log.consumer("t", **settings) as consumer:
+        with pytest.raises(embedlog.GroupNotEmptyError):
+            log.delete_group("g")
+        for wrong in (["web-1", "web-2"], ["web-2"]):
+            with pytest.raises(embedlog.UnknownMemberError, match="UNKNOWN_MEMBER_ID"):
+                log.remove_group_members("g", wrong)
+        for no_names in ("web-1", [5], 7):
+            with pytest.raises(TypeError, match="instance id"):
+                log.remove_group_members("g", no_names)  # type: ignore[arg-type]
+        log.remove_group_members("g", ["web-1"])
+        assert log.describe_group("g").members == ()
+        until(lambda: consumer.poll(timeout=0.01) == [] and len(consumer.assignment()) > 0, "it to be alone")
+        log.remove_group_members("g")
+        assert log.describe_group("g").state == "Empty"
+        until(lambda: consumer.poll(timeout=0.01) == [] and len(log.describe_group("g").members) == 1, "it to join anew")
+    with pytest.raises(embedlog.GroupNotFoundError):
+        log.remove_group_members("unknown")
 
 
 def test_a_closed_log_tells_nothing(log: embedlog.Log) -> None:

@@ -118,9 +118,12 @@ def test_its_session_timeout_ends_it(old: Group) -> None:
 
 
 def test_an_administrator_ends_it() -> None:
-    assert list(taken(rules.remove(stable(A, OLD), "i", LATER)).members) == ["a"]
-    assert rules.remove(stable(A, OLD), "j", LATER) is Refusal.UNKNOWN_MEMBER_ID
-    assert rules.remove(None, "i", LATER) is Refusal.UNKNOWN_MEMBER_ID
+    group = taken(rules.remove(stable(A, OLD), ["i"], LATER))
+    assert (group.state, list(group.members)) == (State.PREPARING_REBALANCE, ["a"])
+    assert taken(rules.remove(stable(A, OLD), None, LATER)).state is State.EMPTY
+    assert rules.remove(stable(A, OLD), ["i", "j"], LATER) is Refusal.UNKNOWN_MEMBER_ID
+    assert rules.remove(stable(A, B), [], LATER) == stable(A, B)
+    assert rules.remove(None, ["i"], LATER) is Refusal.GROUP_ID_NOT_FOUND
 
 
 def test_a_late_round_keeps_static_members_with_what_they_said_last() -> None:

@@ -99,7 +99,7 @@ def happen(group: Group | None, event: tuple[object, ...], limits: Limits, now_m
         case "leave", str(name):
             return rules.leave(group, name, now_ms)
         case "remove", str(instance):
-            return rules.remove(group, instance, now_ms)
+            return rules.remove(group, [instance], now_ms)
         case "evict", dict(verdicts) if group is not None:
             return rules.evict(group, verdicts, now_ms)
         case ("end delay",) if group is not None:
