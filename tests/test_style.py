@@ -23,10 +23,11 @@ C_FUNCTION_LINES_MAX = 60
 LINE_COLUMNS_MAX = 130
 C_LINE_COLUMNS_MAX = 150
 
-OURS = ("embedlog", "pyspark_embedlog", "tests", "benchmarks", "docs")
+OURS = ("embedlog", "pyspark_embedlog", "tests", "benchmarks", "docs", "examples")
 PYTHON = [ROOT / "setup.py", *sorted(path for top in OURS for path in (ROOT / top).rglob("*.py"))]
 C = [path for path in sorted((ROOT / "embedlog/_native").glob("*.[ch]")) if path.name != "_core.c"]
-TEXT = [*PYTHON, *C, ROOT / "Makefile", ROOT / "pyproject.toml", *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+TEXT = [*PYTHON, *C, ROOT / "Makefile", ROOT / "pyproject.toml", *PAGES]
 
 # spelled in pieces, so that this file does not hold them
 UNFINISHED = re.compile("|".join([r"\bTO" r"DO\b", r"\bFIX" r"ME\b", r"\bX" r"XX\b", r"\bplace" r"holder\b"]))

@@ -1,0 +1,129 @@
+"""A server's status documents as a stream: what happened in each five minutes, and alerts about it.
+
+    python examples/nginx_alerts.py data                        the documents beside this file, into the log directory `data`
+    python examples/nginx_alerts.py data --input status.jsonl   others
+
+Topic `status` has one document of Nginx Plus every five seconds. Two queries run over it, one behind the other:
+
+    status           -> requests and errors of each zone in five minutes, looked at every minute    -> topic `traffic`
+    traffic, status  -> what somebody should look at, said once                                     -> topic `alerts`
+
+The counters in a document only grow, so what happened in a window is its last value less its first. (Those of `ssl` would not do:
+each worker process has its own, and the documents come from either.) A window is written when the watermark has passed its end,
+exactly once, and time is that of the documents: a replay gives the same windows and alerts as the day itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from common import DATA, lines, spark_session
+
+import embedlog
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+TOPICS = ("status", "traffic", "alerts")
+WINDOW, SLIDE = "5 minutes", "1 minute"
+DELAY = "30 seconds"  # how late a document may be; only then is a window written
+ZONE = "STRUCT<requests: BIGINT, responses: STRUCT<`4xx`: BIGINT, `5xx`: BIGINT>>"
+PEER = "STRUCT<server: STRING, state: STRING>"
+DOCUMENT = f"timestamp BIGINT, server_zones MAP<STRING, {ZONE}>, upstreams MAP<STRING, STRUCT<peers: ARRAY<{PEER}>>>"
+TRAFFIC = "zone STRING, start TIMESTAMP, end TIMESTAMP, requests BIGINT, refused BIGINT, failed BIGINT, failed_ever BIGINT"
+
+
+def load(directory: str, path: Path) -> int:
+    """Writes the documents to topic `status`, stamped with their own time; how many they are."""
+    documents = list(lines(path))
+    times = [json.loads(document)["timestamp"] for document in documents]
+    with embedlog.open(directory) as log:
+        for topic in TOPICS:
+            if topic not in log.topics():
+                log.create_topic(topic, config={"compression.type": "zstd"})
+        with log.producer() as producer:
+            producer.send_batch("status", documents, timestamps_ms=times).result()
+    return len(documents)
+
+
+def read(spark: SparkSession, directory: str, topic: str, schema: str) -> DataFrame:
+    """The JSON documents of a topic as a stream, from its beginning. What the schema does not name is passed over."""
+    import pyspark.sql.functions as fn
+
+    reader = spark.readStream.format("embedlog").option("subscribe", topic).option("startingOffsets", "earliest")
+    records = reader.option("isolation.level", "read_committed").option("columns", "value").load(directory)
+    return records.select(fn.from_json(fn.col("value").cast("string"), schema).alias("document")).select("document.*")
+
+
+def traffic(status: DataFrame) -> DataFrame:
+    """For each zone and window: requests, refused ones (4xx), failed ones (5xx)."""
+    import pyspark.sql.functions as fn
+
+    def grown(counter: str) -> Column:
+        return fn.max(counter) - fn.min(counter)
+
+    timed = status.withColumn("time", fn.timestamp_millis("timestamp")).withWatermark("time", DELAY)
+    zones = timed.select("time", fn.explode("server_zones").alias("zone", "seen"))
+    windows = zones.groupBy("zone", fn.window("time", WINDOW, SLIDE).alias("window")).agg(
+        grown("seen.requests").alias("requests"),
+        grown("seen.responses.4xx").alias("refused"),
+        grown("seen.responses.5xx").alias("failed"),
+        fn.max("seen.responses.5xx").alias("failed_ever"),
+    )
+    return windows.select("zone", "window.start", "window.end", "requests", "refused", "failed", "failed_ever")
+
+
+def alerts(traffic: DataFrame, status: DataFrame) -> DataFrame:
+    """Failed requests of a zone, and peers that are not up. Each is said once: `dropDuplicates` remembers what was said."""
+    import pyspark.sql.functions as fn
+
+    # five windows overlap each failure, but all of them end with the same counter
+    failing = traffic.where("failed > 0").selectExpr(
+        "zone AS subject", "concat(failed, ' of ', requests, ' requests failed') AS text", "string(failed_ever) AS state"
+    )
+    peers = status.select(fn.explode("upstreams").alias("upstream", "its")).select("upstream", fn.explode("its.peers").alias("peer"))
+    down = peers.where("peer.state <> 'up'").selectExpr(
+        "concat(upstream, ' ', peer.server) AS subject", "concat('is ', peer.state) AS text", "peer.state AS state"
+    )
+    return failing.unionByName(down).dropDuplicates(["subject", "state"]).select("subject", "text")
+
+
+def write(frame: DataFrame, directory: str, topic: str, key: str) -> None:
+    """Rows as JSON into a topic, exactly once, until everything that is there has been read."""
+    records = frame.selectExpr(f"{key} AS key", "to_json(struct(*)) AS value")
+    writer = records.writeStream.format("embedlog").option("topic", topic)
+    # the checkpoint says how far the query is; it lies beside the log directory, never inside
+    writer = writer.option("checkpointLocation", f"{directory}-checkpoints/{topic}")
+    writer.trigger(availableNow=True).start(directory).awaitTermination()
+
+
+def run(spark: SparkSession, directory: str) -> None:
+    """Both queries, over what has come since they ran last."""
+    status = read(spark, directory, "status", DOCUMENT)
+    write(traffic(status), directory, "traffic", "zone")
+    write(alerts(read(spark, directory, "traffic", TRAFFIC), status), directory, "alerts", "subject")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="windows and alerts over a server's status documents")
+    parser.add_argument("directory", help="the log directory, made if it is not there")
+    given = DATA / "nginx_status.jsonl.xz"
+    parser.add_argument("--input", type=Path, default=given, help="status documents, one a line, also compressed with xz")
+    options = parser.parse_args()
+    spark = spark_session("nginx_alerts")
+    print(f"{load(options.directory, options.input)} documents")
+    run(spark, options.directory)
+    with embedlog.open(options.directory, read_only=True) as log:
+        windows = sum(1 for _ in log.scan("traffic", isolation_level="read_committed").records())
+        print(f"{windows} windows, and these alerts:")
+        for record in log.scan("alerts", isolation_level="read_committed").records():
+            alert = json.loads(record.value)
+            print(f"  {alert['subject']}: {alert['text']}")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
