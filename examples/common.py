@@ -24,7 +24,7 @@ CONF = {
     "spark.sql.shuffle.partitions": "2",  # two cores; Spark's 200 would make every batch of a stream 200 tasks
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={DATA.parent / 'log4j2.properties'}",  # or it talks a lot
 }
 
 
@@ -42,6 +42,7 @@ def spark_session(name: str, master: str = "local[2]") -> SparkSession:
     if missing():
         sys.exit(f"{name}: {missing()}")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else Spark takes the `python3` of the path, which has no embedlog
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     warnings.filterwarnings("ignore", module="pyspark")
     from pyspark.sql import SparkSession
 

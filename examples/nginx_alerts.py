@@ -77,18 +77,17 @@ def traffic(status: DataFrame) -> DataFrame:
 
 
 def alerts(traffic: DataFrame, status: DataFrame) -> DataFrame:
-    """Failed requests of a zone, and peers that are not up. Each is said once: `dropDuplicates` remembers what was said."""
+    """Zones where requests fail and peers that are not up, each said once: `dropDuplicates` remembers what was said."""
     import pyspark.sql.functions as fn
 
-    # five windows overlap each failure, but all of them end with the same counter
-    failing = traffic.where("failed > 0").selectExpr(
-        "zone AS subject", "concat(failed, ' of ', requests, ' requests failed') AS text", "string(failed_ever) AS state"
-    )
-    peers = status.select(fn.explode("upstreams").alias("upstream", "its")).select("upstream", fn.explode("its.peers").alias("peer"))
+    # five windows overlap each failure: they agree on the counter, and so, whichever comes first, on the text
+    failing = traffic.where("failed > 0").selectExpr("zone AS subject", "concat(failed_ever, ' requests have failed') AS text")
+    upstreams = status.select(fn.explode("upstreams").alias("upstream", "its"))
+    peers = upstreams.select("upstream", fn.explode("its.peers").alias("peer"))
     down = peers.where("peer.state <> 'up'").selectExpr(
-        "concat(upstream, ' ', peer.server) AS subject", "concat('is ', peer.state) AS text", "peer.state AS state"
+        "concat(upstream, ' ', peer.server) AS subject", "concat('is ', peer.state) AS text"
     )
-    return failing.unionByName(down).dropDuplicates(["subject", "state"]).select("subject", "text")
+    return failing.unionByName(down).dropDuplicates(["subject", "text"])
 
 
 def write(frame: DataFrame, directory: str, topic: str, key: str) -> None:

@@ -3,7 +3,7 @@
     python examples/word_count.py                        the sources of Python's standard library, written to a topic first
     python examples/word_count.py /var/kafka docs        topic `docs` in the directory of a broker, or in a copy of it
 
-The directory is only read: no byte in it changes, nothing is added, and no broker is needed. That of a *running* broker is refused.
+The directory is only read: no byte in it changes, nothing is added, and no broker is needed; that of a *running* one is refused.
 There are two ways to the same table. `table` is plain Spark over `format("embedlog")`: every line passes through the JVM, for
 SQL to take apart. `fused` counts inside the reading tasks, in Arrow: only the words of a batch and their numbers leave them.
 """
@@ -73,7 +73,7 @@ def fused(spark: SparkSession, directory: str, topic: str) -> DataFrame:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="word count over a topic, from Kafka's files as they lie")
-    parser.add_argument("directory", nargs="?", help="a log directory (without one: a new one, for the standard library's sources)")
+    parser.add_argument("directory", nargs="?", help="a log directory; without it a new one is filled with the standard library")
     parser.add_argument("topic", nargs="?", default="lines", help="a topic in it (default: %(default)s)")
     parser.add_argument("--fused", action="store_true", help="count inside the reading tasks")
     parser.add_argument("--files", type=int, metavar="N", help="only the first N files of the standard library")

@@ -1,0 +1,207 @@
+"""Every example runs, is a model of the public API, and gives what plain Python makes of the same input."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import collections
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import embedlog
+from tests import examples
+from tests.conftest import ROOT
+from tests.examples import EXAMPLES
+from tests.kafka import client, oracle
+
+PROGRAMS = sorted(path for path in EXAMPLES.glob("*.py") if "__main__" in path.read_text())
+each_program = pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)
+in_spark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+# ---- as documents ----------------------------------------------------------------------------------------------------
+
+
+@each_program
+def test_it_says_what_it_wants(path: Path) -> None:
+    """Without Spark, too: nothing heavy is imported before it is needed."""
+    program = """
+import runpy, sys
+sys.modules["pyspark"] = None  # as if it were not installed
+sys.path.insert(0, sys.argv[1])
+sys.argv[:] = [sys.argv[2], "--help"]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+    line = [sys.executable, "-c", program, str(EXAMPLES), str(path)]
+    answer = subprocess.run(line, capture_output=True, text=True, timeout=60)
+    assert answer.returncode == 0, answer.stderr[-2000:]
+    assert answer.stdout.startswith("usage: ")
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_it_uses_public_names_only(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
+            ours = [name for name in names if name.split(".")[0] == "embedlog" or getattr(node, "module", None) == "embedlog"]
+            assert not [name for name in ours if any(part.startswith("_") for part in name.split("."))], node.lineno
+            for name in ours if isinstance(node, ast.ImportFrom) and node.module == "embedlog" else ():
+                assert name in (*embedlog.__all__, "embedlog"), f"line {node.lineno}: {name}"
+
+
+def test_all_are_named_where_they_are_looked_for() -> None:
+    page = (EXAMPLES / "README.md").read_text()
+    assert {path.name for path in EXAMPLES.glob("*.py") if f"({path.name})" not in page} == set()
+    for text in ("README.md", "docs/spark.md"):
+        assert "examples/README.md" in (ROOT / text).read_text(), text
+
+
+# ---- word count ------------------------------------------------------------------------------------------------------
+
+
+def words_of(values: Iterable[bytes]) -> dict[str, int]:
+    counts = collections.Counter(word for value in values for word in re.findall(rb"[A-Za-z_]+", value))
+    return {word.decode(): count for word, count in counts.items()}
+
+
+def sources(file_count: int) -> list[bytes]:
+    """Every line of the first files of the standard library."""
+    paths = sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py"))[:file_count]
+    return [line for path in paths for line in path.read_bytes().removesuffix(b"\n").split(b"\n")]
+
+
+def counted(path: Path) -> dict[str, int]:
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(path)
+    return dict(zip(table["word"].to_pylist(), table["count"].to_pylist(), strict=True))
+
+
+def digest(directory: Path) -> dict[str, str]:
+    files = (path for path in sorted(directory.rglob("*")) if path.is_file())
+    return {str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+class TestWordCount:
+    pytestmark = in_spark
+
+    def test_of_the_standard_library(self, tmp_path: Path) -> None:
+        shown = examples.run("word_count.py", "--files", 300, "--fused", "--top", 3, "--output", tmp_path / "words").stdout
+        expected = words_of(sources(300))
+        assert counted(tmp_path / "words") == expected
+        assert re.search(rf"\|self *\| *{expected['self']}\|", shown)
+
+    def test_of_what_a_broker_wrote_as_it_lies(self, kafka: None, tmp_path: Path) -> None:
+        """The broker is stopped, its directory is read, and not a byte of it is another one afterwards."""
+        import confluent_kafka
+
+        values = sources(100)
+        with oracle.Broker(tmp_path / "kafka") as broker:
+            config = {"compression.type": "zstd", "segment.bytes": "1048576"}
+            client.create_topics(broker.bootstrap, {"lines": 3}, {"lines": config})
+            producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 50})
+            for number, value in enumerate(values):
+                producer.produce("lines", value, str(number))
+                producer.poll(0)
+            assert producer.flush(60) == 0
+        before = digest(tmp_path / "kafka")
+        examples.run("word_count.py", tmp_path / "kafka", "lines", "--output", tmp_path / "words")
+        assert counted(tmp_path / "words") == words_of(values)
+        assert digest(tmp_path / "kafka") == before
+
+    def test_of_the_golden_directories(
+        self, spark: Any, golden: Path, golden_expected: Callable[[str, str], list[dict[str, Any]]], program: Callable[[str], Any]
+    ) -> None:
+        count = program("word_count")
+        for topic in ("client-zstd", "broker-snappy", "compacted", "rolled-by-time"):
+            values = [row["value"] for row in golden_expected("clean", topic)]
+            assert not any(isinstance(value, dict) for value in values), "too long to be told"
+            expected = words_of(base64.b64decode(value) for value in values if value is not None)
+            rows = count.table(spark, str(golden / "clean" / "log"), topic).collect()
+            assert {row["word"]: row["count"] for row in rows} == expected, topic
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Any]]:
+    """An example as a module."""
+    import importlib
+
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    return importlib.import_module
+
+
+# ---- status documents ------------------------------------------------------------------------------------------------
+
+
+def values(directory: Path, topic: str) -> list[dict[str, Any]]:
+    with embedlog.open(directory, read_only=True) as log:
+        return [json.loads(record.value) for record in log.scan(topic, isolation_level="read_committed").records()]
+
+
+def windows_of(documents: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """Zone, start in ms, requests, refused, failed of every window that is over when the last document has come."""
+    minute = 60_000
+    seen: dict[tuple[str, int], list[tuple[int, int, int]]] = collections.defaultdict(list)
+    for each in documents:
+        for zone, its in each["server_zones"].items():
+            for back in range(5):
+                start = each["timestamp"] // minute * minute - back * minute
+                seen[zone, start].append((its["requests"], its["responses"]["4xx"], its["responses"]["5xx"]))
+    watermark = max(each["timestamp"] for each in documents) - 30_000
+    over = {place: counters for place, counters in seen.items() if place[1] + 5 * minute <= watermark}
+    return sorted((*place, *(max(column) - min(column) for column in zip(*rows, strict=True))) for place, rows in over.items())
+
+
+class TestAlerts:
+    pytestmark = in_spark
+
+    def test_windows_and_alerts_are_those_of_plain_python_written_once(
+        self, tmp_path: Path, program: Callable[[str], Any]
+    ) -> None:
+        documents = [json.loads(line) for line in program("common").lines(EXAMPLES / "data" / "nginx_status.jsonl.xz")]
+        halves = [documents[:300], documents[300:]]
+        for number, half in enumerate(halves):  # as if it had come in the meantime
+            (tmp_path / f"{number}.jsonl").write_text("".join(json.dumps(each) + "\n" for each in half))
+            shown = examples.run("nginx_alerts.py", tmp_path / "log", "--input", tmp_path / f"{number}.jsonl").stdout
+        found = values(tmp_path / "log", "traffic")
+        rows = [(each["zone"], in_ms(each["start"]), each["requests"], each["refused"], each["failed"]) for each in found]
+        expected = windows_of(documents)
+        assert len(expected) > 100
+        assert sorted(rows) == expected
+        alerts = [(each["subject"], each["text"]) for each in values(tmp_path / "log", "alerts")]
+        assert sorted(alerts) == sorted({*failures_of(documents, {start for _, start, *_ in expected}), *peers_of(documents)})
+        assert f"{len(expected)} windows" in shown
+        assert "trac-backend 10.0.0.1:8081: is unhealthy" in shown
+
+
+def in_ms(text: str) -> int:
+    from datetime import datetime
+
+    return round(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+def peers_of(documents: list[dict[str, Any]]) -> set[tuple[str, str]]:
+    """What is said of peers that are not up."""
+    peers = ((name, peer) for each in documents for name, its in each["upstreams"].items() for peer in its["peers"])
+    return {(f"{name} {peer['server']}", f"is {peer['state']}") for name, peer in peers if peer["state"] != "up"}
+
+
+def failures_of(documents: list[dict[str, Any]], starts: set[int]) -> set[tuple[str, str]]:
+    """What is said of zones: the counter at the end of each window in which it grew."""
+    said = set()
+    for start in starts:
+        inside = [each["server_zones"] for each in documents if start <= each["timestamp"] < start + 300_000]
+        for zone in inside[0]:
+            failed = [each[zone]["responses"]["5xx"] for each in inside]
+            if max(failed) > min(failed):
+                said.add((zone, f"{max(failed)} requests have failed"))
+    return said
