@@ -63,7 +63,7 @@ class Housekeeper:
     def _run(self) -> None:
         while not self._stop.wait(self._log.config.log_flush_scheduler_interval_ms / 1000):
             try:
-                self._tick()
+                self.tick()
             except ClosedError as problem:  # it closes: who closes it does what is left
                 logger.debug("housekeeping of %s: %s", self._log.path, problem)
             except EmbedlogError as problem:
@@ -72,7 +72,7 @@ class Housekeeper:
             except Exception:  # a thread's edge: a defect here must not end the flushing
                 logger.exception("housekeeping of %s", self._log.path)
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
         """What is due now, unless another process is at it: the lock is held for the work only, never by an idle one."""
         if not self._lock.mutex.acquire(blocking=False):
             return

@@ -357,10 +357,15 @@ class Log(Admin, GroupAdmin):
         """Records below this offset are on stable storage."""
         return self._partition(topic, partition).durable_offset
 
-    def housekeep(self) -> None:
-        """One round of retention, expiry and removal of old files, now, in this thread."""
+    def housekeep(self, *, due_only: bool = False) -> None:
+        """One round of retention, expiry and removal of old files, now, in this thread.
+
+        `due_only`: what is due and nobody else is at, which mostly is nothing; for programs that are never open for long.
+        """
         self._check_writable()
-        if self._housekeeper is not None:
+        if self._housekeeper is not None and due_only:
+            self._housekeeper.tick()
+        elif self._housekeeper is not None:
             self._housekeeper.by_hand(files.deadline_after(self.config.lock_timeout_ms / 1000))
 
     def close(self) -> None:

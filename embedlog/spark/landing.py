@@ -25,7 +25,7 @@ from embedlog.config import TopicConfig
 from embedlog.internal_topic import java_partition
 from embedlog.offsets import OFFSETS_TOPIC
 from embedlog.spark.outgoing import TOPIC
-from embedlog.spark.staging import Facts, Staged
+from embedlog.spark.staging import Facts, Room, Staged, remove_dead
 from embedlog.spark.write_settings import WriteSettings
 from embedlog.topic import check_name, is_internal
 from embedlog.values import GroupMetadata, OffsetAndMetadata, TopicPartition
@@ -52,6 +52,14 @@ class Who:
         return f"batch {self.batch} of {self.name!r}" if self.name else "the job"
 
 
+def commit(settings: WriteSettings, who: Who, staged: Sequence[Staged], room: Room, *, overwrite: bool = False) -> bool:
+    """Write a batch, and remove what was staged for it; what dead drivers have left goes, too. As `land`."""
+    remove_dead(settings.staging)
+    written = land(settings, who, staged, overwrite=overwrite)
+    room.clear(who.batch if who.query else None)
+    return written
+
+
 def land(settings: WriteSettings, who: Who, staged: Sequence[Staged], *, overwrite: bool = False) -> bool:
     """Write what the tasks have staged, as one transaction; False if this batch has been written before.
 
@@ -67,7 +75,12 @@ def land(settings: WriteSettings, who: Who, staged: Sequence[Staged], *, overwri
         _check_files(files)
         if not (files or who.name or overwrite):
             return False
-        return _Landing(log, settings, who, files).run(topics if overwrite else [], timeout_ms)
+        written = _Landing(log, settings, who, files).run(topics if overwrite else [], timeout_ms)
+        try:
+            log.housekeep(due_only=True)  # where nobody but Spark writes, nobody else does it
+        except embedlog.EmbedlogError as problem:
+            logger.warning("housekeeping behind %s: %s", who, problem)
+        return written
 
 
 class _Landing:

@@ -140,7 +140,7 @@ def _names(path: str) -> list[str]:
 
 
 def _remove(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         os.unlink(path)
 
 

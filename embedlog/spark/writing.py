@@ -17,8 +17,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 import embedlog
-from embedlog.spark import staging
-from embedlog.spark.landing import Who, land
+from embedlog.spark import landing, staging
+from embedlog.spark.landing import Who
 from embedlog.spark.outgoing import Task, sink_columns
 from embedlog.spark.staging import Room, Staged
 from embedlog.spark.write_settings import WriteSettings, parse_write
@@ -53,10 +53,8 @@ class BatchWriter(DataSourceArrowWriter):
         return Message(task.stage(iterator))
 
     def commit(self, messages: list[Message | None]) -> None:
-        staging.remove_dead(self._settings.staging)
         who = Who(self._settings.transactional_id, self._settings.batch_id)
-        land(self._settings, who, _staged(messages), overwrite=self._overwrite)
-        self._room.clear()
+        landing.commit(self._settings, who, _staged(messages), self._room, overwrite=self._overwrite)
 
     def abort(self, messages: list[Message | None]) -> None:
         self._room.clear()
@@ -81,13 +79,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return Message(task.stage(iterator))
 
     def commit(self, messages: list[Message | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
-        staging.remove_dead(self._settings.staging)
         found = _staged(messages)
         if not any(each.rows for each in found):
-            return
+            return  # nothing to write, and nothing to write twice
         query = found[0].query
-        land(self._settings, Who(self._settings.transactional_id or f"embedlog-spark-{query}", batchId, query), found)
-        self._room(query).clear(batchId)
+        who = Who(self._settings.transactional_id or f"embedlog-spark-{query}", batchId, query)
+        landing.commit(self._settings, who, found, self._room(query))
 
     def abort(self, messages: list[Message | None], batchId: int) -> None:  # noqa: N803
         staging.discard(each.path for each in _staged(messages) if each.path)

@@ -1,0 +1,166 @@
+"""What tasks of a write do with rows: which columns they take, what they note of them, what they leave in files. No Spark."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import embedlog
+from embedlog.spark import outgoing, staging
+from embedlog.spark.landing import _pieces
+from embedlog.spark.outgoing import HEADER_OVERHEAD, RECORD_OVERHEAD, Task, sink_columns
+from embedlog.spark.staging import Facts, Staged
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+Row = dict[str, Any]
+
+
+def kind(text: str) -> Any:
+    """A type of Spark's, as far as it is looked at."""
+    if text != "headers":
+        return SimpleNamespace(simpleString=lambda: text)
+    fields = [SimpleNamespace(name="key", dataType=kind("string")), SimpleNamespace(name="value", dataType=kind("binary"))]
+    return SimpleNamespace(simpleString=lambda: "array<…>", elementType=SimpleNamespace(fields=fields))
+
+
+def struct(**kinds: str) -> Any:
+    return SimpleNamespace(fields=[SimpleNamespace(name=name, dataType=kind(text)) for name, text in kinds.items()])
+
+
+def staged(room: staging.Room, batches: list[Any], topic: str = "", task: int = 0) -> Staged:
+    names = batches[0].schema.names if batches else []
+    places = {name: at for at, name in enumerate(names) if name in outgoing.SINK_COLUMNS and not (topic and name == "topic")}
+    return Task(room, places, topic, task=task).stage(batches)
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> staging.Room:
+    return staging.room(str(tmp_path / "staging"), "job")
+
+
+# ---- columns ---------------------------------------------------------------------------------------------------------
+
+
+def test_columns_are_found_in_any_case_and_others_stay_behind() -> None:
+    rows = struct(offset="bigint", VALUE="string", Key="binary", topic="string", partition="int", headers="headers")
+    assert sink_columns(rows, topic="", headers=True) == {"value": 1, "key": 2, "topic": 3, "partition": 4, "headers": 5}
+    assert sink_columns(rows, topic="t", headers=False) == {"value": 1, "key": 2, "partition": 4}
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"key": "binary", "topic": "string"}, "no column value"),
+        ({"value": "binary"}, "neither an option nor a column topic"),
+        ({"value": "int", "topic": "string"}, r"type of value; .*CAST\(value AS STRING\).*expected string or binary"),
+        ({"value": "binary", "VALUE": "binary", "topic": "string"}, "two columns value"),
+        ({"value": "binary", "topic": "binary"}, "type of topic"),
+        ({"value": "binary", "topic": "string", "partition": "bigint"}, "type of partition"),
+        ({"value": "binary", "topic": "string", "headers": "map<string,binary>"}, "type of headers.*ARRAY<STRUCT"),
+    ],
+)
+def test_a_schema_that_does_not_fit_is_refused(columns: dict[str, str], words: str) -> None:
+    with pytest.raises(embedlog.ConfigError, match=words):
+        sink_columns(struct(**columns), topic="", headers=True)
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def rows_at_random(rng: random.Random, count: int) -> list[Row]:
+    def some(*choices: Any) -> Any:
+        return rng.choice(choices)
+
+    return [
+        {
+            "value": some(None, b"", rng.randbytes(rng.randint(1, 60))),
+            "key": some(None, b"k%d" % rng.randint(0, 3)),
+            "headers": some(None, [], [{"key": "h" * rng.randint(0, 3), "value": some(None, b"v" * rng.randint(0, 9))}] * 2),
+            "topic": some("t", "t", "u", "long" * 5),
+            "partition": some(None, 0, 1, 2),
+        }
+        for _ in range(count)
+    ]
+
+
+def as_batches(rows: list[Row], rng: random.Random) -> list[Any]:
+    schema = pa.schema([
+        ("value", pa.binary()), ("key", pa.binary()), ("headers", HEADERS), ("topic", pa.string()), ("partition", pa.int32()),
+    ])  # fmt: skip
+    cuts = sorted(rng.choices(range(len(rows) + 1), k=5))
+    bounds = zip([0, *cuts], [*cuts, len(rows)], strict=True)
+    return [pa.RecordBatch.from_pylist(rows[start:end], schema) for start, end in bounds]
+
+
+def noted_row_by_row(rows: list[Row]) -> dict[str, Facts]:
+    """The obvious way to the facts; sizes in bytes are left out."""
+    found: dict[str, Facts] = {}
+    for number, row in enumerate(rows):
+        facts = found.setdefault(row["topic"], Facts())
+        facts.rows += 1
+        size = RECORD_OVERHEAD + len(row["value"] or b"") + len(row["key"] or b"")
+        size += sum(HEADER_OVERHEAD + len(each["key"]) + len(each["value"] or b"") for each in row["headers"] or [])
+        if size > facts.largest:
+            facts.largest, facts.largest_row = size, number
+        if row["partition"] is not None and row["partition"] > facts.partition:
+            facts.partition, facts.partition_row = row["partition"], number
+        if row["key"] is None and facts.keyless_row < 0:
+            facts.keyless_row = number
+    return found
+
+
+def test_a_file_has_the_rows_and_the_facts_are_those_of_row_after_row(
+    room: staging.Room, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outgoing, "PIECE_ROWS", 40)
+    rows = rows_at_random(rng, 300)
+    left = staged(room, as_batches(rows, rng))
+    assert (left.rows, left.size) == (300, os.path.getsize(left.path))
+    wanted = noted_row_by_row(rows)
+    for topic, facts in left.topics.items():
+        assert facts.size > 0
+        facts.size = 0
+        assert facts == wanted.pop(topic)
+    assert not wanted
+    found: dict[str, list[Row]] = {}
+    for topic, batch in _pieces(left):
+        found.setdefault(topic, []).extend(batch.to_pylist())
+    for topic, there in found.items():
+        assert there == [{name: row[name] for name in there[0]} for row in rows if row["topic"] == topic]
+
+
+def test_no_rows_leave_no_file(room: staging.Room) -> None:
+    assert staged(room, []).rows == 0
+    assert staged(room, [pa.record_batch({"value": pa.array([], pa.binary())})], "t").path == ""
+    assert not os.path.exists(room.staging)
+
+
+def test_an_attempt_that_fails_leaves_nothing(room: staging.Room) -> None:
+    def broken() -> Any:
+        yield pa.record_batch({"value": [b"x"]})
+        raise RuntimeError("the query's own")
+
+    with pytest.raises(RuntimeError):
+        Task(room, {"value": 0}, "t", task=0).stage(broken())
+    assert os.listdir(room.path) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"topic": None}, "row 2 of task 7: the column topic is null"),
+        ({"partition": -1}, "row 2 of task 7: topic t has no partition -1"),
+        ({"headers": [{"key": None, "value": b"x"}]}, "row 2 of task 7: a header has no key, topic t"),
+    ],
+)
+def test_a_row_that_cannot_be_written_is_named(room: staging.Room, rng: random.Random, row: Row, words: str) -> None:
+    good = {"value": b"v", "key": b"k", "headers": [{"key": "a", "value": b"b"}], "topic": "t", "partition": 0}
+    with pytest.raises(embedlog.EmbedlogError, match=words):
+        staged(room, as_batches([good, good, good | row, good], rng), task=7)
+    assert os.listdir(room.path) == []
