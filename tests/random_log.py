@@ -1,4 +1,4 @@
-"""A log directory with all in it that makes reading hard: codecs, gaps of compaction, aborted transactions, headers, nulls."""
+"""A log directory with all that makes reading hard: codecs, gaps of compaction, aborted transactions, epochs, headers, nulls."""
 
 from __future__ import annotations
 
@@ -39,6 +39,13 @@ def write(path: Path, rng: random.Random, rows: int = 150) -> list[str]:
             _send(producer, "deleted", rng, rows)
         log.delete_records({embedlog.TopicPartition("deleted", 0): rng.randrange(1, rows)})
         log.create_topic("empty", partitions=3)
+        log.create_topic("epochs", partitions=2)
+    for number in range(3):
+        if number:
+            _power_loss(path, rng)
+        with embedlog.open(path, config={"housekeeping": False}) as log, log.producer(batch_size=400) as producer:
+            _send(producer, "epochs", rng, rows // 3, partitions=2)
+    with embedlog.open(path, read_only=True) as log:
         return log.topics()
 
 
@@ -54,6 +61,17 @@ def _send(producer: embedlog.Producer, topic: str, rng: random.Random, rows: int
         )
         if rng.random() < 0.05:
             producer.flush()
+
+
+def _power_loss(path: Path, rng: random.Random) -> None:
+    """The directory as it comes back with the beginning of a batch at its ends: what is appended then has a new leader epoch."""
+    (path / ".kafka_cleanshutdown").unlink(missing_ok=True)
+    for page in [*path.rglob("embedlog.page"), path / "embedlog.control"]:
+        page.write_bytes(bytes(page.stat().st_size))
+    for number in (0, 1):
+        last = max((path / f"epochs-{number}").glob("*.log"))
+        whole = last.read_bytes()
+        last.write_bytes(whole + whole[: rng.randrange(1, 60)])
 
 
 def _transactions(log: embedlog.Log, rng: random.Random, rows: int) -> None:

@@ -110,6 +110,7 @@ def test_all_engines_say_of_a_random_log_what_a_consumer_says(tmp_path: Path, rn
     with embedlog.open(tmp_path / "log", read_only=True) as log:
         counts = {topic: len(random_log.consumed(log, topic, isolation)) for topic in topics}
         assert 0 < counts["compacted"] < 150
+        assert {record.leader_epoch for record in log.scan("epochs").records()} == {0, 1, 2}
         for topic in topics:
             wanted = random_log.consumed(log, topic, isolation)
             for engine in ENGINES:

@@ -13,6 +13,7 @@ import embedlog
 import embedlog.duckdb
 import embedlog.polars
 import embedlog.spark
+from embedlog.spark.settings import COLUMNS
 from tests import random_log
 from tests.conftest import ROOT
 from tests.test_docs import program
@@ -63,6 +64,18 @@ def test_spark_says_of_kafkas_directories_what_a_consumer_says(spark: Any, golde
         found = load(spark, directory, subscribe=",".join(topics), isolation_level="read_committed", INCLUDEheaders="true")
         rows = rows_of(found.toArrow())
         assert {topic: rows.get(topic, []) for topic in topics} == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["clean", "unclean"])
+def test_the_short_way_says_of_kafkas_directories_what_a_consumer_says(spark: Any, golden: Path, name: str) -> None:
+    directory = golden / name / "log"
+    with embedlog.open(directory, read_only=True) as log:
+        for topic in CLEAN if name == "clean" else UNCLEAN:
+            for isolation in ("read_uncommitted", "read_committed"):
+                frame = embedlog.spark.scan(spark, str(directory), topic, columns=COLUMNS, isolation_level=isolation)
+                wanted = random_log.consumed(log, topic, isolation)
+                assert rows_of(frame.toArrow()).get(topic, []) == wanted, (topic, isolation)
 
 
 def test_all_engines_say_of_a_random_log_what_a_consumer_says(spark: Any, tmp_path: Path, rng: random.Random) -> None:
@@ -170,6 +183,17 @@ def test_what_is_wrong_is_said_on_the_driver(spark: Any, log: embedlog.Log, opti
 
 
 @pytest.mark.slow
+def test_a_directory_that_is_not_there_is_named(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "letter.txt").write_text("Dear Sir")
+    for directory in (tmp_path / "nothing", tmp_path / "other"):
+        with pytest.raises(Exception, match=str(directory)):
+            load(spark, directory, subscribe="t").count()
+        with pytest.raises(embedlog.EmbedlogError, match=str(directory)):
+            embedlog.spark.scan(spark, str(directory), "t")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schema", "words"),
     [("value STRING", r"value.*CAST\(value AS STRING\).*expected binary, found string"), ("vallue BINARY", "no column vallue")],
@@ -198,7 +222,7 @@ def test_what_retention_takes_under_a_job_is_told(spark: Any, log: embedlog.Log)
     lenient = load(spark, log.path, subscribe="t", failOnDataLoss="false")
     assert frame.count() == lenient.count() == 200
     log.delete_records({embedlog.TopicPartition("t", 0): 50})
-    with pytest.raises(Exception, match=r"topic t, partition 0, at or behind offset 0: planned records are gone"):
+    with pytest.raises(Exception, match=rf"{log.path}/t-0: topic t, partition 0, at or behind offset 0: planned records are g"):
         frame.count()
     assert lenient.count() == 150
 

@@ -120,3 +120,35 @@ def test_a_group_shows_how_far_a_query_has_come(spark: Any, log: embedlog.Log, t
         member.poll(0.1)
         with pytest.raises(Exception, match=r"group 'taken'.*1 members"):
             run(spark, log, tmp_path / "other", **{"group.id": "taken"})
+
+
+def test_what_retention_takes_in_the_middle_of_a_stream_is_told(spark: Any, log: embedlog.Log, tmp_path: Path) -> None:
+    run(spark, log, tmp_path, maxOffsetsPerTrigger="1000")
+    append(log, 40)
+    log.delete_records({embedlog.TopicPartition("t", 1): 110})
+    place = r"topic t, partition 1, at or behind offset 100: planned records are gone.*expected 110 to 120, found 100"
+    with pytest.raises(Exception, match=rf"{log.path}/t-1: {place}"):
+        run(spark, log, tmp_path)
+    assert batches(run(spark, log, tmp_path, failOnDataLoss="false")) == [30]
+    read = [*range(100), *range(110, 120)]
+    assert places(spark, tmp_path) == [(0, offset) for offset in range(120)] + [(1, offset) for offset in read]
+
+
+def test_damage_under_a_stream_is_told_with_its_place(spark: Any, log: embedlog.Log, tmp_path: Path) -> None:
+    run(spark, log, tmp_path)
+    end = sum(path.stat().st_size for path in (log.path / "t-0").glob("*.log"))
+    append(log, 20)
+    (path,) = (log.path / "t-0").glob("*.log")
+    raw = bytearray(path.read_bytes())
+    raw[end + 70] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(Exception, match=rf"{path.name} at byte {end}: topic t, partition 0, at or behind offset 100: "):
+        run(spark, log, tmp_path)
+
+
+def test_what_a_stream_cannot_read_is_said_on_the_driver(spark: Any, log: embedlog.Log, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="no such topic: missing: expected one of: t"):
+        run(spark, log, tmp_path / "a", subscribe="missing")
+    reader = spark.readStream.format("embedlog").option("subscribe", "t").schema("value STRING")
+    with pytest.raises(Exception, match=r"value.*CAST\(value AS STRING\)"):
+        reader.load(str(log.path)).writeStream.format("noop").trigger(once=True).start().awaitTermination(100)
