@@ -8,7 +8,7 @@ X2  the connector fits no Spark that has Arrow writers, so each has a session of
 X3  the broker's processor time is the connector's; what a sink promises is not the same: at least once there, all or nothing here
 X4  the sink's producer has large batches, a linger and acks=1, with which it is fastest
 
-Needs Java, Maven and Kafka's jars (tests/kafka/oracle.py), confluent-kafka, and pyspark here; the connector's environment, pyspark
+Needs Java, Maven, Kafka's jars (tests/kafka/oracle.py), confluent-kafka, and pyspark here; the connector's environment, pyspark
 4.0.0 and jars, is made once, beside the jars of the oracle, unless it is named.
 """
 

@@ -5,14 +5,19 @@
 
 V1  a view is pinned when it is registered: what is appended later comes with the next `register`
 V2  a query reads only the columns that it names, and the log again each time: nothing is kept between two queries
+V3  of a condition, whatever bounds `offset`, `timestamp` or `partition` narrows what is read; it is applied behind that all the
+    same, so that what is not understood costs time and no row
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import embedlog
+
+TIME_END_MS = 253_402_300_800_000  # the year 10000: what lies behind is not narrowed
 
 
 def register(log: embedlog.Log, connection: Any = None, *, topics: Iterable[str] | None = None, **bounds: Any) -> Any:
@@ -53,11 +58,61 @@ def table(log: embedlog.Log, topic: str, **bounds: Any) -> Any:
         def scanner(self, columns: Any = None, filter: Any = None, **options: Any) -> Any:
             wanted = list(whole.columns if columns is None else columns)
             named = [name for name in whole.columns if name not in wanted and _names(filter, whole.schema, name)]
-            read = whole.narrowed(columns=wanted + named)
+            read = _narrowed(whole, filter).narrowed(columns=wanted + named)
             batches = (batch for batch in read)
             return pyarrow.dataset.Scanner.from_batches(batches, schema=read.schema, columns=wanted, filter=filter)
 
     return Topic()
+
+
+# ---- conditions ------------------------------------------------------------------------------------------------------
+
+
+def _narrowed(scan: embedlog.Scan, condition: Any) -> embedlog.Scan:
+    """The part of a scan in which the condition can hold."""
+    import pyarrow
+    from pyarrow.dataset import field
+
+    part, schema = scan, scan.schema
+    can_hold = _possible(condition, schema)
+    if _names(condition, schema, "partition"):
+        part = part.narrowed(partitions=[number for number in part.bounds if can_hold(field("partition") == number)])
+    if _names(condition, schema, "offset") and part.bounds:
+        first, last = min(start for start, _ in part.bounds.values()), max(end for _, end in part.bounds.values())
+        place = field("offset")
+        low, high = _span(first, last, lambda at: can_hold(place < at), lambda at: can_hold(place >= at))
+        part = part.narrowed(start_offset=low, end_offset=high)
+    if _names(condition, schema, "timestamp"):
+        kind = schema.field("timestamp").type
+
+        def moment(time_ms: int) -> Any:
+            return pyarrow.scalar(time_ms, kind)
+
+        time = field("timestamp")
+        low, high = _span(0, TIME_END_MS, lambda at: can_hold(time < moment(at)), lambda at: can_hold(time >= moment(at)))
+        part = part.narrowed(start_time=low or None, end_time=high if high < TIME_END_MS else None)
+    return part
+
+
+def _span(first: int, last: int, below: Callable[[int], bool], from_on: Callable[[int], bool]) -> tuple[int, int]:
+    """The last of these numbers below which nothing can hold, and the first from which on nothing can."""
+    low = first + bisect_left(range(first + 1, last + 1), True, key=below)
+    high = first + bisect_left(range(first, last), True, key=lambda at: not from_on(at))
+    return low, max(low, high)
+
+
+def _possible(condition: Any, schema: Any) -> Callable[[Any], bool]:
+    """Whether the condition can hold where something else does. Arrow knows: by this it leaves out whole files."""
+    from pyarrow import fs
+    from pyarrow.dataset import FileSystemDataset, IpcFileFormat
+
+    layout, nowhere = IpcFileFormat(), fs.LocalFileSystem()
+
+    def can_hold(given: Any) -> bool:
+        file = layout.make_fragment("never-opened", nowhere, given)
+        return any(True for _ in FileSystemDataset([file], schema, layout, nowhere).get_fragments(condition))
+
+    return can_hold
 
 
 def _names(condition: Any, schema: Any, column: str) -> bool:

@@ -189,6 +189,60 @@ def test_duckdb_reads_the_columns_that_a_query_names(log: embedlog.Log, monkeypa
     assert [set(columns) for columns, _ in spy.read[:2]] == [{"offset"}, {"value", "partition", "offset"}]
 
 
+@pytest.mark.parametrize(
+    ("condition", "wanted"),
+    [
+        ('"offset" >= 40 and "offset" < 60 and partition = 1', {1: (40, 60)}),
+        ('"offset" in (7, 90)', {0: (7, 91), 1: (7, 91)}),
+        ('"offset" = 7 or "offset" = 9', {0: (7, 10), 1: (7, 10)}),
+        ('not ("offset" > 5)', {0: (0, 6), 1: (0, 6)}),
+        ("timestamp >= TIMESTAMPTZ '1970-01-01 00:01:30+00'", {0: (90, 100), 1: (90, 100)}),
+        ("timestamp > TIMESTAMPTZ '2200-01-01 00:00:00+00'", {0: (100, 100), 1: (100, 100)}),
+        ("partition = 5", {}),
+        ("value = 'v3'::blob or \"offset\" < 3", {0: (0, 100), 1: (0, 100)}),
+        ("\"offset\" < 3 or partition = 0", {0: (0, 100), 1: (0, 100)}),
+    ],
+)
+def test_duckdb_reads_the_part_in_which_a_condition_can_hold(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch, condition: str, wanted: dict[int, tuple[int, int]]
+) -> None:
+    whole = log.scan("events").to_arrow()  # noqa: F841 (DuckDB finds it)
+    query = f'select partition, "offset" from {{}} where {condition} order by 1, 2'
+    expected = duckdb.sql(query.format("whole")).fetchall()
+    spy = Spy(monkeypatch)
+    with embedlog.duckdb.register(log) as connection:
+        assert connection.sql(query.format("events")).fetchall() == expected
+    assert [bounds for _, bounds in spy.read] == [wanted]
+
+
+def test_random_conditions_give_the_rows_that_duckdb_alone_would_give(log: embedlog.Log, rng: random.Random) -> None:
+    whole = log.scan("events").to_arrow()
+
+    def moment() -> str:
+        time = datetime.fromtimestamp(rng.randrange(110), UTC) + timedelta(microseconds=rng.choice([0, 0, 1, 500_001]))
+        return f"TIMESTAMPTZ '{time.isoformat(sep=' ')}'"
+
+    parts: list[Callable[[], str]] = [
+        lambda: f'"offset" {rng.choice(["<", "<=", ">", ">=", "=", "<>"])} {rng.randrange(-5, 120)}',
+        lambda: f'{rng.randrange(120)} >= "offset"',
+        lambda: f"timestamp {rng.choice(['<', '<=', '>', '>=', '='])} {moment()}",
+        lambda: f"partition {rng.choice(['=', '<', '<>'])} {rng.randrange(3)}",
+        lambda: f"\"offset\" in ({rng.randrange(99)}, {rng.randrange(99)})",
+        lambda: "octet_length(value) = 2",
+        lambda: '"offset" % 7 = 1',
+        lambda: "key is not null",
+    ]
+    with embedlog.duckdb.register(log) as connection:
+        connection.register("whole", whole)
+        for _ in range(60):
+            condition = rng.choice(parts)()
+            for _ in range(rng.randrange(3)):
+                condition = f"({condition} {rng.choice(['and', 'or', 'and not'])} {rng.choice(parts)()})"
+            query = f'select value, partition, "offset" from {{}} where {condition} order by 2, 3'
+            found, wanted = (connection.sql(query.format(name)).fetchall() for name in ("events", "whole"))
+            assert found == wanted, condition
+
+
 def test_duckdb_takes_a_scan_by_its_name_in_python(log: embedlog.Log) -> None:
     events = log.scan("events", columns=["offset", "value"])  # noqa: F841 (DuckDB finds it)
     assert duckdb.sql('select count(*), max("offset") from events').fetchall() == [(200, 99)]
