@@ -119,6 +119,7 @@ def spark(context: Context) -> Iterator[Outcome]:
         for record_bytes, bounds in ((100, (0.45, 0.5, 0.85)), (1000, (0.4, 0.4, 0.5))):
             with both(context, record_bytes) as (directory, table, rows):
                 yield from spark_reads(context, running, directory, table, rows, record_bytes, bounds)
+                yield spark_writes(context, running, table, rows, record_bytes)
                 if record_bytes == 100:
                     yield task_cost(context, running, directory)
                     yield latest(directory)
@@ -154,6 +155,33 @@ def spark_reads(
     answer = "size BIGINT"
     fused, apart = lambda: scan("value").map_arrow(sizes, answer), lambda: parquet("value").mapInArrow(sizes, answer)
     yield compared("map_arrow", fused, apart, 3.0)
+
+
+def spark_writes(context: Context, running: Any, table: Path, rows: int, record_bytes: int) -> Outcome:
+    """Keys and values out of one parquet table into a topic, as one transaction, and into another uncompressed table."""
+    directory, other = context.fresh("sink"), context.fresh("written")
+    with embedlog.open(directory) as log:
+        log.create_topic("sink", 2, config=QUIET)
+
+    def rows_of() -> Any:
+        return running.read.parquet(str(table)).select("key", "value")
+
+    def into_log() -> None:
+        rows_of().write.format("embedlog").mode("append").option("topic", "sink").save(str(directory))
+
+    def into_parquet() -> None:
+        rows_of().write.option("compression", "none").mode("overwrite").parquet(str(other))
+
+    try:
+        for warm in (into_log, into_parquet):
+            warm()
+        return against(
+            f"spark/write/record={record_bytes}B", lambda: per_second(rows, into_parquet),
+            lambda: per_second(rows, into_log), target=0.5, rounds=context.rounds, unit="rows/s",
+        )  # fmt: skip
+    finally:
+        remove(directory)
+        remove(other)
 
 
 def task_cost(context: Context, running: Any, directory: Path) -> Outcome:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.faults import landing
 from tests.faults.crashes import ERRORS, FAILING, Point
-from tests.faults.processes import Nursery
+from tests.faults.processes import Died, Nursery
 from tests.figures import pieces, share, tell
 
 POINTS_FAST, POINTS_PIECES = {"append": 5, "overwrite": 3}, 16
@@ -59,6 +59,15 @@ def test_a_driver_that_dies_at_any_call_has_its_batch_written_once(
 def test_a_commit_that_raised_is_repeated_and_writes_nothing_twice(nursery: Nursery, tmp_path: Path, seed: int) -> None:
     counts = landing.count_calls(nursery, tmp_path / "log")
     fail_everywhere(nursery, tmp_path / "log", seed, random.Random(seed).sample(failing(counts), ERRORS_FAST))
+
+
+def test_without_the_mark_in_the_transaction_a_batch_is_written_twice(nursery: Nursery, tmp_path: Path) -> None:
+    landing.make(tmp_path / "log")
+    victim = nursery.spawn()
+    with pytest.raises(Died):
+        victim.call("land_and_mark_apart", str(tmp_path / "log"))
+    nursery.end(victim)
+    assert any("too much" in each for each in landing.repeated(nursery, tmp_path / "log", overwrite=False))
 
 
 @pytest.mark.faults

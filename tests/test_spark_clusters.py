@@ -56,6 +56,14 @@ query = writer.start(room + "/table")
 query.awaitTermination(200)
 assert spark.read.parquet(room + "/table").count() == 200
 
+writer = stream.selectExpr("key", "value", "'copy' AS topic", "partition").writeStream.format("embedlog")
+writer = writer.option("checkpointLocation", room + "/checkpoint-of-copy").trigger(availableNow=True)
+for _ in range(2):
+    writer.start(directory).awaitTermination(200)
+events.select("key", "value").write.format("embedlog").mode("append").option("topic", "copy").save(directory)
+copied = spark.read.format("embedlog").option("subscribe", "copy").option("isolation.level", "read_committed").load(directory)
+assert sorted(bytes(row["value"]) for row in copied.collect()) == sorted(2 * [b"%d" % n for n in range(200)])
+
 try:
     spark.read.format("embedlog").option("subscribe", "none").load(directory).count()
 except Exception as problem:
@@ -72,6 +80,7 @@ def directory(tmp_path: Path) -> Path:
     """A log with topic `t`: 2 partitions of 100 records, still open in this process."""
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
         log.create_topic("t", partitions=2)
+        log.create_topic("copy", partitions=2)
         with log.producer() as producer:
             for number in range(200):
                 producer.send("t", b"%d" % number, partition=number % 2)

@@ -52,7 +52,7 @@ def test_a_word_count_is_the_same_whatever_dies(spark: Any, world: World, rng: r
 @pieces(LONG_PIECES)
 def test_each_fault_is_mended_by_the_next_run(spark: Any, world: World, rng: random.Random, piece: int) -> None:
     sparking.register(spark)
-    found = sparking.under_fire(spark, world, rng, faults(rng, LONG))
+    found = sparking.under_fire(spark, world, rng, faults(rng, LONG), each=5)
     tell("Spark: exactly once", **found, violations=0)
 
 
@@ -61,7 +61,7 @@ def driver(world: World, *arguments: object) -> tuple[int, str]:
     command = [sys.executable, "-m", "tests.faults.sparking", str(world.path.parent), *map(str, arguments)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
     ) as running:
         try:
             said, complained = running.communicate(timeout=900)
@@ -92,7 +92,9 @@ def test_what_a_killed_driver_left_another_one_mends(spark: Any, world: World, r
         world.scheme(where, f"driver {rng.randint(1, CALLS)}" if where == CALL else "driver")
         driver(world)
         struck += not world.left()
+        sparking.compare(*world.counts_so_far(), f"{where}, before anything is mended")
         problem = sparking.run(spark, world, "available", 30)
         assert not problem, f"behind {where}: {problem}"
-        sparking.compare(world, where)
+        sparking.compare(*world.counts(), where)
+        assert not world.staged()
     tell("Spark: exactly once", faults=struck, drivers_killed=struck, violations=0)

@@ -132,10 +132,12 @@ def test_a_batch_is_written_once_and_its_number_is_kept(log: embedlog.Log) -> No
 def test_batches_of_another_stream_are_others(log: embedlog.Log) -> None:
     driver = Driver(log, "t")
     driver.write(values(b"old"), who=Who("name", 7, "first query"))
-    with pytest.raises(embedlog.ConfigError, match=r"belongs to another stream, whose last batch was 7.*delete_group"):
+    with pytest.raises(embedlog.ConfigError, match=r"belongs to another stream or job, whose last batch was 7.*delete_group"):
         driver.write(values(b"new"), who=Who("name", 0, "second query"))
-    with pytest.raises(embedlog.ConfigError, match="belongs to another stream"):
+    with pytest.raises(embedlog.ConfigError, match="belongs to another stream or job"):
         driver.write(values(b"new"), who=Who("name", 8, "second query"))
+    with pytest.raises(embedlog.ConfigError, match="found query none: a job"):
+        driver.write(values(b"new"), who=Who("name", 8))
     assert seen(log) == [b"old"]
 
 

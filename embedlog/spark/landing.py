@@ -70,7 +70,8 @@ def land(settings: WriteSettings, who: Who, staged: Sequence[Staged], *, overwri
     """
     files = [each for each in sorted(staged, key=lambda each: each.task) if each.rows]
     timeout_ms = _timeout_ms(files)
-    with embedlog.open(settings.directory, create=False, config={"transaction.max.timeout.ms": timeout_ms}) as log:
+    config = {"transaction.max.timeout.ms": timeout_ms, "shared": settings.shared}
+    with embedlog.open(settings.directory, create=False, config=config) as log:
         topics = _check(log, settings.topic, files, overwrite)
         _check_files(files)
         if not (files or who.name or overwrite):
@@ -130,15 +131,17 @@ class _Landing:
 
     def _is_written(self, marks: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
         mark = max((offset for place, offset in marks.items() if place.topic == OFFSETS_TOPIC), default=None)
-        if mark is None or (mark.offset <= self._who.batch and self._who.query in ("", mark.metadata)):
+        if mark is None:
             return False
-        if self._who.query and mark.metadata != self._who.query:
+        if mark.metadata != self._who.query:
             raise embedlog.ConfigError(
-                f"transactionalId {self._who.name!r} belongs to another stream, whose last batch was {mark.offset - 1}: a new"
-                " checkpoint begins a new stream, and its batches are not those of the old one. Give it another transactionalId,"
-                f" or let the old one be forgotten: log.delete_group({self._who.name!r})",
-                expected=f"query {mark.metadata}", found=f"query {self._who.query}",
+                f"transactionalId {self._who.name!r} belongs to another stream or job, whose last batch was {mark.offset - 1}: a"
+                " new checkpoint begins a new stream, and its batches are not those of the old one. Choose another"
+                f" transactionalId, or let the old one be forgotten: log.delete_group({self._who.name!r})",
+                expected=f"query {mark.metadata or 'none: a job'}", found=f"query {self._who.query or 'none: a job'}",
             )  # fmt: skip
+        if mark.offset <= self._who.batch:
+            return False
         if not self._who.query and self._who.batch + 1 < mark.offset:
             logger.warning("%s is not written: %d was written before, and batchId rises from job to job",
                            self._who, mark.offset - 1)  # fmt: skip

@@ -66,6 +66,9 @@ WRITE_OPTIONS: dict[str, Option] = {
     "compression.type": Option(
         one_of("none", "gzip", "snappy", "lz4", "zstd"), True, True, "none", "Codec; also as `kafka.compression.type`."
     ),
+    "shared": Option(
+        one_of("no", "locks"), True, True, "no", "`locks`: the directory lies on a network file system (as in `embedlog.open`)."
+    ),
     "stagingDirectory": Option(
         plain, True, True, "the log directory's name with `.staging`",
         "Where tasks put rows until the job commits; every executor and the driver see it, and it is in no log directory.",
@@ -87,6 +90,7 @@ class WriteSettings:
     headers: bool = True
     partitioner: str = "murmur2"
     compression: str = "none"
+    shared: str = "no"
 
     def made_partitioner(self) -> Any:
         """What the producer takes. Raises ConfigError."""
@@ -124,6 +128,7 @@ def parse_write(given: Mapping[str, str], *, stream: bool) -> WriteSettings:
         headers=values.get("includeHeaders", True),
         partitioner=values.get("partitioner", "murmur2"),
         compression=values.get("compression.type", "none"),
+        shared=values.get("shared", "no"),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -109,6 +110,18 @@ def land_batch(
     counts, _ = system.fault_counters()
     system.fault_off()
     return raised, written, counts
+
+
+@task
+def land_and_mark_apart(_: Stage, directory: str) -> None:
+    """What must not be: the rows in their transaction, and behind it, in another step, that they are written. Dies in between."""
+
+    def nothing(*_: object) -> None:
+        """The mark is left for later."""
+
+    landing._Landing._mark = nothing  # type: ignore[method-assign]
+    Driver(directory).write(1)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def count_calls(nursery: Nursery, directory: Path, overwrite: bool = False) -> dict[str, int]:
