@@ -29,10 +29,12 @@ EXTRAS := test,check$(if $(shell command -v java 2>/dev/null),$(comma)spark)
 
 say_no = { echo 'embedlog: $(1)' >&2; exit 1; }
 
-.PHONY: help install demo test test-kafka test-spark test-faults test-sanitize test-arm test-slow test-all check bench docs clean
+.PHONY: help install demo demo-spark test test-kafka test-spark test-faults test-sanitize test-arm test-slow \
+    test-all check bench docs clean
 
 help:
 	@echo 'make demo           write, tail, share, search and read the standard library as a topic: a few seconds'
+	@echo 'make demo-spark     a web server'\''s log through Spark, each session written once: tables and a chart'
 	@echo 'make test           the suite: below 8 minutes on two cores'
 	@echo 'make test-kafka     all that asks a real Kafka'
 	@echo 'make test-faults    all experiments, mutants and models: below an hour on two cores (RESUME=1 goes on)'
@@ -70,6 +72,13 @@ install: $(VENV)/.built
 
 demo: install
 	@$(BIN)/python -m embedlog.demo $(ARGS)
+
+# Asked before anything is installed. An environment that was made before there was Java has no Spark yet: then once more.
+demo-spark:
+	@command -v java >/dev/null || $(call say_no,no java on the path: Spark needs Java 17)
+	@$(MAKE) --no-print-directory install
+	@$(BIN)/python -c 'import pyspark' 2>/dev/null || { rm $(VENV)/.built; $(MAKE) --no-print-directory install; }
+	@$(BIN)/python examples/weblog_demo.py $(ARGS)
 
 # ---- tests -----------------------------------------------------------------------------------------------------------
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import ast
 import base64
 import collections
+import contextlib
+import datetime
 import hashlib
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -184,9 +188,7 @@ class TestAlerts:
 
 
 def in_ms(text: str) -> int:
-    from datetime import datetime
-
-    return round(datetime.fromisoformat(text).timestamp() * 1000)
+    return round(datetime.datetime.fromisoformat(text).timestamp() * 1000)
 
 
 def peers_of(documents: list[dict[str, Any]]) -> set[tuple[str, str]]:
@@ -205,3 +207,72 @@ def failures_of(documents: list[dict[str, Any]], starts: set[int]) -> set[tuple[
             if max(failed) > min(failed):
                 said.add((zone, f"{max(failed)} requests have failed"))
     return said
+
+
+# ---- a web server's log ----------------------------------------------------------------------------------------------
+
+
+class TestWebLog:
+    pytestmark = in_spark
+
+    def test_the_demo_proves_what_it_says(self, tmp_path: Path, program: Callable[[str], Any]) -> None:
+        shown = examples.run("weblog_demo.py", "--keep", tmp_path / "log").stdout
+        assert shown.count("proved  ") == 3
+        assert "10,000 lines = 9,999 in sessions + 1 refused, 0 came late" in " ".join(shown.split())
+        assert "Googlebot" in shown
+        assert "23:00" in shown
+        self.check(tmp_path, program)
+
+    def test_killed_in_the_middle_it_goes_on(self, tmp_path: Path, program: Callable[[str], Any]) -> None:
+        """kill -9 of the driver, its JVM and their workers, as soon as there are sessions; then to the end."""
+        line = examples.command("weblog.py", tmp_path / "log", "--at-once", 1000)
+        process = subprocess.Popen(line, stdout=subprocess.DEVNULL, start_new_session=True)
+        try:
+            while process.poll() is None and not sessions_in(tmp_path / "log"):
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(0.1)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        found = sessions_in(tmp_path / "log")
+        assert process.returncode == -signal.SIGKILL, "it was over before it could be killed"
+        examples.run("weblog.py", tmp_path / "log", "--at-once", 1000)
+        assert 0 < found < sessions_in(tmp_path / "log")
+        self.check(tmp_path, program)
+
+    @staticmethod
+    def check(room: Path, program: Callable[[str], Any]) -> None:
+        """Topic and table hold the sessions of plain Python, each once; the topic of refused lines the one that is cut off."""
+        import pyarrow.parquet
+
+        lines = list(program("common").lines(EXAMPLES / "data" / "apache_access.log.xz"))
+        expected, refused = program("weblog_demo").by_hand(lines)
+        assert (len(lines), len(refused), sum(row[4] for row in expected)) == (10_000, 1, 9_999)
+        wanted = sorted((client, in_utc(start), in_utc(end), *rest) for client, _, start, end, *rest in expected)
+        in_topic = values(room / "log", "sessions")
+        rows = [(each["client"], in_ms(each["start"]), in_ms(each["end"]), *counts(each)) for each in in_topic]
+        assert sorted(rows) == wanted
+        table = pyarrow.parquet.read_table(room / "log-tables" / "sessions").to_pylist()
+        rows = [(each["client"], in_utc(each["start"]), in_utc(each["end"]), *counts(each)) for each in table]
+        assert sorted(rows) == wanted
+        names = {each["client"]: each.get("name") for each in in_topic}
+        assert {client: name for client, name in names.items() if name} == program("weblog").NAMES
+        with embedlog.open(room / "log", read_only=True) as log:
+            found = log.scan("refused", isolation_level="read_committed").records()
+            assert [record.value for record in found] == refused
+
+
+def sessions_in(directory: Path) -> int:
+    try:
+        return len(values(directory, "sessions"))
+    except embedlog.EmbedlogError:  # not made yet
+        return 0
+
+
+def counts(session: dict[str, Any]) -> tuple[int, ...]:
+    return session["requests"], session["bytes"], session["errors"]
+
+
+def in_utc(moment: datetime.datetime) -> int:
+    """Milliseconds, of a moment in UTC that may not know it."""
+    return round(moment.replace(tzinfo=datetime.UTC).timestamp() * 1000)

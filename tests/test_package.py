@@ -89,6 +89,18 @@ def test_make_says_in_one_line_what_is_missing(tmp_path: Path) -> None:
         assert not (tmp_path / "venv").exists()
 
 
+def test_make_says_in_one_line_that_spark_needs_java(tmp_path: Path) -> None:
+    make = shutil.which("make")
+    if make is None:
+        pytest.skip("no `make` on the path")
+    command = [make, "-C", str(ROOT), "demo-spark"]
+    answer = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=60)
+    assert answer.returncode == 2
+    assert [line for line in answer.stderr.splitlines() if line.startswith("embedlog: ")] == [
+        "embedlog: no java on the path: Spark needs Java 17"
+    ]
+
+
 # ---- what is shipped -------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,187 @@
+"""A web server's log: from lines to sessions, each of them written once.
+
+    python examples/weblog.py data                          the real log beside this file, through the log directory `data`
+    python examples/weblog.py data --input access.log       another one
+
+    topic `access`    the lines as they are, keyed by client: those of one client stay in order
+    topic `clients`   names of some clients, compacted: of each key, the last record counts
+    topic `sessions`  what comes out: all that a client asked for without a pause of half an hour, and the client's name
+    topic `refused`   lines that cannot be read: they are told apart, not lost
+    `data-tables/sessions`   the same sessions as a parquet table, made from the topic
+
+Kill it wherever you like and start it again: each session is in the topic once, and in the table once. `python
+examples/weblog_demo.py` shows it, with tables and a chart, and proves it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from common import DATA, lines, spark_session
+
+import embedlog
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+TOPICS: dict[str, dict[str, str]] = {
+    "access": {"compression.type": "zstd"},
+    "clients": {"cleanup.policy": "compact"},
+    "sessions": {},
+    "refused": {},
+}
+PAUSE = "30 minutes"  # a longer one ends a session
+# How late a line may be, against the newest one that was read. A live log would do with two minutes: lines of one minute are in
+# no order. Whoever reads days at once needs more, for partitions are not equally far when a batch ends.
+LATE = "12 hours"
+LINE = r'^(\S+) \S+ \S+ \[([^\]]+)\] "[^"]*" (\d{3}) (\d+|-) "[^"]*" ".*"$'
+CLOCK = "%d/%b/%Y:%H:%M:%S %z"
+NAMES = {  # as they call themselves
+    "66.249.73.135": "Googlebot", "66.249.73.185": "Googlebot", "209.85.238.199": "Google Feedfetcher",
+    "68.180.224.225": "Yahoo! Slurp", "100.43.83.137": "YandexBot", "65.55.213.73": "msnbot", "208.115.111.72": "Ezooms",
+    "208.115.113.88": "Ezooms", "46.105.14.53": "UniversalFeedParser", "50.16.19.13": "Tiny Tiny RSS",
+    "198.46.149.143": "Tiny Tiny RSS", "208.91.156.11": "Chef Client",
+}  # fmt: skip
+SESSION = "client STRING, name STRING, start TIMESTAMP, end TIMESTAMP, requests BIGINT, bytes BIGINT, errors BIGINT"
+
+
+# ---- into the log ----------------------------------------------------------------------------------------------------
+
+
+def load(directory: str, found: Sequence[bytes], *, closed: bool) -> None:
+    """Makes the topics, and appends the names and those of the lines that are not there yet; behind the last one a `tick`."""
+    with embedlog.open(directory) as log:
+        for topic, config in TOPICS.items():
+            if topic not in log.topics():
+                log.create_topic(topic, partitions=4, config=config)
+        with log.producer(transactional_id="load") as producer:
+            producer.init_transactions()  # a loader that was killed has written all its lines or none
+            there = [record.key for record in log.scan("access", isolation_level="read_committed").records()]
+            new = found[len(there) - there.count(b"tick") :]
+            with producer.transaction():
+                if new:
+                    producer.send_batch("access", list(new), keys=[line.split(None, 1)[0] for line in new])
+                if closed and b"tick" not in there:
+                    producer.send("access", tick(found), key=b"tick")
+                for name in ("a robot", None) if not there else ():  # the second round replaces the first
+                    for client, own in NAMES.items():
+                        producer.send("clients", (name or own).encode(), key=client.encode())
+
+
+def tick(found: Sequence[bytes]) -> bytes:
+    """A line of nobody's, a day behind the last one. Time is what the lines say: it stands still when they end, and sessions that
+    may go on are not written. A log that lives has lines of tomorrow; where it is quiet at night, send a tick now and then.
+    """
+    stamps = (match[1].decode() for line in found if (match := re.search(rb"\[([^\]]+)\]", line)))
+    last = max(datetime.strptime(stamp, CLOCK) for stamp in stamps) + timedelta(days=1)
+    return f'tick - - [{last.strftime(CLOCK)}] "TICK /" 200 0 "-" "-"'.encode()
+
+
+# ---- in Spark --------------------------------------------------------------------------------------------------------
+
+
+def stream(spark: SparkSession, directory: str, topic: str, **options: int) -> DataFrame:
+    """Committed records of a topic, from its beginning on, keys and values as text."""
+    reader = spark.readStream.format("embedlog").option("subscribe", topic).option("startingOffsets", "earliest")
+    reader = reader.option("isolation.level", "read_committed").options(**options)
+    return reader.load(directory).selectExpr("string(key) AS key", "string(value) AS value")
+
+
+def names(spark: SparkSession, directory: str) -> DataFrame:
+    """Client and name: of each key the last value, which is what compaction leaves in the end, whether it has run or not."""
+    import pyspark.sql.functions as fn
+
+    reader = spark.read.format("embedlog").option("subscribe", "clients").option("isolation.level", "read_committed")
+    records = reader.load(directory).selectExpr("string(key) AS client", "string(value) AS name", "offset")
+    return records.groupBy("client").agg(fn.max_by("name", "offset").alias("name"))
+
+
+def parsed(access: DataFrame) -> DataFrame:
+    """Client, time, status and size of each line that can be read."""
+    import pyspark.sql.functions as fn
+
+    def field(number: int) -> Column:
+        return fn.regexp_extract("value", LINE, number)
+
+    return access.where(fn.col("value").rlike(LINE)).select(
+        field(1).alias("client"),
+        fn.to_timestamp(field(2), "dd/MMM/yyyy:HH:mm:ss Z").alias("time"),
+        field(3).cast("int").alias("status"),
+        fn.nullif(field(4), fn.lit("-")).cast("bigint").alias("bytes"),  # a dash: nothing was sent
+    )
+
+
+def sessions(access: DataFrame, names: DataFrame) -> DataFrame:
+    """Lines of one client without a long pause, as soon as no line can come that would belong to them."""
+    import pyspark.sql.functions as fn
+
+    grouped = parsed(access).withWatermark("time", LATE).groupBy("client", fn.session_window("time", PAUSE).alias("session"))
+    summed = grouped.agg(
+        fn.min("time").alias("start"),
+        fn.max("time").alias("end"),
+        fn.count("*").alias("requests"),
+        fn.coalesce(fn.sum("bytes"), fn.lit(0)).alias("bytes"),
+        fn.count_if(fn.col("status") >= 400).alias("errors"),
+    )
+    return summed.join(fn.broadcast(names), "client", "left").select("client", "name", *summed.columns[2:])
+
+
+def to_topic(records: DataFrame, directory: str, topic: str) -> StreamingQuery:
+    """Keys and values into a topic, exactly once, until all that is there now has been read."""
+    writer = records.writeStream.format("embedlog").option("topic", topic)
+    # the checkpoint knows how far the query is; like the tables it lies beside the log directory, never inside
+    writer = writer.option("checkpointLocation", f"{directory}-checkpoints/{topic}")
+    return writer.trigger(availableNow=True).start(directory)
+
+
+def write_sessions(spark: SparkSession, directory: str, lines_at_once: int) -> StreamingQuery:
+    """access, clients -> sessions"""
+    access = stream(spark, directory, "access", maxOffsetsPerTrigger=lines_at_once)
+    made = sessions(access, names(spark, directory))
+    return to_topic(made.selectExpr("client AS key", "to_json(struct(*)) AS value"), directory, "sessions")
+
+
+def write_refused(spark: SparkSession, directory: str) -> StreamingQuery:
+    """access -> refused"""
+    import pyspark.sql.functions as fn
+
+    return to_topic(stream(spark, directory, "access").where(~fn.col("value").rlike(LINE)), directory, "refused")
+
+
+def write_table(spark: SparkSession, directory: str) -> StreamingQuery:
+    """sessions -> the parquet table. The topic is the truth: a table in another shape is another query over it."""
+    import pyspark.sql.functions as fn
+
+    rows = stream(spark, directory, "sessions").select(fn.from_json("value", SESSION).alias("session")).select("session.*")
+    writer = rows.writeStream.format("parquet").option("checkpointLocation", f"{directory}-checkpoints/table")
+    return writer.trigger(availableNow=True).start(table_of(directory))
+
+
+def table_of(directory: str) -> str:
+    return f"{directory}-tables/sessions"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="sessions from a web server's log")
+    parser.add_argument("directory", help="the log directory, made if it is not there; tables and checkpoints lie beside it")
+    parser.add_argument("--input", type=Path, default=DATA / "apache_access.log.xz", help="an access log, also as .xz")
+    parser.add_argument("--open", action="store_true", help="more lines will come: the last sessions are left open")
+    parser.add_argument("--at-once", type=int, default=2500, metavar="N", help="lines in one batch (default: %(default)s)")
+    options = parser.parse_args()
+    spark = spark_session("weblog")
+    load(options.directory, list(lines(options.input)), closed=not options.open)
+    write_sessions(spark, options.directory, options.at_once).awaitTermination()
+    write_refused(spark, options.directory).awaitTermination()
+    write_table(spark, options.directory).awaitTermination()
+    spark.read.parquet(table_of(options.directory)).orderBy("requests", ascending=False).show(10, truncate=False)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
