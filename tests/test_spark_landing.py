@@ -226,6 +226,16 @@ def test_what_no_message_refers_to_is_not_written_and_goes(log: embedlog.Log) ->
     assert staging_is_clean(log)
 
 
+def test_a_batch_that_is_written_needs_its_files_no_more(log: embedlog.Log) -> None:
+    """A run that was stopped in its commit, and ended it all the same, removes what the next run has staged for this batch."""
+    driver, name = Driver(log, "t"), Who("id", 3, "q")
+    old, new = (staged(driver.room, values(b"row"), "t") for _ in range(2))
+    assert landing.commit(driver.settings, name, [old], driver.room)
+    assert not os.path.exists(new.path)
+    assert not landing.commit(driver.settings, name, [new], driver.room)
+    assert seen(log) == [b"row"]
+
+
 # ---- what is refused -------------------------------------------------------------------------------------------------
 
 

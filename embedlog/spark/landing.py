@@ -73,7 +73,6 @@ def land(settings: WriteSettings, who: Who, staged: Sequence[Staged], *, overwri
     config = {"transaction.max.timeout.ms": timeout_ms, "shared": settings.shared}
     with embedlog.open(settings.directory, create=False, config=config) as log:
         topics = _check(log, settings.topic, files, overwrite)
-        _check_files(files)
         if not (files or who.name or overwrite):
             return False
         written = _Landing(log, settings, who, files).run(topics if overwrite else [], timeout_ms)
@@ -103,6 +102,7 @@ class _Landing:
                 logger.info("%s has been written before", self._who)
                 self._delete_before(_starts(marks) if overwritten else {})
                 return False
+            _check_files(self._files)  # not before: of a batch that is written they may be gone by now
             starts = self._ends(overwritten)
             with producer.transaction():
                 self._send(producer)
