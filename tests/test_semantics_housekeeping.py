@@ -338,3 +338,28 @@ def test_appenders_wait_for_the_swap_alone(tmp_path: Path, monkeypatch: pytest.M
         log.housekeep()
         assert {"fill_map", "write"} <= set(seen)
         assert rows(log)[-1][1:] == (b"beside", b"write")
+
+
+# ---- by whom ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_due_is_done_by_a_log_that_is_open_for_a_moment(tmp_path: Path, later: Any) -> None:
+    """Each of them looks once: the first one sets the time, the second one finds it passed."""
+    config = {"log.initial.task.delay.ms": 0, "log.retention.check.interval.ms": 1, "log.segment.delete.delay.ms": 0}
+    with embedlog.open(tmp_path / "log", config=config) as log:
+        log.create_topic("t", config={"segment.bytes": 500, "retention.ms": 1000, "file.delete.delay.ms": 0})
+        send(log, *[None] * 12)
+        assert len(segments(log)) > 2
+    later(60_000)
+    for _ in range(2):
+        with embedlog.open(tmp_path / "log", config=config) as log:
+            log.housekeep(due_only=True)
+    with embedlog.open(tmp_path / "log") as log:
+        assert log_start(log) == 12
+
+
+def test_who_is_at_it_is_not_disturbed(log: embedlog.Log) -> None:
+    with embedlog.open(log.path) as other:
+        assert other._housekeeper is not None
+        with other._housekeeper._lock.hold(time.monotonic_ns() + 10**9):
+            log.housekeep(due_only=True)  # returns at once
