@@ -35,8 +35,15 @@ def leave(room: staging.Room, batch: int = 0, task: int = 0) -> str:
     return path
 
 
-def driver_of(pid: int) -> str:
-    return staging.driver_name().rpartition("-")[0].rpartition("-")[0] + f"-{pid}-{staging._started(pid)}"
+def test_the_driver_is_a_jvm_or_nobody(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    read = staging._read
+    above = os.getppid()
+    monkeypatch.setattr(staging, "_read", lambda path: "java" if path == f"/proc/{above}/comm" else read(path))
+    assert staging.driver_name() == staging.name_of(above)
+    monkeypatch.setattr(staging, "_read", lambda path: "other" if path.endswith("/comm") else read(path))
+    leave(staging.room(place, "a"))
+    assert os.listdir(place) == [staging.name_of(staging.UNKNOWN)]
+    assert staging.remove_dead(place) == []
 
 
 def test_what_is_staged_goes_with_its_batch(place: str) -> None:
@@ -66,9 +73,9 @@ def test_a_name_of_any_kind_makes_one_directory(place: str) -> None:
 
 
 def test_a_dead_driver_leaves_nothing_and_a_living_one_all(place: str, other: subprocess.Popen[bytes]) -> None:
-    mine, theirs = leave(staging.room(place, "a")), leave(staging.room(place, "a", driver_of(other.pid)))
+    mine, theirs = (leave(staging.room(place, "a", staging.name_of(pid))) for pid in (os.getpid(), other.pid))
     assert staging.remove_dead(place) == []
-    dead = driver_of(other.pid)
+    dead = staging.name_of(other.pid)
     other.kill()
     other.wait()
     assert staging.remove_dead(place) == [dead]
@@ -77,7 +84,7 @@ def test_a_dead_driver_leaves_nothing_and_a_living_one_all(place: str, other: su
 
 
 def test_who_cannot_be_known_to_be_dead_is_left_alone(place: str) -> None:
-    machine, boot, processes, pid, started = staging.driver_name().split("-")[1:]
+    machine, boot, processes, pid, started = staging.name_of(os.getpid()).split("-")[1:]
     kept = [
         f"driver-{machine[::-1]}-{boot[::-1]}-{processes}-{pid}-{started}",  # another machine
         f"driver-{machine}-{boot}-{int(processes) + 1}-{pid}-{int(started) + 1}",  # another container

@@ -29,6 +29,7 @@ import embedlog
 
 SUFFIX, UNFINISHED = ".arrow", ".tmp"
 READABLE_BYTES = 100  # of a name that is its own directory's name; longer ones are given by their digest
+UNKNOWN = 0
 _DRIVER = re.compile(r"driver-([0-9a-f]+)-([0-9a-f]+)-(\d+)-(\d+)-(\d+)")
 _FILE = re.compile(r"b(\d+)-t\d+-[0-9a-f]+\.(?:arrow|tmp)")
 
@@ -157,13 +158,13 @@ def _leave(path: str) -> None:
 
 
 def driver_name() -> str:
-    """The name of the driver that this process belongs to: its JVM, or this process itself where there is none."""
-    pid = os.getpid()
-    for each in _ancestors(pid):
-        if _read(f"/proc/{each}/comm") == "java":
-            pid = each
-            break
-    return f"driver-{_machine()}-{_boot()}-{_processes()}-{pid}-{_started(pid)}"
+    """The name of the driver that this process belongs to, by its JVM; without one it is nobody's, and nobody finds it dead."""
+    return name_of(next((pid for pid in _ancestors(os.getpid()) if _read(f"/proc/{pid}/comm") == "java"), UNKNOWN))
+
+
+def name_of(pid: int) -> str:
+    """A process as a driver."""
+    return f"driver-{_machine()}-{_boot()}-{_processes()}-{pid}-{_started(pid) or 0}"
 
 
 def remove_dead(staging: str) -> list[str]:
@@ -181,13 +182,14 @@ def _is_dead(name: str) -> bool:
     match = _DRIVER.fullmatch(name)
     if match is None:
         return False
-    if match[2] != _boot():  # another machine, or this one before it was started anew, if its id tells it from all others
-        return match[1] == _machine() and bool(_read("/etc/machine-id"))
-    return match[3] == _processes() and _started(int(match[4])) != match[5]
+    machine, boot, processes, pid, started = match.groups()
+    if boot != _boot():  # another machine, or this one before it was started anew, if its id tells it from all others
+        return machine == _machine() and bool(_read("/etc/machine-id"))
+    return processes == _processes() and int(pid) != UNKNOWN and _started(int(pid)) != started
 
 
 def _ancestors(pid: int) -> Iterator[int]:
-    while pid > 1:
+    while pid > 0:
         yield pid
         fields = _stat(pid)
         pid = int(fields[1]) if fields else 0

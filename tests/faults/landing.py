@@ -73,7 +73,7 @@ class Driver:
 
     def __init__(self, directory: str, overwrite: bool = False) -> None:
         self.settings: WriteSettings = parse_write({"path": directory, "transactionalId": NAME}, stream=False)
-        self.room = staging.room(self.settings.staging, NAME)
+        self.room = staging.room(self.settings.staging, NAME, staging.name_of(os.getpid()))
         self.overwrite = overwrite
 
     def stage(self, batch: int) -> list[staging.Staged]:
