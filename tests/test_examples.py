@@ -29,7 +29,7 @@ from tests.kafka import client, oracle
 
 PROGRAMS = sorted(path for path in EXAMPLES.glob("*.py") if "__main__" in path.read_text())
 each_program = pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)
-in_spark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+in_spark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(2000)]  # each starts a Spark of its own
 
 
 # ---- as documents ----------------------------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ def test_the_wheel_has_what_it_needs_and_no_more(wheel: Path) -> None:
         metadata = next(name for name in names if name.endswith(".dist-info/METADATA"))
         head = email.message_from_bytes(archive.read(metadata))
     assert {"embedlog/py.typed", "embedlog/_native/_core.abi3.so", "embedlog/_native/_rows.abi3.so"} <= set(names)
-    assert {name.split("/")[0] for name in names} == {"embedlog", metadata.split("/")[0]}
+    assert {name.split("/")[0] for name in names} == {"embedlog", "pyspark_embedlog", metadata.split("/")[0]}
     assert any(name.endswith("LICENSE") for name in names)
     assert head["Requires-Python"] == ">=3.11"
     required = {re.split(r"[>=;\[ ]", each)[0] for each in head.get_all("Requires-Dist", []) if "extra ==" not in each}
