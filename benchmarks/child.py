@@ -135,6 +135,12 @@ def member(directory: str) -> dict[str, Any]:
     return belong(directory)
 
 
+def task_memory(directory: str) -> dict[str, Any]:
+    from .spark import task_memory as read_whole
+
+    return read_whole(directory)
+
+
 TASKS = {
     "codec": codec,
     "compact": compact,
@@ -145,6 +151,7 @@ TASKS = {
     "memory": memory,
     "open": open_,
     "poll": poll,
+    "task_memory": task_memory,
 }
 
 

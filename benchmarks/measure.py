@@ -55,17 +55,27 @@ def short(value: object) -> str:
     return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
-def against(name: str, ceiling: Measure, subject: Measure, *, target: float, rounds: int, unit: str) -> Outcome:
-    """Rates of subject and ceiling, `rounds` times in turns; judged by the ratio of their medians."""
+def against(
+    name: str, ceiling: Measure, subject: Measure, *, target: float, rounds: int, unit: str, cpu: Measure | None = None
+) -> Outcome:
+    """Rates of subject and ceiling, `rounds` times in turns; judged by the ratio of their medians.
+
+    `cpu`: a clock of processor time; what it says of the same turns, ceiling by subject, stands beside: others' work counts less.
+    """
     ceilings: list[float] = []
     subjects: list[float] = []
+    spent: dict[int, list[float]] = {id(ceilings): [], id(subjects): []}
     for turn in range(rounds):
         order = ((ceilings, ceiling), (subjects, subject))
         for results, measure in order if turn % 2 == 0 else reversed(order):
+            began = cpu() if cpu else 0.0
             results.append(measure())
+            spent[id(results)].append((cpu() if cpu else 0.0) - began)
     top, ours = statistics.median(ceilings), statistics.median(subjects)
     pairs = sorted(mine / most for mine, most in zip(subjects, ceilings, strict=True))
     detail = {"ours": ours, "ceiling": top, "per": unit, "rounds": rounds, "pairs": f"{pairs[0]:.2f}..{pairs[-1]:.2f}"}
+    if cpu:
+        detail["cpu"] = statistics.median(spent[id(ceilings)]) / max(statistics.median(spent[id(subjects)]), 1e-9)
     return Outcome(name, ours / top, "of ceiling", target, True, detail)
 
 
