@@ -7,15 +7,18 @@ import lzma
 import os
 import shutil
 import sys
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 DATA = Path(__file__).parent / "data"
+ATTEMPTS = 5
 CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -49,6 +52,28 @@ def spark_session(name: str, master: str = "local[2]") -> SparkSession:
     for key, value in CONF.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def to_the_end(start: Callable[[], StreamingQuery], watch: Callable[[StreamingQuery], None] | None = None) -> StreamingQuery:
+    """Starts a query and waits until it has read everything; `watch` is called ten times a second.
+
+    Spark gives a stream's Python ten seconds to start, which on a busy machine may be too little. Then it is started again: a
+    query goes on where its checkpoint says, so that costs nothing but the time.
+    """
+    for attempt in range(ATTEMPTS):
+        query = start()
+        while query.isActive:
+            time.sleep(0.1)
+            if watch:
+                watch(query)
+        if watch:
+            watch(query)  # what its last batch did
+        problem = query.exception()
+        if problem is None:
+            break
+        if "failed to connect back" not in str(problem) or attempt == ATTEMPTS - 1:
+            raise problem
+    return query
 
 
 def lines(path: Path) -> Iterator[bytes]:

@@ -20,7 +20,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common import DATA, lines, spark_session
+from common import DATA, lines, spark_session, to_the_end
 
 import embedlog
 
@@ -96,7 +96,7 @@ def write(frame: DataFrame, directory: str, topic: str, key: str) -> None:
     writer = records.writeStream.format("embedlog").option("topic", topic)
     # the checkpoint says how far the query is; it lies beside the log directory, never inside
     writer = writer.option("checkpointLocation", f"{directory}-checkpoints/{topic}")
-    writer.trigger(availableNow=True).start(directory).awaitTermination()
+    to_the_end(lambda: writer.trigger(availableNow=True).start(directory))
 
 
 def run(spark: SparkSession, directory: str) -> None:

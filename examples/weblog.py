@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common import DATA, lines, spark_session
+from common import DATA, lines, spark_session, to_the_end
 
 import embedlog
 
@@ -176,9 +176,9 @@ def main() -> None:
     options = parser.parse_args()
     spark = spark_session("weblog")
     load(options.directory, list(lines(options.input)), closed=not options.open)
-    write_sessions(spark, options.directory, options.at_once).awaitTermination()
-    write_refused(spark, options.directory).awaitTermination()
-    write_table(spark, options.directory).awaitTermination()
+    to_the_end(lambda: write_sessions(spark, options.directory, options.at_once))
+    to_the_end(lambda: write_refused(spark, options.directory))
+    to_the_end(lambda: write_table(spark, options.directory))
     spark.read.parquet(table_of(options.directory)).orderBy("requests", ascending=False).show(10, truncate=False)
     spark.stop()
 

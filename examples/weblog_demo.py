@@ -15,17 +15,16 @@ import os
 import re
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import weblog
-from common import DATA, lines, spark_session
+from common import DATA, lines, spark_session, to_the_end
 from rich.bar import Bar
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import embedlog
@@ -74,18 +73,6 @@ def summed(client: str, requests: list[tuple[datetime, int, int]]) -> Session:
 # ---- the run ---------------------------------------------------------------------------------------------------------
 
 
-def watch(query: StreamingQuery, bars: Progress, task: TaskID) -> dict[int, Any]:
-    """Shows how many rows a query has read until it ends; its reports of batches, by their numbers."""
-    running = True
-    while running:
-        time.sleep(0.1)
-        running = query.isActive  # asked first: what it has done until then is in its reports
-        done = {each["batchId"]: each for each in query.recentProgress}
-        bars.update(task, completed=sum(each["numInputRows"] for each in done.values()))
-    query.awaitTermination()  # raises what it failed of
-    return done
-
-
 def forget_last_batch(directory: str) -> int:
     """Takes away Spark's note that the last batch is done; its number."""
     notes = Path(f"{directory}-checkpoints/sessions/commits")
@@ -109,8 +96,16 @@ def run(spark: SparkSession, directory: str, path: Path, console: Console) -> di
     with Progress(*columns, console=console) as bars:
 
         def through(words: str, write: Callable[..., StreamingQuery], *arguments: int, total: int) -> dict[int, Any]:
+            """Runs a query to its end, with a bar; its reports of batches, by their numbers."""
             task = bars.add_task(words, total=total)
-            return watch(write(spark, directory, *arguments), bars, task)
+            done: dict[int, Any] = {}
+
+            def watch(query: StreamingQuery) -> None:
+                done.update({each["batchId"]: each for each in query.recentProgress})
+                bars.update(task, completed=sum(each["numInputRows"] for each in done.values()))
+
+            to_the_end(lambda: write(spark, directory, *arguments), watch)
+            return done
 
         weblog.load(directory, found[:first], closed=False)
         before = through("lines into sessions", weblog.write_sessions, LINES_AT_ONCE, total=first)
