@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 
 import embedlog
-from embedlog.spark import landing, staging
+from embedlog.spark import landing, outgoing, staging
 from embedlog.spark.landing import Who
 from embedlog.spark.write_settings import parse_write
 from embedlog.values import TopicPartition
-from tests.test_spark_outgoing import Row, as_batches, rows_at_random, staged
+from tests.test_spark_outgoing import HEADERS, Row, as_batches, rows_at_random, staged
 
 TOPICS = {"t": 3, "u": 3, "long" * 5: 3}
 
@@ -264,6 +264,21 @@ def test_what_cannot_be_written_is_refused_before_anything_is(
         Driver(log).write(good, values(b"x", b"y", topic=pa.array([topic] * 2), **columns), who=Who("id", 0))
     assert all(each.log_end_offset == 0 for name in log.topics() for each in log.describe_topic(name).partitions)
     assert log.groups() == []
+
+
+def test_what_is_just_small_enough_is_taken(log: embedlog.Log) -> None:
+    """The check before the first byte refuses everything that the append would refuse behind it."""
+    log.alter_topic("t", {"max.message.bytes": "1000"})
+    room = 1000 - outgoing.RECORD_OVERHEAD
+    headers = pa.array([[{"key": "a" * 30, "value": b"b"}] * 9], HEADERS)
+    Driver(log, "t").write(
+        values(b"x" * room),
+        values(b"x" * (room - 100), key=pa.array([b"k" * 100])),
+        values(b"x" * (room - 9 * (31 + outgoing.HEADER_OVERHEAD)), headers=headers),
+    )
+    assert len(seen(log)) == 3
+    with pytest.raises(embedlog.RecordTooLargeError):
+        Driver(log, "t").write(values(b"x" * (room + 1)))
 
 
 def test_a_file_that_is_not_there_or_not_whole_is_told_with_its_host(log: embedlog.Log) -> None:
