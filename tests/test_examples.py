@@ -35,20 +35,29 @@ in_spark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(2000)]  # e
 # ---- as documents ----------------------------------------------------------------------------------------------------
 
 
-@each_program
-def test_it_says_what_it_wants(path: Path) -> None:
-    """Without Spark, too: nothing heavy is imported before it is needed."""
+def run_without_spark(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     program = """
 import runpy, sys
 sys.modules["pyspark"] = None  # as if it were not installed
-sys.path.insert(0, sys.argv[1])
-sys.argv[:] = [sys.argv[2], "--help"]
+sys.path.insert(0, sys.argv.pop(1))
+del sys.argv[0]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-    line = [sys.executable, "-c", program, str(EXAMPLES), str(path)]
-    answer = subprocess.run(line, capture_output=True, text=True, timeout=60)
+    line = [sys.executable, "-c", program, str(EXAMPLES), str(path), *arguments]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60)
+
+
+@each_program
+def test_it_says_what_it_wants(path: Path) -> None:
+    """Without Spark, too: nothing heavy is imported before it is needed."""
+    answer = run_without_spark(path, "--help")
     assert answer.returncode == 0, answer.stderr[-2000:]
     assert answer.stdout.startswith("usage: ")
+
+
+def test_it_says_in_one_line_that_spark_is_missing() -> None:
+    answer = run_without_spark(EXAMPLES / "weblog_demo.py")
+    assert (answer.returncode, answer.stderr) == (1, "weblog_demo: Spark is not installed: pip install 'embedlog[spark]'\n")
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
