@@ -127,10 +127,14 @@ class Admin:
                 raise ForeignDirectoryError("something that is not this log's lies where a partition would", path=path)
 
     def _take_back(self, topic: Topic) -> None:
-        """Undo a creation that failed; the disk may be full, so this may fail as well."""
+        """Undo a creation that failed; the disk may be full, so this may fail as well.
+
+        The registry first: it may call the topic live already, and what it goes on to promise must have its directories.
+        """
         try:
             self._registry.refresh()
             if self._registry.get(topic.name) is not None:
+                self._registry.put(replace(topic, state="deleting"))
                 topic_files.finish_deletion(self.path, self._registry, topic, mode=self.config.file_mode)
         except EmbedlogError as problem:
             _logger.warning("topic %s is half created and could not be taken back: %s", topic.name, problem)

@@ -5,6 +5,7 @@ Directories that cannot be used are in `test_bad_directories.py`.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterator
@@ -335,6 +336,30 @@ def test_a_topic_whose_growth_fails_at_any_sync_is_readable_at_once(tmp_path: Pa
             assert values(log) == [b"kept"], nth
             nth += 1
         assert nth > 4
+
+
+@pytest.mark.parametrize("sticky", [False, True], ids=["once", "for good"])
+def test_a_topic_whose_creation_fails_at_any_sync_is_there_or_not(tmp_path: Path, sticky: bool) -> None:
+    """It was called live, the sync behind that failed, its directories were taken back, and the list could not be written."""
+    with embedlog.open(tmp_path / "log", config=QUIET) as log, log.producer(linger_ms=0) as producer:
+        nth = struck = 1
+        while struck:
+            system.fault_arm(["fsync"], nth, "fail", errno.EINTR, sticky=sticky)
+            try:
+                log.create_topic("t", 2)
+            except StorageError:
+                pass
+            struck = system.fault_counters()[1]
+            system.fault_off()
+            if "t" not in log.topics():
+                with contextlib.suppress(TopicExistsError):  # what was left half done is finished first
+                    log.create_topic("t", 2)
+            assert len(log.describe_topic("t").partitions) == 2, nth
+            producer.send("t", b"kept", partition=1).result(10)
+            assert values(log) == [b"kept"], nth
+            log.delete_topic("t")
+            nth += 1
+        assert nth > 6
 
 
 @pytest.mark.parametrize("sticky", [False, True], ids=["once", "for good"])
