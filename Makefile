@@ -37,7 +37,7 @@ help:
 	@echo 'make demo-spark     a web server'\''s log through Spark, each session written once: tables and a chart'
 	@echo 'make test           the suite: below 8 minutes on two cores'
 	@echo 'make test-kafka     all that asks a real Kafka'
-	@echo 'make test-faults    all experiments, mutants and models: below an hour on two cores (RESUME=1 goes on)'
+	@echo 'make test-faults    all experiments, mutants and models: about two hours on two cores (RESUME=1 goes on)'
 	@echo 'make test-spark     all that needs Spark, in sessions and small clusters'
 	@echo 'make test-sanitize  the suite with every line of C watched (ASan, UBSan)'
 	@echo 'make test-arm       the C core compiled for arm64, and run where there is an emulator'
