@@ -10,7 +10,8 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 py
 CC ?= cc
 VENV ?= .venv
 BIN := $(VENV)/bin
-JOBS ?= $(shell nproc)
+# One worker more than cores: tests wait for clocks, brokers and Spark about half of their time.
+JOBS ?= $(shell echo $$(($$(nproc) + 1)))
 NATIVE := setup.py pyproject.toml $(wildcard embedlog/_native/*.c embedlog/_native/*.h embedlog/_native/build.py)
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
