@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -10,6 +11,7 @@ from tests.kafka import client, oracle
 from tests.kafka.groups import WAIT_S, Driver, GroupScenario, Name, how_ended
 
 STATES = {"STABLE": "Stable", "EMPTY": "Empty", "DEAD": "Dead", "UNKNOWN": "Unknown"}
+NOT_YET = ("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR")
 
 
 class KafkaDriver(Driver):
@@ -42,15 +44,23 @@ class KafkaDriver(Driver):
     def grow_topic(self, topic: str, count: int) -> None:
         from confluent_kafka.admin import NewPartitions
 
-        self.one(self.admin.create_partitions([NewPartitions(self.topic(topic), count)]))
+        self.one(lambda: self.admin.create_partitions([NewPartitions(self.topic(topic), count)]))
 
     def drop_topic(self, topic: str) -> None:
-        self.one(self.admin.delete_topics([self.topic(topic)]))
+        self.one(lambda: self.admin.delete_topics([self.topic(topic)]))
 
-    @staticmethod
-    def one(futures: Mapping[Any, Any]) -> Any:
-        (future,) = futures.values()
-        return future.result(WAIT_S)
+    def one(self, ask: Callable[[], Mapping[Any, Any]]) -> Any:
+        """The answer for the one group; asked again while its coordinator still reads the partition."""
+        from confluent_kafka import KafkaException
+
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            (future,) = ask().values()
+            try:
+                return future.result(WAIT_S)
+            except KafkaException as problem:
+                if problem.args[0].name() not in NOT_YET or time.monotonic() > deadline:
+                    raise
 
     def make_member(self, who: str, strategy: str, instance: str | None) -> Any:
         from confluent_kafka import Consumer
@@ -125,7 +135,7 @@ class KafkaDriver(Driver):
         return [send, finish]
 
     def described(self) -> tuple[str, str, dict[str, list[str]]]:
-        found = self.one(self.admin.describe_consumer_groups([self.group], request_timeout=WAIT_S))
+        found = self.one(lambda: self.admin.describe_consumer_groups([self.group], request_timeout=WAIT_S))
         given = {
             member.client_id: sorted(self.short(tp.topic, tp.partition) for tp in member.assignment.topic_partitions)
             for member in found.members
@@ -135,7 +145,7 @@ class KafkaDriver(Driver):
     def committed(self) -> dict[Name, tuple[int, str]]:
         from confluent_kafka import ConsumerGroupTopicPartitions
 
-        found = self.one(self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(self.group)]))
+        found = self.one(lambda: self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(self.group)]))
         return {(tp.topic, tp.partition): (tp.offset, tp.metadata or "") for tp in found.topic_partitions}
 
     def bounds(self) -> dict[Name, tuple[int, int]]:
@@ -145,7 +155,7 @@ class KafkaDriver(Driver):
         return {name: self.ends.get_watermark_offsets(TopicPartition(*name), WAIT_S) for name in names}
 
     def do_cut(self, tp: str, offset: int) -> None:
-        self.one(self.admin.delete_records(self.placed({self.place(tp): (offset, "")})))
+        self.one(lambda: self.admin.delete_records(self.placed({self.place(tp): (offset, "")})))
 
     def do_reset(self, to: Any, scope: tuple[str, ...], dry_run: bool) -> dict[str, int] | str:
         places = [":".join(map(str, self.place(each))) if "-" in each else self.topic(each) for each in scope]
@@ -158,7 +168,7 @@ class KafkaDriver(Driver):
         return {self.short(topic, int(number)): int(offset) for _, topic, number, offset in sorted(rows)}
 
     def do_delete(self) -> None:
-        self.one(self.admin.delete_consumer_groups([self.group]))
+        self.one(lambda: self.admin.delete_consumer_groups([self.group]))
 
     def do_delete_offsets(self, tps: tuple[str, ...]) -> str:
         places = [word for each in tps for word in ("--topic", ":".join(map(str, self.place(each))))]
