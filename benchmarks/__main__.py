@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from . import columns, compaction, durable, groups, idle, loops, rebalance, rows, spark, transactions, waits
 from .context import Context
-from .measure import Bare, Outcome, machine, workspace
+from .measure import Bare, Outcome, report, workspace
 
 FIGURES: dict[str, Callable[[Context], Iterator[Outcome]]] = {
     "append": columns.append,
@@ -61,21 +60,11 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     chosen = arguments()
-    outcomes: list[Outcome] = []
     with workspace(chosen.directory) as directory:
         context = Context(directory, Bare(directory), chosen.rounds, chosen.size, chosen.large,
                           segments=chosen.segments, partitions=chosen.partitions, samples=chosen.samples)
-        where = machine()
-        print(", ".join(where.values()), flush=True)
-        for name in chosen.only or FIGURES:
-            for outcome in FIGURES[name](context):
-                outcomes.append(outcome)
-                print(outcome.line(), flush=True)
-    if chosen.json:
-        chosen.json.write_text(json.dumps({"machine": where, "figures": [o.as_json() for o in outcomes]}, indent=1))
-    missed = [outcome.name for outcome in outcomes if not outcome.passed]
-    print(f"{len(outcomes)} figures, {len(missed)} missed{': ' if missed else ''}{', '.join(missed)}")
-    return int(bool(missed))
+        found = (outcome for name in chosen.only or FIGURES for outcome in FIGURES[name](context))
+        return report(found, chosen.json)
 
 
 if __name__ == "__main__":

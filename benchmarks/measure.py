@@ -8,13 +8,14 @@ M3  every figure has a target, and a missed one is printed like any other
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import platform
 import shutil
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -77,6 +78,20 @@ def against(
     if cpu:
         detail["cpu"] = statistics.median(spent[id(ceilings)]) / max(statistics.median(spent[id(subjects)]), 1e-9)
     return Outcome(name, ours / top, "of ceiling", target, True, detail)
+
+
+def report(outcomes: Iterable[Outcome], json_path: Path | None) -> int:
+    """Print each outcome as it comes, write them all to `json_path` if there is one; the exit status: 1 if one was missed."""
+    where, seen = machine(), list[Outcome]()
+    print(", ".join(where.values()), flush=True)
+    for outcome in outcomes:
+        seen.append(outcome)
+        print(outcome.line(), flush=True)
+    if json_path:
+        json_path.write_text(json.dumps({"machine": where, "figures": [each.as_json() for each in seen]}, indent=1))
+    missed = [outcome.name for outcome in seen if not outcome.passed]
+    print(f"{len(seen)} figures, {len(missed)} missed{': ' if missed else ''}{', '.join(missed)}")
+    return int(bool(missed))
 
 
 def percentile(values: list[float], share: float) -> float:

@@ -13,7 +13,6 @@ Needs Java, Kafka's jars (tests/kafka/oracle.py) and confluent-kafka.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
@@ -25,7 +24,7 @@ import embedlog
 from tests.kafka.oracle import Broker
 
 from .context import QUIET, keys_of, pieces, values_of
-from .measure import Outcome, machine, workspace
+from .measure import Outcome, report, workspace
 
 TOPIC = "bench"
 VALUE_BYTES = 100
@@ -165,15 +164,8 @@ def main() -> int:
         name, where, count = chosen.turn
         print(confluent(where, int(count)) if name == "confluent" else ours(where, int(count), name))
         return 0
-    outcomes = []
     with workspace(None) as directory:
-        print(", ".join(machine().values()), flush=True)
-        for outcome in figures(directory, chosen.count, chosen.rounds):
-            outcomes.append(outcome)
-            print(outcome.line(), flush=True)
-    if chosen.json:
-        chosen.json.write_text(json.dumps({"machine": machine(), "figures": [each.as_json() for each in outcomes]}, indent=1))
-    return int(not all(outcome.passed for outcome in outcomes))
+        return report(figures(directory, chosen.count, chosen.rounds), chosen.json)
 
 
 if __name__ == "__main__":

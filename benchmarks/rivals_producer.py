@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import statistics
 import subprocess
 import sys
@@ -31,7 +30,7 @@ from embedlog import TopicPartition
 from tests.kafka.oracle import Broker
 
 from .context import QUIET, keys_of, remove, values_of
-from .measure import Outcome, machine, workspace
+from .measure import Outcome, report, workspace
 
 TOPIC = "bench"
 PARTITIONS = 4
@@ -165,15 +164,8 @@ def main() -> int:
         name, where, count = chosen.turn
         print(RIVALS[name](where, int(count)) if name in RIVALS else ours(where, name, int(count)))
         return 0
-    outcomes = []
     with workspace(None) as directory:
-        print(", ".join(machine().values()), flush=True)
-        for outcome in figures(directory, chosen.count, chosen.rounds):
-            outcomes.append(outcome)
-            print(outcome.line(), flush=True)
-    if chosen.json:
-        chosen.json.write_text(json.dumps({"machine": machine(), "figures": [each.as_json() for each in outcomes]}, indent=1))
-    return int(not all(outcome.passed for outcome in outcomes))
+        return report(figures(directory, chosen.count, chosen.rounds), chosen.json)
 
 
 if __name__ == "__main__":

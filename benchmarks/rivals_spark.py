@@ -29,7 +29,7 @@ import embedlog
 from tests.kafka.oracle import CACHE, Broker
 
 from .context import QUIET, keys_of, pieces, values_of
-from .measure import Outcome, machine, workspace
+from .measure import Outcome, report, workspace
 from .spark import SCHEMA
 
 VERSION = "4.0.0"
@@ -155,6 +155,12 @@ def judged(verb: str, target: float, taken: dict[str, list[Any]], rows: int, rec
     return Outcome(f"rival/spark-kafka/{verb}/record={record_bytes}B", ratio, "x", target, True, detail)
 
 
+def every(chosen: argparse.Namespace) -> Iterator[Outcome]:
+    for record_bytes in (100, 1000):
+        with workspace(None) as directory:
+            yield from figures(directory, chosen, record_bytes)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rivals_spark", description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of 100 bytes; a quarter of them of 1000")
@@ -164,16 +170,7 @@ def main() -> int:
     parser.add_argument("--jars", type=Path, help="a directory with the connector and what it needs")
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
-    outcomes = []
-    print(", ".join(machine().values()), flush=True)
-    for record_bytes in (100, 1000):
-        with workspace(None) as directory:
-            for outcome in figures(directory, chosen, record_bytes):
-                outcomes.append(outcome)
-                print(outcome.line(), flush=True)
-    if chosen.json:
-        chosen.json.write_text(json.dumps({"machine": machine(), "figures": [each.as_json() for each in outcomes]}, indent=1))
-    return int(not all(outcome.passed for outcome in outcomes))
+    return report(every(chosen), chosen.json)
 
 
 if __name__ == "__main__":
