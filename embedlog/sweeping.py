@@ -2,7 +2,8 @@
 
 S1  due when the machine went down under an open directory, until it was done once; the directory's control page remembers
 S2  open data that no record of its own epoch speaks of is aborted, under the epoch above its own: nobody can go on with it
-S3  an id goes on no lower than the highest epoch that any partition has stored for it
+S3  an id goes on no lower than the highest epoch that any partition has stored for it; a transaction in whose middle it stands is
+    taken to its end first
 S4  all of it can be broken off and repeated, by any number of processes at once
 """
 
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from embedlog._native import system
 from embedlog.errors import CorruptRecordError, UnknownTopicOrPartitionError
 from embedlog.page import boot_number
-from embedlog.transaction_state import EPOCH_MAX, SETTLED, Transaction, covers
+from embedlog.transaction_state import EPOCH_MAX, Transaction, covers, following
 
 if TYPE_CHECKING:
     from embedlog.partition import Partition
@@ -52,15 +53,14 @@ def sweep(
     newest: Callable[[int], Transaction | None],
     partitions: Iterable[Partition],
     deadline_ns: int,
-) -> dict[str, int]:
-    """Abort open data that no record covers; returns the epochs that ids have to be lifted to.
+) -> dict[str, tuple[int, int]]:
+    """Abort open data that no record covers; returns the transactional ids to be lifted: producer id and epoch.
 
     `newest` looks a producer id up as it is now: what was written before that look was registered before it, so that nobody's
     transaction is taken for debris that began since `known` was read. Raises LockTimeoutError, StorageError; then it is to be
     repeated. A partition that cannot be read is reported and left.
     """
-    settled = {name: state for name, state in known.items() if state.status in SETTLED}
-    lifted: dict[str, int] = {}
+    lifted: dict[str, tuple[int, int]] = {}
     for partition in partitions:
         try:
             for producer_id, epoch, first in partition.open_transactions():
@@ -70,10 +70,11 @@ def sweep(
                         producer_id, epoch, first, partition.topic, partition.number,
                     )  # fmt: skip
                     partition.append_marker(producer_id, min(epoch + 1, EPOCH_MAX), commit=False, deadline_ns=deadline_ns)
-            for name, state in settled.items():
-                stored = partition.stored_epoch(state.producer_id)
-                if stored > max(state.epoch, lifted.get(name, -1)):
-                    lifted[name] = stored
+            for name, state in known.items():
+                producer_id, epoch = lifted.get(name) or following(state)
+                stored = partition.stored_epoch(producer_id)
+                if stored > epoch:
+                    lifted[name] = producer_id, stored
         except UnknownTopicOrPartitionError:
             continue
         except CorruptRecordError as problem:

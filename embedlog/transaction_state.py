@@ -248,13 +248,13 @@ def covers(state: Transaction | None, partition: TopicPartition, epoch: int) -> 
     return epoch == (state.epoch if state.status is Status.ONGOING else state.epoch - 1)
 
 
-def lift(old: Transaction, epoch: int, now: Moment) -> Transaction:
+def lift(old: Transaction, producer_id: int, epoch: int, now: Moment) -> Transaction:
     """Never go on below an epoch that a partition has stored: records of this id that told of it were lost."""
-    if old.status not in SETTLED or epoch <= old.epoch:
+    if old.status not in SETTLED or old.producer_id != producer_id or epoch <= old.epoch:
         return old
     return replace(old, epoch=min(epoch, EPOCH_MAX), updated_ms=now.wall_ms)
 
 
-def following(decided: Transaction) -> tuple[int, int]:
-    """Producer id and epoch that the owner goes on with behind a decision."""
-    return (decided.producer_id, decided.epoch) if decided.next_id == NO_ID else (decided.next_id, 0)
+def following(state: Transaction) -> tuple[int, int]:
+    """Producer id and epoch that an id goes on with: behind a decision perhaps another one's."""
+    return (state.producer_id, state.epoch) if state.next_id == NO_ID else (state.next_id, 0)

@@ -293,9 +293,16 @@ class Transactions:
         if sweeping.is_due(self.host._home.directory_page) and not system.mutated("no_sweep"):
             known = dict(each for number in self.topic.written() for each in self._states(number))
             every = self.host._all_partitions(loaded_only=False)
-            for name, epoch in sweeping.sweep(known, self._newest, every, deadline_ns).items():
-                self.decide(name, lambda old, to=epoch: old and machine.lift(old, to, now()), deadline_ns)  # type: ignore[misc]
+            for name, to in sweeping.sweep(known, self._newest, every, deadline_ns).items():
+                self._lift(name, *to, deadline_ns)
             sweeping.done(self.host._home.directory_page)
+
+    def _lift(self, name: str, producer_id: int, epoch: int, deadline_ns: int) -> None:
+        found = self.topic.look(self.topic.partition_of(name)).get(name)
+        if found is not None and not system.mutated("lift_settled_only"):
+            self.settle(name, found, deadline_ns)  # its own decision says its own epoch: no lift before that is carried out
+        event = lambda old: old and machine.lift(old, producer_id, epoch, now())  # noqa: E731
+        self.decide(name, event, deadline_ns)
 
 
 def _why(state: Transaction, alive: bool) -> str:

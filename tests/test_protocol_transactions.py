@@ -15,7 +15,7 @@ from embedlog import backup, lockorder, sweeping
 from embedlog import transaction_state as machine
 from embedlog._native import system
 from embedlog.deciding import new_producer_id, now
-from embedlog.errors import LockTimeoutError
+from embedlog.errors import FencedError, LockTimeoutError
 from embedlog.record import Stamp
 from embedlog.transaction_state import Status, Transaction
 from tests.transacting import QUIET, TOPIC, Writer, begun, committed, help_out, last_stable, run_of, soon
@@ -140,6 +140,34 @@ def test_rule_20_nobody_goes_on_below_an_epoch_that_a_partition_has_stored(log: 
     heir.write(b"y", partition=2)
     heir.commit()
     assert committed(log) == [b"x", b"y"]
+
+
+@pytest.mark.parametrize("decided", [False, True])
+@pytest.mark.parametrize("mutant", ["", "lift_settled_only"])
+def test_rule_20_an_id_that_was_in_a_transaction_is_lifted_behind_its_end(log: embedlog.Log, path: Path, mutant: str,
+                                                                          decided: bool) -> None:
+    with embedlog.open(path, config=QUIET) as short:
+        dead = begun(short)
+        dead.write(b"theirs")
+        if decided:  # and no marker written
+            given_up = lambda old: machine.give_up(old, old, new_producer_id(), now())  # noqa: E731
+            short._transactions.decide("id", given_up, soon())
+        orphan(log, 2, epoch=7, producer_id=dead.owner.stamp.producer_id)
+    due(log)
+    if mutant:
+        system.mutant(mutant)
+    try:
+        heir = begun(log)
+    finally:
+        system.mutant(mutant, False)
+    if mutant:
+        with pytest.raises(FencedError):
+            heir.write(b"y", partition=2)
+        return
+    assert heir.owner.stamp.epoch == 9, "above the marker that the sweep wrote"
+    heir.write(b"y", partition=2)
+    heir.commit()
+    assert committed(log) == [b"y"]
 
 
 def test_rule_20_a_slow_sweep_spares_what_began_since(log: embedlog.Log, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

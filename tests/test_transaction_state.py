@@ -230,9 +230,11 @@ def test_what_a_record_covers_behind_a_power_loss() -> None:
 
 
 def test_an_id_is_lifted_but_never_lowered_and_only_when_settled() -> None:
-    assert rules.lift(state(Status.EMPTY), 9, NOW).epoch == 9
-    for old, epoch in ((state(Status.EMPTY), 3), (state(Status.EMPTY), 2), (state(Status.ONGOING), 9)):
-        assert rules.lift(old, epoch, NOW) is old
+    empty = state(Status.EMPTY)
+    assert rules.lift(empty, empty.producer_id, 9, NOW).epoch == 9
+    for old, epoch in ((empty, 3), (empty, 2), (state(Status.ONGOING), 9)):
+        assert rules.lift(old, old.producer_id, epoch, NOW) is old
+    assert rules.lift(empty, empty.producer_id + 1, 9, NOW) is empty, "of the id that it had before"
 
 
 # ---- random histories ----------------------------------------------------------------------------
@@ -254,6 +256,7 @@ MUTANTS = {
     "forget_outcome": False,
     "complete_anything": False,
     "sweep_by_partition_only": True,
+    "lift_settled_only": True,
 }
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from embedlog import sweeping
 from embedlog import transaction_state as rules
+from embedlog._native import system
 from embedlog.errors import FencedError
 from embedlog.liveness import Life
 from embedlog.transaction_state import PREPARED, SETTLED, Moment, Outcome, Refusal, Status, Transaction
@@ -282,11 +283,20 @@ class World:
         state = self.known.state
         newest = lambda producer_id: state if state is not None and state.producer_id == producer_id else None  # noqa: E731
         lifted = sweeping.sweep({} if state is None else {"id": state}, newest, self.partitions, 0)  # type: ignore[arg-type]
-        for epoch in lifted.values():
-            self._record(Known(rules.lift(state, epoch, self.now), 0, self.known.outcome))
+        for to in lifted.values():
+            if not system.mutated("lift_settled_only"):
+                self._settle("recovery")
+            self._record(self.known._replace(state=rules.lift(self.known.state, *to, self.now)))
+
+    def _settle(self, name: str) -> None:
+        state = self.known.state
+        decided = self._give_up(name, state) if state.status is Status.ONGOING else self.known
+        if decided.state.status in PREPARED:
+            for _ in self._finish(name, decided):
+                pass
 
     def check(self) -> None:
-        """T1 to T3 of the model."""
+        """T1 to T3 and T5 of the model."""
         for partition in self.partitions:
             for at, entry in enumerate(partition.entries):
                 later = (e for e in partition.entries[at:] if e.kind != "data" and e.producer_id == entry.producer_id)
@@ -301,6 +311,11 @@ class World:
                 present = any(e.kind == "data" and e.txn == txn for e in self.partitions[where].entries)
                 if known == txn and "commit" in marks and not present:
                     raise Violation(f"T3 half of transaction {txn} is visible")
+        state = self.known.state
+        if state is not None and state.status in SETTLED:
+            stored = max(partition.stored_epoch(state.producer_id) for partition in self.partitions)
+            if stored > state.epoch:
+                raise Violation(f"T5 an id would go on with epoch {state.epoch}, a partition has stored {stored}")
 
     def check_end(self) -> None:
         """Once everybody but a helper has gone, nothing stays open."""

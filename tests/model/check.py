@@ -106,6 +106,7 @@ NEEDS_MORE = {
     ("transactions", "skip_as_high"): "two transactions",
     ("transactions", "same_prepare"): "two transactions",
     ("transactions", "sweep_by_epoch"): "two transactions",
+    ("transactions", "sweep_ends"): "two transactions",
 } | {
     ("groups", rule): "a clock" for rule in ("beats_reread", "own_lease", "gap_noticed", "round_checked")
 }

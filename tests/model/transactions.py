@@ -25,6 +25,7 @@ RULES = {
     "markers_synced": ("20+", "markers are synced before Complete"),
     "sweep": ("20+", "an unclean recovery behind a reboot aborts what no state entry lists"),
     "sweep_by_epoch": ("20+", "... where an entry covers only data of its own epoch (Prepare: one less)"),
+    "sweep_ends": ("20+", "... takes a transaction that it finds in the middle to its end, and lifts the id behind that"),
 }
 
 
@@ -104,6 +105,9 @@ class Transactions:
                     return f"T3 half of transaction {txn} is visible"
         if state.forgot:
             return "T4 init_transactions does not know what became of the last transaction"
+        now = state.status[-1]
+        if now.word in ("Empty", "Complete") and not state.sweep and any(stored(state, n) > now.epoch for n in (0, 1)):
+            return "T5 an id goes on below an epoch that a partition has stored"
         return None
 
     def satisfied(self, state):
@@ -295,10 +299,25 @@ class Transactions:
             data = open_data(log)
             if data and not (partition in now.partitions and self._covers(now, data[-1].epoch)):
                 state = append(state, partition, Entry("abort", data[-1].epoch + 1, data[-1].txn))
-        top = max([now.epoch] + [stored(state, n) for n in (0, 1)])
+        top = max(stored(state, n) for n in (0, 1))
+        if top > now.epoch and self.on("sweep_ends"):
+            state = self._ended(state)
+        now = state.status[-1]
         if top > now.epoch and now.word in ("Empty", "Complete"):
             state = record(state, now._replace(epoch=top))
         return state._replace(sweep=False)
+
+    def _ended(self, state):
+        """A transaction in the middle at its end: the steps of a helper, one after the other."""
+        if state.status[-1].word == "Ongoing":
+            state = self._prepare_as(state, "abort")
+        if not state.status[-1].word.startswith("Prepare"):
+            return state
+        state = self._help(state._replace(processes=(Process("watch"),)), 0, Process("watch"), "watch")
+        while state.processes[0].at != "watch":
+            p = state.processes[0]
+            (_, state), = getattr(self, "_" + p.at)(state, 0, p)
+        return state._replace(processes=self.start)
 
     def _covers(self, now, epoch):
         """Is open data of this epoch what the entry speaks of? Not so if Complete was lost and the
