@@ -91,6 +91,7 @@ def test_a_partition_added_while_waiting_is_read(log: embedlog.Log) -> None:
         assert (record.partition, record.value) == (2, b"first")
 
 
+@pytest.mark.timeout(method="thread")  # it takes SIGALRM for itself
 def test_an_interrupt_ends_a_wait_at_once(log: embedlog.Log) -> None:
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -111,6 +112,7 @@ def test_an_interrupt_ends_a_wait_at_once(log: embedlog.Log) -> None:
         assert values_of(consumer.poll(timeout=10)) == [b"after"]
 
 
+@pytest.mark.timeout(method="thread")  # it takes SIGALRM for itself
 def test_interrupts_at_any_moment_lose_nothing(log: embedlog.Log, rng: random.Random) -> None:
     """Interrupts strike while records are collected; what a poll did not return is returned by a later one."""
     count = 20_000

@@ -185,6 +185,7 @@ def alarms() -> Iterator[Callable[[], None]]:
     gc.enable()
 
 
+@pytest.mark.timeout(method="thread")  # it takes SIGALRM for itself
 def test_no_interrupt_loses_or_doubles_a_record_or_keeps_a_lock(
     log: embedlog.Log, producer: embedlog.Producer, alarms: Callable[[], None]
 ) -> None:

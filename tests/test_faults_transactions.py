@@ -120,7 +120,7 @@ def test_who_waits_for_a_partition_keeps_no_other_transaction_waiting(nursery: N
         log._partition(TOPIC, 0).bounds()  # open already: else the opening waits
         frozen = nursery.spawn()
         frozen.call("open", str(log.path), config=CONFIG)
-        frozen.arm(["pwrite"], "stop_before", name=f"{TOPIC}-0/")
+        frozen.arm(["pwrite"], "stop_before", name=f"/{TOPIC}-0/")
         frozen.start("append", [b"slow"], 0)
         frozen.wait_stopped()
         waiting, other = Writer(log, "waiting"), Writer(log, "other")
@@ -150,7 +150,7 @@ def test_a_reader_is_not_kept_by_a_lock_that_a_frozen_process_holds(nursery: Nur
         dead.call("transact", "dead", [b"left open"], 0)
         dead.kill()
         frozen.call("open", str(log.path), config=CONFIG)
-        frozen.arm(["pwrite"], "stop_before", name=f"{TOPIC}-0/")
+        frozen.arm(["pwrite"], "stop_before", name=f"/{TOPIC}-0/")
         frozen.start("append", [b"slow"], 0)
         frozen.wait_stopped()
         began = time.monotonic()

@@ -48,7 +48,7 @@ def unfinished(log: embedlog.Log) -> None:
     behind.write(b"behind", partition=2)
     behind.commit()
     decided.write(b"decided", partition=3)
-    system.fault_arm(("pwrite",), 1, "fail", name=f"{TOPIC}-3")
+    system.fault_arm(("pwrite",), 1, "fail", name=f"/{TOPIC}-3")
     try:
         with pytest.raises(StorageError):
             decided.commit()

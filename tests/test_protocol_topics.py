@@ -34,7 +34,7 @@ def appender_comes_before_the_renaming(play: Play) -> Verdict:
     a.arm(["lock"], "stop_before", name=layout.LOCK)
     play.start_append(a)
     a.wait_stopped()
-    b.arm(["rename"], "stop_before", name=f"{TOPIC}-0")
+    b.arm(["rename"], "stop_before", name=f"/{TOPIC}-0")
     b.start("on_log", "delete_topic", TOPIC)
     b.wait_stopped()
     a.resume()

@@ -103,7 +103,7 @@ def test_a_partition_that_cannot_be_closed_does_not_keep_the_others_off_the_disk
     victim = play.enter()
     play.append(victim, 0)
     play.append(victim, 1)
-    victim.arm(["fsync", "fdatasync"], "fail", name="t-0", sticky=True)
+    victim.arm(["fsync", "fdatasync"], "fail", name="/t-0", sticky=True)
     with pytest.raises(Exception, match=r"EIO|error"):
         victim.call("close")
     assert not (tmp_path / "log" / ".kafka_cleanshutdown").exists()

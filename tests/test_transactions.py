@@ -209,7 +209,7 @@ def test_a_decision_that_was_not_carried_out(log: embedlog.Log, other: embedlog.
     writer = begun(log)
     for partition in range(2):
         writer.write(b"x", partition=partition)
-    system.fault_arm(("pwrite",), 1, "fail", name=f"{TOPIC}-0")  # the first marker
+    system.fault_arm(("pwrite",), 1, "fail", name=f"/{TOPIC}-0")  # the first marker
     try:
         with pytest.raises(StorageError):
             writer.owner.end(commit)
