@@ -144,7 +144,7 @@ test-slow: install
 
 # Every part runs, whatever becomes of the others; then all the figures together.
 test-all: install check
-	@rm -f $(FIGURES); failed=; for part in test-slow test-sanitize test-arm test-faults; do \
+	@mkdir -p $(dir $(FIGURES)); rm -f $(FIGURES); failed=; for part in test-slow test-sanitize test-arm test-faults; do \
 	    echo "=== $$part" | tee -a $(FIGURES); \
 	    EMBEDLOG_FIGURES=$(FIGURES) $(MAKE) --no-print-directory $$part || failed+=" $$part"; \
 	done; cat $(FIGURES); [ -z "$$failed" ] || $(call say_no,failed:$$failed)
