@@ -90,7 +90,7 @@ demo-spark:
 # ---- tests -----------------------------------------------------------------------------------------------------------
 
 test: install
-	@$(IN_ROOM) $(WITHIN) 25m $(PYTEST) $(PARALLEL) -m 'not slow and not faults' $(ARGS) $(OR_KEPT)
+	@$(IN_ROOM) $(WITHIN) 50m $(PYTEST) $(PARALLEL) -m 'not slow and not faults' $(ARGS) $(OR_KEPT)
 
 test-kafka: install
 	@$(IN_ROOM) $(PYTEST) -m kafka $(ARGS) $(OR_KEPT)
