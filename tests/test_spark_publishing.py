@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import embedlog
 from embedlog.spark.publishing import AGAIN_S, RETRY_S
-from tests.test_spark_following import Query, append
+from tests.test_spark_following import Query, append, log
+
+__all__ = ["log"]
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'embedlog[arrow]'")
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Iterator[embedlog.Log]:
-    """Topic `t`: 2 partitions of 50 records."""
-    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as made:
-        made.create_topic("t", partitions=2)
-        append(made, 100)
-        yield made
 
 
 def told(log: embedlog.Log, topic: str = "t") -> dict[int, int]:
