@@ -21,6 +21,7 @@ CONF = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
+    "spark.sql.streaming.stopTimeout": "60s",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }

@@ -42,6 +42,7 @@ def faults(rng: random.Random, count: int) -> list[Fault]:
     return [(where, str(rng.randint(1, CALLS)) if where == CALL else what) for where, what in chosen]
 
 
+@pytest.mark.timeout(900)
 def test_a_word_count_is_the_same_whatever_dies(spark: Any, world: World, rng: random.Random) -> None:
     sparking.register(spark)
     found = sparking.under_fire(spark, world, rng, faults(rng, FAST), each=6)

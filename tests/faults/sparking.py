@@ -22,6 +22,7 @@ import os
 import random
 import signal
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ WHERE_TASK = ("task-begins", "task-reads", "task-ends")
 WHERE_COMMIT = ("commit-begins", "commit-ends")
 CALL = "commit-call"
 CHANGING = ("pwrite", "fsync", "fdatasync", "ftruncate", "rename", "unlink", "mkdir", "mmap", "point")
+DEADLINE_S = 150
 CALLS = 280  # about as many as a commit makes of these
 WORDS = ["the", "log", "is", "the", "truth", "and", "all", "the", "rest", "is", "a", "cache", "of", "the", "log"]
 Fault = tuple[str, str]  # where, and what happens there
@@ -63,6 +65,10 @@ class World:
         with embedlog.open(self.path) as log, log.producer() as producer:
             for number in (0, 1):
                 producer.send_batch("lines", lines[number::2], partition=number).result(30)
+
+    def ends(self) -> dict[int, int]:
+        with embedlog.open(self.path, read_only=True) as log:
+            return {here.partition: here.log_end_offset for here in log.describe_topic("lines").partitions}
 
     def scheme(self, where: str, what: str) -> None:
         (self.plan / where).write_text(what)
@@ -113,18 +119,27 @@ def start(spark: Any, world: World, trigger: str, most: int) -> Any:
 
 
 def run(spark: Any, world: World, trigger: str, most: int) -> str:
-    """Until everything that was said is written, or something is raised: what that was."""
+    """Until everything that was said is written, or something is raised: what that was. Raises TimeoutError."""
     query = start(spark, world, trigger, most)
     try:
-        if trigger == "interval":
-            query.processAllAvailable()
-        else:
-            query.awaitTermination(120)
+        deadline = time.monotonic() + DEADLINE_S
+        while not query.awaitTermination(0.1) and not (trigger == "interval" and has_read(query) == world.ends()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the query goes on behind {DEADLINE_S} s: {query.status}, {query.lastProgress}")
+    except TimeoutError:
+        raise
     except Exception as problem:  # noqa: BLE001 (whatever becomes of it: the next run has to mend it)
         return str(problem) or type(problem).__name__
     finally:
         query.stop()
     return str(query.exception() or "")
+
+
+def has_read(query: Any) -> dict[int, int]:
+    """Where the next batch of a query that runs will begin: what is before is written."""
+    told = query.lastProgress
+    end = json.loads(told.json)["sources"][0]["endOffset"] if told else None
+    return {int(number): offset for number, offset in end["o"]["lines"].items()} if end else {}
 
 
 # ---- what happens ----------------------------------------------------------------------------------------------------
