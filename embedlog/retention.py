@@ -125,12 +125,12 @@ def delete_records(partition: Partition, offset: int) -> int:
 
 def unlink_deleted(partition: Partition) -> int:
     """Unlink what was renamed long enough ago; how many files went. For the housekeeper."""
-    now_ns, delay_ns = system.wall_ms() * 1_000_000, partition.config.file_delete_delay_ms * 1_000_000
+    now_ms, delay_ms = system.wall_ms(), partition.config.file_delete_delay_ms
     due = []
     for name in files.listing(partition.path):
         if name.endswith(layout.DELETED):
             found = files.facts_of(partition.path / name)
-            if found is not None and now_ns - found.changed_ns >= delay_ns:
+            if found is not None and now_ms - found.changed_ms >= delay_ms:
                 due.append(partition.path / name)
     if due:
         files.sync_directory(partition.path)  # who renamed them may have died before it did: what tells of a round goes last

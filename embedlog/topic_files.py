@@ -202,8 +202,8 @@ def retire_partition(
     files.rename(path, directory / retired_name(topic.name, number, uuid.uuid4().hex))
 
 
-def purge_retired(directory: Path, now_ns: int, delay_ms: int) -> list[Path]:
-    """Remove retired directories whose time is over (D4); returns them. `now_ns` is the wall clock.
+def purge_retired(directory: Path, now_ms: int, delay_ms: int) -> list[Path]:
+    """Remove retired directories whose time is over (D4); returns them. `now_ms` is the wall clock.
 
     Readers that have files open go on; a directory that cannot be removed is reported and tried again the next time.
     """
@@ -212,7 +212,7 @@ def purge_retired(directory: Path, now_ns: int, delay_ms: int) -> list[Path]:
         try:
             # The renaming changed the directory's ctime; its mtime tells only of the files inside.
             found = files.facts_of(path)
-            if found is None or now_ns - found.changed_ns < delay_ms * 1_000_000:
+            if found is None or now_ms - found.changed_ms < delay_ms:
                 continue
             for name in files.listing(path):
                 files.unlink(path / name, missing_ok=True)

@@ -183,6 +183,11 @@ class Facts(NamedTuple):
     mode: int
     changed_ns: int = 0
 
+    @property
+    def changed_ms(self) -> int:
+        """On the scale of `system.wall_ms`, which never falls behind it."""
+        return self.changed_ns // 1_000_000
+
 
 def _facts(code: int, room: Any) -> Facts | int:
     return (
