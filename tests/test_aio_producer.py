@@ -309,7 +309,7 @@ def test_closing_ends_those_who_wait_for_room(log: embedlog.Log, stuck: Stuck) -
         await turns_until(lambda: stuck.reached.is_set() and len(producer._line) > 20)
         closing = asyncio.create_task(producer.close(0.05))
         fates = await asyncio.gather(*tasks, return_exceptions=True)
-        assert isinstance(fates[-1], ClosedError)
+        assert sum(isinstance(fate, ClosedError) for fate in fates) > 20  # which of them, is nobody's promise: tasks overtake
         await closing
         stuck.go.set()
 
