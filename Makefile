@@ -77,6 +77,12 @@ $(VENV)/.built: $(VENV)/.tools $(NATIVE)
 
 install: $(VENV)/.built
 
+# What Spark Connect needs beside Spark: for the long tests of Spark alone.
+$(VENV)/.connect: $(VENV)/.built
+	@! command -v java >/dev/null || $(PIP) --no-build-isolation -e '.[connect]' >$(VENV)/install.txt 2>&1 \
+	    || $(call say_no,pip cannot install what Spark Connect needs: see $(VENV)/install.txt)
+	@touch $@
+
 demo: install
 	@$(BIN)/python -m embedlog.demo $(ARGS)
 
@@ -95,7 +101,7 @@ test: install
 test-kafka: install
 	@$(IN_ROOM) $(PYTEST) -m kafka $(ARGS) $(OR_KEPT)
 
-test-spark: install
+test-spark: install $(VENV)/.connect
 	@command -v java >/dev/null || $(call say_no,no java on the path: Spark needs Java 17)
 	@$(IN_ROOM) $(PYTEST) -m spark $(ARGS) $(OR_KEPT)
 
@@ -139,7 +145,7 @@ test-arm: $(VENV)/.tools
 	    command -v qemu-aarch64 >/dev/null || { echo 'embedlog: compiled for arm64, but not run: install qemu-user'; exit 0; }; \
 	    qemu-aarch64 build/arm64/selfcheck build/arm64/room
 
-test-slow: install
+test-slow: install $(VENV)/.connect
 	@$(IN_ROOM) $(WITHIN) 60m $(PYTEST) $(PARALLEL) -m 'not faults' $(ARGS) $(OR_KEPT)
 
 # Every part runs, whatever becomes of the others; then all the figures together.

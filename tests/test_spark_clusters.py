@@ -118,7 +118,7 @@ def test_executors_in_processes_of_their_own(directory: Path, home: Path) -> Non
     run("cluster", "local-cluster[2,1,1024]", directory, home)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("grpc_status") is None, reason="Spark Connect needs grpcio and grpcio-status")
+@pytest.mark.skipif(importlib.util.find_spec("grpc_status") is None, reason="no grpcio-status: pip install 'embedlog[connect]'")
 def test_spark_connect(directory: Path, home: Path) -> None:
     run("connect", "local[2]", directory, home)
 
