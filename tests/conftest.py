@@ -32,6 +32,7 @@ from tests.figures import (  # hooks: pytest finds them by their names
 from tests.kafka import oracle
 from tests.transacting import QUIET
 
+JVMS_S = 600  # for a test that starts some Java: on a machine as slow as they come
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"
 BUILD = Path(embedlog.__file__).resolve().parent.parent  # another place than ROOT under `make test-sanitize`
@@ -54,6 +55,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group("kafka" if needs_broker else item.path.name))
         if needs_broker:
             item.add_marker(pytest.mark.kafka)
+        if "kafka" in getattr(item, "fixturenames", ()) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(JVMS_S))
 
 
 # ---- chance ----------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from tests.kafka import client
 from tests.kafka.oracle import Broker
 
 confluent_kafka = pytest.importorskip("confluent_kafka")
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("kafka"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("kafka"), pytest.mark.timeout(600)]
 
 Row = tuple[Any, ...]
 TOTAL = 6000

@@ -20,7 +20,7 @@ from tests.test_docs import program
 from tests.test_golden import CLEAN, UNCLEAN
 from tests.test_spark_planning import rows_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 Row = tuple[Any, ...]
 

@@ -12,7 +12,7 @@ import pytest
 import embedlog
 from embedlog.partitioners import partition_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

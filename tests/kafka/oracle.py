@@ -99,7 +99,7 @@ def command(name: str, *arguments: str | Path, heap: str = "512m", log_level: st
 
 
 def tool(
-    name: str, *arguments: str | Path, timeout: float = 120, check: bool = True, **options: Any
+    name: str, *arguments: str | Path, timeout: float = 300, check: bool = True, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """Run one of TOOLS to its end and return what it printed."""
     options = {"encoding": "utf-8", "errors": "replace", **options}
@@ -197,7 +197,7 @@ class Broker:
         self._log = Path(f"{self.log_dir}-broker.txt")
         self._properties = Path(f"{self.log_dir}-broker.properties")
 
-    def start(self, timeout: float = 60) -> Broker:
+    def start(self, timeout: float = 180) -> Broker:
         self.log_dir.mkdir(parents=True, exist_ok=True)
         self._properties.write_text("".join(f"{key}={value}\n" for key, value in self.config.items()))
         if not (self.metadata_dir / "meta.properties").exists():
