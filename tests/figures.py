@@ -98,6 +98,8 @@ def fingerprint() -> str:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:  # each worker has a part of what the process tells that started them
+        return
     counts = Counter({outcome: len(reports) for outcome, reports in terminalreporter.stats.items() if outcome in OUTCOMES})
     lines = [*summary(everything_told(terminalreporter)), ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES)]
     if before := len(passed_before()):
