@@ -111,7 +111,7 @@ test-faults: install
 	@mkdir -p $(CAMPAIGN) && { [ -n "$(RESUME)" ] || rm -f $(CAMPAIGN)/*; }
 	@[ -e $(CAMPAIGN)/seed ] || echo $$((RANDOM << 15 | RANDOM)) >$(CAMPAIGN)/seed
 	@$(IN_ROOM) EMBEDLOG_CAMPAIGN=$(CAMPAIGN) EMBEDLOG_SEED=$${EMBEDLOG_SEED:-$$(cat $(CAMPAIGN)/seed)} \
-	    $(PYTEST) $(PARALLEL) -v -m faults $(ARGS) || [ $$? = 5 -a -n "$(RESUME)" ] $(OR_KEPT)
+	    $(WITHIN) 5h $(PYTEST) $(PARALLEL) -v -m faults $(ARGS) || [ $$? = 5 -a -n "$(RESUME)" ] $(OR_KEPT)
 
 # A build of its own, so that the usual one stays as it is. A Java process cannot live under ASan's allocator.
 test-sanitize: install
@@ -120,7 +120,7 @@ test-sanitize: install
 	@EMBEDLOG_SANITIZE=1 $(BIN)/python setup.py -q build --build-base $(SANITIZE) --build-lib $(SANITIZE)/lib \
 	    >$(SANITIZE)/build.txt 2>&1 \
 	    || { tail -5 $(SANITIZE)/build.txt; $(call say_no,the C core does not compile with sanitizers: see $(SANITIZE)/build.txt); }
-	@$(IN_ROOM) LD_PRELOAD="$$($(CC) -print-file-name=libasan.so):$$($(CC) -print-file-name=libubsan.so)" \
+	@$(IN_ROOM) $(WITHIN) 60m env LD_PRELOAD="$$($(CC) -print-file-name=libasan.so):$$($(CC) -print-file-name=libubsan.so)" \
 	    ASAN_OPTIONS=detect_leaks=0:log_path=$(CURDIR)/$(SANITIZE)/reports/asan \
 	    UBSAN_OPTIONS=print_stacktrace=1:log_path=$(CURDIR)/$(SANITIZE)/reports/ubsan EMBEDLOG_SANITIZE=1 \
 	    $(PYTEST) $(PARALLEL) -p no:faulthandler -o timeout=900 -o 'pythonpath=$(SANITIZE)/lib .' \
