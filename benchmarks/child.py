@@ -47,16 +47,27 @@ def memory(directory: str) -> dict[str, Any]:
 
 
 def poll(directory: str, samples: str) -> dict[str, Any]:
-    """Print for each record when `poll` returned it, on the monotonic clock, which is one for all processes."""
+    """Print for each record when `poll` returned it and when it was woken, on the clock that all processes share."""
+    woken_ns = 0
     with embedlog.open(directory) as log, log.consumer("wake", auto_offset_reset="earliest") as consumer:
-        consumer.poll(timeout=0)
+        wait = log._wait
+
+        def stamped(*asked: Any) -> Any:
+            nonlocal woken_ns
+            answer = wait(*asked)
+            woken_ns = time.monotonic_ns()
+            return answer
+
+        setattr(log, "_wait", stamped)  # noqa: B010 (mypy: a method)
+        while consumer.poll(timeout=0):
+            continue
         print("ready", flush=True)
         left = int(samples)
         while left:
             records = consumer.poll(timeout=10.0)
-            now = time.monotonic_ns()
+            now_ns = time.monotonic_ns()
             for _ in records:
-                print(now, flush=True)
+                print(now_ns, woken_ns, flush=True)
                 left -= 1
     return {}
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from .measure import Outcome, percentile
 
 DESCRIPTORS = 512
 PAUSE_S = 0.0005           # long enough that the reader sleeps again
+Appending = Callable[[embedlog.Log], Callable[[], object]]
 
 
 def work_on() -> None:
@@ -28,11 +30,19 @@ def work_on() -> None:
         continue
 
 
-def wakeups_us(directory: Path, samples: int, appending: Callable[[embedlog.Log], Callable[[], object]]) -> list[float]:
-    """Time from just before an append in this process to `poll` returning in another one."""
+class Wakeup(NamedTuple):
+    """Microseconds since just before an append in this process."""
+
+    done: float                # `poll` has returned in another process
+    awake: float               # it was woken there: the way to the publication, and what the kernel takes
+
+
+def wakeups_of(directory: Path, samples: int, appending: Appending) -> tuple[list[Wakeup], float]:
+    """So many, and what the append alone takes (p50): with the same pauses, and nobody waiting."""
     with embedlog.open(directory) as log:
         log.create_topic("wake", 1, config=QUIET)
         append = appending(log)
+        alone = percentile([once(append) for _ in range(samples)], 0.50)
         command = [sys.executable, "-m", "benchmarks.child", "poll", str(directory), str(samples)]
         root = Path(__file__).resolve().parent.parent
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as reader:
@@ -44,9 +54,18 @@ def wakeups_us(directory: Path, samples: int, appending: Callable[[embedlog.Log]
                 work_on()
                 began = time.monotonic_ns()
                 append()
-                found.append((int(reader.stdout.readline()) - began) / 1e3)
+                done, awake = map(int, reader.stdout.readline().split())
+                found.append(Wakeup((done - began) / 1e3, (awake - began) / 1e3))
             reader.stdout.read()  # its closing line
-    return found[samples // 10:]
+    return found[samples // 10:], alone
+
+
+def once(append: Callable[[], object]) -> float:
+    """Microseconds of one, behind a pause."""
+    work_on()
+    began = time.monotonic_ns()
+    append()
+    return (time.monotonic_ns() - began) / 1e3
 
 
 def engine_append(log: embedlog.Log) -> Callable[[], object]:
@@ -66,7 +85,7 @@ def producer_send(log: embedlog.Log) -> Callable[[], object]:
 def wake(context: Context) -> Iterator[Outcome]:
     """Judged on one core and on all: where a virtual core halts, waking it costs more than everything else together.
 
-    What a bare futex takes between two processes, with the same pauses and cores, stands beside it.
+    What a bare futex takes between two processes, with the same pauses and cores, stands beside it, and where the rest goes.
     """
     everywhere = os.sched_getaffinity(0)
     for cores, where in ((1, {min(everywhere)}), (len(everywhere), everywhere)):
@@ -74,22 +93,24 @@ def wake(context: Context) -> Iterator[Outcome]:
         try:
             bare = context.bare.wake(context.samples)
             for name, appending, median_us in (("append", engine_append, 50.0), ("send", producer_send, 60.0)):
-                found = wakeups(context, appending)
+                found, alone_us = wakeups(context, appending)
                 for label, share, target in (("p50", 0.50, median_us), ("p99", 0.99, 500.0)):
-                    reached = percentile(found, share)
-                    detail = {"samples": len(found), "max us": max(found), "bare futex us": bare[label]}
-                    if label == "p50":
-                        detail["above it us"] = reached - bare[label]
-                    title = f"wake-up/{name}/processes=2/cores={cores}/{label}"
-                    yield Outcome(title, reached, "us", target, False, detail)
+                    detail = {
+                        "samples": len(found), "bare futex us": bare[label],
+                        "until awake us": percentile([each.awake for each in found], share),
+                        "poll behind it us": percentile([each.done - each.awake for each in found], share),
+                        "append with nobody waiting, p50 us": alone_us,
+                    }  # fmt: skip
+                    reached = percentile([each.done for each in found], share)
+                    yield Outcome(f"wake-up/{name}/processes=2/cores={cores}/{label}", reached, "us", target, False, detail)
         finally:
             os.sched_setaffinity(0, everywhere)
 
 
-def wakeups(context: Context, appending: Callable[[embedlog.Log], Callable[[], object]]) -> list[float]:
+def wakeups(context: Context, appending: Appending) -> tuple[list[Wakeup], float]:
     directory = context.fresh("wake")
     try:
-        return wakeups_us(directory, context.samples, appending)
+        return wakeups_of(directory, context.samples, appending)
     finally:
         remove(directory)
 
