@@ -57,11 +57,13 @@ def short(value: object) -> str:
 
 
 def against(
-    name: str, ceiling: Measure, subject: Measure, *, target: float, rounds: int, unit: str, cpu: Measure | None = None
+    name: str, ceiling: Measure, subject: Measure, *, target: float, rounds: int, unit: str, cpu: Measure | None = None,
+    rest: Callable[[], None] | None = None,
 ) -> Outcome:
     """Rates of subject and ceiling, `rounds` times in turns; judged by the ratio of their medians.
 
     `cpu`: a clock of processor time; what it says of the same turns, ceiling by subject, stands beside: others' work counts less.
+    `rest`: comes before each measurement, and counts for nothing.
     """
     ceilings: list[float] = []
     subjects: list[float] = []
@@ -69,6 +71,8 @@ def against(
     for turn in range(rounds):
         order = ((ceilings, ceiling), (subjects, subject))
         for results, measure in order if turn % 2 == 0 else reversed(order):
+            if rest:
+                rest()
             began = cpu() if cpu else 0.0
             results.append(measure())
             spent[id(results)].append((cpu() if cpu else 0.0) - began)

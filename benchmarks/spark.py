@@ -32,7 +32,7 @@ from embedlog.spark.settings import parse
 
 from .context import QUIET, Context, child, filled, keys_of, pieces, remove, values_of
 from .measure import Outcome, against
-from .rivals_spark_turn import spent_s
+from .rivals_spark_turn import rest, spent_s
 
 CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -163,6 +163,7 @@ def spark_reads(
         return against(
             f"spark/{name}/record={record_bytes}B", lambda: per_second(rows, lambda: noop(ceiling())),
             lambda: per_second(rows, lambda: noop(subject())), target=target, rounds=context.rounds, unit="rows/s", cpu=cpu_s,
+            rest=rest,
         )  # fmt: skip
 
     yield compared("format/all", log, parquet, bounds[0])
@@ -194,6 +195,7 @@ def spark_writes(context: Context, running: Any, table: Path, rows: int, record_
         return against(
             f"spark/write/record={record_bytes}B", lambda: per_second(rows, into_parquet),
             lambda: per_second(rows, into_log), target=0.5, rounds=context.rounds, unit="rows/s",
+            rest=rest,
         )  # fmt: skip
     finally:
         remove(directory)
