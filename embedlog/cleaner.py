@@ -237,7 +237,7 @@ class _Output:
         self._directory, self._base, self._mode = directory, base, mode
         self._path = layout.segment_path(directory, base, layout.LOG + layout.CLEANED)
         self._builder = index.Builder(base, interval_bytes)
-        self._chain = Chain(gaps_allowed=True)
+        self._chain = Chain(gaps_allowed=True, segment_base=base)
         self._size = 0
         self._epoch = 0
         with files.opened(self._path, files.CREATE, mode) as fd:

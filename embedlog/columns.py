@@ -19,6 +19,8 @@ Bytes = NDArray[np.uint8]
 Offsets = NDArray[np.int32] | NDArray[np.int64]
 
 OFFSET_MIN, OFFSET_MAX = -(2**63), 2**63 - 1
+RELATIVE_MAX = 2**31 - 1  # an index counts offsets from its segment's base in 31 bits (format.md 2.2)
+LOG_OFFSET_MAX = OFFSET_MAX - RELATIVE_MAX - 1  # the last one of a log, and the last base: as in batch.h
 
 # ---- batches -------------------------------------------------------------------------------------
 

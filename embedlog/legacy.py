@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import xxhash
 
 from embedlog import compression
-from embedlog.columns import CODEC_MASK, LOG_APPEND_TIME, Batches
+from embedlog.columns import CODEC_MASK, LOG_APPEND_TIME, LOG_OFFSET_MAX, RELATIVE_MAX, Batches
 from embedlog.errors import CorruptRecordError
 
 HEAD = struct.Struct(
@@ -56,7 +56,7 @@ class Message(NamedTuple):
 # ---- scan ----------------------------------------------------------------------------------------
 
 
-def scan(view: memoryview, next_offset: int, rows: Batches) -> Seen | Broken:
+def scan(view: memoryview, next_offset: int, segment_base: int, rows: Batches) -> Seen | Broken:
     """Checks the message that `view` begins with and describes it in rows[0]."""
     if len(view) < HEAD.size:
         return Seen(0, 0)
@@ -71,6 +71,9 @@ def scan(view: memoryview, next_offset: int, rows: Batches) -> Seen | Broken:
         return Broken("checksum of a message", f"{crc:08x}", f"{found:08x}")
     if offset < max(next_offset, 0):
         return Broken("offset of a message falls", next_offset, offset)
+    first, last = (segment_base, segment_base + RELATIVE_MAX) if segment_base >= 0 else (0, LOG_OFFSET_MAX)
+    if not first <= offset <= min(last, LOG_OFFSET_MAX):
+        return Broken("offset of a message lies outside its segment", first if offset < first else last, offset)
     timestamp = _timestamp(view, magic)
     attributes &= CODEC_MASK | LOG_APPEND_TIME
     rows[0] = (0, size, -1, offset, timestamp, timestamp, -1, 0, -1, 1, attributes, -1, magic, 0, crc)

@@ -305,7 +305,7 @@ class Reader:
         expected = offset if info.gapless and offset >= 0 else -1
         if hint.position == 0:
             expected = info.base if info.gapless else -1
-        return Chain(expected, hint.epoch, gaps_allowed=not info.gapless)
+        return Chain(expected, hint.epoch, gaps_allowed=not info.gapless, segment_base=info.base)
 
     def _read(
         self, path: Path, info: SegmentInfo, hint: _Hint, chain: Chain, max_bytes: int, pool: BufferPool | None

@@ -79,6 +79,8 @@ ROWS_AT_ONCE = 1024  # BATCH rows that one crossing may fill
 class Chain:
     """What must follow: a base offset (-1: any), an epoch that is no smaller. `scan` moves it on over every good batch.
 
+    `segment_base` (-1: unknown) bounds the offsets: a segment holds those up to 2^31 - 1 above its own (format.md 2.2).
+
     `digest` is the running XXH3 of bytes 0 to 20 of every batch: of what Kafka's CRC does not cover.
     """
 
@@ -86,6 +88,7 @@ class Chain:
     epoch: int = -1
     digest: int = 0
     gaps_allowed: bool = False
+    segment_base: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +150,11 @@ def joined(parts: list[Batches]) -> Batches:
 
 def _scan_some(view: memoryview, start: int, chain: Chain, rows: Batches) -> tuple[int, int, int, Problem | None]:
     """One crossing, or one old message: (count, consumed, need, problem)."""
-    state = (chain.next_offset, chain.epoch, chain.digest, chain.gaps_allowed)
+    state = (chain.next_offset, chain.segment_base, chain.epoch, chain.digest, chain.gaps_allowed)
     count, consumed, need, after, bad = codec.scan(view, start, state, rows)
     chain.next_offset, chain.epoch, chain.digest = after
     if bad.what == codec.LEGACY and count == 0:
-        message = legacy.scan(view[start:], chain.next_offset, rows)
+        message = legacy.scan(view[start:], chain.next_offset, chain.segment_base, rows)
         if isinstance(message, legacy.Broken):
             return 0, 0, 0, Problem(start, message.what, message.expected, message.found)
         if message.consumed:

@@ -17,6 +17,7 @@ from pathlib import Path
 from embedlog import checkpoint, digests, files, history, index, layout, leftovers, segment, transaction_index
 from embedlog._native import system
 from embedlog._native.system import Published
+from embedlog.columns import LOG_OFFSET_MAX
 from embedlog.errors import CorruptRecordError
 from embedlog.manifest import CLOSED, DIGESTED, GAPLESS, Manifest, SegmentInfo
 from embedlog.record import Chain, Problem
@@ -85,6 +86,7 @@ class _Loader:
     def run(self) -> Loaded:
         if not self.bases:
             self.bases = [self._first_segment()]
+        self._check_range()
         self._check_first()
         segments: list[SegmentInfo] = []
         active: Published | None = None
@@ -110,6 +112,13 @@ class _Loader:
         if self.loading.write:
             segment.create(self.directory, base, self.loading.mode, self.loading.allocate_bytes)
         return base
+
+    def _check_range(self) -> None:
+        """Every offset of a segment is an int64. Raises CorruptRecordError for a file's name that leaves no room for that."""
+        if self.bases[-1] > LOG_OFFSET_MAX:
+            path = layout.segment_path(self.directory, self.bases[-1])
+            expected = f"a base offset of at most {LOG_OFFSET_MAX}"
+            raise CorruptRecordError("the name of a segment is no offset", path=path, expected=expected, found=self.bases[-1])
 
     def _check_first(self) -> None:
         """What retention removed lies below the noted start; what is gone above it was not removed by us."""

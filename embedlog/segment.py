@@ -41,7 +41,8 @@ def paths(directory: Path, base: int) -> Paths:
 class Walk:
     """Reads a stretch of a segment batch by batch, each checked; afterwards `end` and `problem` say how it ended.
 
-    `end` is the first byte behind the last good batch. `problem` is None where the file ended, even in the middle of a batch.
+    The file's name bounds the offsets in it. `end` is the first byte behind the last good batch. `problem` is None
+    where the file ended, even in the middle of a batch.
     `records` of a walk from the start are compared on the way; where they disagree, `agreed` is the end of what is good.
     """
 
@@ -50,6 +51,8 @@ class Walk:
     ) -> None:
         self._fd, self._path, self._size = fd, path, size
         self.chain = chain
+        if named := layout.parse(path.name):
+            chain.segment_base = named[0]
         self.end = start
         self.before: NDArray[np.uint64] = np.empty(0, np.uint64)  # the chain digest before each batch of the last chunk
         self.problem: Problem | None = None

@@ -291,7 +291,7 @@ class Sequencing:
         with partition.home.handles.borrow(str(partition.path), info.base, layout.LOG) as fd:
             while position < info.size:
                 rows = np.empty(ROWS_AT_ONCE, BATCH)
-                count, position_after = system.walk_headers(fd, position, info.size, rows)
+                count, position_after = system.walk_headers(fd, info.base, position, info.size, rows)
                 if count < 0:
                     break
                 position = position_after

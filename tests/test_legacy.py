@@ -117,6 +117,14 @@ def test_falling_offsets_are_refused() -> None:
     assert (problem.message, problem.expected, problem.found) == ("offset of a message falls", 6, 5)
 
 
+def test_offsets_that_a_segment_cannot_hold_are_refused() -> None:
+    for base, offset in ((0, 2**31), (10, 9), (-1, 2**63 - 1)):
+        problem = scan(message(offset, b"a"), Chain(segment_base=base)).problem
+        assert problem is not None
+        assert "outside its segment" in problem.message
+    assert scan(message(2**31 + 9, b"a"), Chain(segment_base=10)).problem is None
+
+
 BROKEN_INSIDES = {
     "key beyond the message": (struct.pack(">bbqi", 1, 0, 0, 999) + bytes(8), "points outside"),
     "length below null": (struct.pack(">bbqi", 1, 0, 0, -2) + bytes(8), "points outside"),

@@ -5,12 +5,17 @@ from __future__ import annotations
 import mmap
 import random
 import struct
+from pathlib import Path
 
+import numpy as np
 import pytest
 import xxhash
 
+from embedlog import layout
+from embedlog._native import system
 from embedlog.errors import CorruptRecordError
-from embedlog.record import Chain, Scanned, aborts, markers, scan
+from embedlog.record import BATCH, Chain, Scanned, aborts, markers, scan
+from embedlog.segment import Walk
 from tests import twin
 from tests.batches import ABORT, COMMIT, Row, batch, crc32c, marker
 
@@ -155,6 +160,50 @@ def test_base_offsets_must_follow_and_may_leap_where_compaction_was(base: int, g
 def test_offsets_beyond_the_number_range_are_refused() -> None:
     for base in (-1, -(2**63), 2**63 - 1):
         assert scan(sealed(batch(base, [Row(b"a")])), Chain()).problem is not None
+
+
+LAST_OFFSET = 2**63 - 1 - 2**31  # a segment that begins here still counts in int64
+WITHIN = [  # base of the segment, base offset, last delta, whether it fits
+    (0, 2**31 - 1, 0, True),
+    (0, 2**31, 0, False),
+    (0, 2**31 - 2, 1, True),
+    (0, 2**31 - 1, 1, False),
+    (0, 2**33 | 2, 0, False),
+    (100, 99, 0, False),
+    (100, 100, 2**31 - 1, True),
+    (100, 101, 2**31 - 1, False),
+    (-1, 2**40, 0, True),
+    (-1, LAST_OFFSET, 0, True),
+    (-1, LAST_OFFSET, 1, False),
+    (LAST_OFFSET, LAST_OFFSET, 0, True),
+    (2**63 - 3, 2**63 - 3, 0, False),
+]
+
+
+@pytest.mark.parametrize(("base", "first", "delta", "fits"), WITHIN)
+def test_offsets_that_a_segment_cannot_hold_are_refused(tmp_path: Path, base: int, first: int, delta: int, fits: bool) -> None:
+    """An index counts them from the segment's base in 31 bits: a flipped bit above those is no record's offset."""
+    raw = batch(first, [Row(b"a")], last_offset_delta=delta)
+    problem = scan(raw, Chain(gaps_allowed=True, segment_base=base)).problem
+    if fits:
+        assert problem is None
+    else:
+        assert problem is not None
+        assert (problem.message, problem.found) == ("offsets of a batch lie outside its segment", first)
+    path = tmp_path / "log"
+    path.write_bytes(raw)
+    with path.open("rb") as file:
+        assert (system.walk_headers(file.fileno(), base, 0, len(raw), np.empty(4, BATCH))[0] == 1) == fits
+
+
+def test_the_walk_over_a_segment_takes_its_base_from_the_file(tmp_path: Path) -> None:
+    path = tmp_path / layout.file_name(100, layout.LOG)
+    path.write_bytes(batch(100, [Row(b"a")]) + batch(2**33 | 101, [Row(b"b")]))
+    with path.open("rb") as file:
+        walk = Walk(file.fileno(), path, Chain(gaps_allowed=True), 0, path.stat().st_size)
+        assert [int(batches["base_offset"][0]) for batches in walk] == [100]
+    assert walk.problem is not None
+    assert "outside its segment" in walk.problem.message
 
 
 def test_a_falling_epoch_is_refused() -> None:

@@ -57,6 +57,15 @@ def test_a_sealed_segment_swapped_for_one_of_its_size_is_noticed_when_it_is_read
         read(log)
 
 
+def test_a_segment_whose_name_leaves_no_room_for_offsets_is_refused(tmp_path: Path) -> None:
+    ours, _ = two_topics(tmp_path / "log", 100, 400)
+    path = ours.with_name(layout.file_name(2**63 - 3, layout.LOG))
+    path.write_bytes(ours.read_bytes())
+    with opened(tmp_path / "log") as log, pytest.raises(embedlog.CorruptRecordError, match="is no offset") as caught:
+        read(log)
+    assert caught.value.path == str(path)
+
+
 def test_heads_that_a_broker_rewrote_are_not_taken_for_damage(tmp_path: Path) -> None:
     """A cleaner that only sets a delete horizon leaves a file of the same size whose checksums are others."""
     ours, theirs = two_topics(tmp_path / "log", 100, 400)

@@ -58,12 +58,12 @@ def test_walking_over_headers_against_a_scan(tmp_path: Path, rng: random.Random)
             found, position = [], 0
             while position < len(data):
                 rows = np.empty(capacity, BATCH)
-                count, position = system.walk_headers(file.fileno(), position, len(data), rows)
+                count, position = system.walk_headers(file.fileno(), 0, position, len(data), rows)
                 found.append(rows[:count].copy())
             assert (np.concatenate(found) == expected).all()
         for size in (len(data) - 1, len(data) + 10):
             rows = np.empty(1000, BATCH)
-            assert system.walk_headers(file.fileno(), 0, size, rows)[0] < 0, "the last batch does not end there"
+            assert system.walk_headers(file.fileno(), 0, 0, size, rows)[0] < 0, "the last batch does not end there"
 
 
 # ---- against a plain model -----------------------------------------------------------------------------

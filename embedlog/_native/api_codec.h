@@ -39,7 +39,8 @@ enum el_what {
     EL_SURPLUS = 12,       /* bytes behind the last record of a batch */
     EL_BAD_DELTA = 13,     /* offset delta outside 0 .. lastOffsetDelta */
     EL_BAD_TOTAL = 14,     /* more than 2 GiB of keys or values: decode fewer batches at once */
-    EL_BAD_DIGEST = 15     /* the heads of the batches are not those that were written */
+    EL_BAD_DIGEST = 15,    /* the heads of the batches are not those that were written */
+    EL_BAD_RANGE = 16      /* a batch has offsets that its segment cannot hold; expected is the bound that it passes */
 };
 
 /* One batch header, in the byte order of the machine. numpy sees the same 72 bytes as record.BATCH. */
@@ -173,6 +174,7 @@ int64_t el_stamp_producer(uint8_t *run, int64_t size, el_batch *batches, int64_t
 
 typedef struct {
     int64_t next_offset;   /* base offset that must follow; -1: any */
+    int64_t segment_base;  /* of the segment: offsets lie at most 2^31 - 1 above; -1: unknown */
     uint64_t digest;
     int32_t epoch;         /* least epoch that may follow; -1: any */
     int32_t gaps_allowed;  /* compacted: a larger base offset will do */

@@ -260,8 +260,9 @@ int32_t el_append(el_writer *writer, const uint8_t *run, int64_t size, el_known 
 typedef int32_t (*el_append_call)(el_writer *writer, const uint8_t *run, int64_t size, el_known *known, int64_t deadline_ns, el_appended *out);
 
 /* Headers of the batches that lie in [position, size) of a log file, without their bodies and so without their checksums. Returns how
- * many, at most `capacity`; *end is the first byte behind them. EL_ECORRUPT for what is not a chain of batches of magic 2. */
-int64_t el_walk_headers(int32_t fd, int64_t position, int64_t size, el_batch *batches, int64_t capacity, int64_t *end);
+ * many, at most `capacity`; *end is the first byte behind them. EL_ECORRUPT for what is not a chain of batches of magic 2 with offsets
+ * that the segment can hold. */
+int64_t el_walk_headers(int32_t fd, int64_t segment_base, int64_t position, int64_t size, el_batch *batches, int64_t capacity, int64_t *end);
 
 /* ---- tailing ------------------------------------------------------------------------------------ */
 

@@ -2,13 +2,12 @@
 #ifndef EL_APPEND_H
 #define EL_APPEND_H
 
+#include "batch.h"
 #include "system.h"
 
 enum {
-    HEAD_BYTES = 61, STAMPED_BYTES = 16,          /* whole header; base offset, length, leader epoch */
-    MAX_PIECES = 128,                             /* batches that are gathered for one system call */
-    LENGTH_AT = 8, EPOCH_AT = 12, CRC_AT = 17, ATTRIBUTES_AT = 21, LAST_DELTA_AT = 23, MAX_TIMESTAMP_AT = 35,
-    PRODUCER_ID_AT = 43, PRODUCER_EPOCH_AT = 51, BASE_SEQUENCE_AT = 53, APPEND_TIME_BIT = 0x08, TRANSACTIONAL_BIT = 0x10, CONTROL_BIT = 0x20,
+    STAMPED_BYTES = MAGIC_AT,             /* base offset, size, leader epoch */
+    MAX_PIECES = 128,                     /* batches that are gathered for one system call */
     CONTROL_INSIDE = -900
 };
 
@@ -18,7 +17,7 @@ typedef struct {                          /* an append under way: nothing of it 
     int pieces;
     int64_t piece_position;               /* where the gathered pieces go */
     struct iovec gathered[2 * MAX_PIECES];
-    uint8_t heads[MAX_PIECES][HEAD_BYTES];
+    uint8_t heads[MAX_PIECES][EL_HEADER_SIZE];
     el_entries entries;
     uint64_t touched[EL_PRODUCER_SLOTS / 64];   /* slots of the producers in it */
     int produced;                         /* whether there are any */

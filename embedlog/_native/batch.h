@@ -28,6 +28,10 @@ enum el_position {
 #define TRANSACTIONAL_BATCH 0x10
 #define CONTROL_BATCH 0x20
 
+/* The largest offset that a log holds. A segment that begins at it or below never counts beyond int64_t, so sums of a checked offset
+ * and a delta cannot overflow. */
+#define LOG_OFFSET_MAX (INT64_MAX - INT32_MAX - 1)
+
 _Static_assert(sizeof(el_batch) == 72, "record.BATCH has the same 72 bytes");
 _Static_assert((int)EL_DIGEST_SIZE == (int)CRC_FROM, "the digest covers what the CRC does not");
 _Static_assert((int)EL_HEADER_SIZE == (int)RECORDS_AT + 4, "the records follow their count");
@@ -35,6 +39,13 @@ _Static_assert((int)EL_HEADER_SIZE == (int)RECORDS_AT + 4, "the records follow t
 /* The sequence behind a batch: they go round from 2^31-1 to 0 (format.md 1.5). */
 static inline int32_t el_sequence_after(int32_t first, int32_t last_delta) {
     return (int32_t)(((int64_t)first + last_delta + 1) & INT32_MAX);
+}
+
+/* Whether a batch with these offsets can lie in the segment that begins at `segment_base` (-1: unknown): offsets relative to it take 31
+ * bits in an index (format.md 2.2). */
+static inline int offsets_fit(int64_t base_offset, int32_t last_delta, int64_t segment_base) {
+    if (last_delta < 0 || base_offset < 0 || base_offset > LOG_OFFSET_MAX - last_delta) return 0;
+    return segment_base < 0 || (base_offset >= segment_base && base_offset - segment_base <= INT32_MAX - last_delta);
 }
 
 static inline void load_header(const uint8_t *at, el_batch *batch) {

@@ -29,6 +29,7 @@ WORDS: dict[int, str] = {
     lib.EL_BAD_LENGTH: "length in a record points outside it",
     lib.EL_BAD_HEADER_COUNT: "header count of a record",
     lib.EL_SURPLUS: "bytes behind the last record of a batch",
+    lib.EL_BAD_RANGE: "offsets of a batch lie outside its segment",
     lib.EL_BAD_DELTA: "offset of a record is outside its batch or falls",
 }
 BAD_CRC: int = lib.EL_BAD_CRC
@@ -183,11 +184,13 @@ def set_header_fields(batch: Any, fields: Any, attributes: bool, max_timestamp: 
 # ---- scanning ------------------------------------------------------------------------------------
 
 
-def scan(data: Any, start: int, state: tuple[int, int, int, bool], batches: Any) -> tuple[int, int, int, tuple[int, ...], Any]:
+def scan(
+    data: Any, start: int, state: tuple[int, int, int, int, bool], batches: Any
+) -> tuple[int, int, int, tuple[int, ...], Any]:
     """el_scan over data[start:]: (count, consumed, need, (next offset, epoch, digest), problem)."""
     view = ffi.from_buffer("uint8_t[]", data)
     chain, problem, sizes = ffi.new("el_chain *"), ffi.new("el_problem *"), ffi.new("int64_t[2]")
-    chain.next_offset, chain.epoch, chain.digest, chain.gaps_allowed = state
+    chain.next_offset, chain.segment_base, chain.epoch, chain.digest, chain.gaps_allowed = state
     rows = ffi.from_buffer("el_batch[]", batches)
     count = lib.el_scan(view + start, len(view) - start, chain, rows, len(batches), sizes, sizes + 1, problem)
     return int(count), int(sizes[0]), int(sizes[1]), (int(chain.next_offset), int(chain.epoch), int(chain.digest)), problem

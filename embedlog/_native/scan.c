@@ -27,9 +27,10 @@ static int check_counts(const el_batch *batch, el_problem *problem) {
 }
 
 static int check_chain(const el_batch *batch, const el_chain *chain, el_problem *problem) {
-    int64_t next = chain->next_offset;
-    if (batch->base_offset < 0 || batch->base_offset > INT64_MAX - 1 - batch->last_offset_delta) {
-        return complain(problem, EL_BAD_OFFSET, next, batch->base_offset);
+    int64_t next = chain->next_offset, base = chain->segment_base;
+    if (!offsets_fit(batch->base_offset, batch->last_offset_delta, base)) {
+        int64_t bound = batch->base_offset < base ? base : base >= 0 && base <= LOG_OFFSET_MAX ? base + INT32_MAX : LOG_OFFSET_MAX;
+        return complain(problem, EL_BAD_RANGE, bound, batch->base_offset);
     }
     if (next >= 0 && (batch->base_offset < next || (batch->base_offset > next && !chain->gaps_allowed))) {
         return complain(problem, EL_BAD_OFFSET, next, batch->base_offset);

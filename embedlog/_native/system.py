@@ -352,10 +352,13 @@ class Writer:
         lib.el_append_end(self.raw, broken)
 
 
-def walk_headers(fd: int, position: int, size: int, batches: Any) -> tuple[int, int]:
-    """BATCH rows of what lies in [position, size) of a log file, bodies not read: (count or code, first byte behind them)."""
+def walk_headers(fd: int, base: int, position: int, size: int, batches: Any) -> tuple[int, int]:
+    """BATCH rows of what lies in [position, size) of the log file of segment `base`: (count or code, first byte behind them).
+
+    Bodies are not read.
+    """
     end = ffi.new("int64_t *")
-    count = int(lib.el_walk_headers(fd, position, size, ffi.from_buffer("el_batch[]", batches), len(batches), end))
+    count = int(lib.el_walk_headers(fd, base, position, size, ffi.from_buffer("el_batch[]", batches), len(batches), end))
     return count, int(end[0])
 
 

@@ -29,17 +29,17 @@ static int must_roll(const el_writer *writer, const el_run *run, const uint8_t *
  * from the old one without reading the body again. */
 static int stamp(const el_writer *writer, el_run *run, const uint8_t *batch, int64_t size, uint8_t *head) {
     int bytes = STAMPED_BYTES;
-    memcpy(head, batch, HEAD_BYTES);
+    memcpy(head, batch, EL_HEADER_SIZE);
     store_be64(head, (uint64_t)run->tuple.log_end);
     store_be32(head + EPOCH_AT, (uint32_t)run->tuple.epoch);
     if (writer->append_time) {
-        uint64_t body = (uint64_t)size - HEAD_BYTES;
-        uint32_t tail = el_crc32c_combine(el_crc32c(0, head + ATTRIBUTES_AT, HEAD_BYTES - ATTRIBUTES_AT), 0, body) ^ load_be32(head + CRC_AT);
-        head[ATTRIBUTES_AT + 1] |= APPEND_TIME_BIT;
+        uint64_t body = (uint64_t)size - EL_HEADER_SIZE;
+        uint32_t tail = el_crc32c_combine(el_crc32c(0, head + ATTRIBUTES_AT, EL_HEADER_SIZE - ATTRIBUTES_AT), 0, body) ^ load_be32(head + CRC_AT);
+        head[ATTRIBUTES_AT + 1] |= LOG_APPEND_TIME;
         store_be64(head + MAX_TIMESTAMP_AT, (uint64_t)run->now_ms);
-        uint32_t front = el_crc32c(0, head + ATTRIBUTES_AT, HEAD_BYTES - ATTRIBUTES_AT);
+        uint32_t front = el_crc32c(0, head + ATTRIBUTES_AT, EL_HEADER_SIZE - ATTRIBUTES_AT);
         store_be32(head + CRC_AT, el_crc32c_combine(front, 0, body) ^ tail);
-        bytes = HEAD_BYTES;
+        bytes = EL_HEADER_SIZE;
     }
     return bytes;
 }
@@ -89,12 +89,14 @@ static int64_t write_gathered(const el_writer *writer, el_run *run) {
 static int64_t take_batches(const el_writer *writer, el_run *run, const uint8_t *data, int64_t size) {
     int64_t taken = 0;
     while (taken < size) {
-        if (size - taken < HEAD_BYTES)
+        if (size - taken < EL_HEADER_SIZE)
             return EL_EINVALID;
-        int64_t bytes = (int64_t)(int32_t)load_be32(data + taken + LENGTH_AT) + 12;
-        if (bytes < HEAD_BYTES || bytes > size - taken)
+        int64_t bytes = (int64_t)(int32_t)load_be32(data + taken + SIZE_AT) + SIZE_BEHIND;
+        if (bytes < EL_HEADER_SIZE || bytes > size - taken)
             return EL_EINVALID;
-        if ((data[taken + ATTRIBUTES_AT + 1] & CONTROL_BIT) && !run->is_marker)
+        if (!offsets_fit(run->tuple.log_end, (int32_t)load_be32(data + taken + LAST_DELTA_AT), -1))
+            return EL_EINVALID;
+        if ((data[taken + ATTRIBUTES_AT + 1] & CONTROL_BATCH) && !run->is_marker)
             return CONTROL_INSIDE;
         if (must_roll(writer, run, data + taken, bytes))
             break;

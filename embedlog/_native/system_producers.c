@@ -16,8 +16,8 @@ void el_note_producer(el_run *run, const uint8_t *head) {
     unsigned slot = slot_of(producer), bits = head[ATTRIBUTES_AT + 1];
     run->touched[slot >> 6] |= UINT64_C(1) << (slot & 63);
     run->produced = 1;
-    run->next_sequence = (int32_t)(((int64_t)(int32_t)load_be32(head + BASE_SEQUENCE_AT) + (int32_t)load_be32(head + LAST_DELTA_AT) + 1) & INT32_MAX);
-    if ((bits & TRANSACTIONAL_BIT) && !(bits & CONTROL_BIT) && run->tuple.first_unstable < 0)
+    run->next_sequence = el_sequence_after((int32_t)load_be32(head + BASE_SEQUENCE_AT), (int32_t)load_be32(head + LAST_DELTA_AT));
+    if ((bits & TRANSACTIONAL_BATCH) && !(bits & CONTROL_BATCH) && run->tuple.first_unstable < 0)
         run->tuple.first_unstable = run->tuple.log_end;
 }
 
@@ -49,9 +49,9 @@ int el_in_doubt(const el_writer *writer, const uint8_t *data, int64_t size, cons
     el_page_enter(writer->page, 0);
     int64_t touched = atomic_load(&page_of(writer)->producers[slot_of(known->producer_id)]);
     el_page_leave(writer->page, 0);
-    if (size < HEAD_BYTES || touched != known->seen)
+    if (size < EL_HEADER_SIZE || touched != known->seen)
         return 1;
-    int transactional = data[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT;
+    int transactional = data[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BATCH;
     return (int64_t)load_be64(data + PRODUCER_ID_AT) != known->producer_id || (int16_t)load_be16(data + PRODUCER_EPOCH_AT) != known->epoch ||
            (int32_t)load_be32(data + BASE_SEQUENCE_AT) != known->next_sequence ||
            (transactional ? !known->open && !known->may_open : known->open);
@@ -60,5 +60,5 @@ int el_in_doubt(const el_writer *writer, const uint8_t *data, int64_t size, cons
 void el_know(el_known *known, const uint8_t *data, const el_appended *out) {
     known->seen = out->seen;
     known->next_sequence = out->next_sequence;
-    known->open = (data[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT) != 0;
+    known->open = (data[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BATCH) != 0;
 }

@@ -11,7 +11,8 @@ enum { EL_TAIL_BATCHES = 64 };
 static int64_t verify(el_tailing *tailing, const uint8_t *room, int64_t size) {
     el_batch batches[EL_TAIL_BATCHES];
     el_problem problem;
-    el_chain chain = {.next_offset = tailing->offset, .digest = tailing->digest, .epoch = tailing->epoch, .gaps_allowed = 0};
+    el_chain chain = {.next_offset = tailing->offset, .segment_base = tailing->segment_base, .digest = tailing->digest,
+                      .epoch = tailing->epoch, .gaps_allowed = 0};
     int64_t taken = 0;
     for (;;) {
         int64_t consumed = 0, need = 0;

@@ -5,12 +5,13 @@
 #include "batch.h"
 #include "system.h"
 
-static int fits(const el_batch *batch, int64_t next_offset, int64_t left) {
-    return batch->size >= EL_HEADER_SIZE && batch->size <= left && batch->magic == MAGIC && batch->last_offset_delta >= 0 &&
-           batch->base_offset >= next_offset;
+static int fits(const el_batch *batch, int64_t segment_base, int64_t next_offset, int64_t left) {
+    return batch->size >= EL_HEADER_SIZE && batch->size <= left && batch->magic == MAGIC && batch->base_offset >= next_offset &&
+           offsets_fit(batch->base_offset, batch->last_offset_delta, segment_base);
 }
 
-int64_t el_walk_headers(int32_t fd, int64_t position, int64_t size, el_batch *batches, int64_t capacity, int64_t *end) {
+int64_t el_walk_headers(int32_t fd, int64_t segment_base, int64_t position, int64_t size, el_batch *batches, int64_t capacity,
+                        int64_t *end) {
     uint8_t head[EL_HEADER_SIZE];
     int64_t count = 0, next_offset = 0;
     while (count < capacity && position < size) {
@@ -22,7 +23,7 @@ int64_t el_walk_headers(int32_t fd, int64_t position, int64_t size, el_batch *ba
         int64_t whole = got == EL_HEADER_SIZE ? (int64_t)(int32_t)load_be32(head + SIZE_AT) + SIZE_BEHIND : 0;
         batch->size = (int32_t)(whole > INT32_MAX ? 0 : whole);
         load_header(head, batch);
-        if (!fits(batch, next_offset, size - position))
+        if (!fits(batch, segment_base, next_offset, size - position))
             return EL_ECORRUPT;
         next_offset = batch->base_offset + batch->last_offset_delta + 1;
         position += batch->size;
