@@ -27,6 +27,7 @@ from embedlog.errors import (
     UnsupportedFormatError,
 )
 from embedlog.identity import ensure_meta, remove_clean_mark, write_clean_mark
+from embedlog.page import cache_number
 
 SETTLING_S: Final = 0.05  # a broker unlinks `.lock` some time after it has unlocked it
 
@@ -244,7 +245,7 @@ class Directory:
         state = {WAS_CLEAN: self.clean, WAS_FOREIGN: self.foreign, BY_LOCKS: self._by_locks}
         for word, value in ({MARK_INODE: 0, MARK_NS: 0} | state).items():
             page.set(word, int(value))
-        sweeping.note_opening(page, self.clean or made, self.foreign)
+        sweeping.note_opening(page, self.clean or made, self.foreign, cache_number(self.path))
         with files.opened(path, files.WRITE) as fd:
             files.sync(fd, path)  # else a power loss could bring back what it remembered of a mark, or lose it: both look foreign
         if made:

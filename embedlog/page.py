@@ -3,7 +3,7 @@
 G1  page and lock file are never unlinked and never renamed over; a page comes into being by link(2) of a finished temporary,
     and is rebuilt in place, both under the append lock
 G2  a page counts only in the incarnation of the directory that it names, and only as the inode that it names
-G3  a page of an earlier incarnation is a floor at most: what it published was written, unless the machine restarted since
+G3  a page of an earlier incarnation is a floor at most: what it published was written, unless the page cache was lost since
 G4  the durable record is stored after the sync that it tells of, so it is never too high; it may be low; the slot that is on
     disk is left as it is until the other one is on disk
 """
@@ -11,6 +11,7 @@ G4  the durable record is stored after the sync that it tells of, so it is never
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
 from functools import cache
 from pathlib import Path
@@ -26,12 +27,25 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 @cache
 def boot_number() -> int:
-    """A number for this boot of the machine: what the page cache holds does not outlive it, and no process does either."""
+    """A number for this boot of the machine: no process and no monotonic clock outlives it. 0 if the boot is unknown."""
     try:
         text = _BOOT_ID.read_text(encoding="ascii")
     except OSError:
-        text = ""  # no such file: every opening then counts as one behind a reboot
+        text = ""  # no such file: every opening then counts as one after a reboot
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big") if text else 0
+
+
+def cache_number(path: Path) -> int:
+    """A number for the page cache that holds a directory: this boot and this mount. 0 if either is unknown.
+
+    A file system that is unmounted, detached or shut down loses what was not synced although the machine goes on. Two mounts of
+    one file system (bind mounts, containers) have two numbers: that costs a recovery as after a reboot, never a record. Before
+    Linux 6.8 mounts have no unique id, so the number is the boot's alone.
+    """
+    boot, mount = boot_number(), system.mount_id(os.fspath(path))
+    if not boot or mount < 0:
+        return 0
+    return int.from_bytes(hashlib.sha256(b"%d %d" % (boot, mount)).digest()[:7], "big") if mount else boot
 
 
 class PageFile:
@@ -103,10 +117,10 @@ def check(mapped: PageFile, expected: Any) -> bool:
 
 
 def floor_of(mapped: PageFile, topic_id: bytes, partition: int) -> Published | None:
-    """What a page of an earlier incarnation published in this boot, None if it proves nothing."""
+    """What a page of an earlier incarnation published into the page cache that is still there, None if it proves nothing."""
     page = mapped.page
-    boot = boot_number()
-    if not boot or page.word(system.WORD_BOOT) != boot:
+    cache = cache_number(mapped.path)
+    if not cache or page.word(system.WORD_CACHE) != cache:
         return None
     own = system.identity(page.incarnation(), topic_id, partition, mapped.identity_device, mapped.inode)
     if page.check(own) != system.VALID:

@@ -22,7 +22,7 @@ from embedlog.config import TopicConfig
 from embedlog.errors import ClosedError, LockTimeoutError, StorageError, UnknownTopicOrPartitionError
 from embedlog.home import Bounds, Home
 from embedlog.manifest import Manifest
-from embedlog.page import DurableRecord, PageFile, boot_number, check, floor_of, make_page, map_page
+from embedlog.page import DurableRecord, PageFile, cache_number, check, floor_of, make_page, map_page
 from embedlog.segments import active_info
 
 LOOK_INTERVAL_NS: Final = 5_000_000  # a look for a writer opens a file: not at every fetch, as the page would be read
@@ -170,7 +170,7 @@ class Presence:
         mapped.page.write(self._expected(mapped), loaded.published, durable)
         if durable < loaded.published.log_end and self.home.directory_page is not None:
             self.home.directory_page.add(system.WORD_UNSYNCED_COUNT, 1)  # what is found is to be flushed in time, too
-        mapped.page.set(system.WORD_BOOT, boot_number())
+        mapped.page.set(system.WORD_CACHE, cache_number(mapped.path))
         known = system.WORD_SNAPSHOT if loaded.history.state.producers else system.WORD_NO_PRODUCERS
         mapped.page.set(known, loaded.published.log_end + 1)
         for base in poisoned_bases(self.path):

@@ -1,6 +1,6 @@
 """Behind a power loss: what was written for transactions of which nothing is known any more (`docs/protocol.md`).
 
-S1  due when the machine went down under an open directory, until it was done once; the directory's control page remembers
+S1  due when the page cache was lost under an open directory, until it was done once; the directory's control page remembers
 S2  open data that no record of its own epoch speaks of is aborted, under the epoch above its own: nobody can go on with it
 S3  an id goes on no lower than the highest epoch that any partition has stored for it; a transaction in whose middle it stands is
     taken to its end first
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 from embedlog._native import system
 from embedlog.errors import CorruptRecordError, UnknownTopicOrPartitionError
-from embedlog.page import boot_number
 from embedlog.transaction_state import EPOCH_MAX, Transaction, covers, following
 
 if TYPE_CHECKING:
@@ -24,18 +23,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog")
 
 # Words of the directory's control page.
-LAST_BOOT, SWEEP_DUE = 8, 9
-NEVER_BOOTED: Final = 0
+LAST_CACHE, SWEEP_DUE = 8, 9
+UNKNOWN_CACHE: Final = 0
 
 
-def note_opening(page: system.Page, clean: bool, foreign: bool) -> None:
-    """The first one in: did the machine go down while the directory was open? REQUIRES the door."""
-    boot = boot_number()
+def note_opening(page: system.Page, clean: bool, foreign: bool, cache: int) -> None:
+    """The first one in: was the page cache lost while the directory was open? `cache` is its number now. REQUIRES the door."""
     if foreign:
         page.set(SWEEP_DUE, 0)  # whoever wrote it has his own records of what is open
-    elif not clean and (boot == NEVER_BOOTED or page.word(LAST_BOOT) != boot):
+    elif not clean and (cache == UNKNOWN_CACHE or page.word(LAST_CACHE) != cache):
         page.set(SWEEP_DUE, 1)
-    page.set(LAST_BOOT, boot)
+    page.set(LAST_CACHE, cache)
 
 
 def is_due(page: system.Page | None) -> bool:

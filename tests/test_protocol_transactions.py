@@ -16,6 +16,7 @@ from embedlog import transaction_state as machine
 from embedlog._native import system
 from embedlog.deciding import new_producer_id, now
 from embedlog.errors import FencedError, LockTimeoutError
+from embedlog.page import cache_number
 from embedlog.record import Stamp
 from embedlog.transaction_state import Status, Transaction
 from tests.transacting import QUIET, TOPIC, Writer, begun, committed, help_out, last_stable, run_of, soon
@@ -192,20 +193,18 @@ def test_rule_20_a_slow_sweep_spares_what_began_since(log: embedlog.Log, path: P
         assert committed(log) == [b"x", b"y", b"x", b"x"]
 
 
-@pytest.mark.parametrize(("clean", "foreign", "boot", "expected"), [
+@pytest.mark.parametrize(("clean", "foreign", "cache", "expected"), [
     (False, False, 1, True), (True, False, 1, False), (False, True, 1, False), (False, False, 0, False),
 ])  # fmt: skip
-def test_rule_20_when_a_sweep_is_due(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch, clean: bool, foreign: bool, boot: int,
-                                     expected: bool) -> None:
-    """`boot`: whether the machine was started anew since."""
+def test_rule_20_when_a_sweep_is_due(log: embedlog.Log, clean: bool, foreign: bool, cache: int, expected: bool) -> None:
+    """`cache`: whether the page cache is another one than before."""
     page = log._directory.page
     assert page is not None
     assert not sweeping.is_due(page)
-    now = sweeping.boot_number()
-    monkeypatch.setattr(sweeping, "boot_number", lambda: now + boot)
-    sweeping.note_opening(page, clean, foreign)
+    now = cache_number(log.path) + cache
+    sweeping.note_opening(page, clean, foreign, now)
     assert sweeping.is_due(page) == expected
-    sweeping.note_opening(page, True, False)
+    sweeping.note_opening(page, True, False, now)
     assert sweeping.is_due(page) == expected, "an orderly close in between does not make it needless"
 
 

@@ -54,6 +54,7 @@ int32_t el_allocate(int32_t fd, int64_t size);                            /* pos
 int32_t el_facts(int32_t fd, el_file_facts *out);
 int32_t el_facts_of(const char *path, el_file_facts *out);
 int64_t el_filesystem(const char *path);                                  /* f_type of statfs */
+int64_t el_mount(const char *path, uint64_t *id);                            /* 1 and an id unique in this boot; 0: the kernel has none */
 int32_t el_list_hook(const char *path);                                   /* 0, or the error a listing shall fail with */
 int32_t el_point(const char *name);                                       /* a named place where a fault may strike */
 int64_t el_boot_ns(void);                                                 /* CLOCK_BOOTTIME */
@@ -134,7 +135,7 @@ enum el_page_flags { EL_FLAG_DELETED = 1, EL_FLAG_REPLACED = 2 };
 enum el_word {
     EL_WORD_FLAGS = 0, EL_WORD_OWNER = 1, EL_WORD_OWNER_SINCE = 2, EL_WORD_ROLL_INTENT = 3, EL_WORD_SYNC_OWNER = 4,
     EL_WORD_SYNC_FROM = 5, EL_WORD_SYNC_TO = 6, EL_WORD_DURABLE = 7, EL_WORD_POISON = 8, EL_WORD_UNSYNCED_SINCE = 9,
-    EL_WORD_BOOT = 10, EL_WORD_UNSYNCED_COUNT = 11,
+    EL_WORD_CACHE = 10, EL_WORD_UNSYNCED_COUNT = 11,
     EL_WORD_SNAPSHOT = 12,           /* offset + 1 of the newest producers' snapshot, 0 unknown */
     EL_WORD_NO_PRODUCERS = 13,       /* offset + 1 below which no producer is known, 0 unknown */
     EL_WORD_PRODUCED = 14,           /* log end behind the last batch that carries a producer id, at least */

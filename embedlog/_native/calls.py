@@ -53,6 +53,7 @@ __all__ = [
     "lock_until",
     "lost_pages",
     "mkdir",
+    "mount_id",
     "mutant",
     "mutated",
     "open_file",
@@ -261,6 +262,13 @@ def list_hook(path: str) -> int:
 
 def filesystem(path: str) -> int:
     return int(lib.el_filesystem(os.fsencode(path)))
+
+
+def mount_id(path: str) -> int:
+    """The id of the mount that holds a path, unique in a boot; 0 before Linux 6.8, which has none; or a negative code."""
+    found = ffi.new("uint64_t *")
+    code = int(lib.el_mount(os.fsencode(path), found))
+    return int(found[0]) if code > 0 else code
 
 
 def boot_ns() -> int:
