@@ -4,8 +4,8 @@ Two writers and a copier run transactions with `flush.messages=1` on an ext4 or 
 without a sync (the ioctl GOINGDOWN), unmounted and mounted again. Invariants: a transaction is visible whole or not at all, an
 aborted one never; no record is copied twice; what the group has committed is copied.
 
-Runs as a program in a mount namespace of its own: `unshare -m python -m tests.faults.remounting KIND SEED CUTS ROOM`. Its last line
-is JSON: `cuts`, `transactions`, `violations`; or `missing`, what the machine lacks. With one more argument, `boot-only`, the page
+Runs as a program in a mount namespace of its own: `unshare -m python -m tests.faults.remounting KIND SEED CUTS ROOM`. Its last
+line is JSON: `cuts`, `transactions`, `violations`; or `missing`, what the machine lacks. With one more argument, `boot-only`, the page
 cache is taken to live as long as the boot: the mutant.
 """
 
