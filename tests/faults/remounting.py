@@ -5,8 +5,8 @@ without a sync (the ioctl GOINGDOWN), unmounted and mounted again. Invariants: a
 aborted one never; no record is copied twice; what the group has committed is copied.
 
 Runs as a program in a mount namespace of its own: `unshare -m python -m tests.faults.remounting KIND SEED CUTS ROOM`. Its last
-line is JSON: `cuts`, `transactions`, `violations`; or `missing`, what the machine lacks. With one more argument, `boot-only`, the page
-cache is taken to live as long as the boot: the mutant.
+line is JSON: `cuts`, `transactions`, `violations`; or `missing`, what the machine lacks. With one more argument, `boot-only`,
+the page cache is taken to live as long as the boot: the mutant.
 """
 
 from __future__ import annotations
