@@ -1,7 +1,8 @@
 """Putting a partition on stable storage, and telling the truth about it (`docs/protocol.md`, durability).
 
 Y1  one syncer a partition, by a lock of its own; who waits for it looks again and again whether the other one has done it
-Y2  an intent is left in the page before anything is synced; who finds one treats it as a failed sync
+Y2  an intent is left in the page before anything is synced; one that is found there is a failed sync, unless it is this syncer's
+    own, left by an interrupt, and no sync of this process has failed since
 Y3  `durable` rises only after every segment in [durable, end) and the directory were synced through descriptors that can
     be believed: opened before anything in there was written, or by which all of it was rewritten
 Y4  a failed sync is never tried again as if nothing had happened: the segment is marked, on disk before in the page, and rolled
@@ -13,6 +14,7 @@ import contextlib
 import errno
 import logging
 import os
+import secrets
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +56,8 @@ class Syncer:
         self._record = DurableRecord(partition.path, partition.topic_id)
         self._opening = threading.Lock()
         self._users = 0  # threads inside `sync`
+        self._intent = 0  # the last intent of this syncer, and how many syncs had failed before it
+        self._failed_before = 0
         self._leaving = False
 
     def opened(self, base: int, fd: int) -> None:
@@ -120,28 +124,54 @@ class Syncer:
     def _sync_locked(self, now: Published) -> int:
         page = self._partition.page
         durable = page.word(system.WORD_DURABLE)
-        left_behind = page.word(system.WORD_SYNC_OWNER) != 0 and not system.mutated("no_sync_intent")
+        todo = self._partition.segments.since(durable, now)
+        began_ns = system.boot_ns()
         if not system.mutated("no_sync_intent"):
             page.set(system.WORD_SYNC_FROM, durable)
             page.set(system.WORD_SYNC_TO, now.log_end)
-            page.set(system.WORD_SYNC_OWNER, os.getpid())
-        began_ns = system.boot_ns()
+            self._leave_intent(page, todo)
         system.point("sync-intent")
-        todo = self._partition.segments.since(durable, now)
-        if left_behind:
-            self._poison([info.base for info in todo])
+        try:
+            self._sync_and_raise(todo, durable, now)
+            page.set(system.WORD_UNSYNCED_SINCE, began_ns)
+        except BaseException:  # an interrupt, too: the next sync need not take it for a failure
+            if self._unharmed(page.word(system.WORD_SYNC_OWNER)):
+                page.set(system.WORD_SYNC_OWNER, 0)
+            raise
+        page.set(system.WORD_SYNC_OWNER, 0)
+        return now.log_end
+
+    def _sync_and_raise(self, todo: list[SegmentInfo], durable: int, now: Published) -> None:
         try:
             self._sync_all(todo, durable, now)
         except StorageError as problem:
             self._poison([info.base for info in todo])
-            page.set(system.WORD_SYNC_OWNER, 0)
+            self._partition.page.set(system.WORD_SYNC_OWNER, 0)
             if isinstance(problem, _Lost):
                 raise
             raise self._failed(durable, problem) from problem
         self._raise(now)
-        page.set(system.WORD_UNSYNCED_SINCE, began_ns)
-        page.set(system.WORD_SYNC_OWNER, 0)
-        return now.log_end
+
+    def _leave_intent(self, page: system.Page, todo: list[SegmentInfo]) -> None:
+        """Put an intent into the page, and mark the segments if one is there whose sync may have failed.
+
+        An interrupt may strike between any two steps: the intent becomes this syncer's own only where nothing is left to mark.
+        """
+        found = page.word(system.WORD_SYNC_OWNER)
+        if self._unharmed(found):
+            return
+        intent = os.getpid() | secrets.randbits(31) << 32  # not the pid alone: it may be another process's next
+        if found:
+            self._intent = 0
+            page.set(system.WORD_SYNC_OWNER, intent)
+            self._poison([info.base for info in todo])
+        self._failed_before = system.failed_syncs()
+        self._intent = intent
+        page.set(system.WORD_SYNC_OWNER, intent)
+
+    def _unharmed(self, intent: int) -> bool:
+        """Whether this intent is this syncer's own, and no sync has failed since it was left."""
+        return intent != 0 and intent == self._intent and system.failed_syncs() == self._failed_before
 
     def _failed(self, durable: int, problem: StorageError) -> DurabilityError:
         name = f"{self._partition.topic}-{self._partition.number}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -18,7 +19,7 @@ import embedlog
 from embedlog import files, record
 from embedlog._native import system
 
-ROOMS = ("partition.py", "sequencing.py", "files.py", "contextlib.py")
+ROOMS = ("partition.py", "sequencing.py", "sync.py", "files.py", "contextlib.py")
 # Only a lock that stays behind takes so long. Less is not enough: the next holder repairs, with a sync or two, on a busy machine.
 PATIENCE_MS = 30_000
 LOOKS = {dis.opmap[name] for name in ("CALL", "RESUME", "JUMP_BACKWARD") if name in dis.opmap}  # behind these it looks
@@ -120,3 +121,50 @@ def test_an_append_that_was_interrupted_anywhere_goes_in_once(tmp_path: Path) ->
 def encoded(value: bytes) -> record.EncodedRun:
     column = record.BytesColumn(np.frombuffer(value, np.uint8), np.array([0, len(value)], np.int32))
     return next(iter(record.encode(record.Columns(1, column, timestamps=0))))
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the points are those of this interpreter's byte code")
+def test_a_sync_that_was_interrupted_anywhere_is_no_failed_sync(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Else the next one reports a failure, marks the segment and writes its bytes once more."""
+    with embedlog.open(tmp_path / "log", config={"housekeeping": False, "lock.timeout.ms": PATIENCE_MS}) as log:
+        log.create_topic("t", config={"flush.ms": 3_600_000})
+        with log.producer(linger_ms=0) as producer:
+            nth = 0
+            while True:
+                nth += 1
+                producer.send("t", b"%d" % nth).result(timeout=10)
+                interrupt = Interrupt(nth)
+                interrupt.run(log.flush)
+                log.flush()
+                assert log.durable_offset("t", 0) == nth, interrupt.struck
+                assert not list((tmp_path / "log" / "t-0").glob("embedlog.poison-*")), interrupt.struck
+                if interrupt.struck is None:
+                    break
+    assert nth > 100
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_an_interrupt_does_not_hide_a_sync_that_failed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The call in C has counted it before the interrupt can strike."""
+    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
+        log.create_topic("t", config={"flush.ms": 3_600_000})
+        with log.producer() as producer:
+            producer.send("t", b"v").result(timeout=10)
+        partition = log._partition("t", 0)
+        checked = files.datasync
+
+        def interrupted(fd: int, path: str | os.PathLike[str] = "") -> None:
+            system.fault_arm(["fdatasync"], 1, "fail", errno.EIO)
+            assert system.sync(fd, True) < 0
+            system.fault_off()
+            raise KeyboardInterrupt
+
+        files.datasync = interrupted
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                partition.sync()
+        finally:
+            files.datasync = checked
+        assert partition.page.word(system.WORD_SYNC_OWNER) != 0
+        partition.sync()
+    assert [record.message for record in caplog.records if "is marked" in record.message]

@@ -44,6 +44,7 @@ int32_t el_close(int32_t fd);
 int64_t el_pread(int32_t fd, uint8_t *out, int64_t size, int64_t position);   /* bytes read, less than size only at the end */
 int64_t el_pwrite(int32_t fd, const uint8_t *data, int64_t size, int64_t position);  /* size, or an error */
 int32_t el_sync(int32_t fd, int32_t data_only);
+int64_t el_failed_syncs(void);                                            /* of this process, counted before el_sync returns */
 int32_t el_truncate(int32_t fd, int64_t size);
 int32_t el_rename(const char *from, const char *to);
 int32_t el_unlink(const char *path);

@@ -38,6 +38,7 @@ __all__ = [
     "errno_of",
     "facts",
     "facts_of",
+    "failed_syncs",
     "fault_arm",
     "fault_counters",
     "fault_off",
@@ -226,6 +227,11 @@ def pwrite(fd: int, data: Buffer, position: int) -> int:
 
 def sync(fd: int, data_only: bool) -> int:
     return int(lib.el_sync(fd, data_only))
+
+
+def failed_syncs() -> int:
+    """How many syncs of this process have failed. Counted in C: an interrupt behind the call cannot hide a failure."""
+    return int(lib.el_failed_syncs())
 
 
 def truncate(fd: int, size: int) -> int:

@@ -13,7 +13,7 @@
 /* Since Linux 6.8: an id that no second mount gets. Headers may be older: word 18 of struct statx, its mask in word 0. */
 enum { EL_STATX_MNT_ID_UNIQUE = 0x4000, EL_STATX_MNT_ID_WORD = 18 };
 
-static _Atomic int64_t wall_shift_ms;
+static _Atomic int64_t wall_shift_ms, failed_syncs;
 
 /* Run `call` behind the hook; `rc` < 0 is its errno. */
 #define HOOKED(kind, fd, path, size, call)                                \
@@ -149,7 +149,7 @@ int64_t el_pwrite(int32_t fd, const uint8_t *data, int64_t size, int64_t positio
     return el_write_all(fd, &piece, 1, position);
 }
 
-int32_t el_sync(int32_t fd, int32_t data_only) {
+static int32_t sync_once(int32_t fd, int32_t data_only) {
     int rc;
     int kind = data_only ? EL_CALL_FDATASYNC : EL_CALL_FSYNC;
     if (el_is_mutant(EL_NO_FSYNC))
@@ -158,6 +158,15 @@ int32_t el_sync(int32_t fd, int32_t data_only) {
     RECORDED(kind, fd, NULL, NULL, 0);
     return RESULT(rc);
 }
+
+int32_t el_sync(int32_t fd, int32_t data_only) {
+    int32_t rc = sync_once(fd, data_only);
+    if (rc < 0)
+        atomic_fetch_add_explicit(&failed_syncs, 1, memory_order_relaxed);
+    return rc;
+}
+
+int64_t el_failed_syncs(void) { return atomic_load_explicit(&failed_syncs, memory_order_relaxed); }
 
 int32_t el_truncate(int32_t fd, int64_t size) {
     int rc;
