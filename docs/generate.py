@@ -1,4 +1,4 @@
-"""Writes what the documents take from the code: the configuration page and the tables of the layout page.
+"""Writes what is made from the code: the configuration page, the tables of the layout page, the types of the options.
 
     python docs/generate.py            write anew
     python docs/generate.py --check    only say what is not current; exit 1 if anything is
@@ -180,19 +180,66 @@ def layers() -> str:
     return table(("from the bottom up", "modules"), rows)
 
 
+# ---- the types of the options ----------------------------------------------------------------------------------------
+
+TYPED_OPTIONS = DOCS.parent / "embedlog" / "typed_options.py"
+TYPED_HEAD = '''"""The options as keywords, for editors and type checkers; written by docs/generate.py from the tables of options.
+
+T1  a key is an option's name with underscores, its type what the option takes; texts of numbers, and values that no type can
+    say (`by_duration:…`), are for the `config` mapping
+T2  the serializers and deserializers are missing: they are arguments of their own, which make `Producer` and `Consumer` generic
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypedDict
+
+__all__ = ["ConsumerOptions", "LogOptions", "ProducerOptions", "TopicOptions"]
+'''
+OWN_ARGUMENTS = {"key_serializer", "value_serializer", "key_deserializer", "value_deserializer", "group_id"}
+KINDS = {"int": "int", "float": "float", "bool": "bool", "text": "str", "mode": "int | str", "callable": "Callable[..., Any]",
+         "objects": "Sequence[Any]"}  # fmt: skip
+
+
+def type_of(known: options.Option) -> str:
+    """What a type checker is to let through for an option."""
+    numbers = [choice for choice in known.choices if re.fullmatch(r"-?\d+", choice)]
+    choices = ", ".join([*(f'"{choice}"' for choice in known.choices), *numbers])
+    if known.kind == "choice":
+        found = f"Literal[{choices}]"
+    elif known.kind == "list":
+        found = f"Literal[{choices}] | Sequence[Literal[{choices}]]" if choices else "Sequence[str]"
+    else:
+        found = KINDS[known.kind]
+    return found + (" | None" if known.optional else "")
+
+
+def typed_options() -> str:
+    """The module `typed_options`."""
+    text = TYPED_HEAD
+    for cls in (LogConfig, TopicConfig, ProducerConfig, ConsumerConfig):
+        name = cls.__name__.replace("Config", "Options")
+        text += f'\n\nclass {name}(TypedDict, total=False):\n    """Options of {cls.WHOSE}."""\n\n'
+        text += "".join(
+            f"    {field}: {type_of(known)}\n" for field, known in options.options_of(cls).items() if field not in OWN_ARGUMENTS
+        )
+    return text
+
+
 def filled(text: str) -> str:
     """A page with its generated sections made anew."""
     return SECTION.sub(lambda found: f"{found[1]}{globals()[found[2]]()}{found[3]}", text)
 
 
 def main() -> int:
+    made = {path: filled(path.read_text()) for path in sorted(DOCS.glob("*.md"))} | {TYPED_OPTIONS: typed_options()}
     stale = []
-    for path in sorted(DOCS.glob("*.md")):
-        text = path.read_text()
-        if (new := filled(text)) != text:
+    for path, text in made.items():
+        if not path.exists() or path.read_text() != text:
             stale.append(path.name)
             if "--check" not in sys.argv:
-                path.write_text(new)
+                path.write_text(text)
     print("\n".join(f"{'stale' if '--check' in sys.argv else 'written'}: {name}" for name in stale) or "all pages are current")
     return 1 if stale and "--check" in sys.argv else 0
 

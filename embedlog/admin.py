@@ -11,10 +11,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from embedlog import files, layout, retention, topic_files
 from embedlog._native import system
@@ -29,10 +29,11 @@ from embedlog.errors import (
     TopicExistsError,
 )
 from embedlog.identity import new_id
-from embedlog.options import dotted, known_name
+from embedlog.options import by_field, dotted
 from embedlog.page import map_page
 from embedlog.topic import Topic, TopicRegistry, check_collision, check_name, is_internal
-from embedlog.values import PartitionDescription, TopicDescription, TopicPartition
+from embedlog.typed_options import TopicOptions
+from embedlog.values import NewTopic, PartitionDescription, TopicDescription, TopicPartition
 
 if TYPE_CHECKING:
     from embedlog.partition import Partition
@@ -83,29 +84,74 @@ class Admin:
 
     # ---- making ----------------------------------------------------------------------------------
 
-    def create_topic(self, name: str, partitions: int | None = None, config: Mapping[str, Any] | None = None) -> None:
-        """Make a topic; it is on disk, and every process can use it, when this returns.
+    def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        config: Mapping[str, Any] | None = None,
+        *,
+        exist_ok: bool = False,
+        **settings: Unpack[TopicOptions],
+    ) -> bool:
+        """Make a topic; it is on disk, and every process can use it, when this returns. Returns whether it was made.
 
-        `partitions` is `num.partitions` of the log if not given; `config` holds settings of this topic by Kafka's names.
+        `partitions` is `num.partitions` of the log if not given. Settings of this topic by Kafka's names: `config` is a mapping,
+        keywords have underscores. With `exist_ok` a topic of this name that is there already is right, and stays as it is,
+        whatever its partitions and settings are (`describe_topic`).
         Raises InvalidTopicError, TopicExistsError, InvalidPartitionsError, ConfigError; ForeignDirectoryError if a partition's
         directory is there already.
         """
         self._check_writable()
-        check_name(name)
-        _refuse_internal(name)
-        count = self.config.num_partitions if partitions is None else _count(partitions)
-        topic_files.check_lengths(name, count)
-        overrides = parse(TopicConfig, config).overrides()
+        return bool(self._create([self._planned(NewTopic(name, partitions, config), settings)], exist_ok))
+
+    def create_topics(self, topics: Iterable[str | NewTopic], exist_ok: bool = False) -> list[str]:
+        """Make several topics, given by name or as NewTopic(name, partitions, config); returns the names of those made.
+
+        All are checked before anything is written. If one fails on the way, those made before it are taken back; what a crash
+        leaves half made is finished by the next process. Otherwise as `create_topic`.
+        """
+        self._check_writable()
+        if isinstance(topics, (str, NewTopic)):
+            raise TypeError(f"topics are given as a list of names or NewTopics: [{topics!r}]")
+        planned = [self._planned(each if isinstance(each, NewTopic) else NewTopic(each), {}) for each in topics]
+        for number, topic in enumerate(planned):
+            before = [each.name for each in planned[:number]]
+            if topic.name in before:
+                raise TopicExistsError(f"the topic {topic.name!r} is to be created twice")
+            check_collision(topic.name, before)
+        return self._create(planned, exist_ok)
+
+    def _planned(self, new: NewTopic, settings: Mapping[str, Any]) -> Topic:
+        """The topic as it shall be, checked in all that can be checked without a look at those that are there."""
+        check_name(new.name)
+        _refuse_internal(new.name)
+        count = self.config.num_partitions if new.partitions is None else _count(new.partitions)
+        topic_files.check_lengths(new.name, count)
+        overrides = parse(TopicConfig, new.config, **settings).overrides()
         self.config.topic_config(overrides)  # together with the log's defaults
+        return Topic(new.name, new_id(), count, overrides, "creating")
+
+    def _create(self, planned: list[Topic], exist_ok: bool) -> list[str]:
+        if exist_ok and all(self._is_live(topic.name) for topic in planned):
+            return []  # without the directory lock, which another process may hold for long
         with self._changing():
-            self._check_absent(name, count)
-            topic = Topic(name, new_id(), count, overrides, "creating")
+            topics = [topic for topic in planned if not (exist_ok and self._is_live(topic.name))]
+            for topic in topics:
+                self._check_absent(topic.name, topic.partitions)
             try:
-                self._registry.put(topic)
-                topic_files.finish_creation(self.path, self._registry, topic, self.config.file_mode)
+                self._registry.put(*topics)
+                for topic in topics:
+                    topic_files.finish_creation(self.path, self._registry, topic, self.config.file_mode)
             except EmbedlogError:
-                self._take_back(topic)
+                for topic in topics:
+                    self._take_back(topic)
                 raise
+        return [topic.name for topic in topics]
+
+    def _is_live(self, name: str) -> bool:
+        self._registry.refresh()
+        found = self._registry.get(name)
+        return found is not None and found.state == "live"
 
     def _make_internal(self, name: str, partitions: int, config: Mapping[str, Any]) -> None:
         """Make one of the log's own topics, unless somebody else has done so in the meantime."""
@@ -119,7 +165,7 @@ class Admin:
 
     def _check_absent(self, name: str, count: int) -> None:
         if self._registry.get(name) is not None:
-            raise TopicExistsError(f"there is a topic {name!r} already", path=self.path)
+            raise TopicExistsError(f"there is a topic {name!r} already; with exist_ok=True that is right", path=self.path)
         check_collision(name, [topic.name for topic in self._registry.all()])
         for number in range(count):
             path = self.path / topic_files.partition_name(name, number)
@@ -172,16 +218,20 @@ class Admin:
 
     # ---- changing --------------------------------------------------------------------------------
 
-    def alter_topic(self, name: str, config: Mapping[str, Any]) -> None:
+    def alter_topic(self, name: str, config: Mapping[str, Any] | None = None, **settings: Unpack[TopicOptions]) -> None:
         """Set settings of a topic; the value None takes one back, so that the log's default holds again. Others stay.
+
+        `config` is a mapping of Kafka's names, keywords have underscores.
 
         Raises UnknownTopicOrPartitionError, ConfigError; then nothing has changed.
         """
         self._check_writable()
         check_name(name)
-        _require_mapping(config, "settings of a topic")
-        taken_back = {dotted(known_name(TopicConfig, key)) for key, value in config.items() if value is None}
-        new = parse(TopicConfig, {key: value for key, value in config.items() if value is not None}).overrides()
+        if config is None and not settings:
+            raise TypeError("settings of a topic are given as a mapping or as keywords, not NoneType")
+        given = by_field(TopicConfig, config, settings)
+        taken_back = {dotted(key) for key, value in given.items() if value is None}
+        new = parse(TopicConfig, {key: value for key, value in given.items() if value is not None}).overrides()
         with self._changing():
             topic = self._registry.live(name)
             overrides = {key: text for key, text in {**topic.config, **new}.items() if key not in taken_back}

@@ -23,7 +23,7 @@ Serializer: TypeAlias = Any  # a callable of the data, or an object with seriali
 Deserializer: TypeAlias = Callable[[bytes], Any]
 
 _NETWORK = {
-    r"bootstrap\.servers|bootstrap\.controllers|client\.dns\.lookup|connections?\..*|reconnect\.backoff\..*|socket\..*"
+    r"bootstrap\..*|metadata\.broker\.list|zookeeper\..*|client\.dns\.lookup|connections?\..*|reconnect\.backoff\..*|socket\..*"
     r"|send\.buffer\.bytes|receive\.buffer\.bytes|security\..*|ssl\..*|sasl\..*|api\.version.*|broker\..*"
     r"|metadata\.recovery\..*|enable\.metrics\.push|auto\.include\.jmx\.reporter|metric\.?reporters?"
     r"|config\.providers.*": _NO_SERVER
@@ -38,7 +38,22 @@ class ProducerConfig(Options):
     REFUSED: ClassVar[Mapping[str, str]] = _NETWORK | {
         r"(key|value)\.serializer\.class": "key_serializer and value_serializer are callables",
         r"partitioner\.class": "`partitioner` is a callable: (key, all partitions, available partitions) -> partition",
+        r"producer\.type": "send() never waits for the log, and its future's result() does",
+        r"compressed\.topics": "a topic has its own compression.type, which alter_topic() sets",
+        r"on\.delivery|dr\.(msg\.)?cb|delivery\.callback": "a future has add_done_callback()",
+        r"allow\.auto\.create\.topics": "topics are made by create_topic()",
     }
+    RENAMED: ClassVar[Mapping[str, str]] = {  # Kafka's first producers, librdkafka, aiokafka
+        "request.required.acks": "acks", "message.send.max.retries": "retries", "compression.codec": "compression.type",
+        "queue.buffering.max.ms": "linger.ms", "queue.time": "linger.ms", "queue.enqueue.timeout.ms": "max.block.ms",
+        "queue.buffering.max.messages": "buffer.memory", "queue.buffering.max.kbytes": "buffer.memory",
+        "batch.num.messages": "batch.size", "max.batch.size": "batch.size", "block.on.buffer.full": "max.block.ms",
+        "metadata.fetch.timeout.ms": "max.block.ms", "message.timeout.ms": "delivery.timeout.ms",
+        "message.max.bytes": "max.request.size", "timeout.ms": "request.timeout.ms", "serializer": "value_serializer",
+        "serializer.class": "value_serializer", "topic.metadata.refresh.interval.ms": "metadata.max.age.ms",
+        "max.in.flight": "max.in.flight.requests.per.connection", "interceptors": "interceptor.classes",
+    }
+    ARGUMENTS: ClassVar[tuple[str, ...]] = ("config",)
 
     client_id: str | None = option(None, "A name for logs and metrics; made up if not given.", "text", optional=True)
     acks: str = option(
@@ -161,7 +176,21 @@ class ConsumerConfig(Options):
     REFUSED: ClassVar[Mapping[str, str]] = _NETWORK | {
         r"(key|value)\.deserializer\.class": "key_deserializer and value_deserializer are callables",
         r"group": "the group's name is group.id",
+        r"topics?": "topics are given by position: log.consumer('a', 'b')",
+        r"enable\.auto\.offset\.store": "positions are committed, or what commit() is given",
+        r"enable\.partition\.eof": "poll() returns at the end, and current_lag() says how far it is",
+        r"(rebalance|offset\.commit)\.cb|listener": "subscribe() takes on_assigned, on_revoked and on_lost",
     }
+    RENAMED: ClassVar[Mapping[str, str]] = {  # Kafka's first consumers, librdkafka, aiokafka
+        "auto.commit.enable": "enable.auto.commit", "autocommit.enable": "enable.auto.commit",
+        "autocommit.interval.ms": "auto.commit.interval.ms", "autooffset.reset": "auto.offset.reset",
+        "from.beginning": "auto.offset.reset", "offset.reset": "auto.offset.reset", "groupid": "group.id",
+        "fetch.message.max.bytes": "max.partition.fetch.bytes", "fetch.wait.max.ms": "fetch.max.wait.ms",
+        "fetch.size": "max.partition.fetch.bytes", "rebalance.timeout.ms": "max.poll.interval.ms",
+        "deserializer": "value_deserializer", "topic.metadata.refresh.interval.ms": "metadata.max.age.ms",
+        "instance.id": "group.instance.id", "timeout.ms": "consumer.timeout.ms", "interceptors": "interceptor.classes",
+    }
+    ARGUMENTS: ClassVar[tuple[str, ...]] = ("config",)
 
     client_id: str | None = option(None, "A name for logs and metrics; made up if not given.", "text", optional=True)
     client_rack: str | None = option(None, "Where this consumer runs, for assignors that care.", "text", optional=True)

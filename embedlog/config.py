@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from embedlog.client_options import ConsumerConfig, ProducerConfig
 from embedlog.errors import ConfigError
-from embedlog.options import INT_MAX, LONG_MAX, Options, known_only, option, options_of, parse, twin, underscored
+from embedlog.options import INT_MAX, LONG_MAX, Options, known_only, option, options_of, overlay, parse, twin, underscored
 
 __all__ = ["ConsumerConfig", "LogConfig", "ProducerConfig", "TopicConfig", "parse"]
 
@@ -36,6 +36,13 @@ class TopicConfig(Options):
         r"message\.(format\.version|downconversion\.enable|timestamp\.difference\.max\.ms)": _LEGACY,
         r"replication\.factor": "it is not a setting of a topic but of its creation",
     }
+    RENAMED: ClassVar[Mapping[str, str]] = {
+        "num.partitions": "partitions", "partition.count": "partitions", "if.not.exists": "exist_ok", "exists.ok": "exist_ok",
+        "log.cleanup.policy": "cleanup.policy", "log.retention.ms": "retention.ms", "log.retention.bytes": "retention.bytes",
+        "log.segment.bytes": "segment.bytes", "log.roll.ms": "segment.ms", "log.flush.interval.messages": "flush.messages",
+        "log.flush.interval.ms": "flush.ms", "message.max.bytes": "max.message.bytes", "compression.codec": "compression.type",
+    }
+    ARGUMENTS: ClassVar[tuple[str, ...]] = ("partitions", "config", "exist_ok")
 
     cleanup_policy: tuple[str, ...] = option(
         ("delete",), "What becomes of old segments: deleted, or compacted to the last record of every key, or both.",
@@ -141,6 +148,7 @@ class LogConfig(Options):
         r"remote\..*": _TIERED,
         r"log\.message\.(format\.version|downconversion\.enable|timestamp\.difference\.max\.ms)": _LEGACY,
     }
+    ARGUMENTS: ClassVar[tuple[str, ...]] = ("read_only", "create", "config")
 
     # Defaults of topics: Kafka's names at this level, one for one.
     log_cleanup_policy: tuple[str, ...] = twin(TopicConfig, "cleanup_policy")
@@ -307,7 +315,7 @@ class LogConfig(Options):
         return self._merged(overrides)
 
     def _merged(self, overrides: Mapping[str, Any]) -> TopicConfig:
-        return parse(TopicConfig, known_only(TopicConfig, overrides), base=TopicConfig(**self._topic_defaults()))
+        return overlay(TopicConfig(**self._topic_defaults()), known_only(TopicConfig, overrides))
 
     def _topic_defaults(self) -> dict[str, Any]:
         values = {underscored(twin_of): getattr(self, name) for name, twin_of in _TWINS.items()}

@@ -4,13 +4,15 @@ R1  every error that embedlog raises on purpose descends from `EmbedlogError`, e
 R2  an error carries its facts as attributes: `path`, `position`, `expected`, `found`; its text is made of them and of `message`
 R3  an error survives pickling with all its facts: it crosses process pools and Spark executors
 R4  `retriable` says whether the same call, made again later, can succeed without anybody changing anything
+R5  a text of an error is one printable line: names and values in it may come from a file or a user, and go to terminals and logs
 
     EmbedlogError > PlacedError (has topic, partition, offset: what is marked with *)
       the data          CorruptRecordError  UnsupportedFormatError  OffsetOutOfRangeError* > LogTruncationError*
       the names         UnknownTopicOrPartitionError  TopicExistsError  InvalidTopicError  InvalidPartitionsError
                         NoOffsetForPartitionError*
       the input         RecordTooLargeError  InvalidRecordError  InvalidTimestampError  PolicyViolationError
-                        SerializationError*  ConfigError  InvalidGroupIdError  OutOfOrderSequenceError
+                        SerializationError*  ConfigError > UnknownOptionError (TypeError)  InvalidGroupIdError
+                        OutOfOrderSequenceError
       the group         CommitFailedError > UnknownMemberError  IllegalGenerationError   RebalanceInProgressError
                         GroupNotFoundError  GroupNotEmptyError  GroupSubscribedError  GroupSizeError
                         InconsistentGroupProtocolError  RetriableCommitFailedError  ListenerError  AssignorError
@@ -29,6 +31,13 @@ import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+
+
+def printable(text: str) -> str:
+    """The text on one line: whatever is no printable character (a newline, ESC, a lone surrogate) as its escape sequence."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
 
 
 class EmbedlogError(Exception):
@@ -65,7 +74,7 @@ class EmbedlogError(Exception):
             facts.append(f"expected {self.expected}")
         if self.found is not None:
             facts.append(f"found {self.found}")
-        return ": ".join(part for part in (place, self._text(), ", ".join(facts)) if part)
+        return printable(": ".join(part for part in (place, self._text(), ", ".join(facts)) if part))
 
     def __reduce__(self) -> tuple[Callable[..., EmbedlogError], tuple[Any, ...], dict[str, Any]]:
         return partial(type(self), **self._keywords()), (self.message,), dict(self.__dict__)
@@ -181,6 +190,10 @@ class SerializationError(PlacedError):
 
 class ConfigError(EmbedlogError):
     """An option is unknown, of a wrong type or out of range; the message names key, value and range."""
+
+
+class UnknownOptionError(ConfigError, TypeError):
+    """There is no option, or no keyword of the call, of this name; the message has the nearest one. Nothing was done."""
 
 
 class InvalidGroupIdError(EmbedlogError):

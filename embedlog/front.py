@@ -10,14 +10,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Unpack
 
 from embedlog import backup, log
+from embedlog.admin import Admin
 from embedlog.config import ConsumerConfig, ProducerConfig, parse
 from embedlog.consumer import Consumer
+from embedlog.group_admin import GroupAdmin
 from embedlog.isolation import READ_UNCOMMITTED
 from embedlog.producer import Producer
 from embedlog.scan import Scan
+from embedlog.typed_options import LogOptions
 
 if TYPE_CHECKING:
     from embedlog.aio_consumer import AsyncConsumer
@@ -33,37 +37,45 @@ class Log(log.Log):
     belongs to the one that opened it, it cannot be pickled, and in a forked child it refuses.
     """
 
-    def producer(self, **config: Any) -> Producer:
-        """A producer, with Kafka's producer settings (docs/configuration.md). Raises ConfigError, ReadOnlyError, ClosedError."""
+    def producer(self, config: Mapping[str, Any] | None = None, **options: Any) -> Producer:
+        """A producer, with Kafka's producer settings (docs/configuration.md): `config` is a mapping, keywords have underscores.
+
+        Raises ConfigError, ReadOnlyError, ClosedError.
+        """
         self._check_writable()
-        made = Producer(self, parse(ProducerConfig, config))
+        made = Producer(self, parse(ProducerConfig, config, **options))
         self._children.add(made)
         return made
 
-    def consumer(self, *topics: str, group_id: str | None = None, **config: Any) -> Consumer:
+    def consumer(
+        self, *topics: str, group_id: str | None = None, config: Mapping[str, Any] | None = None, **options: Any
+    ) -> Consumer:
         """A consumer of all partitions of `topics`, new ones noticed; without topics, of what it is given by `assign`.
 
-        With a group id, a member of that group: the partitions are shared among all members, in any process.
+        With a group id, a member of that group: the partitions are shared among all members, in any process. Settings are
+        Kafka's for consumers: `config` is a mapping, keywords have underscores.
         Raises ConfigError, UnknownTopicOrPartitionError, ClosedError.
         """
         self._check_open()
-        made = Consumer(self, topics, config, group_id=group_id)
+        made = Consumer(self, _names(topics), _consumer_config(group_id, config, options))
         self._children.add(made)
         return made
 
-    def async_producer(self, **config: Any) -> AsyncProducer:
+    def async_producer(self, config: Mapping[str, Any] | None = None, **options: Any) -> AsyncProducer:
         """The producer for asyncio, to be used in `async with`. Raises ConfigError, ReadOnlyError, ClosedError."""
         from embedlog.aio_producer import AsyncProducer
 
         self._check_open()
-        return AsyncProducer(self, parse(ProducerConfig, config))
+        return AsyncProducer(self, parse(ProducerConfig, config, **options))
 
-    def async_consumer(self, *topics: str, group_id: str | None = None, **config: Any) -> AsyncConsumer:
+    def async_consumer(
+        self, *topics: str, group_id: str | None = None, config: Mapping[str, Any] | None = None, **options: Any
+    ) -> AsyncConsumer:
         """The consumer for asyncio, to be used in `async with`. Raises ConfigError, ClosedError."""
         from embedlog.aio_consumer import AsyncConsumer
 
         self._check_open()
-        return AsyncConsumer(self, topics, parse(ConsumerConfig, config, group_id=group_id))
+        return AsyncConsumer(self, _names(topics), _consumer_config(group_id, config, options))
 
     def scan(
         self,
@@ -107,15 +119,43 @@ class Log(log.Log):
         backup.backup(self, destination, progress)
 
 
+def _names(topics: tuple[Any, ...]) -> tuple[str, ...]:
+    """The topics of a consumer, each given by itself."""
+    for each in topics:
+        if isinstance(each, Mapping):
+            raise TypeError("topics come first, settings are config={…}: consumer('a', 'b', config={…})")
+        if isinstance(each, (list, tuple, set, frozenset)):
+            raise TypeError(f"topics are given one by one, not in a {type(each).__name__}: consumer('a', 'b'), consumer(*names)")
+    return topics
+
+
+def _consumer_config(group_id: str | None, config: Mapping[str, Any] | None, options: Mapping[str, Any]) -> ConsumerConfig:
+    return parse(ConsumerConfig, config, **options, **({} if group_id is None else {"group_id": group_id}))
+
+
+for _mixin in (Admin, GroupAdmin):  # Python's own errors name a call by this: by the class that users know
+    for _name, _verb in vars(_mixin).items():
+        if isinstance(_verb, FunctionType):
+            _verb.__qualname__ = f"Log.{_name}"
+
+
 def open(
-    path: str | os.PathLike[str], *, read_only: bool = False, create: bool = True, config: Mapping[str, Any] | None = None
+    path: str | os.PathLike[str],
+    *,
+    read_only: bool = False,
+    create: bool = True,
+    config: Mapping[str, Any] | None = None,
+    **settings: Unpack[LogOptions],
 ) -> Log:
     """Opens a log directory, which is made if it is not there; any number of processes may.
 
     `read_only` writes nothing, takes no lock and needs no permission to write; it follows what others append. `create=False`
-    refuses a path where nothing is. `config` has settings of the log (docs/configuration.md).
+    refuses a path where nothing is. Settings of the log (docs/configuration.md): `config` is a mapping of Kafka's names,
+    keywords have underscores.
 
     Raises DirectoryInUseError where a broker is in, ForeignDirectoryError, UnsupportedFormatError, UnsupportedFilesystemError,
     ConfigError, StorageError.
     """
-    return Log(path, read_only=read_only, create=create, config=config)
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"the path of a log directory is a str or an os.PathLike, not {type(path).__name__}")
+    return Log(path, read_only=read_only, create=create, config=config, **settings)

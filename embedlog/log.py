@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, NoReturn, Self, Unpack
 
 from embedlog import closing, files, layout, topic_files
 from embedlog._native import system
@@ -39,6 +39,7 @@ from embedlog.housekeeper import Housekeeper
 from embedlog.partition import Partition
 from embedlog.topic import Topic, TopicRegistry
 from embedlog.transactions import Transactions
+from embedlog.typed_options import LogOptions
 
 logger = logging.getLogger("embedlog")
 
@@ -57,10 +58,11 @@ class Log(Admin, GroupAdmin):
         read_only: bool = False,
         create: bool = True,
         config: Mapping[str, Any] | None = None,
+        **settings: Unpack[LogOptions],
     ) -> None:
         self.path = Path(path).absolute()
         self.read_only = read_only
-        self.config = parse(LogConfig, config)
+        self.config = parse(LogConfig, config, **settings)
         self._pid = os.getpid()
         self._closed = False
         self._half_deleted = False  # whether a topic was when this process came in first

@@ -14,9 +14,10 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from datetime import timedelta
 from typing import Any, ClassVar, TypeVar
 
-from embedlog.errors import ConfigError
+from embedlog.errors import ConfigError, UnknownOptionError
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -30,6 +31,7 @@ _WORDS = {
     "mode": "permission bits that let the owner read and write, as a number or as octal digits in a text",
 }
 _TRUTH = {"true": True, "false": False}
+_OLD_CHOICES = {"smallest": "earliest", "beginning": "earliest", "first": "earliest", "largest": "latest", "end": "latest"}
 _KNOWN: dict[type, dict[str, Option]] = {}  # filled by options_of: reading the fields anew costs more than the checks
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
@@ -86,6 +88,8 @@ class Options:
 
     WHOSE: ClassVar[str] = ""  # "a topic": whose options these are, in messages
     REFUSED: ClassVar[Mapping[str, str]] = {}  # pattern of a dotted name → why there is no such option here
+    RENAMED: ClassVar[Mapping[str, str]] = {}  # dotted name in older or other clients → what it is called here
+    ARGUMENTS: ClassVar[tuple[str, ...]] = ()  # what the call takes beside options: a misspelt one may mean them
 
     given: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
 
@@ -110,27 +114,41 @@ class Options:
 Config = TypeVar("Config", bound=Options)
 
 
-def parse(
-    cls: type[Config], mapping: Mapping[str, Any] | None = None, /, *, base: Config | None = None, **keywords: Any
-) -> Config:
+def parse(cls: type[Config], mapping: Mapping[str, Any] | None = None, /, **keywords: Any) -> Config:
     """A checked configuration out of dotted or underscored names.
 
-    `mapping` and `keywords` may both be given, with different options; what neither sets is taken from `base`, or is the
-    option's default. Numbers and booleans are taken as texts too, lists also separated by commas.
-    Raises `ConfigError` for an unknown or refused name, a name given twice, and a value of a wrong type or range.
+    `mapping` and `keywords` may both be given, with different options; what neither sets is the option's default. Numbers and
+    booleans are taken as texts too, lists also separated by commas.
+    Raises UnknownOptionError for an unknown or refused name, ConfigError for a name given twice, and for a value of a wrong
+    type or range.
     """
+    values = _values(cls, mapping, keywords)
+    return cls(**values, given=frozenset(values))
+
+
+def overlay(base: Config, mapping: Mapping[str, Any]) -> Config:
+    """`base` with the options of `mapping` set. Raises as `parse` does."""
+    values = _values(type(base), mapping, {})
+    return replace(base, **values, given=frozenset(values))
+
+
+def _values(cls: type[Options], mapping: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    known = options_of(cls)
+    given = by_field(cls, mapping, keywords)
+    return {name: _checked(known[name], dotted(name), value) for name, value in given.items()}
+
+
+def by_field(cls: type[Options], mapping: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """What was given, by field name and unchecked. Raises as `parse` does for names."""
     if mapping is not None and not isinstance(mapping, Mapping):
         raise TypeError(f"the configuration of {cls.WHOSE} is a mapping of names to values, not {type(mapping).__name__}")
-    known = options_of(cls)
-    values: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     for key, value in [*(mapping or {}).items(), *keywords.items()]:
         name = known_name(cls, key)
-        if name in values:
-            raise ConfigError(f"{dotted(name)} is given twice")
-        values[name] = _checked(known[name], dotted(name), value)
-    if base is None:
-        return cls(**values, given=frozenset(values))
-    return replace(base, **values, given=frozenset(values))
+        if name in given:
+            raise ConfigError(f"{dotted(name)} is given twice: in two spellings, or in the mapping and as a keyword")
+        given[name] = value
+    return given
 
 
 def known_name(cls: type[Options], key: str) -> str:
@@ -195,17 +213,33 @@ def _range_words(low: float | None, high: float | None) -> str:
     return f" from {low}" + ("" if high is None or high >= LONG_MAX else f" to {high}")
 
 
-def _unknown(cls: type[Options], key: str) -> ConfigError:
+def _unknown(cls: type[Options], key: str) -> UnknownOptionError:
     name = dotted(key.replace(".", "_"))
     for pattern, reason in cls.REFUSED.items():
         if re.fullmatch(pattern, name):
-            return ConfigError(f"{key} is not an option here: {reason}")
+            return UnknownOptionError(f"{_short(key)} is not an option here: {reason}")
     for mine, each in options_of(cls).items():
         if name and each.twin == name:
-            return ConfigError(f"{key} is an option of a topic; the default of all topics is {dotted(mine)}")
-    near = difflib.get_close_matches(underscored(key), options_of(cls), n=1, cutoff=0.6)
-    hint = f"; did you mean {dotted(near[0]) if '.' in key else near[0]}?" if near else ""
-    return ConfigError(f"{key} is not an option of {cls.WHOSE}{hint}")
+            return UnknownOptionError(f"{key} is an option of a topic; the default of all topics is {dotted(mine)}")
+    meant = cls.RENAMED.get(name)
+    near = [underscored(meant)] if meant else nearest(underscored(key), [*cls.ARGUMENTS, *options_of(cls)])
+    hint = ""
+    if near:
+        spelling = dotted(near[0]) if "." in key and near[0] not in cls.ARGUMENTS else near[0]
+        hint = f"; did you mean {spelling}?"
+    return UnknownOptionError(f"{_short(key)} is not an option of {cls.WHOSE}{hint}")
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """The known name that `name` most likely means, in a list; an empty one if there is none."""
+    return difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+
+
+def unknown_keyword(call: str, wrong: Mapping[str, Any], known: tuple[str, ...], **hints: str) -> UnknownOptionError:
+    """What a call without options says to keywords it does not know; `hints`: names of other clients → what is meant here."""
+    name = next(iter(wrong))
+    near = [f"did you mean {each}?" for each in nearest(name, known)] or [f"it takes {', '.join(known)}"]
+    return UnknownOptionError(f"{call} has no argument {name}; {hints.get(name, near[0])}")
 
 
 def _checked(known: Option, key: str, value: object) -> Any:
@@ -225,8 +259,18 @@ def _checked(known: Option, key: str, value: object) -> Any:
     except (TypeError, ValueError):
         accepted = False
     if not accepted:
-        raise ConfigError(key, expected=known.allowed(), found=_short(repr(value)))
+        raise ConfigError(key, expected=known.allowed(), found=_short(repr(value)) + _way_on(known, value))
     return result
+
+
+def _way_on(known: Option, value: object) -> str:
+    """What was probably meant by a value that is not accepted, as a further part of the message."""
+    if isinstance(value, str) and known.kind == "choice":
+        meant = _OLD_CHOICES.get(value.strip().lower()) or next(iter(nearest(value.strip(), known.choices)), None)
+        return f"; did you mean {meant!r}?" if meant in known.choices else ""
+    if known.unit and known.kind in ("int", "float") and isinstance(value, (str, timedelta)):
+        return f"; the unit is {known.unit}: give a number"
+    return ""
 
 
 def _short(text: str) -> str:

@@ -24,6 +24,7 @@ import xxhash
 from embedlog import files
 from embedlog.errors import ForeignDirectoryError, InvalidTopicError, UnknownTopicOrPartitionError, UnsupportedFormatError
 from embedlog.identity import id_bytes
+from embedlog.options import nearest
 
 TOPICS = "embedlog.topics"
 VERSION = 1
@@ -215,8 +216,14 @@ class TopicRegistry:
             raise TypeError(f"the name of a topic is a str, not {type(name).__name__}")
         if topic is None or topic.state != "live":
             why = "is being created" if topic and topic.state == "creating" else "is being deleted" if topic else "is unknown"
-            raise UnknownTopicOrPartitionError(f"topic {name!r} {why}", path=self.path.parent)
+            hint = "" if topic else self._hint(name)
+            raise UnknownTopicOrPartitionError(f"topic {name!r} {why}{hint}", path=self.path.parent)
         return topic
+
+    def _hint(self, name: str) -> str:
+        """What was probably meant by the name of a topic that is not there, and how to make one."""
+        near = nearest(name, self.names())
+        return f"; did you mean {near[0]!r}?" if near else "; create_topic() makes one"
 
     def names(self) -> list[str]:
         """Names of all topics that can be used, sorted, internal ones too."""

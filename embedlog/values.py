@@ -21,6 +21,7 @@ __all__ = [
     "GroupMetadata",
     "GroupPartition",
     "MemberDescription",
+    "NewTopic",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "PartitionDescription",
@@ -68,6 +69,14 @@ class TopicPartition(NamedTuple):
 
     topic: str
     partition: int
+
+
+class NewTopic(NamedTuple):
+    """A topic to be made by `create_topics`; without `partitions` it has `num.partitions` of the log."""
+
+    name: str
+    partitions: int | None = None
+    config: Mapping[str, Any] | None = None
 
 
 class OffsetAndMetadata(NamedTuple):

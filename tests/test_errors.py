@@ -6,6 +6,7 @@ import errno
 import inspect
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,8 @@ def test_facts_are_attributes() -> None:
     ("error", "builtin"),
     [(errors.StorageError, OSError), (errors.LockTimeoutError, TimeoutError), (errors.DeadlineError, TimeoutError),
      (errors.BufferExhaustedError, errors.DeadlineError), (errors.MissingExtraError, ImportError),
-     (errors.LogTruncationError, errors.OffsetOutOfRangeError), (errors.ForkedError, errors.ClosedError)],
+     (errors.LogTruncationError, errors.OffsetOutOfRangeError), (errors.UnknownOptionError, TypeError),
+     (errors.ForkedError, errors.ClosedError)],
 )  # fmt: skip
 def test_an_error_is_caught_as_what_python_users_expect(error: type[EmbedlogError], builtin: type[Exception]) -> None:
     with pytest.raises(builtin):
@@ -82,6 +84,27 @@ def test_what_the_system_said_is_kept() -> None:
 
 def test_a_missing_extra_names_the_command() -> None:
     assert str(one(errors.MissingExtraError)) == 'Arrow tables need pyarrow: pip install "embedlog[arrow]"'
+
+
+HOSTILE = "a\nERROR forged \x1b[2J \x7f \x85 \u2028 \u202e \udcff end"
+
+
+@each_error
+def test_control_characters_of_names_and_values_never_reach_a_terminal(error: type[EmbedlogError]) -> None:
+    facts: dict[str, Any] = {"extra": HOSTILE} if error is errors.MissingExtraError else {"expected": HOSTILE, "found": HOSTILE}
+    if error is not errors.MissingExtraError:
+        facts["path"] = HOSTILE
+    if issubclass(error, errors.PlacedError):
+        facts["topic"] = HOSTILE
+    text = str(error(HOSTILE, **facts))
+    assert text.isprintable()
+    assert r"a\nERROR forged \x1b[2J \x7f \x85 \u2028 \u202e \udcff end" in text
+    text.encode("utf-8")
+    assert error(HOSTILE, **facts).message == HOSTILE, "the fact itself stays as it is"
+
+
+def test_printable_text_stays_as_it_is() -> None:
+    assert str(errors.ConfigError("größer als 5 → 6 µs, 日本語")) == "größer als 5 → 6 µs, 日本語"
 
 
 def test_only_what_can_pass_by_itself_is_retriable() -> None:
