@@ -11,22 +11,42 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from embedlog._native import system
-from embedlog.errors import FencedError, OutOfOrderSequenceError
+from embedlog.errors import FencedError, NotEnoughReplicasError, OutOfOrderSequenceError
 from embedlog.record import Stamp, stamp
 
 if TYPE_CHECKING:
+    from embedlog.config import TopicConfig
     from embedlog.home import Appended
+    from embedlog.partition import Partition
     from embedlog.stops import Attempt, Stop
 
 EPOCH_MAX = 2**15 - 1
 NO_PRODUCER = -1
+REPLICAS: Final = 1  # directories that hold a partition, all of them in sync
 
 
 def new_producer_id() -> int:
     return 2**62 + secrets.randbits(61)
+
+
+def in_sync(config: TopicConfig) -> bool:
+    """Whether as many directories are in sync as `min.insync.replicas` wants for `acks=all`."""
+    return config.min_insync_replicas <= REPLICAS
+
+
+def _check_in_sync(partition: Partition) -> None:
+    """For `acks=all`. Raises NotEnoughReplicasError."""
+    if not in_sync(partition.config):
+        raise NotEnoughReplicasError(
+            f"acks=all refused for {partition.topic}-{partition.number}: there are no replicas yet, so set min.insync.replicas to"
+            " 1 with alter_topic(), or send with acks=1",
+            path=partition.path,
+            expected=f"at least {partition.config.min_insync_replicas} directories in sync (min.insync.replicas)",
+            found=REPLICAS,
+        )
 
 
 class Appender(Protocol):
@@ -63,6 +83,9 @@ class Plain:
 
     direct = True
 
+    def __init__(self, acks: str) -> None:
+        self._acks = acks
+
     def announce(self, stops: Iterable[Stop]) -> None:
         """Nobody has to know."""
 
@@ -73,6 +96,8 @@ class Plain:
         """Nothing is stamped."""
 
     def append(self, stop: Stop, attempt: Attempt, deadline_ns: int) -> Appended:
+        if self._acks == "all":
+            _check_in_sync(stop.partition)
         appended: Appended = stop.partition.append(attempt.run, deadline_ns=deadline_ns, going=attempt.going)
         return appended
 
@@ -113,6 +138,7 @@ class Idempotent:
 
     def append(self, stop: Stop, attempt: Attempt, deadline_ns: int) -> Appended:
         partition, lane, asked = stop.partition, stop.lane, attempt.stamp
+        _check_in_sync(partition)
         moved = lane.seen >= 0 and lane.seen != stop.seen  # callers have written past it
         if asked is not None and moved and stop.direct is not None and stop.direct[0] == id(partition.writer):
             with partition.mutex:
@@ -154,7 +180,7 @@ class Transactional:
 
     def announce(self, stops: Iterable[Stop]) -> None:
         """Several partitions that are written to for the first time are registered in one record, and under one lock."""
-        attempts = [(stop.partition, stop.attempt) for stop in stops]
+        attempts = [(stop.partition, stop.attempt) for stop in stops if in_sync(stop.partition.config)]
         if len(attempts) > 1:
             self._owner.begin_in([(partition, attempt.run, attempt.going) for partition, attempt in attempts if attempt])
 
@@ -168,6 +194,7 @@ class Transactional:
         attempt.end_sequence = stamp(attempt.run, attempt.stamp, stop.lane.next_sequence)
 
     def append(self, stop: Stop, attempt: Attempt, deadline_ns: int) -> Appended:
+        _check_in_sync(stop.partition)
         appended: Appended = self._owner.append(stop.partition, attempt.run, deadline_ns, attempt.going)
         return appended
 

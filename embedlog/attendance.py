@@ -68,7 +68,8 @@ class Attendance:
         self._group_id = checked_group_id(config.group_id)
         self._patience_s = config.default_api_timeout_ms / 1000
         self._committing = Committing(log._groups, self._group_id, reading.interceptors, self._patience_s)
-        self._auto = AutoCommit(config.auto_commit_interval_ms / 1000, time.monotonic()) if config.enable_auto_commit else None
+        interval_s, backoff_s = config.auto_commit_interval_ms / 1000, config.retry_backoff_ms / 1000
+        self._auto = AutoCommit(interval_s, backoff_s, time.monotonic()) if config.enable_auto_commit else None
         self._lease: Any = None
         self._watch: Any = None
         self._number: int | None = None

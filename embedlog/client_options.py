@@ -37,6 +37,8 @@ class ProducerConfig(Options):
     WHOSE: ClassVar[str] = "a producer"
     REFUSED: ClassVar[Mapping[str, str]] = _NETWORK | {
         r"(key|value)\.serializer\.class": "key_serializer and value_serializer are callables",
+        r"metadata\.max\.(age|idle)\.ms|topic\.metadata\.refresh\.interval\.ms":
+            "what is known of a topic is compared with its file whenever it is written to",
         r"partitioner\.class": "`partitioner` is a callable: (key, all partitions, available partitions) -> partition",
         r"producer\.type": "send() never waits for the log, and its future's result() does",
         r"compressed\.topics": "a topic has its own compression.type, which alter_topic() sets",
@@ -50,8 +52,7 @@ class ProducerConfig(Options):
         "batch.num.messages": "batch.size", "max.batch.size": "batch.size", "block.on.buffer.full": "max.block.ms",
         "metadata.fetch.timeout.ms": "max.block.ms", "message.timeout.ms": "delivery.timeout.ms",
         "message.max.bytes": "max.request.size", "timeout.ms": "request.timeout.ms", "serializer": "value_serializer",
-        "serializer.class": "value_serializer", "topic.metadata.refresh.interval.ms": "metadata.max.age.ms",
-        "max.in.flight": "max.in.flight.requests.per.connection", "interceptors": "interceptor.classes",
+        "serializer.class": "value_serializer", "max.in.flight": "max.in.flight.requests.per.connection", "interceptors": "interceptor.classes",
     }
     ARGUMENTS: ClassVar[tuple[str, ...]] = ("config",)
 
@@ -131,14 +132,6 @@ class ProducerConfig(Options):
     value_serializer: Serializer | None = option(
         None, "Makes bytes of values; None: values are bytes.", "serializer", optional=True
     )
-    metadata_max_age_ms: int = option(
-        300_000, "Longest time until a change of the topics is noticed.", unit="ms", low=0,
-        differs="A look at the topics' file costs nothing: changes are noticed at once.",
-    )
-    metadata_max_idle_ms: int = option(
-        300_000, "A topic that was not written to for so long is forgotten and looked up anew.", unit="ms", low=5000,
-        differs="Taken, and changes nothing: what is known of a topic is compared with its file whenever it is written to.",
-    )
 
     def _check_together(self) -> None:
         if self.acks == "-1":
@@ -180,6 +173,9 @@ class ConsumerConfig(Options):
         r"enable\.auto\.offset\.store": "positions are committed, or what commit() is given",
         r"enable\.partition\.eof": "poll() returns at the end, and current_lag() says how far it is",
         r"(rebalance|offset\.commit)\.cb|listener": "subscribe() takes on_assigned, on_revoked and on_lost",
+        r"group\.remote\.assignor": "a server would assign: partition.assignment.strategy names the members' assignors",
+        r"request\.timeout\.ms": "there are no requests: default.api.timeout.ms bounds a call",
+        r"retry\.backoff\.max\.ms": "what is tried again is tried every retry.backoff.ms",
     }
     RENAMED: ClassVar[Mapping[str, str]] = {  # Kafka's first consumers, librdkafka, aiokafka
         "auto.commit.enable": "enable.auto.commit", "autocommit.enable": "enable.auto.commit",
@@ -202,9 +198,6 @@ class ConsumerConfig(Options):
     )
     group_protocol: str = option(
         "classic", "Who assigns: the members' leader or the group itself.", "choice", choices=("classic", "consumer")
-    )
-    group_remote_assignor: str | None = option(
-        None, "Assignor of the `consumer` protocol.", "choice", choices=("uniform", "range"), optional=True
     )
     partition_assignment_strategy: tuple[Any, ...] = option(
         ("range", "cooperative-sticky"), "Assignors in order of preference: names or callables.", "objects"
@@ -239,7 +232,7 @@ class ConsumerConfig(Options):
     )
     check_crcs: bool = option(
         True, "Check every batch before its records are handed out.",
-        differs="It costs next to nothing here and is always done; false is taken and changes nothing.",
+        differs="It costs next to nothing here and is always done, so only true is taken.",
     )
     isolation_level: str = option(
         "read_uncommitted", "Whether records of open and aborted transactions are seen.", "choice",
@@ -270,9 +263,9 @@ class ConsumerConfig(Options):
         300_000, "Longest time until a new topic or partition is noticed.", unit="ms", low=0,
         differs="A change of the topics wakes who follows them: it is noticed at once. This is for one that was cut short.",
     )
-    request_timeout_ms: int = option(30_000, "How long one call may wait for locks.", unit="ms", low=0, high=INT_MAX)
-    retry_backoff_ms: int = option(100, "Pause before a second attempt; it doubles each time.", unit="ms", low=0)
-    retry_backoff_max_ms: int = option(1000, "Longest pause between two attempts.", unit="ms", low=0)
+    retry_backoff_ms: int = option(
+        100, "Pause before an automatic commit that failed of something that passes is tried again.", unit="ms", low=0
+    )
 
     def _check_together(self) -> None:
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
@@ -282,11 +275,10 @@ class ConsumerConfig(Options):
             if "enable_auto_commit" in self.given:
                 raise ConfigError("enable.auto.commit", expected="false, because there is no group.id", found="true")
             object.__setattr__(self, "enable_auto_commit", False)
-        if self.group_remote_assignor is not None and self.group_protocol != "consumer":
-            raise ConfigError("group.remote.assignor", expected="None, because group.protocol is classic",
-                              found=repr(self.group_remote_assignor))
         if self.group_protocol == "consumer":
             raise ConfigError("group.protocol", expected="classic: in the other protocol a server computes the assignment",
                               found="'consumer'")
+        if not self.check_crcs:
+            raise ConfigError("check.crcs", expected="true: every batch is checked before its records are handed out", found="false")
         if self.allow_auto_create_topics:
             raise ConfigError("allow.auto.create.topics", expected="false: topics are made by create_topic()", found="true")

@@ -27,7 +27,6 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 Callback = Callable[[Offsets, Exception | None], object]
 
 TRY_NS = 1_000_000  # what an attempt that must not wait waits for a lock that others hold for microseconds
-BACKOFF_S = 0.1  # Kafka's retry.backoff.ms
 
 
 class Store(Protocol):
@@ -39,8 +38,8 @@ class Store(Protocol):
 class AutoCommit:
     """When the next automatic commit is due. Knows no clock: `now` is in seconds, of any one clock."""
 
-    def __init__(self, interval_s: float, now: float) -> None:
-        self._interval_s = interval_s
+    def __init__(self, interval_s: float, backoff_s: float, now: float) -> None:
+        self._interval_s, self._backoff_s = interval_s, backoff_s
         self.due_at = now + interval_s
 
     def restart(self, now: float) -> None:
@@ -49,7 +48,7 @@ class AutoCommit:
 
     def hasten(self, now: float) -> None:
         """It failed of something that passes."""
-        self.due_at = min(self.due_at, now + BACKOFF_S)
+        self.due_at = min(self.due_at, now + self._backoff_s)
 
 
 class Figures:

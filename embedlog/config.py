@@ -23,6 +23,7 @@ CODEC_NAMES = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
 
 _TIERED = "there is no tiered storage"
 _LEGACY = "Kafka 4 has dropped it, only record format 2 is written"
+_ONE_COPY = "there are no replicas yet: no other directory could take over"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,7 @@ class TopicConfig(Options):
         r"remote\..*|local\.retention\..*": _TIERED,
         r"(leader|follower)\.replication\.throttled\.replicas": "there is no network to throttle",
         r"message\.(format\.version|downconversion\.enable|timestamp\.difference\.max\.ms)": _LEGACY,
+        r"unclean\.leader\.election\.enable": _ONE_COPY,
         r"replication\.factor": "it is not a setting of a topic but of its creation",
     }
     RENAMED: ClassVar[Mapping[str, str]] = {
@@ -105,10 +107,9 @@ class TopicConfig(Options):
         unit="ms", low=0,
     )
     min_insync_replicas: int = option(
-        1, "With `acks=all`, fewer directories in sync than this refuse an append.", unit="directories", low=1, high=INT_MAX
-    )
-    unclean_leader_election_enable: bool = option(
-        False, "Whether a directory that is not in sync may take over, at the price of records."
+        1, "With `acks=all`, fewer directories in sync than this refuse an append. There are no replicas yet, so 2 or more refuse"
+        " every one (`NotEnoughReplicasError`); `acks=1`, `acks=0` and what the log itself writes are let in.", unit="directories",
+        low=1, high=INT_MAX, differs="Kafka repeats the attempt until `delivery.timeout.ms`. Waiting brings no second directory.",
     )
     min_cleanable_dirty_ratio: float = option(
         0.5, "Compaction begins when more than this part of the log has not been compacted yet.", low=0, high=1
@@ -147,6 +148,10 @@ class LogConfig(Options):
         r"zookeeper\..*|controller\..*|process\.roles|metadata\.log\..*|broker\..*": "there is no server and no controller",
         r"remote\..*": _TIERED,
         r"log\.message\.(format\.version|downconversion\.enable|timestamp\.difference\.max\.ms)": _LEGACY,
+        r"unclean\.leader\.election\.enable": _ONE_COPY,
+        r"replica\.high\.watermark\.checkpoint\.interval\.ms|log\.flush\.start\.offset\.checkpoint\.interval\.ms":
+            "all checkpoints are written together, every log.flush.offset.checkpoint.interval.ms",
+        r"num\.recovery\.threads\.per\.data\.dir": "a partition is checked when it is first used, by the thread that uses it",
     }
     ARGUMENTS: ClassVar[tuple[str, ...]] = ("read_only", "create", "config")
 
@@ -185,7 +190,6 @@ class LogConfig(Options):
     log_flush_interval_ms: int = twin(TopicConfig, "flush_ms")
     log_segment_delete_delay_ms: int = twin(TopicConfig, "file_delete_delay_ms")
     min_insync_replicas: int = twin(TopicConfig, "min_insync_replicas")
-    unclean_leader_election_enable: bool = twin(TopicConfig, "unclean_leader_election_enable")
     log_cleaner_min_cleanable_ratio: float = twin(TopicConfig, "min_cleanable_dirty_ratio")
     log_cleaner_min_compaction_lag_ms: int = twin(TopicConfig, "min_compaction_lag_ms")
     log_cleaner_max_compaction_lag_ms: int = twin(TopicConfig, "max_compaction_lag_ms")
@@ -211,17 +215,8 @@ class LogConfig(Options):
         differs="Kafka: never. It carries out `flush.ms`, which is not `never` here either.",
     )
     log_flush_offset_checkpoint_interval_ms: int = option(
-        60_000, "Time between two writings of recovery-point-offset-checkpoint.", unit="ms", low=0, high=INT_MAX
-    )
-    log_flush_start_offset_checkpoint_interval_ms: int = option(
-        60_000, "Time between two writings of log-start-offset-checkpoint; `delete_records` writes it at once.", unit="ms", low=0,
-        high=INT_MAX,
-    )
-    replica_high_watermark_checkpoint_interval_ms: int = option(
-        5_000, "Time between two writings of replication-offset-checkpoint.", unit="ms", low=0
-    )
-    num_recovery_threads_per_data_dir: int = option(
-        2, "Threads that check partitions when the log was not closed in order.", unit="threads", low=1, high=INT_MAX
+        60_000, "Time between two writings of the recovery-point, log-start-offset and replication-offset checkpoints;"
+        " `delete_records` writes log starts at once.", unit="ms", low=0, high=INT_MAX,
     )
     producer_id_expiration_ms: int = option(
         DAY_MS, "A producer that wrote nothing for so long is forgotten, unless it has an open transaction.", unit="ms", low=1,

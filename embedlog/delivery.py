@@ -25,7 +25,7 @@ import numpy as np
 
 from embedlog import compression, record
 from embedlog._native import _rows, system
-from embedlog.appenders import Appender, Idempotent, Plain
+from embedlog.appenders import Appender, Idempotent, Plain, in_sync
 from embedlog.errors import (
     ClosedError,
     DeadlineError,
@@ -71,7 +71,7 @@ class Delivery:
         self._settings = settings
         self._lock = threading.Lock()
         self._stops: dict[Lane, Stop] = {}
-        self.appender: Appender = Idempotent() if settings.enable_idempotence else Plain()
+        self.appender: Appender = Idempotent() if settings.enable_idempotence else Plain(settings.acks)
         self.destinations: dict[str, Destination] = {}
         self._gone: dict[str, list[Stop]] = {}  # of topics that could not be found: whoever comes back goes by the same lanes
         self.routes: dict[str, Route] = {}  # what send() looks into first; without an entry it takes the careful way
@@ -161,12 +161,13 @@ class Delivery:
         """Callers may write to this partition by themselves, unless that is work: compression, or a sync for each append."""
         partition = stop.partition
         writer = partition.writer if partition is not None and self.appender.direct else None
-        if writer is None or stop.destination.codec or partition.config.flush_messages != FLUSH_NEVER:
+        config = None if partition is None else partition.config
+        if writer is None or stop.destination.codec or config.flush_messages != FLUSH_NEVER or not in_sync(config):
             stop.direct = None
             stop.lane.shut_direct()
-        elif stop.direct != (id(writer), id(partition.config)):
-            stop.direct = (id(writer), id(partition.config))
-            config, (append, raw) = partition.config, writer.addresses
+        elif stop.direct != (id(writer), id(config)):
+            stop.direct = (id(writer), id(config))
+            append, raw = writer.addresses
             stop.lane.open_direct(partition, partition.mutex, writer, config, append, raw, config.flush_ms, partition.batch_limit)
 
     def _begin(self, stop: Stop) -> Attempt | None:

@@ -19,6 +19,7 @@ R5  a text of an error is one printable line: names and values in it may come fr
       somebody else     FencedError > FencedInstanceIdError  DirectoryInUseError  LockTimeoutError (TimeoutError)
       too slow          DeadlineError (TimeoutError) > BufferExhaustedError
       the storage       StorageError (OSError)  DurabilityError  ForeignDirectoryError  UnsupportedFilesystemError
+                        NotEnoughReplicasError
       the handle        ClosedError > ForkedError  StateError > InvalidTransactionStateError  TransactionAbortedError
                         ConcurrentUseError  WakeupError  ReadOnlyError
       the installation  MissingExtraError (ImportError)  UnsupportedPlatformError
@@ -331,6 +332,14 @@ class DurabilityError(EmbedlogError):
 
 class ForeignDirectoryError(EmbedlogError):
     """The directory is not a log directory, or its metadata cannot be read; nothing in it was touched."""
+
+
+class NotEnoughReplicasError(EmbedlogError):
+    """`min.insync.replicas` asks for more directories than hold the partition; nothing was written.
+
+    Not retriable, in contrast to Kafka's: as long as there are no replicas, waiting brings no second directory. Lower the setting
+    with `alter_topic`, or send with `acks=1`.
+    """
 
 
 class UnsupportedFilesystemError(EmbedlogError):

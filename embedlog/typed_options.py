@@ -41,7 +41,6 @@ class LogOptions(TypedDict, total=False):
     log_flush_interval_ms: int
     log_segment_delete_delay_ms: int
     min_insync_replicas: int
-    unclean_leader_election_enable: bool
     log_cleaner_min_cleanable_ratio: float
     log_cleaner_min_compaction_lag_ms: int
     log_cleaner_max_compaction_lag_ms: int
@@ -55,9 +54,6 @@ class LogOptions(TypedDict, total=False):
     log_initial_task_delay_ms: int
     log_flush_scheduler_interval_ms: int
     log_flush_offset_checkpoint_interval_ms: int
-    log_flush_start_offset_checkpoint_interval_ms: int
-    replica_high_watermark_checkpoint_interval_ms: int
-    num_recovery_threads_per_data_dir: int
     producer_id_expiration_ms: int
     transaction_max_timeout_ms: int
     transactional_id_expiration_ms: int
@@ -105,7 +101,6 @@ class TopicOptions(TypedDict, total=False):
     flush_ms: int
     file_delete_delay_ms: int
     min_insync_replicas: int
-    unclean_leader_election_enable: bool
     min_cleanable_dirty_ratio: float
     min_compaction_lag_ms: int
     max_compaction_lag_ms: int
@@ -140,8 +135,6 @@ class ProducerOptions(TypedDict, total=False):
     partitioner_adaptive_partitioning_enable: bool
     partitioner_availability_timeout_ms: int
     interceptor_classes: Sequence[Any]
-    metadata_max_age_ms: int
-    metadata_max_idle_ms: int
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -151,7 +144,6 @@ class ConsumerOptions(TypedDict, total=False):
     client_rack: str | None
     group_instance_id: str | None
     group_protocol: Literal["classic", "consumer"]
-    group_remote_assignor: Literal["uniform", "range"] | None
     partition_assignment_strategy: Sequence[Any]
     session_timeout_ms: int
     heartbeat_interval_ms: int
@@ -172,6 +164,4 @@ class ConsumerOptions(TypedDict, total=False):
     consumer_timeout_ms: int | None
     interceptor_classes: Sequence[Any]
     metadata_max_age_ms: int
-    request_timeout_ms: int
     retry_backoff_ms: int
-    retry_backoff_max_ms: int

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from embedlog._native import system
-from embedlog.committing import BACKOFF_S, AutoCommit, Committing
+from embedlog.committing import AutoCommit, Committing
 from embedlog.consumer_interceptors import ConsumerInterceptors
 from embedlog.errors import CommitFailedError, LockTimeoutError, RetriableCommitFailedError, UnknownMemberError
 from embedlog.values import OffsetAndMetadata, TopicPartition
@@ -39,14 +39,14 @@ def soon() -> int:
 
 
 def test_auto_commit_is_due_an_interval_later_and_sooner_behind_what_passes() -> None:
-    auto = AutoCommit(5.0, 100.0)
+    auto = AutoCommit(5.0, 0.25, 100.0)
     assert auto.due_at == 105.0
     auto.restart(110.0)
     assert auto.due_at == 115.0
     auto.hasten(112.0)
-    assert auto.due_at == 112.0 + BACKOFF_S
+    assert auto.due_at == 112.25
     auto.hasten(200.0)  # never later than it was due
-    assert auto.due_at == 112.0 + BACKOFF_S
+    assert auto.due_at == 112.25
 
 
 def test_what_waits_for_a_lock_is_first_when_it_is_free() -> None:

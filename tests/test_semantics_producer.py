@@ -178,7 +178,7 @@ def test_client_id_is_made_up_after_the_transactional_id_or_counted(log: embedlo
         ("max.in.flight.requests.per.connection", 0, 1), ("compression.type", "brotli", "lz4"),
         ("compression.gzip.level", 10, -1), ("compression.lz4.level", 0, 17), ("compression.zstd.level", 23, -131072),
         ("transaction.timeout.ms", 0, 1),
-        ("partitioner.availability.timeout.ms", -1, 0), ("metadata.max.idle.ms", 4999, 5000), ("linger.ms", "soon", "5"),
+        ("partitioner.availability.timeout.ms", -1, 0), ("linger.ms", "soon", "5"),
         ("partitioner.ignore.keys", "perhaps", "true"), ("key.serializer", 5, str), ("partitioner", 5, min),
     ],
 )  # fmt: skip
