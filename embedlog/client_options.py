@@ -279,6 +279,6 @@ class ConsumerConfig(Options):
             raise ConfigError("group.protocol", expected="classic: in the other protocol a server computes the assignment",
                               found="'consumer'")
         if not self.check_crcs:
-            raise ConfigError("check.crcs", expected="true: every batch is checked before its records are handed out", found="false")
+            raise ConfigError("check.crcs", expected="true: every batch is checked", found="false")
         if self.allow_auto_create_topics:
             raise ConfigError("allow.auto.create.topics", expected="false: topics are made by create_topic()", found="true")

@@ -108,8 +108,9 @@ class TopicConfig(Options):
     )
     min_insync_replicas: int = option(
         1, "With `acks=all`, fewer directories in sync than this refuse an append. There are no replicas yet, so 2 or more refuse"
-        " every one (`NotEnoughReplicasError`); `acks=1`, `acks=0` and what the log itself writes are let in.", unit="directories",
-        low=1, high=INT_MAX, differs="Kafka repeats the attempt until `delivery.timeout.ms`. Waiting brings no second directory.",
+        " every one (`NotEnoughReplicasError`); `acks=1`, `acks=0` and what the log itself writes are let in.",
+        unit="directories", low=1, high=INT_MAX,
+        differs="Kafka repeats the attempt until `delivery.timeout.ms`. Waiting brings no second directory.",
     )
     min_cleanable_dirty_ratio: float = option(
         0.5, "Compaction begins when more than this part of the log has not been compacted yet.", low=0, high=1

@@ -161,7 +161,7 @@ class Delivery:
         """Callers may write to this partition by themselves, unless that is work: compression, or a sync for each append."""
         partition = stop.partition
         writer = partition.writer if partition is not None and self.appender.direct else None
-        config = None if partition is None else partition.config
+        config = stop.destination.config if partition is None else partition.config
         if writer is None or stop.destination.codec or config.flush_messages != FLUSH_NEVER or not in_sync(config):
             stop.direct = None
             stop.lane.shut_direct()

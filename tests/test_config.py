@@ -32,7 +32,9 @@ KAFKAS = {
     },
     LogConfig: {
         "num.partitions": 1, "log.retention.check.interval.ms": 300000, "log.initial.task.delay.ms": 30000,
-        "log.flush.offset.checkpoint.interval.ms": 60000, "producer.id.expiration.ms": 86400000, "group.initial.rebalance.delay.ms": 3000, "auto.create.topics.enable": "true",
+        "log.flush.offset.checkpoint.interval.ms": 60000,
+        "producer.id.expiration.ms": 86400000, "group.initial.rebalance.delay.ms": 3000,
+        "auto.create.topics.enable": "true",
         "offsets.topic.num.partitions": 50, "offsets.topic.segment.bytes": 104857600, "offsets.retention.minutes": 10080,
         "offsets.retention.check.interval.ms": 600000, "offset.metadata.max.bytes": 4096, "group.max.size": 2147483647,
         "group.min.session.timeout.ms": 6000, "group.max.session.timeout.ms": 1800000,
