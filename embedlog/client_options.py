@@ -52,7 +52,8 @@ class ProducerConfig(Options):
         "batch.num.messages": "batch.size", "max.batch.size": "batch.size", "block.on.buffer.full": "max.block.ms",
         "metadata.fetch.timeout.ms": "max.block.ms", "message.timeout.ms": "delivery.timeout.ms",
         "message.max.bytes": "max.request.size", "timeout.ms": "request.timeout.ms", "serializer": "value_serializer",
-        "serializer.class": "value_serializer", "max.in.flight": "max.in.flight.requests.per.connection", "interceptors": "interceptor.classes",
+        "serializer.class": "value_serializer", "max.in.flight": "max.in.flight.requests.per.connection",
+        "interceptors": "interceptor.classes",
     }
     ARGUMENTS: ClassVar[tuple[str, ...]] = ("config",)
 
