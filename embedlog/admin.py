@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from embedlog import files, layout, retention, topic_files
+from embedlog import files, layout, recurring, retention, topic_files
 from embedlog._native import system
 from embedlog.config import LogConfig, TopicConfig, parse
 from embedlog.errors import (
@@ -323,7 +323,8 @@ class Admin:
                 else:
                     topic_files.finish_creation(self.path, self._registry, topic, self.config.file_mode)
             except EmbedlogError as problem:
-                _logger.warning("topic %s is half %s and stays so for now: %s", topic.name, topic.state, problem)
+                what = f"topic {topic.name} is half {topic.state} and stays so for now"
+                recurring.report(_logger, logging.WARNING, (self.path, "unfinished", topic.name), what, problem)
 
 
 def mark_deleted(

@@ -3,8 +3,7 @@
 N1  it is attended to at the beginning of every poll and before every list that iteration goes on with; what is due later is due
     at `until_ns`, and nothing is handed out behind that moment without another look
 N2  in between it costs a look at the clock and at one word in memory
-N3  a lease that lapsed is renewed first and the group's record read behind that: whoever gives it up sees the new beat, or his
-    record is heard before the next one is handed out
+N3  an expired lease is renewed before the group's record is read: an eviction is seen before the next record is handed out
 N4  a partition begins where the group has committed, else by `auto.offset.reset`; until that is known it is not read
 N5  a lock that others hold stops no reading: it is tried again by the next call, until `lock.timeout.ms` have passed in vain
 """
@@ -19,7 +18,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from embedlog import files
+from embedlog import files, recurring
 from embedlog._native import system
 from embedlog.client_options import ConsumerConfig
 from embedlog.commit_rules import checked_group_id, checked_offsets
@@ -291,10 +290,10 @@ class Attendance:
             except UnknownTopicOrPartitionError:
                 self._log.topics()  # lets go of what was deleted
                 self._committing.now(self._unsettled(), identity, deadline_ns)
-        except LockTimeoutError:
-            raise
         except EmbedlogError as problem:
-            logger.warning("automatic commit of group %r failed: %s", self._group_id, problem)
+            if isinstance(problem, LockTimeoutError):
+                raise
+            self._auto_failed(problem)
 
     # ---- places to begin -------------------------------------------------------------------------
 
@@ -383,9 +382,13 @@ class Attendance:
         except RebalanceInProgressError:
             self._auto.hasten(now)
 
+    def _auto_failed(self, problem: Exception) -> None:
+        key = (self._log.path, "commit", self._group_id)
+        recurring.report(logger, logging.WARNING, key, f"automatic commit of group {self._group_id!r} failed", problem)
+
     def _auto_done(self, offsets: Offsets, problem: Exception | None) -> None:
         if problem is not None:
-            logger.warning("automatic commit of group %r failed: %s", self._group_id, problem)
+            self._auto_failed(problem)
             if getattr(problem, "retriable", False) and self._auto is not None:
                 self._auto.hasten(time.monotonic())
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from embedlog import group as machine
+from embedlog import recurring
 from embedlog._native import system
 from embedlog.commit_rules import checked_group_id, refused
 from embedlog.errors import EmbedlogError, InconsistentGroupProtocolError, ReadOnlyError
@@ -184,7 +185,7 @@ class Groups(Offsets):
                         watches[name] = self._watches.get(name) or Watch(self.host._transactions.liveness)
                         self.evict(name, watches[name], whole=True)
                 except EmbedlogError as problem:
-                    logger.warning("group %r: %s", name, problem)
+                    recurring.report(logger, logging.WARNING, (self.host.path, "group", name), f"group {name!r}", problem)
         self._watches = watches
 
     def expire(self, deadline_ns: int | None = None) -> int:
@@ -207,7 +208,8 @@ class Groups(Offsets):
         try:
             group, committed = view.group(name), view.offsets(name)
         except EmbedlogError as problem:
-            logger.error("group %r cannot be read, and is kept: %s", name, problem)
+            what = f"group {name!r} cannot be read, and is kept"
+            recurring.report(logger, logging.ERROR, (self.host.path, "expiry", name), what, problem)
             return []
         if view.modern(name) is not None or (group is not None and group.protocol_type == KEPT_TYPE) or view.pending(name):
             return []

@@ -2,7 +2,7 @@
 
 J1  one at a time in a directory, by a lock; nobody after close
 J2  what others wait for they can do themselves: appenders sync, `log.housekeep()` does a round by hand
-J3  a failure in one partition is logged and the others go on; the thread ends only with its log
+J3  a failure in one partition is logged, once an hour at most, and the others go on; the thread ends only with its log
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from embedlog import checkpoint, cleaner, closing, files, layout, retention, topic_files
+from embedlog import checkpoint, cleaner, closing, files, layout, recurring, retention, topic_files
 from embedlog._native import system
 from embedlog.errors import ClosedError, EmbedlogError, UnknownTopicOrPartitionError
 
@@ -63,14 +63,11 @@ class Housekeeper:
     def _run(self) -> None:
         while not self._stop.wait(self._log.config.log_flush_scheduler_interval_ms / 1000):
             try:
-                self.tick()
-            except ClosedError as problem:  # it closes: who closes it does what is left
-                logger.debug("housekeeping of %s: %s", self._log.path, problem)
-            except EmbedlogError as problem:
-                if not self._log._closed:  # else it was met by the end, which does what is left to do
-                    logger.warning("housekeeping of %s: %s", self._log.path, problem)
-            except Exception:  # a thread's edge: a defect here must not end the flushing
-                logger.exception("housekeeping of %s", self._log.path)
+                with self._reported("a round"):
+                    self.tick()
+            except Exception as problem:  # noqa: BLE001 (the edge of a thread: a defect must not end the flushing)
+                what = f"housekeeping of {self._log.path}"
+                recurring.report(logger, logging.ERROR, (self._log.path, "defect"), what, problem, trace=True)
 
     def tick(self) -> None:
         """What is due now, unless another process is at it: the lock is held for the work only, never by an idle one."""
@@ -106,7 +103,7 @@ class Housekeeper:
         config = self._log.config
         looks_ms = config.transaction_abort_timed_out_transaction_cleanup_interval_ms
         forgets_ms = config.transaction_remove_expired_transaction_cleanup_interval_ms
-        with _Reported("transactions"):
+        with self._reported("transactions"):
             if self._turn(NEXT_TRANSACTIONS_NS, looks_ms, looks_ms):
                 self._log._transactions.housekeep(self._deadline())
             if self._turn(NEXT_IDS_NS, forgets_ms, forgets_ms):
@@ -115,11 +112,14 @@ class Housekeeper:
     def _groups(self) -> None:
         """Evict who is gone, forget what groups have committed and nobody has wanted for long: when it is time."""
         interval_ms = self._log.config.offsets_retention_check_interval_ms
-        with _Reported("groups"):
+        with self._reported("groups"):
             if self._turn(NEXT_GROUPS_NS, GROUPS_MS, GROUPS_MS):
                 self._log._groups.look_after()
             if self._turn(NEXT_OFFSETS_NS, interval_ms, interval_ms):
                 self._log._groups.expire(self._deadline())
+
+    def _reported(self, what: str) -> _Reported:
+        return _Reported(self._log, what)
 
     def _deadline(self) -> int:
         return files.deadline_after(self._log.config.lock_timeout_ms / 1000)
@@ -148,7 +148,7 @@ class Housekeeper:
             self._unsynced = {(partition.topic, partition.number) for partition in self._log._all_partitions(loaded_only=True)}
             self._seen_unsynced = count
         for topic, number in list(self._unsynced):
-            with _Reported(f"flush of {topic}-{number}"):
+            with self._reported(f"flush of {topic}-{number}"):
                 try:
                     partition = self._log._partition(topic, number)
                 except UnknownTopicOrPartitionError:  # it was deleted since
@@ -170,10 +170,10 @@ class Housekeeper:
         """One whole round now, in the caller's thread. Raises LockTimeoutError if another housekeeper is at work for too long."""
         with self._lock.hold(deadline_ns) if not system.mutated("many_housekeepers") else contextlib.nullcontext():
             self._round(by_hand=True)
-            with _Reported("transactions"):
+            with self._reported("transactions"):
                 self._log._transactions.housekeep(deadline_ns)
                 self._log._transactions.forget_idle(deadline_ns)
-            with _Reported("groups"):
+            with self._reported("groups"):
                 self._log._groups.look_after()
                 self._log._groups.expire(deadline_ns)
             if self._log.config.log_cleaner_enable:
@@ -182,7 +182,7 @@ class Housekeeper:
 
     def _round(self, by_hand: bool = False) -> None:
         for partition in self._log._all_partitions(loaded_only=False):
-            with _Reported(f"{partition.topic}-{partition.number}"):
+            with self._reported(f"{partition.topic}-{partition.number}"):
                 if retention.wants(partition) or partition.bounds().log_start > 0:
                     retention.retain(partition)
                 retention.unlink_deleted(partition)
@@ -198,11 +198,11 @@ class Housekeeper:
         partitions = [each for each in self._log._all_partitions(loaded_only=False) if cleaner.wants(each)]
         bounds = [(found, each) for each in partitions if (found := self._due(each, now_ms)) is not None]
         for _, partition in sorted(bounds, key=lambda pair: -pair[0].ratio):
-            with _Reported(f"compaction of {partition.topic}-{partition.number}"):
+            with self._reported(f"compaction of {partition.topic}-{partition.number}"):
                 self._compact(partition, now_ms)
 
     def _due(self, partition: Partition, now_ms: int) -> Bounds | None:
-        with _Reported(f"compaction of {partition.topic}-{partition.number}"):
+        with self._reported(f"compaction of {partition.topic}-{partition.number}"):
             return cleaner.due(partition, self._known(partition), now_ms)
         return None
 
@@ -227,18 +227,19 @@ class Housekeeper:
 
 
 class _Reported:
-    """Reports an error of one partition and lets the others go on."""
+    """Reports an error of one partition and lets the others go on; what recurs is reported seldom."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, log: Log, what: str) -> None:
+        self._log = log
         self._what = what
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: object) -> bool:
-        if isinstance(problem, EmbedlogError):
-            if isinstance(problem, ClosedError):
-                return True  # the log is being closed: whoever is last out syncs everything
-            logger.warning("housekeeping, %s: %s", self._what, problem)
-            return True
-        return False
+        if not isinstance(problem, EmbedlogError):
+            return False
+        if not isinstance(problem, ClosedError) and not self._log._closed:  # else the last one out syncs everything
+            what = f"housekeeping of {self._log.path}, {self._what}"
+            recurring.report(logger, logging.WARNING, (self._log.path, self._what), what, problem)
+        return True

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from embedlog import feeding, files, layout, rolling
+from embedlog import feeding, files, layout, recurring, rolling
 from embedlog._native import codec, system
 from embedlog.columns import TRANSACTIONAL, Stamp
 from embedlog.errors import (
@@ -322,7 +322,8 @@ def _flush_late(partition: Partition, end: int, deadline_ns: int) -> None:
     except LockTimeoutError as problem:  # somebody syncs, and takes his time; who decides does not always have as much
         logger.info("background flush of %s-%d: %s", partition.topic, partition.number, problem)
     except (ClosedError, DurabilityError) as problem:
-        logger.error("background flush of %s-%d: %s", partition.topic, partition.number, problem)
+        what = f"background flush of {partition.topic}-{partition.number}"
+        recurring.report(logger, logging.ERROR, (partition.path, "flush"), what, problem)
 
 
 NOBODY: Final = Stamp(-1, -1)

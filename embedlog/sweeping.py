@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from embedlog import recurring
 from embedlog._native import system
 from embedlog.errors import CorruptRecordError, UnknownTopicOrPartitionError
 from embedlog.transaction_state import EPOCH_MAX, Transaction, covers, following
@@ -76,5 +77,6 @@ def sweep(
         except UnknownTopicOrPartitionError:
             continue
         except CorruptRecordError as problem:
-            logger.error("open transactions of %s-%d are not known: %s", partition.topic, partition.number, problem)
+            what = f"open transactions of {partition.topic}-{partition.number} are not known"
+            recurring.report(logger, logging.ERROR, (partition.path, "sweep"), what, problem)
     return lifted

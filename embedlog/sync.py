@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embedlog import cutting, files, layout, segment
+from embedlog import cutting, files, layout, recurring, segment
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.errors import ClosedError, DurabilityError, LockTimeoutError, StorageError
@@ -295,7 +295,8 @@ class Syncer:
             try:
                 self.sync(end, deadline_ns)
             except (ClosedError, DurabilityError, LockTimeoutError) as problem:
-                logger.error("background flush of %s-%d: %s", partition.topic, partition.number, problem)
+                what = f"background flush of {partition.topic}-{partition.number}"
+                recurring.report(logger, logging.ERROR, (partition.path, "flush"), what, problem)
 
     def flush_if_late(self) -> None:
         """The same for what was written past `Partition.append`."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from embedlog import checkpoint, files, layout
+from embedlog import checkpoint, files, layout, recurring
 from embedlog.errors import ForeignDirectoryError, InvalidPartitionsError, StorageError
 from embedlog.identity import META_PROPERTIES, new_id, read_topic_id, write_topic_id
 from embedlog.topic import RESERVED_TOPICS, Topic, TopicRegistry
@@ -220,7 +220,7 @@ def purge_retired(directory: Path, now_ms: int, delay_ms: int) -> list[Path]:
             gone.append(path)
         except OSError as problem:
             if problem.errno != errno.ENOENT:  # another housekeeper was here, under an older embedlog
-                _logger.warning("a deleted topic's directory stays: %s", problem)
+                recurring.report(_logger, logging.WARNING, path, "a deleted topic's directory stays", problem)
     return gone
 
 

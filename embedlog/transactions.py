@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from embedlog import sweeping
+from embedlog import recurring, sweeping
 from embedlog import transaction_state as machine
 from embedlog._native import system
 from embedlog.deciding import Concurrent, new_producer_id, now, put_on_disk, refused, to_be_durable
@@ -253,7 +253,8 @@ class Transactions:
                     if state is not None:
                         self.settle(name, state, deadline_ns)
                 except EmbedlogError as problem:
-                    logger.warning("transaction of %r: %s", name, problem)
+                    key = (self.host.path, "transaction", name)
+                    recurring.report(logger, logging.WARNING, key, f"transaction of {name!r}", problem)
 
     def forget_idle(self, deadline_ns: int) -> None:
         """Forget the ids that were unused for `transactional.id.expiration.ms` and whose owner is not alive."""
@@ -272,7 +273,8 @@ class Transactions:
             try:
                 state = view.get(name)
             except CorruptRecordError as problem:
-                logger.error("the state of transactional id %r cannot be read: %s", name, problem)
+                what = f"the state of transactional id {name!r} cannot be read"
+                recurring.report(logger, logging.ERROR, (self.host.path, "state", name), what, problem)
                 continue
             if state is not None:
                 yield name, state

@@ -1,0 +1,72 @@
+"""Messages that recur: the first of a kind is logged at once, the next ones once an hour, with how many were left out.
+
+Used by everything that is tried again and again by itself: the housekeeper, flushes in the background, automatic commits.
+
+R1  a key names what fails and where (the directory, the partition); another type of failure of the same key is logged at once
+R2  a failure after ten minutes without one is a first one again
+R3  memory is bounded: the key that failed longest ago is forgotten first
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Final
+
+PAUSE_S: Final = 3600.0  # between two messages of a series
+QUIET_S: Final = 600.0  # longer than the housekeeper's longest default interval (log.retention.check.interval.ms)
+KEYS_MAX: Final = 10_000
+
+
+@dataclass(slots=True)
+class _Series:
+    kind: type[BaseException]
+    logged_s: float
+    failed_s: float
+    left_out: int = 0
+
+
+class Recurring:
+    """What failed lately. Threads: any."""
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s = clock_s
+        self._mutex = threading.Lock()
+        self._series: OrderedDict[Hashable, _Series] = OrderedDict()
+
+    def report(
+        self, logger: logging.Logger, level: int, key: Hashable, what: str, problem: BaseException, *, trace: bool = False
+    ) -> None:
+        """Log `what` and the problem, with its traceback if `trace`; at level DEBUG what belongs to a series."""
+        left_out = self._left_out(key, type(problem))
+        if left_out is None:
+            logger.debug("%s: %s", what, problem)
+            return
+        more = f" ({left_out} more since the last such message)" if left_out else ""
+        logger.log(level, "%s: %s%s", what, problem, more, exc_info=problem if trace else None)
+
+    def _left_out(self, key: Hashable, kind: type[BaseException]) -> int | None:
+        """How many messages were left out since the last one; None if this one is to be left out as well."""
+        now_s = self._clock_s()
+        with self._mutex:
+            series = self._series.pop(key, None)
+            if series is None or series.kind is not kind or now_s - series.failed_s > QUIET_S:
+                series = _Series(kind, now_s, now_s)
+                left_out: int | None = 0
+            elif now_s - series.logged_s < PAUSE_S:
+                series.left_out += 1
+                left_out = None
+            else:
+                left_out, series.left_out, series.logged_s = series.left_out, 0, now_s
+            series.failed_s = now_s
+            self._series[key] = series
+            if len(self._series) > KEYS_MAX:
+                self._series.popitem(last=False)
+            return left_out
+
+
+report = Recurring().report  # one for the process: two logs of one directory meet the same failures
