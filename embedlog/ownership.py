@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from embedlog import transaction_state as machine
 from embedlog._native import system
@@ -38,6 +38,13 @@ TopicPartition = tuple[str, int]
 SHARE_NS: Final = 50_000_000  # how long others wait for `__transaction_state` because somebody is in a data partition
 
 
+class _Written(NamedTuple):
+    """What this transaction wrote to a partition: of which topic, as a name may be another topic's by now, and up to where."""
+
+    topic_id: bytes
+    end: int
+
+
 class Owner:
     """One transactional producer's side of its transactions. Threads: `append` from any; the others one at a time."""
 
@@ -47,7 +54,7 @@ class Owner:
         self._life: Life | None = None
         self._id: tuple[int, int] | None = None
         self._touched = False  # whether a registration was tried in this transaction
-        self._opened: dict[TopicPartition, int] = {}  # end of what was written there in this transaction
+        self._opened: dict[TopicPartition, _Written] = {}
 
     @property
     def stamp(self) -> Stamp:
@@ -100,7 +107,7 @@ class Owner:
         """
         until, stamp = self._all.deadline(deadline_ns), self.stamp
         fresh = {(each[0].topic, each[0].number): each for each in runs}
-        for where in self._opened.keys() & fresh:
+        for where in [where for where, (partition, _, _) in fresh.items() if self._wrote_to(partition)]:
             del fresh[where]
         if not fresh or system.mutated("register_apart"):
             return
@@ -119,7 +126,7 @@ class Owner:
                 write = partial(self._write_first, partition, run, going)
                 if system.boot_ns() >= enough_ns or _unless_locked(write, until) is None:
                     return
-                self._opened[where] = going.pieces[-1][1]
+                self._opened[where] = _Written(partition.topic_id, going.pieces[-1][1])
 
     def _write_first(self, partition: Partition, run: EncodedRun, going: Going | None, deadline_ns: int) -> Appended:
         return partition.append(run, stamp=self.stamp._replace(opens=True), flush=False, going=going, deadline_ns=deadline_ns)
@@ -134,12 +141,18 @@ class Owner:
         where, until = (partition.topic, partition.number), self._all.deadline(deadline_ns)
         if going is not None and going.complete:  # `begin_in` has done it
             done = _flushed(partition, going.appended(), until)
-        elif where in self._opened:
+        elif self._wrote_to(partition):
             done = partition.append(run, deadline_ns=until, stamp=self.stamp, going=going)
         else:
             done = _flushed(partition, self._append_first(partition, run, where, until, going), until)
-        self._opened[where] = max(self._opened.get(where, 0), done.last_offset + 1)
+        before = self._opened[where].end if self._wrote_to(partition) else 0
+        self._opened[where] = _Written(partition.topic_id, max(before, done.last_offset + 1))
         return done
+
+    def _wrote_to(self, partition: Partition) -> bool:
+        """Whether data of this transaction is in this partition, and not in one of a deleted topic of the same name."""
+        written = self._opened.get((partition.topic, partition.number))
+        return written is not None and written.topic_id == partition.topic_id
 
     def _append_first(
         self, partition: Partition, run: EncodedRun, where: TopicPartition, deadline_ns: int, going: Going | None
@@ -200,8 +213,8 @@ class Owner:
         for topic, number in self._opened:
             with contextlib.suppress(UnknownTopicOrPartitionError):  # deleted: there is nothing to keep
                 found.append(self._all.host._partition(topic, number))
-        for partition in to_be_durable(found):
-            end = self._opened[partition.topic, partition.number]
+        for partition in to_be_durable([each for each in found if self._wrote_to(each)]):
+            end = self._opened[partition.topic, partition.number].end
             if partition.durable_offset < end:
                 partition.syncer.wait(end, deadline_ns)
 
@@ -224,7 +237,7 @@ class Owner:
                 done = commit.append(self.stamp, until)
             else:
                 done = self._open_with(commit, where, until)
-        self._opened[where] = commit.end
+        self._opened[where] = _Written(groups.topic.partition(commit.number).topic_id, commit.end)
 
     def _open_with(self, commit: Any, where: TopicPartition, deadline_ns: int) -> bool:
         """Register and append under both locks; False if something is to be awaited or looked at outside of them."""

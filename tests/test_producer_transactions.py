@@ -169,3 +169,35 @@ def test_a_plain_producer_beside_it_is_not_part_of_it(log: embedlog.Log) -> None
         with pytest.raises(InvalidTransactionStateError):
             producer.send("one", b"outside")
     assert committed(log) == [b"plain"]
+
+
+@pytest.mark.parametrize("batched", [False, True], ids=["send", "send_batch"])
+@pytest.mark.parametrize("flush_messages", ["1", "100000"])
+@pytest.mark.parametrize("end", ["commit", "abort"])
+@pytest.mark.parametrize("again", [False, True], ids=["not written again", "written again"])
+def test_a_topic_that_is_deleted_and_made_again_in_a_transaction_is_another_topic(
+    log: embedlog.Log, batched: bool, flush_messages: str, end: str, again: bool
+) -> None:
+    """What the transaction wrote to the old one is gone; the new one has no open transaction and no durable offset to wait for."""
+    config = {"flush.messages": flush_messages}
+    log.create_topic("again", config=config)
+    with log.producer(transactional_id="x", max_block_ms=10_000) as producer:
+
+        def send(topic: str, value: bytes) -> None:
+            (producer.send_batch(topic, [value]) if batched else producer.send(topic, value)).result(10)
+
+        producer.init_transactions()
+        producer.begin_transaction()
+        send("one", b"u")
+        send("again", b"old")
+        log.delete_topic("again")
+        log.create_topic("again", config=config)
+        if again:
+            send("again", b"new")
+            send("again", b"newer")
+        producer.commit_transaction() if end == "commit" else producer.abort_transaction()
+        producer.begin_transaction()
+        send("again", b"last")
+        producer.commit_transaction()
+    assert committed(log, "again") == ([b"new", b"newer"] if again and end == "commit" else []) + [b"last"]
+    assert committed(log) == ([b"u"] if end == "commit" else [])
