@@ -39,7 +39,7 @@ class ProducerConfig(Options):
         r"(key|value)\.serializer\.class": "key_serializer and value_serializer are callables",
         r"metadata\.max\.(age|idle)\.ms|topic\.metadata\.refresh\.interval\.ms":
             "what is known of a topic is compared with its file whenever it is written to",
-        r"partitioner\.class": "`partitioner` is a callable: (key, all partitions, available partitions) -> partition",
+        r"partitioner\.class": "`partitioner` is a callable, or a class to make one of",
         r"producer\.type": "send() never waits for the log, and its future's result() does",
         r"compressed\.topics": "a topic has its own compression.type, which alter_topic() sets",
         r"on\.delivery|dr\.(msg\.)?cb|delivery\.callback": "a future has add_done_callback()",
@@ -111,8 +111,9 @@ class ProducerConfig(Options):
     compression_lz4_level: int = option(9, "Level for lz4.", low=1, high=17)
     compression_zstd_level: int = option(3, "Level for zstd.", low=-131072, high=22)
     partitioner: Partitioner | None = option(
-        None, "Chooses the partition: (key, all partitions, available partitions) -> partition. None: murmur2 of the key, and"
-        " records without one stay with a partition for `batch.size` bytes.", "callable", optional=True,
+        None, "Chooses the partition: a callable of (key, all, available) or of (topic, key, key_bytes, value, value_bytes, all),"
+        " or a class to make one of. None: murmur2 of the key, and records without one stay with a partition for `batch.size`"
+        " bytes.", "callable", optional=True,
         differs="Kafka: a class under `partitioner.class`.",
     )
     partitioner_ignore_keys: bool = option(False, "Spread records over the partitions as if they had no keys.")

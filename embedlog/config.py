@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from embedlog.client_options import ConsumerConfig, ProducerConfig
-from embedlog.errors import ConfigError
+from embedlog.errors import ConfigError, RecordTooLargeError
 from embedlog.options import INT_MAX, LONG_MAX, Options, known_only, option, options_of, overlay, parse, twin, underscored
 
 __all__ = ["ConsumerConfig", "LogConfig", "ProducerConfig", "TopicConfig", "parse"]
@@ -129,6 +129,18 @@ class TopicConfig(Options):
                 "min.compaction.lag.ms", expected=f"at most max.compaction.lag.ms ({self.max_compaction_lag_ms})",
                 found=self.min_compaction_lag_ms,
             )
+
+    @property
+    def batch_limit(self) -> int:
+        """Bytes of the largest batch that is taken."""
+        return min(self.max_message_bytes, self.segment_bytes)
+
+    def check_batch(self, size: int, what: str) -> None:
+        """Raises RecordTooLargeError, which names the setting that limits, for a batch of `size` bytes that holds `what`."""
+        if size > self.batch_limit:
+            name = "max.message.bytes" if self.max_message_bytes <= self.segment_bytes else "segment.bytes"
+            expected = f"at most {self.batch_limit} bytes, which alter_topic() can raise"
+            raise RecordTooLargeError(f"{what} is larger than {name}", expected=expected, found=size)
 
     @property
     def compacted(self) -> bool:

@@ -300,12 +300,7 @@ class Delivery:
         columns = record.Columns(rows.count, rows.values, rows.keys, rows.timestamps, rows.headers)
         runs = list(record.encode(columns, codec=codec, level=stop.destination.level, batch_bytes=limit))
         largest = max(int(each.batches["size"].max()) for each in runs)
-        if largest > limit:
-            raise RecordTooLargeError(
-                f"a record for {stop.destination.name} is larger than max.message.bytes",
-                expected=f"at most {limit} bytes",
-                found=largest,
-            )
+        stop.partition.config.check_batch(largest, f"a record for {stop.destination.name}")
         self.figures.note({"split": 1})
         attempt.run, attempt.mended = _joined(runs), True
         attempt.going = Going(attempt.run)

@@ -31,7 +31,7 @@ from embedlog.commit_rules import (
     refused,
 )
 from embedlog.deciding import asks_for_durability, put_on_disk
-from embedlog.errors import DeadlineError, RecordTooLargeError, UnknownTopicOrPartitionError
+from embedlog.errors import DeadlineError, UnknownTopicOrPartitionError
 from embedlog.group import Refusal
 from embedlog.group_view import GroupEntries
 from embedlog.internal_topic import Decision, InternalTopic, Record, java_partition
@@ -169,8 +169,8 @@ class Offsets:
     def check_size(self, number: int, records: list[Record]) -> None:
         """Raises RecordTooLargeError for a commit that makes too large a batch."""
         size = batch_bytes(records)
-        if size > 1 << 14 and size > (limit := self.topic.partition(number).batch_limit):
-            raise RecordTooLargeError("a commit of so many offsets", expected=f"at most {limit} bytes", found=size)
+        if size > 1 << 14:
+            self.topic.partition(number).config.check_batch(size, "a commit of so many offsets")
 
     def check_topics(self, wanted: Iterable[TopicPartition]) -> None:
         """Raises UnknownTopicOrPartitionError; takes note of what other processes have made of the topics."""

@@ -24,7 +24,6 @@ from embedlog.errors import (
     InvalidRecordError,
     LockTimeoutError,
     ReadOnlyError,
-    RecordTooLargeError,
     StorageError,
     UnknownTopicOrPartitionError,
 )
@@ -379,18 +378,13 @@ class Partition(Presence):
     @property
     def batch_limit(self) -> int:
         """Bytes of the largest batch that is taken now."""
-        return min(self.config.max_message_bytes, self.config.segment_bytes)
+        return self.config.batch_limit
 
     def _check_sizes(self, run: EncodedRun) -> None:
         if not len(run.batches) or not len(run.buffer):
             raise InvalidRecordError(f"an append to {self.topic}-{self.number} without a batch")
-        limit = self.batch_limit
-        largest = int(run.batches["size"].max()) if len(run.buffer) > limit else 0
-        if largest > limit:
-            name = "max.message.bytes" if limit == self.config.max_message_bytes else "segment.bytes"
-            raise RecordTooLargeError(
-                f"a batch for {self.topic}-{self.number} is larger than {name}", expected=f"at most {limit} bytes", found=largest
-            )
+        if len(run.buffer) > self.batch_limit:
+            self.config.check_batch(int(run.batches["size"].max()), f"a batch for {self.topic}-{self.number}")
 
     def fetch(
         self,

@@ -23,7 +23,6 @@ from embedlog.delivery import Delivery
 from embedlog.errors import (
     BufferExhaustedError,
     ClosedError,
-    ConfigError,
     EmbedlogError,
     FencedError,
     ForkedError,
@@ -35,7 +34,7 @@ from embedlog.errors import (
     SerializationError,
     UnknownTopicOrPartitionError,
 )
-from embedlog.partitioners import for_topic
+from embedlog.partitioners import Chooser
 from embedlog.producer_interceptors import ProducerInterceptors
 from embedlog.shipping import RECORD_OVERHEAD, STICK, Leg, Share, Shipment, check_partition, check_piece, check_times, shares
 from embedlog.stops import Destination
@@ -89,7 +88,8 @@ class Pipeline:
         self._transaction = transaction
         self._rows = accumulator.rows
         self._serializers = {"key": _as_method(config.key_serializer), "value": _as_method(config.value_serializer)}
-        self._partitioners: dict[str, Callable[..., int]] = {}
+        self._partitioner = config.partitioner() if isinstance(config.partitioner, type) else config.partitioner
+        self._choosers: dict[str, Chooser] = {}
         self.interceptors = ProducerInterceptors(config.interceptor_classes, check_call)
         objects = any(hasattr(each, "serialize") for each in (config.key_serializer, config.value_serializer))
         self._row_by_row = bool(self.interceptors) or objects
@@ -125,7 +125,7 @@ class Pipeline:
         key = self._serialized("key", given, headers, given.key)
         value = self._serialized("value", given, headers, given.value)
         pairs = normal_headers(headers)
-        chosen = self._chosen_partition(destination, key, given.partition)
+        chosen = self._chosen_partition(destination, given, key, value)
         self._check_limits(destination, value, key, pairs, given.timestamp_ms)
         return value, key, chosen, given.timestamp_ms, pairs
 
@@ -139,21 +139,22 @@ class Pipeline:
             message = f"the {what}_serializer failed on a record: {error}"
             raise SerializationError(message, topic=given.topic, partition=given.partition) from error
 
-    def _chosen_partition(self, destination: Destination, key: bytes | None, partition: int | None) -> int | None:
+    def _chosen_partition(
+        self, destination: Destination, given: ProducerRecord, key: bytes | None, value: bytes | None
+    ) -> int | None:
         """The given partition, or the user's partitioner's; None leaves the choice to the route."""
-        if partition is None and self._config.partitioner is not None:
-            numbers = list(range(len(destination.stops)))
-            partition = self._partitioner(destination.name)(key, numbers, numbers)
+        partition = given.partition
+        if partition is None and self._partitioner is not None:
+            every = list(range(len(destination.stops)))
+            partition = self._chooser(destination.name).of_record(given.key, key, given.value, value, every)
         if partition is not None:
             check_partition(destination, partition)
         return partition
 
-    def _partitioner(self, topic: str) -> Callable[..., int]:
-        """The user's partitioner, whose answers are looked at before anybody uses them."""
-        found = self._partitioners.get(topic)
-        if found is None:
-            found = self._partitioners.setdefault(topic, partial(_ask, for_topic(self._config.partitioner, topic)))
-        return found
+    def _chooser(self, topic: str) -> Chooser:
+        """The user's partitioner for one topic. REQUIRES that there is one."""
+        found = self._choosers.get(topic)
+        return found or self._choosers.setdefault(topic, Chooser(self._partitioner, topic))
 
     def _check_limits(
         self, destination: Destination, value: bytes | None, key: bytes | None, headers: tuple[Any, ...], timestamp_ms: int | None
@@ -240,7 +241,8 @@ class Pipeline:
         single_ms = timestamps_ms if isinstance(timestamps_ms, int) else None
         given = ProducerRecord(topic, partition=partition, timestamp_ms=single_ms)
         check_call(given)
-        if self._row_by_row:
+        chooser = None if self._partitioner is None else self._chooser(topic)
+        if self._row_by_row or (chooser is not None and chooser.sees_records):
             return self._send_rows(given, rows_of(values, keys, timestamps_ms, headers))
         future, promise = self._rows.promise(False)
         shipment = Shipment(topic, promise)
@@ -250,10 +252,9 @@ class Pipeline:
             keys = self._serialized_list("key", given, keys)
             values = self._serialized_list("value", given, values)
             destination = self.destination(topic)
-            partitioner = None if self._config.partitioner is None else self._partitioner(topic)
             for piece in pieces_of(values, keys, timestamps_ms, headers):
                 check_piece(piece, destination, single_ms, self._config.max_request_size)
-                for share in shares(piece, destination, partition, partitioner, self._config.partitioner_ignore_keys):
+                for share in shares(piece, destination, partition, chooser, self._config.partitioner_ignore_keys):
                     self._ship(shipment, destination, piece, share, single_ms)
         except FAILS_THE_FUTURE as failure:
             error = failure
@@ -346,16 +347,6 @@ def _as_method(serializer: Any) -> Serialize | None:
         method: Serialize = serializer.serialize
         return method
     return lambda topic, headers, data: serializer(data)
-
-
-def _ask(partitioner: Callable[..., Any], key: bytes | None, partitions: list[int], available: list[int]) -> int:
-    answer = partitioner(key, partitions, available)
-    if not isinstance(answer, int) or isinstance(answer, bool):
-        raise TypeError(f"the partitioner returned {answer!r}, which is no partition")
-    if answer < 0:
-        expected = f"a callable that returns a number from 0 to {len(partitions) - 1}"
-        raise ConfigError("partitioner", expected=expected, found=answer)
-    return answer
 
 
 def _arrived(shipment: Shipment, future: Future) -> None:

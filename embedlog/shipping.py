@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from embedlog._native._rows import Parcel
     from embedlog.columns import BytesColumn
     from embedlog.columns_in import Piece
+    from embedlog.partitioners import Chooser
     from embedlog.stops import Destination
 
 RECORD_OVERHEAD = 61 + 21  # Kafka's upper bound of a batch of one record, beside key, value and headers
@@ -170,7 +171,7 @@ def _has_nulls(keys: BytesColumn | None) -> bool:
 
 
 def shares(
-    piece: Piece, destination: Destination, partition: int | None, partitioner: Callable[..., int] | None, keys_ignored: bool
+    piece: Piece, destination: Destination, partition: int | None, chooser: Chooser | None, keys_ignored: bool
 ) -> Iterator[Share]:
     """Which rows go where. Raises UnknownTopicOrPartitionError."""
     count = len(destination.stops)
@@ -179,8 +180,8 @@ def shares(
         yield Share(partition, None)
         return
     numbers: NDArray[Any] | None = piece.partitions
-    if partitioner is not None:
-        numbers = _asked(piece, numbers, partitioner, list(range(count)))
+    if chooser is not None:
+        numbers = _asked(piece, numbers, chooser, list(range(count)))
     elif piece.keys is not None and not keys_ignored:
         hashed = record.partitions_of(piece.keys, count)
         numbers = hashed if numbers is None else np.where(numbers < 0, hashed, numbers)
@@ -219,10 +220,10 @@ def check_partition(destination: Destination, partition: int, least: int = 0) ->
 
 
 def _asked(
-    piece: Piece, numbers: NDArray[Any] | None, partitioner: Callable[..., int], partitions: list[int]
+    piece: Piece, numbers: NDArray[Any] | None, chooser: Chooser, partitions: list[int]
 ) -> NDArray[np.int64]:
     """The user's partitioner, for every row that has no partition yet."""
     answer = np.full(piece.count, -1, dtype=np.int64) if numbers is None else numbers.astype(np.int64)
     for row in np.flatnonzero(answer < 0):
-        answer[row] = partitioner(None if piece.keys is None else piece.keys[int(row)], partitions, partitions)
+        answer[row] = chooser.of_key(None if piece.keys is None else piece.keys[int(row)], partitions)
     return answer

@@ -66,7 +66,7 @@ class Destination:
     def __init__(self, name: str, config: TopicConfig, settings: ProducerConfig, rows: _rows.Accumulator) -> None:
         self.name = name
         self.config = config
-        self.batch_limit = min(config.max_message_bytes, config.segment_bytes)
+        self.batch_limit = config.batch_limit
         self.batch_size = max(1, settings.batch_size)
         self.codec, self.level = _codec(config, settings)
         self.stops: list[Stop] = []

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from embedlog.config import ConsumerConfig, LogConfig, ProducerConfig, TopicConfig, parse
-from embedlog.errors import ConfigError
+from embedlog.errors import ConfigError, RecordTooLargeError
 from embedlog.options import LONG_MAX, Options, dotted, options_of, rows
 
 CLASSES: tuple[type[Options], ...] = (TopicConfig, LogConfig, ProducerConfig, ConsumerConfig)
@@ -299,6 +299,21 @@ def test_a_default_that_no_topic_could_have_is_refused_when_the_log_opens() -> N
         parse(LogConfig, log_cleaner_min_compaction_lag_ms=6, log_cleaner_max_compaction_lag_ms=5)
     with pytest.raises(ConfigError, match=r"at most group\.max\.session\.timeout\.ms"):
         parse(LogConfig, group_min_session_timeout_ms=6000, group_max_session_timeout_ms=5999)
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"segment.bytes": 100}, "segment.bytes"),
+        ({"max.message.bytes": 100}, "max.message.bytes"),
+        ({"segment.bytes": 100, "max.message.bytes": 101}, "segment.bytes"),
+    ],
+)
+def test_the_setting_that_limits_a_batch_is_the_one_that_is_named(settings: dict[str, int], name: str) -> None:
+    config = parse(TopicConfig, settings)
+    config.check_batch(100, "a batch")
+    with pytest.raises(RecordTooLargeError, match=rf"^a batch is larger than {name}: expected at most 100 bytes.*, found 101$"):
+        config.check_batch(101, "a batch")
 
 
 def test_a_setting_that_only_another_version_knows_does_not_hinder_this_one() -> None:

@@ -248,7 +248,7 @@ def test_a_batch_that_is_written_needs_its_files_no_more(log: embedlog.Log) -> N
         ("t", {"partition": pa.array([0, 3], pa.int32())}, embedlog.UnknownTopicOrPartitionError,
          "row 1 of task 1: topic t has no partition 3: expected 0 to 2"),
         ("t", {"key": pa.array([b"", b"x" * 2000])}, embedlog.RecordTooLargeError,
-         "row 1 of task 1 is too large for topic t.*1000"),
+         "row 1 of task 1 for topic t, before compression, is larger than max.message.bytes.*1000"),
         ("compact", {"key": pa.array([b"k", None])}, embedlog.InvalidRecordError,
          "row 1 of task 1 has no key, and topic compact"),
         ("compact", {}, embedlog.InvalidRecordError, "row 0 of task 1 has no key"),

@@ -233,11 +233,7 @@ def _check_facts(log: embedlog.Log, name: str, facts: Facts, task: int) -> None:
             f"row {facts.partition_row} of task {task}: topic {name} has no partition {facts.partition}",
             path=log.path, expected=f"0 to {count - 1}", found=facts.partition,
         )  # fmt: skip
-    if facts.largest > config.max_message_bytes:
-        raise embedlog.RecordTooLargeError(
-            f"row {facts.largest_row} of task {task} is too large for topic {name}, before compression",
-            expected=f"at most {config.max_message_bytes} bytes (max.message.bytes of the topic)", found=facts.largest,
-        )  # fmt: skip
+    config.check_batch(facts.largest, f"row {facts.largest_row} of task {task} for topic {name}, before compression,")
     if config.compacted and facts.keyless_row >= 0:
         raise embedlog.InvalidRecordError(
             f"row {facts.keyless_row} of task {task} has no key, and topic {name} is compacted: every record needs one"
