@@ -150,6 +150,7 @@ def kafka() -> None:
     """Skips, with the one line that says what is missing, where no real Kafka can be had."""
     try:
         oracle.class_path()
+        oracle.class_path(oracle.KAFKA_VERSION)
     except oracle.OracleUnavailable as missing:
         pytest.skip(str(missing))
     if importlib.util.find_spec("confluent_kafka") is None:

@@ -36,7 +36,8 @@ def test_a_partitioner_of_six_arguments_sees_topic_key_and_value(log: embedlog.L
         def for_topic(self, topic: str) -> Any:
             return by_value
 
-    with log.producer(partitioner={"six": by_value, "any": lambda *a: by_value(*a), "object": Object}[manner], **serializers) as to:
+    manners = {"six": by_value, "any": lambda *arguments: by_value(*arguments), "object": Object}
+    with log.producer(partitioner=manners[manner], **serializers) as to:
         value, key = ("ab", "k") if serializers else (b"ab", b"k")
         assert to.send("t", value, key).result(10).partition == 2
         assert to.send("t", value, key, partition=1).result(10).partition == 1

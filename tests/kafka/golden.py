@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Makes golden log directories: a real Kafka broker writes them, a real Kafka client says what is in them.
 
-    python -m tests.kafka.golden OUT [--seed N]     (three minutes; needs Java, the jars and confluent-kafka)
+    python -m tests.kafka.golden OUT [--seed N] [--part N] [--suffix TEXT]     (three minutes; needs Java, jars, confluent-kafka)
 
 Two log directories come out. `clean/` was shut down in order, `unclean/` belongs to a broker that was killed in the middle of
 writing. Beside each, `expected/` holds a file per topic: a JSON line per record that a consumer gets (tests/data/README.md).
-The archive in tests/data was made in this way; a new one replaces it only together with what the tests say about it.
+`--part N` writes an N-th of the records that only say more of the same, `--suffix -V` names the directories `clean-V` and so on.
+The archives in tests/data were made in this way; a new one replaces one only together with what the tests say about it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tests.faults.processes import until
 from tests.kafka import client
 from tests.kafka.oracle import Broker
 
+TEXT_BYTES = 4096  # longer ones repeat themselves, so that the archive stays small
 EPOCH_MS = 1_700_000_000_000  # every timestamp is counted from here, so that the files say the same whenever they are made
 WORDS = (
     *("offset", "segment", "batch", "broker", "topic", "leader", "epoch", "replica", "index", "group", "member", "commit"),
@@ -34,9 +36,9 @@ WORDS = (
 
 def text(rng: random.Random, size: int) -> bytes:
     words = []
-    while sum(map(len, words)) + len(words) < size:
+    while sum(map(len, words)) + len(words) < min(size, TEXT_BYTES):
         words.append(rng.choice(WORDS))
-    return " ".join(words).encode()[:size]
+    return (" ".join(words).encode() * (size // TEXT_BYTES + 1))[:size]
 
 
 def producer(broker: Broker, **config: object) -> Producer:
@@ -223,7 +225,7 @@ def is_tidy(broker: Broker) -> bool:
     return cleaned and cut and not any(found.suffix in (".deleted", ".cleaned", ".swap") for found in broker.log_dir.glob("*/*"))
 
 
-def clean(work: Path, out: Path, rng: random.Random) -> None:
+def clean(work: Path, out: Path, rng: random.Random, part: int) -> None:
     broker = Broker(
         work / "clean",
         {
@@ -242,17 +244,18 @@ def clean(work: Path, out: Path, rng: random.Random) -> None:
 
     with broker:
         for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
-            fill(broker, topic(f"client-{codec}", 3, index_interval_bytes=1024), rng, 400, partitions=3, compression_type=codec)
+            sent_so = topic(f"client-{codec}", 3, index_interval_bytes=1024)
+            fill(broker, sent_so, rng, 400 // part, partitions=3, compression_type=codec)
             stored, sent = ("uncompressed", "lz4") if codec == "none" else (codec, "none")
             recompressed = topic(f"broker-{codec}", 1, compression_type=stored, index_interval_bytes=512)
-            fill(broker, recompressed, rng, 300, compression_type=sent)
+            fill(broker, recompressed, rng, 300 // part, compression_type=sent)
         corners(broker, topic("corners"))
         big(broker, topic("big", 1, max_message_bytes=8_000_000), rng)
         fill(broker, topic("append-time", 1, message_timestamp_type="LogAppendTime"), rng, 60)
         rolled = topic("rolled-by-time", 2, segment_ms=500, index_interval_bytes=64, segment_index_bytes=2048)
-        fill(broker, rolled, rng, 1500, partitions=2)
+        fill(broker, rolled, rng, 1500 // part, partitions=2)
         fill(broker, topic("rolled-by-size", 1, segment_bytes=1048576), rng, 300, size=16_000, compression_type="none")
-        fill(broker, topic("idempotent", 2), rng, 200, partitions=2, enable_idempotence=True)
+        fill(broker, topic("idempotent", 2), rng, 200 // part, partitions=2, enable_idempotence=True)
         topic("empty", 2)
         transactions(broker, topic("transactions", 2, segment_ms=300, index_interval_bytes=128), rng, leave_open=False)
         transactions(broker, topic("transaction-left-open", 2), rng, leave_open=True)
@@ -271,21 +274,21 @@ def clean(work: Path, out: Path, rng: random.Random) -> None:
     shutil.copytree(broker.log_dir, out / "clean" / "log")
 
 
-def unclean(work: Path, out: Path, rng: random.Random) -> None:
+def unclean(work: Path, out: Path, rng: random.Random, part: int) -> None:
     broker = Broker(work / "unclean", {"log.index.size.max.bytes": 4096})
     topics = {"plain": 2, "pressed": 1, "transactions": 2}
     broker.start()
     for name, partitions in topics.items():
         broker.create_topic(name, partitions, {"segment.ms": 1500, "index.interval.bytes": 256, "segment.index.bytes": 4096})
-    fill(broker, "plain", rng, 700, partitions=2)
-    fill(broker, "pressed", rng, 700, compression_type="lz4")
+    fill(broker, "plain", rng, 700 // part, partitions=2)
+    fill(broker, "pressed", rng, 700 // part, compression_type="lz4")
     transactions(broker, "transactions", rng, leave_open=True)
     expect(broker, out / "unclean" / "expected", topics)
     broker.kill()
     shutil.copytree(broker.log_dir, out / "unclean" / "log")
 
 
-def pack(out: Path) -> None:
+def pack(out: Path, suffix: str) -> None:
     """Both directories as one archive: owners, modes and times that say nothing."""
 
     def plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -295,21 +298,23 @@ def pack(out: Path) -> None:
         entry.mtime = EPOCH_MS // 1000
         return entry
 
-    with tarfile.open(out / "golden.tar.xz", "w:xz", format=tarfile.USTAR_FORMAT, preset=9) as archive:
+    with tarfile.open(out / f"golden{suffix}.tar.xz", "w:xz", format=tarfile.USTAR_FORMAT, preset=9) as archive:
         for name in ("clean", "unclean"):
-            archive.add(out / name, name, filter=plain)
+            archive.add(out / name, name + suffix, filter=plain)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--part", type=int, default=1)
+    parser.add_argument("--suffix", default="")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
         for make in (clean, unclean):
             shutil.rmtree(options.out / make.__name__, ignore_errors=True)
-            make(Path(work), options.out, random.Random(options.seed))
-    pack(options.out)
+            make(Path(work), options.out, random.Random(options.seed), options.part)
+    pack(options.out, options.suffix)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """A real Apache Kafka 4.x as the judge of our files: broker, dump-log and command-line tools.
 
+The tools are always those of TOOLS_VERSION. The broker may be of any of VERSIONS: EMBEDLOG_KAFKA names the one of this run.
+
 Needs Java 17 and, the first time, Maven with a reachable repository. Only the standard library is imported. Everything listens on
 127.0.0.1 only.
 
-    oracle.py jars                            fetch the jars once, print the class path
+    oracle.py jars                            fetch the jars of all versions once, print their class paths
     oracle.py tool NAME [ARG …]               run one of Kafka's own tools (see TOOLS), e.g. tool dump-log --files F
     oracle.py verify DIR [--gaps]             dump every segment of every partition under DIR; exit 1 and say why if one is bad
     oracle.py broker DIR [-c key=value …]     a broker on DIR until standard input closes; prints its address first
@@ -32,8 +34,10 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-KAFKA_VERSION = (HERE / "pom.xml").read_text().partition("<kafka.version>")[2].partition("<")[0]
-CACHE = Path(os.environ.get("EMBEDLOG_ORACLE_DIR", Path.home() / ".cache" / "embedlog-oracle")) / KAFKA_VERSION
+TOOLS_VERSION = "4.3.1"
+VERSIONS = {TOOLS_VERSION: HERE / "pom.xml", "4.4.0": HERE / "pom-4.4.0.xml"}
+KAFKA_VERSION = os.environ.get("EMBEDLOG_KAFKA", TOOLS_VERSION)  # of this run's broker
+CACHE = Path(os.environ.get("EMBEDLOG_ORACLE_DIR", Path.home() / ".cache" / "embedlog-oracle"))
 
 TOOLS = {
     "broker": "kafka.Kafka",
@@ -45,6 +49,7 @@ TOOLS = {
     "delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
     "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
 }
+OF_THE_BROKER = frozenset({"broker", "storage"})  # they belong to the broker's version
 # dump-log exits 0 whatever it finds; these are the words of its complaints.
 COMPLAINT = re.compile(
     r"isvalid: false|Mismatches in |Found timestamp mismatch|Found out of order|Non-consecutive offsets in "
@@ -65,45 +70,52 @@ class OracleComplaint(AssertionError):
 # ---- the jars --------------------------------------------------------------------------------------------------------
 
 
-def class_path() -> str:
-    """The class path of Kafka's jars, fetched on first use."""
+def class_path(version: str = TOOLS_VERSION) -> str:
+    """The class path of one version's jars, fetched on first use."""
+    if version not in VERSIONS:
+        raise OracleUnavailable(f"EMBEDLOG_KAFKA={version} is none of {', '.join(VERSIONS)}")
     if shutil.which("java") is None:
         raise OracleUnavailable("no `java` on the path: install a Java 17 runtime")
-    done = CACHE / "complete"
+    done = CACHE / version / "complete"
     if not done.exists():
         if shutil.which("mvn") is None:
             raise OracleUnavailable("no `mvn` on the path: install Maven, or set EMBEDLOG_ORACLE_DIR to a filled cache")
-        CACHE.mkdir(parents=True, exist_ok=True)
-        with (CACHE / "lock").open("w") as turn:  # two test processes may come here at once
+        done.parent.mkdir(parents=True, exist_ok=True)
+        with (done.parent / "lock").open("w") as turn:  # two test processes may come here at once
             fcntl.lockf(turn, fcntl.LOCK_EX)
             if not done.exists():
-                _fetch(done)
-    return f"{CACHE / 'lib'}/*"
+                _fetch(version, done)
+    return f"{done.parent / 'lib'}/*"
 
 
-def _fetch(done: Path) -> None:
-    fetch = ["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), "dependency:copy-dependencies", f"-DoutputDirectory={CACHE / 'lib'}"]
+def _fetch(version: str, done: Path) -> None:
+    library = f"-DoutputDirectory={done.parent / 'lib'}"
+    fetch = ["mvn", "-q", "-B", "-f", str(VERSIONS[version]), "dependency:copy-dependencies", library]
     answer = subprocess.run(fetch, capture_output=True, text=True, timeout=600)
     if answer.returncode:
         said = next((line for line in answer.stdout.splitlines() if "ERROR" in line), answer.stderr[-200:])
-        raise OracleUnavailable(f"Maven could not fetch Kafka {KAFKA_VERSION}: {said[:300]}")
+        raise OracleUnavailable(f"Maven could not fetch Kafka {version}: {said[:300]}")
     done.touch()
 
 
-def command(name: str, *arguments: str | Path, heap: str = "512m", log_level: str = "ERROR") -> list[str]:
-    """The command line that runs one of TOOLS."""
+def command(
+    name: str, *arguments: str | Path, heap: str = "512m", log_level: str = "ERROR", version: str = KAFKA_VERSION
+) -> list[str]:
+    """The command line that runs one of TOOLS; `version` is the broker's."""
+    jars = class_path(version if name in OF_THE_BROKER else TOOLS_VERSION)
     return [
         "java", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
         f"-Dlog4j2.configurationFile={HERE / 'log4j2.xml'}", f"-Doracle.log.level={log_level}",
-        "-cp", class_path(), TOOLS[name], *map(str, arguments)]  # fmt: skip
+        "-cp", jars, TOOLS[name], *map(str, arguments)]  # fmt: skip
 
 
 def tool(
-    name: str, *arguments: str | Path, timeout: float = 300, check: bool = True, **options: Any
+    name: str, *arguments: str | Path, timeout: float = 300, check: bool = True, version: str = KAFKA_VERSION, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """Run one of TOOLS to its end and return what it printed."""
     options = {"encoding": "utf-8", "errors": "replace", **options}
-    answer = subprocess.run(command(name, *arguments), capture_output=True, text=True, timeout=timeout, **options)
+    line = command(name, *arguments, version=version)
+    answer = subprocess.run(line, capture_output=True, text=True, timeout=timeout, **options)
     if check and answer.returncode:
         raise OracleComplaint(f"{name} exited {answer.returncode}: {answer.stdout[-2000:]}{answer.stderr[-2000:]}")
     return answer
@@ -174,7 +186,10 @@ class Broker:
     Use it as a context manager. `stop()` asks for a controlled shutdown, `kill()` is kill -9.
     """
 
-    def __init__(self, log_dir: str | Path, config: Mapping[str, object] | None = None, heap: str = "1g") -> None:
+    def __init__(
+        self, log_dir: str | Path, config: Mapping[str, object] | None = None, heap: str = "1g", version: str = KAFKA_VERSION
+    ) -> None:
+        self.version = version
         self.log_dir = Path(log_dir).resolve()
         self.metadata_dir = Path(f"{self.log_dir}-metadata")
         self.heap = heap
@@ -201,9 +216,10 @@ class Broker:
         self.log_dir.mkdir(parents=True, exist_ok=True)
         self._properties.write_text("".join(f"{key}={value}\n" for key, value in self.config.items()))
         if not (self.metadata_dir / "meta.properties").exists():
-            tool("storage", "format", "--ignore-formatted", "-t", "embedlogoracle000000AA", "-c", self._properties)
+            identity = ("-t", "embedlogoracle000000AA", "-c", self._properties)
+            tool("storage", "format", "--ignore-formatted", *identity, version=self.version)
         with self._log.open("ab") as log:
-            line = command("broker", self._properties, heap=self.heap, log_level="INFO")
+            line = command("broker", self._properties, heap=self.heap, log_level="INFO", version=self.version)
             self.process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         deadline = time.monotonic() + timeout
         while True:
@@ -354,7 +370,8 @@ def arguments() -> argparse.Namespace:
 
 def run(options: argparse.Namespace) -> int:
     if options.command == "jars":
-        print(class_path())
+        for version in VERSIONS:
+            print(class_path(version))
     elif options.command == "tool":
         return subprocess.call(command(options.name, *options.arguments))
     elif options.command == "verify":
