@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from embedlog import record
 from embedlog.buffers import shared_pool
-from embedlog.columns import OFFSET_MIN, Decoded, Window
+from embedlog.columns import OFFSET_MAX, OFFSET_MIN, Decoded, Window
 from embedlog.errors import CorruptRecordError
 from embedlog.isolation import seen
 
@@ -90,6 +90,8 @@ def visible(fetched: Any, window: Window) -> record.Batches:
     batches = seen(fetched.batches, fetched.aborted, aborts)
     if window.start_ms > OFFSET_MIN:
         batches = batches[batches["max_timestamp"] >= window.start_ms]
+    if window.end_ms < OFFSET_MAX:
+        batches = batches[(batches["min_timestamp"] < window.end_ms) | (batches["min_timestamp"] < 0)]
     return batches
 
 
@@ -163,6 +165,10 @@ class Source:
 
     def _take(self, number: int, partition: Any, window: Window) -> bool:
         """Reads on; False if there is nothing more."""
+        useful = partition.pruning.skip(self._position, window.start_ms, window.end_ms)
+        if useful > self._position:
+            self._position = useful
+            return True
         fetched = partition.fetch(
             self._position, max_bytes=self._max_bytes, isolation=self._isolation, upto=window.end_offset, pool=shared_pool()
         )

@@ -21,7 +21,7 @@ from embedlog._native.system import Published
 from embedlog.cleaning import Bounds, Transactions, bounds, groups
 from embedlog.compaction import OffsetMap, clean
 from embedlog.errors import CorruptRecordError
-from embedlog.manifest import DIGESTED, SEALED, SegmentInfo
+from embedlog.manifest import DIGESTED, SEALED, SegmentInfo, joined_times
 from embedlog.producers import Producer
 from embedlog.record import Batches, Chain, scan
 from embedlog.transaction_index import AbortedTransaction
@@ -170,7 +170,7 @@ class _Pass:
                     delete_retention_ms=partition.config.delete_retention_ms,
                 ):
                     output.add(made, rows)
-        return output.finish(group[-1], list(self._cleaning.kept)), output.records
+        return output.finish(group, list(self._cleaning.kept)), output.records
 
     # ---- the swap --------------------------------------------------------------------------------
 
@@ -261,9 +261,9 @@ class _Output:
     def records(self) -> bytes:
         return self._builder.records()
 
-    def finish(self, last: SegmentInfo, aborted: list[AbortedTransaction]) -> SegmentInfo:
+    def finish(self, group: list[SegmentInfo], aborted: list[AbortedTransaction]) -> SegmentInfo:
         """Indexes, stable storage, and the time of the last segment that went in."""
-        builder = self._builder
+        builder, last = self._builder, group[-1]
         builder.add_time_entry()
         parts = {
             layout.INDEX: bytes(builder.offsets),
@@ -297,4 +297,6 @@ class _Output:
             self._epoch,
             DIGESTED,
             SEALED,
+            0,
+            *joined_times(group),
         )

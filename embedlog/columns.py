@@ -2,7 +2,7 @@
 
 C1  a BytesColumn owns nothing: its arrays keep their memory alive, whoever made it
 C2  row i of a BytesColumn is data[offsets[i]:offsets[i + 1]], and null if its bit in `validity` is clear
-C3  a BATCH row describes one batch header; the C core fills and reads the same 72 bytes
+C3  a BATCH row describes one batch header; the C core fills and reads the same 80 bytes
 C4  on the way in a column that is None has only nulls; on the way out it was not asked for
 """
 
@@ -35,6 +35,7 @@ BATCH = np.dtype(
         ("base_offset", "<i8"),
         ("base_timestamp", "<i8"),
         ("max_timestamp", "<i8"),
+        ("min_timestamp", "<i8"),  # no record of it is older; -1: not known
         ("producer_id", "<i8"),
         ("last_offset_delta", "<i4"),
         ("base_sequence", "<i4"),

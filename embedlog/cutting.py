@@ -150,6 +150,8 @@ def _after(now: Published, builder: index.Builder, end: int, lost_from: int, dig
         generation=now.generation + 1,
         max_timestamp=builder.max_timestamp,
         max_timestamp_offset=builder.max_timestamp_offset,
+        min_timestamp=builder.min_timestamp,
+        lateness_ms=builder.lateness_ms,
         last_time_entry=builder.last_time_entry,
         first_timestamp=now.first_timestamp if builder.base == now.segment_base and end else -1,
         bytes_since_entry=builder.bytes_since_entry,

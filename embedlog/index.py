@@ -23,6 +23,7 @@ from embedlog.record import Batches
 
 OFFSET_ENTRY: Final = struct.Struct(">ii")  # relative offset, position
 TIME_ENTRY: Final = struct.Struct(">qi")  # timestamp, relative offset
+EMPTY_MS: Final = 2**63 - 1  # the smallest timestamp of no record
 
 
 class Place(NamedTuple):
@@ -90,6 +91,14 @@ def time_floor(fd: int, entries: int, base: int, timestamp_ms: int) -> int:
     return int(base + TIME_ENTRY.unpack(found[1])[1]) if found is not None else base
 
 
+def time_ceiling(fd: int, entries: int, base: int, timestamp_ms: int) -> int | None:
+    """The last offset of the first batch that an entry has as new as `timestamp_ms`; None if none has."""
+    found = codec.time_floor_file(fd, entries, timestamp_ms - 1) if entries else None
+    number = 0 if found is None else found[0] + 1
+    raw = files.pread(fd, TIME_ENTRY.size, number * TIME_ENTRY.size, layout.TIME_INDEX) if number < entries else b""
+    return int(base + TIME_ENTRY.unpack(raw)[1]) if len(raw) == TIME_ENTRY.size else None
+
+
 def last_entry(path: Path, layout_: struct.Struct) -> tuple[int, int] | None:
     """The last entry of an index file, None if it is empty or absent. Raises CorruptRecordError for a broken size."""
     found = files.facts_of(path)
@@ -114,6 +123,7 @@ class Builder:
         self.bytes_since_entry = 0
         self.max_timestamp = -1
         self.max_timestamp_offset = base
+        self.min_timestamp, self.lateness_ms = EMPTY_MS, 0
         self.last_time_entry = -1
 
     @property
@@ -132,11 +142,14 @@ class Builder:
             batches["position"].tolist(),
             batches["size"].tolist(),
             np.where(batches["records"] == 0, -1, batches["max_timestamp"]).tolist(),  # emptied by compaction: nobody's time
+            np.where(batches["records"] == 0, EMPTY_MS, batches["min_timestamp"]).tolist(),
             before.tolist(),
             strict=True,
         )
-        for first, delta, position, size, timestamp, digest in rows:
+        for first, delta, position, size, timestamp, oldest, digest in rows:
             last = first + delta
+            self.lateness_ms = max(self.lateness_ms, self.max_timestamp - oldest)
+            self.min_timestamp = min(self.min_timestamp, oldest)
             if timestamp > self.max_timestamp:
                 self.max_timestamp, self.max_timestamp_offset = timestamp, last
             if self.bytes_since_entry > self.interval_bytes:

@@ -76,7 +76,8 @@ def scan(view: memoryview, next_offset: int, segment_base: int, rows: Batches) -
         return Broken("offset of a message lies outside its segment", first if offset < first else last, offset)
     timestamp = _timestamp(view, magic)
     attributes &= CODEC_MASK | LOG_APPEND_TIME
-    rows[0] = (0, size, -1, offset, timestamp, timestamp, -1, 0, -1, 1, attributes, -1, magic, 0, crc)
+    oldest = -1 if attributes & CODEC_MASK else timestamp  # a wrapper's inner messages may be older
+    rows[0] = (0, size, -1, offset, timestamp, timestamp, oldest, -1, 0, -1, 1, attributes, -1, magic, 0, crc)
     return Seen(size, 0)
 
 

@@ -18,14 +18,16 @@ from typing import Final, NamedTuple
 from embedlog import files, layout
 from embedlog._native import codec
 from embedlog.errors import UnsupportedFormatError
+from embedlog.index import EMPTY_MS
 
 MAGIC: Final = b"ELOGMNFT"
-VERSION: Final = 2
+VERSION: Final = 3
 _HEAD = struct.Struct(">8sII16s")  # magic, version, CRC-32C of the rest: a flipped bit is no newer version; topic id
 HEAD_BYTES: Final = _HEAD.size
 # kind, flags, base, size, next offset, largest timestamp, its offset, digest, entries of the three indexes, created, epoch,
-# digest of the transaction index
-_ENTRY = struct.Struct(">HHqqqqqQIIIqiQ")
+# digest of the transaction index, smallest timestamp, lateness in ms
+_ENTRY = struct.Struct(">HHqqqqqQIIIqiQqq")
+_ENTRY_2 = struct.Struct(">HHqqqqqQIIIqiQ")  # of version 2, which is read: no times but the largest
 _CHECK = struct.Struct(">I")
 ENTRY_BYTES: Final = _ENTRY.size + _CHECK.size
 
@@ -52,6 +54,8 @@ class SegmentInfo(NamedTuple):
     flags: int = 0
     kind: int = SEALED
     transaction_digest: int = 0  # chain over the entries; 0: not known, or there are none
+    min_timestamp: int = -1  # no record is older; -1: not known
+    lateness_ms: int = 0  # by how much at most a record is older than one in a batch before its own; where min_timestamp is known
 
     @property
     def gapless(self) -> bool:
@@ -60,6 +64,15 @@ class SegmentInfo(NamedTuple):
     @property
     def digested(self) -> bool:
         return bool(self.flags & DIGESTED)
+
+
+def joined_times(infos: Iterable[SegmentInfo]) -> tuple[int, int]:
+    """Smallest timestamp and lateness of some segments, one behind the other; true as well of what is left of them."""
+    newest, oldest, lateness_ms = -1, EMPTY_MS, 0
+    for info in infos:
+        lateness_ms = max(lateness_ms, info.lateness_ms, newest - info.min_timestamp)
+        newest, oldest = max(newest, info.max_timestamp), min(oldest, info.min_timestamp)
+    return oldest, lateness_ms
 
 
 def _pack(info: SegmentInfo) -> bytes:
@@ -78,16 +91,18 @@ def _pack(info: SegmentInfo) -> bytes:
         info.created_ms,
         info.epoch,
         info.transaction_digest,
+        info.min_timestamp,
+        info.lateness_ms,
     )
     return body + _CHECK.pack(codec.crc32c(body))
 
 
-def _unpack(raw: bytes) -> SegmentInfo | None:
-    body = raw[: _ENTRY.size]
-    if len(raw) < ENTRY_BYTES or _CHECK.unpack_from(raw, _ENTRY.size)[0] != codec.crc32c(body):
+def _unpack(raw: bytes, entry: struct.Struct) -> SegmentInfo | None:
+    body = raw[: entry.size]
+    if _CHECK.unpack_from(raw, entry.size)[0] != codec.crc32c(body):
         return None
-    kind, flags, *rest, transaction_digest = _ENTRY.unpack(body)
-    return SegmentInfo._make((*rest, flags, kind, transaction_digest))
+    kind, flags, *rest = entry.unpack(body)
+    return SegmentInfo._make((*rest[:11], flags, kind, *rest[11:]))
 
 
 def _check_of_head(version: int, topic_id: bytes) -> int:
@@ -103,6 +118,7 @@ class Manifest:
         self._mutex = threading.RLock()
         self._read = 0  # bytes of the file that `segments` reflects
         self._inode = 0
+        self._entry = _ENTRY  # of the version that the file has
         self.segments: dict[int, SegmentInfo] = {}
         self.closed: SegmentInfo | None = None
 
@@ -118,7 +134,7 @@ class Manifest:
             return
         if found.inode != self._inode or found.size < self._read:
             self._forget(found.inode)
-        if found.size - self._read < ENTRY_BYTES and self._read:
+        if found.size - self._read < self._entry.size + _CHECK.size and self._read:
             return
         with files.opened(self.path) as fd:
             raw = files.pread(fd, found.size - self._read, self._read, self.path)
@@ -135,12 +151,13 @@ class Manifest:
             if not self._head_is_ours(raw):
                 return
             at = HEAD_BYTES
-        while at + ENTRY_BYTES <= len(raw):
-            info = _unpack(raw[at : at + ENTRY_BYTES])
+        size = self._entry.size + _CHECK.size
+        while at + size <= len(raw):
+            info = _unpack(raw[at : at + size], self._entry)
             if info is None:
                 break
             self._apply(info)
-            at += ENTRY_BYTES
+            at += size
         self._read += at
 
     def _head_is_ours(self, raw: bytes) -> bool:
@@ -153,12 +170,18 @@ class Manifest:
             raise UnsupportedFormatError(
                 "the manifest was written by a newer embedlog", path=self.path, expected=f"version {VERSION}", found=version
             )
-        return bool(topic_id == self._topic_id and version == VERSION)  # an older one is made again: it is a cache
+        self._entry = _ENTRY_2 if version == 2 else _ENTRY
+        return bool(topic_id == self._topic_id and version >= 2)  # an older one is made again: it is a cache
 
     def _apply(self, info: SegmentInfo) -> None:
         if info.kind == SEALED:
             self.segments[info.base] = info
         self.closed = info if info.kind == CLOSED else None
+
+    def times_known(self, base: int, size: int, digest: int) -> SegmentInfo | None:
+        """A record of exactly these batches: their headers seldom say how old the records are."""
+        known = (each for each in (self.segments.get(base), self.closed) if each is not None and each.digested)
+        return next((each for each in known if (each.base, each.size, each.digest) == (base, size, digest)), None)
 
     def append(self, info: SegmentInfo) -> None:
         """Add a record behind the last good one. REQUIRES the append lock."""
@@ -166,6 +189,8 @@ class Manifest:
             self._refresh()
             if self._read == 0:
                 self.rewrite([info])
+            elif self._entry is not _ENTRY:
+                self.rewrite([*(each for each in self.segments.values() if each.base != info.base), info])
             else:
                 self._append(info)
 

@@ -31,6 +31,7 @@ from embedlog.home import Appended, Home
 from embedlog.manifest import DIGESTED
 from embedlog.presence import Presence
 from embedlog.producers import ProducerState
+from embedlog.pruning import Pruning
 from embedlog.reader import Fetched, Reader
 from embedlog.record import EncodedRun, Stamp
 from embedlog.segments import Segments
@@ -62,6 +63,7 @@ class Partition(Presence):
         self.segments = Segments(self)
         self.reader = Reader(self)
         self.aborted = Aborted(self)
+        self.pruning = Pruning(self)
         self.sequencing = Sequencing(self)
         self.syncer = Syncer(self)
 
@@ -317,7 +319,7 @@ class Partition(Presence):
             known = system.NULL if stamp is None else self.sequencing.known(stamp)
             while going.start < size:
                 writer = self.appender()
-                code = writer.append(buffer, going.start, min(until, system.boot_ns() + system.SLICE_NS), known)
+                code = writer.append(buffer, going.start, going.rows_left, min(until, system.boot_ns() + system.SLICE_NS), known)
                 if code == system.APPENDED:
                     out = writer.out
                     if stamp is not None and stamp.transactional:

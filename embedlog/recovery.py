@@ -21,6 +21,7 @@ from embedlog.columns import LOG_OFFSET_MAX
 from embedlog.errors import CorruptRecordError
 from embedlog.manifest import CLOSED, DIGESTED, GAPLESS, Manifest, SegmentInfo
 from embedlog.record import Chain, Problem
+from embedlog.segments import published_of
 
 logger = logging.getLogger("embedlog")
 _Examined = tuple[SegmentInfo, Published, bool]  # whole: nothing had to be cut
@@ -212,14 +213,14 @@ class _Loader:
         path = layout.segment_path(self.directory, base)
         size = segment.size_of(self.directory, base) if path.name in self.names else 0
         if path.name not in self.names and not self.loading.write:  # a reader of a partition that nobody has written to yet
-            info = SegmentInfo(base, 0, base, max_timestamp_offset=base, flags=GAPLESS | DIGESTED)
-            return info, self._published(info, 0, 0), True
+            info = SegmentInfo(base, 0, base, max_timestamp_offset=base, flags=GAPLESS | DIGESTED, min_timestamp=index.EMPTY_MS)
+            return info, published_of(info, 0, 0), True
         short = None
         if following is None and (self.loading.clean or closed is not None) and self._indexed(base):
             with contextlib.suppress(CorruptRecordError):  # an index that cannot be read is made again from the log
                 short = self._from_last_entry(base, path, size, closed)
             if short is not None:
-                return short, self._published(short, size - self._last_position(base), short.time_entries), True
+                return short, published_of(short, size - self._last_position(base), short.time_entries), True
         return self._scan(base, path, size, following)
 
     def _last_position(self, base: int) -> int:
@@ -270,6 +271,8 @@ class _Loader:
             flags=known.flags if known else GAPLESS | DIGESTED if size == 0 else 0,
             kind=CLOSED,
             transaction_digest=known.transaction_digest if known else 0,
+            min_timestamp=known.min_timestamp if known else index.EMPTY_MS if size == 0 else -1,
+            lateness_ms=known.lateness_ms if known else 0,
         )
 
     def _scan(self, base: int, path: Path, size: int, following: int | None, agreed: segment.Walk | None = None) -> _Examined:
@@ -308,6 +311,10 @@ class _Loader:
         end = chain.next_offset
         if following is not None and whole and end < following:
             end, gapless = following, False  # the last records of it were compacted away
+        times: Published | SegmentInfo | index.Builder = self.manifest.times_known(base, walk.end, chain.digest) or builder
+        floor = self.loading.floor
+        if floor is not None and (floor.segment_base, floor.segment_size, floor.digest) == (base, walk.end, chain.digest):
+            times = floor  # headers seldom say how old the records are
         info = SegmentInfo(
             base,
             walk.end,
@@ -319,8 +326,10 @@ class _Loader:
             builder.time_entries,
             epoch=max(chain.epoch, 0),
             flags=DIGESTED | (GAPLESS if gapless else 0),
+            min_timestamp=times.min_timestamp,
+            lateness_ms=times.lateness_ms,
         )
-        return info, self._published(info, builder.bytes_since_entry, builder.time_entries, builder.last_time_entry), whole
+        return info, published_of(info, builder.bytes_since_entry, builder.time_entries, builder.last_time_entry), whole
 
     def _reaches(self, base: int, end: int, following: int | None) -> bool:
         """Whether the next segment follows on this one: a power loss may have kept a later file and lost an earlier one (V3)."""
@@ -389,25 +398,6 @@ class _Loader:
                 segment.set_aside(self.directory, base)
 
     # ---- the end ---------------------------------------------------------------------------------
-
-    def _published(self, info: SegmentInfo, since_entry: int, time_entries: int, last_time_entry: int | None = None) -> Published:
-        return Published(
-            segment_base=info.base,
-            segment_size=info.size,
-            log_end=info.next_offset,
-            high_watermark=info.next_offset,
-            max_timestamp=info.max_timestamp,
-            max_timestamp_offset=info.max_timestamp_offset,
-            last_time_entry=info.max_timestamp if last_time_entry is None else last_time_entry,
-            created_ms=info.created_ms or system.wall_ms(),
-            bytes_since_entry=since_entry,
-            digest=info.digest,
-            epoch=info.epoch,
-            index_entries=info.index_entries,
-            time_entries=time_entries,
-            transaction_entries=info.transaction_entries,
-            flags=info.flags,
-        )
 
     def _finish(self, segments: list[SegmentInfo], active: Published) -> Loaded:
         loading = self.loading

@@ -59,6 +59,8 @@ def fresh(now: Published, base: int, jitter_ms: int) -> Published:
         segment_size=0,
         max_timestamp=-1,
         max_timestamp_offset=base,
+        min_timestamp=index.EMPTY_MS,
+        lateness_ms=0,
         last_time_entry=-1,
         first_timestamp=-1,
         created_ms=system.wall_ms(),
@@ -125,6 +127,7 @@ def _adopt(partition: Partition, now: Published) -> Published:
     builder = index.Builder(base, partition.config.index_interval_bytes)
     builder.bytes_since_entry, builder.last_time_entry = now.bytes_since_entry, now.last_time_entry
     builder.max_timestamp, builder.max_timestamp_offset = now.max_timestamp, now.max_timestamp_offset
+    builder.min_timestamp, builder.lateness_ms = now.min_timestamp, now.lateness_ms
     first_timestamp = now.first_timestamp
     with files.opened(path, files.WRITE) as fd:
         walk = segment.Walk(
@@ -154,6 +157,8 @@ def _adopt(partition: Partition, now: Published) -> Published:
         first_timestamp=first_timestamp,
         max_timestamp=builder.max_timestamp,
         max_timestamp_offset=builder.max_timestamp_offset,
+        min_timestamp=builder.min_timestamp,
+        lateness_ms=builder.lateness_ms,
         last_time_entry=builder.last_time_entry,
         bytes_since_entry=builder.bytes_since_entry,
         index_entries=now.index_entries + builder.offset_entries,

@@ -98,9 +98,9 @@ class Scan:
         for number in numbers:
             (first, last), start, end = self._bounds[number], starts(number), ends(number)
             first, last = max(first, start or 0), last if end is None else min(last, end)
-            if made._start_ms > self._start_ms and first >= self._log._partition(self.topic, number).bounds().log_start:
-                first = made._timed(number, first, last)  # else what is lost would not be missed (C3)
-            made._bounds[number] = (first, max(first, last))
+            made._bounds[number] = first, last = first, max(first, last)
+            if made.times != self.times and first >= self._log._partition(self.topic, number).bounds().log_start:
+                made._bounds[number] = made._timed(number, first, last)  # else what is lost would not be missed (C3)
         return made
 
     def _pinned(self, number: int, start: int | None, end: int | None) -> tuple[int, int]:
@@ -110,15 +110,17 @@ class Scan:
         first = bounds.log_start if start is None else max(start, bounds.log_start)
         last = end_offset(bounds, self.isolation_level)
         last = last if end is None else min(end, last)
-        first = self._timed(number, int(first), int(last))
-        return first, int(max(first, last))
+        return self._timed(number, int(first), int(max(first, last)))
 
-    def _timed(self, number: int, first: int, last: int) -> int:
-        """The first offset to read, by the index of times."""
-        if self._start_ms <= 0 or first >= last:
-            return first
-        found = self._log._partition(self.topic, number).offset_for_time(self._start_ms, self.isolation_level)
-        return last if found is None else max(first, int(found.offset))
+    def _timed(self, number: int, first: int, last: int) -> tuple[int, int]:
+        """The part of these offsets outside of which nothing lies between the times, as far as the indexes know."""
+        partition = self._log._partition(self.topic, number)
+        if self._start_ms > 0 and first < last:
+            found = partition.offset_for_time(self._start_ms, self.isolation_level)
+            first = last if found is None else min(last, max(first, int(found.offset)))
+        if self._end_ms < OFFSET_MAX and first < last:
+            last = partition.pruning.end(first, last, self._end_ms)
+        return first, last
 
     @property
     def bounds(self) -> dict[int, tuple[int, int]]:

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from embedlog import files, index, layout
+from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.manifest import CLOSED, SegmentInfo
 from embedlog.transaction_index import ENTRY_SIZE
@@ -147,4 +148,29 @@ def active_info(now: Published) -> SegmentInfo:
         now.flags,
         CLOSED,
         now.transaction_digest,
+        now.min_timestamp,
+        now.lateness_ms,
+    )
+
+
+def published_of(info: SegmentInfo, since_entry: int, time_entries: int, last_time_entry: int | None = None) -> Published:
+    """The tuple whose active segment this is; what else it says is the caller's."""
+    return Published(
+        segment_base=info.base,
+        segment_size=info.size,
+        log_end=info.next_offset,
+        high_watermark=info.next_offset,
+        max_timestamp=info.max_timestamp,
+        max_timestamp_offset=info.max_timestamp_offset,
+        min_timestamp=info.min_timestamp,
+        lateness_ms=info.lateness_ms,
+        last_time_entry=info.max_timestamp if last_time_entry is None else last_time_entry,
+        created_ms=info.created_ms or system.wall_ms(),
+        bytes_since_entry=since_entry,
+        digest=info.digest,
+        epoch=info.epoch,
+        index_entries=info.index_entries,
+        time_entries=time_entries,
+        transaction_entries=info.transaction_entries,
+        flags=info.flags,
     )

@@ -58,7 +58,7 @@ class Going:
     @property
     def rows_left(self) -> Batches:
         batches = self.run.batches
-        return batches[np.searchsorted(batches["position"], self.start) :]
+        return batches if self.start == 0 else batches[np.searchsorted(batches["position"], self.start) :]
 
     def take(self, base_offset: int, next_offset: int, size: int, time_ms: int) -> None:
         self.pieces.append((base_offset, next_offset))
@@ -167,7 +167,7 @@ class Sequencing:
             if verdict != 0:
                 return verdict, system.APPENDED
             writer = partition.appender()
-            code = writer.held(going.run.buffer, going.start)
+            code = writer.held(going.run.buffer, going.start, going.rows_left)
             if code == system.MUST_REPAIR:
                 raise _Undone
             if code == system.APPENDED:

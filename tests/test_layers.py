@@ -28,7 +28,7 @@ LAYERS: dict[str, str] = {
     "one segment": "segment",
     "one partition": (
         "aborted admission adoption cleaner cleaning closing comparing cutting epochs handles history home leftovers marking"
-        " partition presence producers reader recovery retention rolling segments sequencing sync tail transaction_index"
+        " partition presence producers pruning reader recovery retention rolling segments sequencing sync tail transaction_index"
     ),
     "named partitions": "topic topic_files",
     "state machines over internal topics": (

@@ -43,7 +43,7 @@ enum el_what {
     EL_BAD_RANGE = 16      /* a batch has offsets that its segment cannot hold; expected is the bound that it passes */
 };
 
-/* One batch header, in the byte order of the machine. numpy sees the same 72 bytes as record.BATCH. */
+/* One batch header, in the byte order of the machine. numpy sees the same 80 bytes as record.BATCH. */
 typedef struct {
     int64_t position;
     int32_t size;
@@ -51,6 +51,7 @@ typedef struct {
     int64_t base_offset;
     int64_t base_timestamp;
     int64_t max_timestamp;
+    int64_t min_timestamp;    /* no record of it is older; -1: not known. A sealer knows it, a header only proves it sometimes */
     int64_t producer_id;
     int32_t last_offset_delta;
     int32_t base_sequence;

@@ -79,7 +79,7 @@ int32_t el_byte_lock_probe(int32_t fd, int64_t position);
 
 /* ---- mapped pages ------------------------------------------------------------------------------- */
 
-enum el_sizes { EL_PAGE_BYTES = 4096, EL_PAGE_VERSION = 3, EL_PRODUCER_SLOTS = 128 };
+enum el_sizes { EL_PAGE_BYTES = 4096, EL_PAGE_VERSION = 4, EL_PRODUCER_SLOTS = 128 };
 
 /* Map EL_PAGE_BYTES of a file that has at least as many; NULL and the code in *error otherwise. At most 16384 mapped pages. */
 uint8_t *el_map(int32_t fd, int32_t writable, int32_t *error);
@@ -102,6 +102,8 @@ typedef struct {
     int64_t purged_to;               /* highest cleaned end */
     int64_t max_timestamp;           /* of the active segment, -1 none */
     int64_t max_timestamp_offset;    /* last offset of the batch that first reached it */
+    int64_t min_timestamp;           /* no record of the active segment is older; -1 not known, 2^63 - 1 for an empty one */
+    int64_t lateness_ms;             /* by how much at most a record there is older than one in a batch before its own */
     int64_t last_time_entry;         /* timestamp of the last time index entry, -1 none */
     int64_t first_timestamp;         /* largest timestamp of the segment's first batch, -1 none */
     int64_t created_ms;              /* of the segment, wall clock */
@@ -247,9 +249,9 @@ enum el_transaction_sizes { EL_TXN_ENTRY_BYTES = 34 };
 
 /* Lock, check, mark the owner word; 0 with the lock held, or a code above 0 or below with it released. */
 int32_t el_append_begin(el_writer *writer, int64_t deadline_ns);
-/* Append whole batches from the front of `run`, as many as the active segment takes. REQUIRES el_append_begin.
- * On an error nothing is published and the file is as it was. */
-int32_t el_append_held(el_writer *writer, const uint8_t *run, int64_t size, el_appended *out);
+/* Append whole batches from the front of `run`, as many as the active segment takes. `rows`: one for each of them, in order, of which
+ * the smallest timestamp counts. REQUIRES el_append_begin. On an error nothing is published and the file is as it was. */
+int32_t el_append_held(el_writer *writer, const uint8_t *run, int64_t size, const el_batch *rows, int64_t row_count, el_appended *out);
 /* The same for one marker, in this order: marker, entry of the transaction index, publication. REQUIRES el_append_begin, and that
  * `ending` describes the log end of this moment. */
 int32_t el_append_marker(el_writer *writer, const uint8_t *marker, int64_t size, const el_ending *ending, el_appended *out);
@@ -257,9 +259,11 @@ int32_t el_append_marker(el_writer *writer, const uint8_t *marker, int64_t size,
 int32_t el_append_end(el_writer *writer, int32_t broken);
 /* The three in one: the ordinary path. With `known` (NULL: nothing is checked) EL_MUST_CATCH_UP, and nothing written, unless the run is
  * this producer's, follows on what is known, and nobody touched the producer here since. Moved on by what is appended. */
-int32_t el_append(el_writer *writer, const uint8_t *run, int64_t size, el_known *known, int64_t deadline_ns, el_appended *out);
+int32_t el_append(el_writer *writer, const uint8_t *run, int64_t size, const el_batch *rows, int64_t row_count, el_known *known,
+                  int64_t deadline_ns, el_appended *out);
 /* What the other extension module calls it by: system_append.c holds the two together. */
-typedef int32_t (*el_append_call)(el_writer *writer, const uint8_t *run, int64_t size, el_known *known, int64_t deadline_ns, el_appended *out);
+typedef int32_t (*el_append_call)(el_writer *writer, const uint8_t *run, int64_t size, const el_batch *rows, int64_t row_count,
+                                  el_known *known, int64_t deadline_ns, el_appended *out);
 
 /* Headers of the batches that lie in [position, size) of a log file, without their bodies and so without their checksums. Returns how
  * many, at most `capacity`; *end is the first byte behind them. EL_ECORRUPT for what is not a chain of batches of magic 2 with offsets

@@ -22,6 +22,7 @@ typedef struct {                          /* an append under way: nothing of it 
     uint64_t touched[EL_PRODUCER_SLOTS / 64];   /* slots of the producers in it */
     int produced;                         /* whether there are any */
     int is_marker;                        /* a control batch is what this is */
+    const el_batch *row, *row_end;        /* of the batches that come next: what their sealer knows of them */
     int32_t next_sequence;
 } el_run;
 

@@ -32,7 +32,7 @@ enum el_position {
  * and a delta cannot overflow. */
 #define LOG_OFFSET_MAX (INT64_MAX - INT32_MAX - 1)
 
-_Static_assert(sizeof(el_batch) == 72, "record.BATCH has the same 72 bytes");
+_Static_assert(sizeof(el_batch) == 80, "record.BATCH has the same 80 bytes");
 _Static_assert((int)EL_DIGEST_SIZE == (int)CRC_FROM, "the digest covers what the CRC does not");
 _Static_assert((int)EL_HEADER_SIZE == (int)RECORDS_AT + 4, "the records follow their count");
 
@@ -61,6 +61,8 @@ static inline void load_header(const uint8_t *at, el_batch *batch) {
     batch->producer_epoch = (int16_t)load_be16(at + PRODUCER_EPOCH_AT);
     batch->base_sequence = (int32_t)load_be32(at + BASE_SEQUENCE_AT);
     batch->records = (int32_t)load_be32(at + RECORDS_AT);
+    int one_time = batch->records == 1 || batch->attributes & LOG_APPEND_TIME;
+    batch->min_timestamp = one_time && batch->max_timestamp >= 0 ? batch->max_timestamp : -1;
     memset(batch->pad, 0, sizeof batch->pad);
 }
 

@@ -110,7 +110,7 @@ INLINE void fetch_ahead(const el_encoder *encoder, int64_t next, int width) {
 INLINE int encode_rows(el_encoder *encoder, uint8_t *out, const uint8_t *end, const uint8_t *limit, el_batch *batch,
                        const int plain, const int width) {
     uint8_t *at = out + EL_HEADER_SIZE;
-    int64_t base = 0, newest = INT64_MIN, next = encoder->next;
+    int64_t base = 0, newest = INT64_MIN, oldest = INT64_MAX, next = encoder->next;
     int32_t records = 0;
     int result = EL_OK;
     for (; next < encoder->count; next++, records++) {
@@ -143,11 +143,13 @@ INLINE int encode_rows(el_encoder *encoder, uint8_t *out, const uint8_t *end, co
         at = put_small(put_cell(at, limit, &row.value), row.header_count);
         if (!plain && row.header_count) at = put_headers(at, limit, encoder, &row);
         if (timestamp > newest) newest = timestamp;
+        if (timestamp < oldest) oldest = timestamp;
     }
     encoder->next = next;
     batch->records = records;
     batch->base_timestamp = base;
     batch->max_timestamp = newest;
+    batch->min_timestamp = oldest < 0 ? -1 : oldest;
     batch->size = (int32_t)(at - out);
     return result;
 }

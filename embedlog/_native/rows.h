@@ -86,7 +86,7 @@ struct el_parcel {
     PyObject *topic;             /* NULL for a promise */
     uint8_t *data;               /* EL_HEADER_SIZE bytes of room, then records */
     int64_t size, capacity;
-    int64_t base_timestamp, max_timestamp;
+    int64_t base_timestamp, max_timestamp, min_timestamp;
     int64_t opened_ns;           /* monotonic */
     int64_t base_offset, append_time_ms;
     PyObject *run;               /* what send_batch encoded, instead of data */

@@ -122,9 +122,10 @@ static int parcel_write(el_lane *lane, el_parcel *parcel, int64_t deadline_ns, e
     parcel->fate = EL_TAKEN;
     el_header_write(parcel->data, parcel, parcel->size, 0, 0, lane->next_sequence);
     el_known known = {.producer_id = lane->producer_id, .seen = lane->seen, .next_sequence = lane->next_sequence, .epoch = lane->producer_epoch};
+    el_batch row = {.min_timestamp = parcel->min_timestamp};
     int32_t code;
     Py_BEGIN_ALLOW_THREADS
-    code = lane->append(lane->raw, parcel->data, parcel->size, lane->producer_id >= 0 ? &known : NULL, deadline_ns, out);
+    code = lane->append(lane->raw, parcel->data, parcel->size, &row, 1, lane->producer_id >= 0 ? &known : NULL, deadline_ns, out);
     Py_END_ALLOW_THREADS
     parcel->fate = (int8_t)before;
     if (code != EL_APPENDED) return 0;

@@ -87,7 +87,7 @@ static el_parcel *lane_open(el_lane *lane, const el_item *item) {
     parcel->data = data;
     parcel->capacity = hint;
     parcel->size = EL_HEADER_SIZE;
-    parcel->base_timestamp = parcel->max_timestamp = item->timestamp_ms;
+    parcel->base_timestamp = parcel->max_timestamp = parcel->min_timestamp = item->timestamp_ms;
     lane->queued_bytes += EL_HEADER_SIZE;
     shared->memory_used += EL_HEADER_SIZE;
     if (!shared->napping && (shared->idle || !shared->linger_ns)) el_ring(shared);
@@ -109,6 +109,7 @@ PyObject *el_lane_put(el_lane *lane, const el_item *item) {
     parcel->size += whole;
     parcel->count++;
     if (item->timestamp_ms > parcel->max_timestamp) parcel->max_timestamp = item->timestamp_ms;
+    if (item->timestamp_ms < parcel->min_timestamp) parcel->min_timestamp = item->timestamp_ms;
     lane->queued_bytes += whole;
     shared->memory_used += whole;
     shared->record_count++;

@@ -59,6 +59,7 @@ static void row_write(el_batch *row, const uint8_t *batch, const el_piece *piece
     row->base_offset = base_offset;
     row->base_timestamp = piece->parcel->base_timestamp;
     row->max_timestamp = piece->parcel->max_timestamp;
+    row->min_timestamp = piece->parcel->min_timestamp < 0 ? -1 : piece->parcel->min_timestamp;
     row->producer_id = (int64_t)load_be64(batch + AT_PRODUCER_ID);
     row->producer_epoch = (int16_t)load_be16(batch + AT_PRODUCER_EPOCH);
     row->base_sequence = (int32_t)load_be32(batch + AT_BASE_SEQUENCE);

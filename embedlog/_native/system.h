@@ -52,7 +52,7 @@ typedef struct {
 } el_page;
 
 _Static_assert(sizeof(el_page) <= EL_PAGE_BYTES, "the page must hold its layout");
-_Static_assert(sizeof(el_tuple) == 16 * 8 + 6 * 4, "no padding inside the checked tuple");
+_Static_assert(sizeof(el_tuple) == 18 * 8 + 6 * 4, "no padding inside the checked tuple");
 
 #define EL_PAGE_MAGIC UINT64_C(0x45474150474f4c45)      /* "ELOGPAGE" in little-endian memory */
 #define EL_DIRECTORY_MAGIC UINT64_C(0x5249444c474f4c45) /* "ELOGLDIR" */

@@ -23,6 +23,8 @@ from embedlog.errors import StorageError
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from embedlog.columns import Batches
+
 # ---- control pages --------------------------------------------------------------------------------
 
 VALID, FOREIGN, LOST, NEWER, DAMAGED, OLDER = range(6)
@@ -60,6 +62,8 @@ class Published(NamedTuple):
     purged_to: int = 0
     max_timestamp: int = -1
     max_timestamp_offset: int = 0
+    min_timestamp: int = -1
+    lateness_ms: int = 0
     last_time_entry: int = -1
     first_timestamp: int = -1
     created_ms: int = 0
@@ -75,7 +79,7 @@ class Published(NamedTuple):
     transaction_digest: int = 0
 
 
-_TUPLE: Final = struct.Struct("=14qQi5IQ")  # el_tuple: 14 numbers, digest, epoch, the rest unsigned
+_TUPLE: Final = struct.Struct("=16qQi5IQ")  # el_tuple: 16 numbers, digest, epoch, the rest unsigned
 assert _TUPLE.size == ffi.sizeof("el_tuple")
 
 
@@ -319,10 +323,14 @@ class Writer:
         raw = self.raw
         raw.segment_base, raw.log_fd, raw.index_fd, raw.time_fd, raw.digest_fd = base, log_fd, index_fd, time_fd, digest_fd
 
-    def append(self, run: Buffer, start: int, deadline_ns: int, known: Any = ffi.NULL) -> int:
-        """A code above; `out` tells what was appended of run[start:]. MUST_CATCH_UP unless it follows on what is `known`."""
-        with ffi.from_buffer("uint8_t[]", run) as view:
-            return int(lib.el_append(self.raw, view + start, len(view) - start, known, deadline_ns, self.out))
+    def append(self, run: Buffer, start: int, rows: Batches, deadline_ns: int, known: Any = ffi.NULL) -> int:
+        """A code above; `out` tells what was appended of run[start:], whose batches are described by `rows`.
+
+        MUST_CATCH_UP unless it follows on what is `known`.
+        """
+        with ffi.from_buffer("uint8_t[]", run) as view, ffi.from_buffer("el_batch[]", rows) as numbers:
+            count = len(numbers)
+            return int(lib.el_append(self.raw, view + start, len(view) - start, numbers, count, known, deadline_ns, self.out))
 
     @property
     def addresses(self) -> tuple[int, int]:
@@ -337,9 +345,9 @@ class Writer:
     def begin(self, deadline_ns: int) -> int:
         return int(lib.el_append_begin(self.raw, deadline_ns))
 
-    def held(self, run: Buffer, start: int) -> int:
-        with ffi.from_buffer("uint8_t[]", run) as view:
-            return int(lib.el_append_held(self.raw, view + start, len(view) - start, self.out))
+    def held(self, run: Buffer, start: int, rows: Batches | None = None) -> int:
+        with ffi.from_buffer("uint8_t[]", run) as view, ffi.from_buffer("el_batch[]", b"" if rows is None else rows) as numbers:
+            return int(lib.el_append_held(self.raw, view + start, len(view) - start, numbers, len(numbers), self.out))
 
     def marker(self, batch: Buffer, first_unstable: int, entry: bytes | None, index_fd: int) -> int:
         """As `held`, for one marker; `entry` goes into the transaction index before the publication. REQUIRES `begin`."""

@@ -44,6 +44,26 @@ static int stamp(const el_writer *writer, el_run *run, const uint8_t *batch, int
     return bytes;
 }
 
+/* How old a record of this batch may be: a header alone proves it where all of them have one time. -1: not known. */
+static int64_t oldest_in(const el_writer *writer, el_run *run, const uint8_t *head) {
+    const el_batch *row = run->row < run->row_end ? run->row++ : NULL;
+    if (writer->append_time || load_be32(head + RECORDS_AT) == 1)
+        return (int64_t)load_be64(head + MAX_TIMESTAMP_AT);
+    return row ? row->min_timestamp : -1;
+}
+
+/* What lets a reader with a bound in time leave segments out, or the end of one. */
+static void note_oldest(el_tuple *tuple, int64_t oldest) {
+    if (oldest < 0) {
+        tuple->min_timestamp = -1;
+        return;
+    }
+    if (oldest < tuple->min_timestamp)
+        tuple->min_timestamp = oldest;
+    if (tuple->max_timestamp - oldest > tuple->lateness_ms)
+        tuple->lateness_ms = tuple->max_timestamp - oldest;
+}
+
 static void gather(const el_writer *writer, el_run *run, const uint8_t *batch, int64_t size) {
     el_tuple *tuple = &run->tuple;
     uint8_t *head = run->heads[run->pieces];
@@ -55,6 +75,7 @@ static void gather(const el_writer *writer, el_run *run, const uint8_t *batch, i
     int64_t newest = (int64_t)load_be64(head + MAX_TIMESTAMP_AT);
     if (tuple->segment_size == 0)
         tuple->first_timestamp = newest;
+    note_oldest(tuple, oldest_in(writer, run, head));
     if (newest > tuple->max_timestamp) {
         tuple->max_timestamp = newest;
         tuple->max_timestamp_offset = last_offset;
@@ -140,7 +161,8 @@ static int mark_unsynced(const el_writer *writer, const el_tuple *before, el_app
 }
 
 /* After an error the files are as they were, or must be repaired. An entry behind the published count is nobody's. */
-static int32_t append_run(el_writer *writer, const uint8_t *data, int64_t size, const el_ending *ending, el_appended *out) {
+static int32_t append_run(el_writer *writer, const uint8_t *data, int64_t size, const el_batch *rows, int64_t row_count,
+                          const el_ending *ending, el_appended *out) {
     el_page *page = page_of(writer);
     el_tuple before;
     el_run run;
@@ -153,6 +175,8 @@ static int32_t append_run(el_writer *writer, const uint8_t *data, int64_t size, 
         return EL_IS_POISONED;
     start_run(&before, &run);
     run.is_marker = ending != NULL;
+    run.row = rows;
+    run.row_end = rows ? rows + row_count : NULL;
     int64_t taken = take_batches(writer, &run, data, size);
     if (taken == 0)
         return EL_MUST_ROLL;
@@ -183,22 +207,23 @@ static int32_t append_run(el_writer *writer, const uint8_t *data, int64_t size, 
     return EL_APPENDED;
 }
 
-int32_t el_append_held(el_writer *writer, const uint8_t *data, int64_t size, el_appended *out) {
-    return append_run(writer, data, size, NULL, out);
+int32_t el_append_held(el_writer *writer, const uint8_t *data, int64_t size, const el_batch *rows, int64_t row_count, el_appended *out) {
+    return append_run(writer, data, size, rows, row_count, NULL, out);
 }
 
 int32_t el_append_marker(el_writer *writer, const uint8_t *marker, int64_t size, const el_ending *ending, el_appended *out) {
-    return append_run(writer, marker, size, ending, out);
+    return append_run(writer, marker, size, NULL, 0, ending, out);
 }
 
-int32_t el_append(el_writer *writer, const uint8_t *data, int64_t size, el_known *known, int64_t deadline_ns, el_appended *out) {
+int32_t el_append(el_writer *writer, const uint8_t *data, int64_t size, const el_batch *rows, int64_t row_count, el_known *known,
+                  int64_t deadline_ns, el_appended *out) {
     int32_t rc = el_append_begin(writer, deadline_ns);
     if (rc != EL_OK)
         return rc;
     if (known && el_in_doubt(writer, data, size, known))
         rc = EL_MUST_CATCH_UP;
     else
-        rc = append_run(writer, data, size, NULL, out);
+        rc = append_run(writer, data, size, rows, row_count, NULL, out);
     if (known && rc == EL_APPENDED)
         el_know(known, data, out);
     el_append_end(writer, rc == EL_MUST_REPAIR);

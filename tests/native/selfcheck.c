@@ -196,7 +196,7 @@ static int append_often(const char *folder) {
     fstat(page_fd, &facts);
     writer.page_device = (int64_t)facts.st_dev, writer.page_inode = (int64_t)facts.st_ino;
     for (int number = 0; number < APPENDS; number++) {
-        int32_t code = el_append(&writer, run, size, NULL, el_boot_ns() + 30000000000, &appended);
+        int32_t code = el_append(&writer, run, size, batches, count, NULL, el_boot_ns() + 30000000000, &appended);
         if (code != EL_APPENDED) return fprintf(stderr, "append %d: %d\n", number, code), 1;
     }
     return 0;
