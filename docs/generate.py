@@ -147,7 +147,7 @@ def manifest_entry() -> str:
         "flags: 1 no gaps between offsets; 2 the digest was made while appending,"
         "base offset, size of the `.log` in bytes, next offset, largest timestamp, the offset that has it, digest (below),"
         "entries of the offset index, entries of the time index, entries of the transaction index, created (ms), leader epoch,"
-        "digest of the transaction index (0: not known)"
+        "digest of the transaction index (0: not known), smallest timestamp (-1: not known), lateness (ms; below)"
     )
     return byte_map(manifest._ENTRY, fields)
 

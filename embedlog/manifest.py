@@ -102,7 +102,8 @@ def _unpack(raw: bytes, entry: struct.Struct) -> SegmentInfo | None:
     if _CHECK.unpack_from(raw, entry.size)[0] != codec.crc32c(body):
         return None
     kind, flags, *rest = entry.unpack(body)
-    return SegmentInfo._make((*rest[:11], flags, kind, *rest[11:]))
+    times = () if entry is _ENTRY else (-1, 0)
+    return SegmentInfo._make((*rest[:11], flags, kind, *rest[11:], *times))
 
 
 def _check_of_head(version: int, topic_id: bytes) -> int:

@@ -390,8 +390,11 @@ class Reader:
 
         def found_in(now: Published) -> OffsetAndTimestamp | None:
             for info in self._partition.segments.all(now):
-                if info.max_timestamp >= timestamp_ms and (found := self._time_in(info, timestamp_ms, now, committed)):
-                    return found
+                unknown = info.max_timestamp < 0 and info.time_entries == 0
+                if info.max_timestamp >= timestamp_ms or unknown:
+                    found = self._time_in(info, timestamp_ms, now, committed)
+                    if found is not None:
+                        return found
             return None
 
         return self._undisturbed(found_in)

@@ -96,7 +96,7 @@ def foreign_magic(path: Path) -> None:
 def newer_manifest(path: Path) -> None:
     file = path / "t-0" / "embedlog.manifest"
     data = bytearray(file.read_bytes())
-    struct.pack_into(">II", data, 8, 3, 0)
+    struct.pack_into(">II", data, 8, 4, 0)
     struct.pack_into(">I", data, 12, crc32c(bytes(data[:32])))
     file.write_bytes(data)
 
@@ -109,7 +109,7 @@ DIRECTORIES: list[tuple[str, Callable[[Path], None], type[Exception], str]] = [
     ("empty file of topics", rewritten("embedlog.topics", b""), ForeignDirectoryError, "embedlog.topics"),
     ("newer file of topics", newer_topics, UnsupportedFormatError, "expected 1, found 2"),
     ("newer control page", lambda path: newer_page(path / "embedlog.control"), UnsupportedFormatError, "newer embedlog"),
-    ("newer manifest", newer_manifest, UnsupportedFormatError, "found 3"),
+    ("newer manifest", newer_manifest, UnsupportedFormatError, "found 4"),
     ("newer page", lambda path: newer_page(path / "t-0" / "embedlog.page"), UnsupportedFormatError, "newer embedlog"),
     ("newer identity", changed("meta.properties", b"version=1", b"version=2"), UnsupportedFormatError, "0 or 1"),
     ("identity of rubbish", changed("meta.properties", b"node.id=1", b"node.id=x"), ForeignDirectoryError, "node.id"),

@@ -58,8 +58,7 @@ typedef struct {
     int32_t records;
     int16_t attributes;
     int16_t producer_epoch;
-    int8_t magic;
-    int8_t pad[3];
+    int8_t magic, pad[3];
     uint32_t crc;
 } el_batch;
 

@@ -23,8 +23,6 @@ from embedlog.errors import StorageError
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from embedlog.columns import Batches
-
 # ---- control pages --------------------------------------------------------------------------------
 
 VALID, FOREIGN, LOST, NEWER, DAMAGED, OLDER = range(6)
@@ -323,7 +321,7 @@ class Writer:
         raw = self.raw
         raw.segment_base, raw.log_fd, raw.index_fd, raw.time_fd, raw.digest_fd = base, log_fd, index_fd, time_fd, digest_fd
 
-    def append(self, run: Buffer, start: int, rows: Batches, deadline_ns: int, known: Any = ffi.NULL) -> int:
+    def append(self, run: Buffer, start: int, rows: Any, deadline_ns: int, known: Any = ffi.NULL) -> int:
         """A code above; `out` tells what was appended of run[start:], whose batches are described by `rows`.
 
         MUST_CATCH_UP unless it follows on what is `known`.
@@ -345,7 +343,7 @@ class Writer:
     def begin(self, deadline_ns: int) -> int:
         return int(lib.el_append_begin(self.raw, deadline_ns))
 
-    def held(self, run: Buffer, start: int, rows: Batches | None = None) -> int:
+    def held(self, run: Buffer, start: int, rows: Any = None) -> int:
         with ffi.from_buffer("uint8_t[]", run) as view, ffi.from_buffer("el_batch[]", b"" if rows is None else rows) as numbers:
             return int(lib.el_append_held(self.raw, view + start, len(view) - start, numbers, len(numbers), self.out))
 
