@@ -97,7 +97,8 @@ def _runs(
     cleaner: compaction.Cleaner, data: Any, batches: Batches, orders: NDArray[np.uint8], position: int
 ) -> Iterator[tuple[memoryview, Batches]]:
     while len(batches):
-        room = np.empty(int(batches["size"].sum(dtype=np.int64) + 11 * batches["records"].sum(dtype=np.int64)), np.uint8)
+        records = np.minimum(batches["records"], (batches["size"] - HEADER_SIZE) // codec.RECORD_SIZE_MIN)
+        room = np.empty(int(batches["size"].sum(dtype=np.int64) + 11 * records.sum(dtype=np.int64)), np.uint8)
         after = np.empty(len(batches), BATCH)
         written, done = cleaner.run(data, position, batches, orders, room, after)
         if written < 0:

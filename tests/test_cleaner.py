@@ -13,6 +13,7 @@ import embedlog
 from embedlog import TopicPartition
 from embedlog._native import system
 from embedlog.errors import EmbedlogError
+from tests.batches import crc32c
 
 TP = TopicPartition("t", 0)
 COMPACT = {"cleanup.policy": "compact", "segment.bytes": 2000, "min.cleanable.dirty.ratio": 0.0, "delete.retention.ms": 0}
@@ -233,3 +234,37 @@ def test_a_batch_that_was_emptied_has_no_say_in_the_time_index(tmp_path: Path) -
         first = next(iter(sorted((tmp_path / "log" / "t-0").glob("*.timeindex"))))
         times = [int.from_bytes(first.read_bytes()[at : at + 8], "big") for at in range(0, first.stat().st_size, 12)]
         assert times == [500]
+
+
+def test_a_batch_that_no_reader_takes_has_no_say_over_the_records_of_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A record of the same key, with an offset behind its batch: taken at its word, it would replace a good one."""
+    with opened(tmp_path / "log") as log:
+        log.create_topic("t", config=COMPACT | {"segment.bytes": 300})
+        put(log, [(b"k", b"old")])
+        put(log, [(b"n%d" % n, b"v" * 60) for n in range(3)])
+        put(log, [(b"k", b"new")])
+        put(log, [(b"m%d" % n, b"v" * 60) for n in range(6)])
+        log.flush()
+        before = {offset: (key, value) for offset, key, value in rows(log)}
+    first = tmp_path / "log" / "t-0" / f"{0:020d}.log"
+    raw = bytearray(first.read_bytes())
+    at = raw.index(b"\x02k\x06old") - 2  # timestamp delta, offset delta, then the key's length and the key
+    assert raw[at : at + 2] == b"\0\0"
+    raw[at + 1] = 0x7E  # offset delta 63
+    size = int.from_bytes(raw[8:12], "big") + 12
+    raw[17:21] = crc32c(bytes(raw[21:size])).to_bytes(4, "big")
+    first.write_bytes(raw)
+    mark = tmp_path / "log" / ".kafka_cleanshutdown"
+    mark.unlink()
+    mark.write_text('{"version":0,"brokerEpoch":7}')  # a broker was here: our digests are no witnesses any more
+    with opened(tmp_path / "log") as log:
+        log.housekeep()
+        assert first.read_bytes() == raw
+        after = {record.offset: (record.key, record.value) for record in log.scan("t", start_offset=1).records()}
+        with pytest.raises(EmbedlogError, match="outside its batch"):
+            rows(log)
+    assert after == {offset: row for offset, row in before.items() if offset > 0}
+    assert "compaction of t-0" in caplog.text
+    assert "outside its batch" in caplog.text

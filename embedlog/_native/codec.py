@@ -35,6 +35,7 @@ WORDS: dict[int, str] = {
 BAD_CRC: int = lib.EL_BAD_CRC
 BAD_COUNT: int = lib.EL_BAD_COUNT
 DIGEST_SIZE: int = lib.EL_DIGEST_SIZE
+RECORD_SIZE_MIN: int = lib.EL_RECORD_SIZE_MIN
 LEGACY: int = lib.EL_LEGACY
 
 

@@ -1,21 +1,9 @@
 /* Record batches to columns.
  *
- * D1  a length is compared with the bytes that are there before anything is read or written by it
- * D2  a batch's records must take its section exactly, as Kafka demands: a surplus is as bad as a cut
+ * D1  records are read by the walk of record.h alone: what it refuses is in no column
+ * D2  room for all that a batch can hold is checked before its first record is written
  * D3  a clear validity bit means null; bitmaps are set to ones beforehand, since nulls are few */
-#include "batch.h"
 #include "record.h"
-
-/* ---- Errors -------------------------------------------------------------------------------------------------- */
-
-static int fail(el_problem *problem, int32_t what, int64_t position, int64_t expected, int64_t found, int32_t record) {
-    problem->what = what;
-    problem->position = position;
-    problem->expected = expected;
-    problem->found = found;
-    problem->record = record;
-    return EL_ECORRUPT;
-}
 
 /* ---- One record into the columns ------------------------------------------------------------------------------ */
 
@@ -32,22 +20,7 @@ INLINE void put_bytes(int32_t *offsets, uint8_t *data, uint8_t *validity, int64_
     offsets[row + 1] = (int32_t)*total;
 }
 
-/* Walks a record's headers; adds up what they take. */
-static int measure_headers(const el_record *record, int64_t *keys, int64_t *values, el_problem *problem) {
-    const uint8_t *at = record->headers, *data;
-    for (int32_t i = 0; i < record->header_count; i++) {
-        int32_t size, what;
-        at = get_sized(at, record->end, &data, &size, &what);
-        if (!at || size < 0) return fail(problem, at ? EL_BAD_LENGTH : what, 0, 0, 0, 0);
-        *keys += size;
-        at = get_sized(at, record->end, &data, &size, &what);
-        if (!at) return fail(problem, what, 0, 0, 0, 0);
-        *values += size > 0 ? size : 0;
-    }
-    return at == record->end ? EL_OK : fail(problem, EL_BAD_RECORD_SIZE, 0, 0, 0, 0);
-}
-
-INLINE void put_record(el_columns *out, const el_record *record, int64_t offset, int64_t timestamp, const uint8_t *end) {
+INLINE void put_record(el_columns *out, const el_wire_record *record, int64_t offset, int64_t timestamp, const uint8_t *end) {
     int64_t row = out->count++;
     if (out->offsets) out->offsets[row] = offset;
     if (out->timestamps) out->timestamps[row] = timestamp;
@@ -63,18 +36,17 @@ INLINE void put_record(el_columns *out, const el_record *record, int64_t offset,
 
 /* ---- One batch ----------------------------------------------------------------------------------------------- */
 
-/* What depends on the batch alone, and which of its records can lie outside the window. */
+/* What depends on the batch alone, and whether any of its records can lie outside the window. */
 typedef struct {
     int64_t base_offset;
     int64_t base_timestamp; /* LogAppendTime: every record's */
     uint64_t delta_mask;    /* and the deltas do not count */
-    int32_t records;
-    int32_t last_offset_delta;
     int filtered;
 } el_rules;
 
+/* REQUIRES: walk_begin found the batch's offsets fine. */
 static el_rules rules_of(const el_batch *batch, const el_window *window) {
-    el_rules rules = {.base_offset = batch->base_offset, .records = batch->records, .last_offset_delta = batch->last_offset_delta};
+    el_rules rules = {.base_offset = batch->base_offset};
     int append_time = (batch->attributes & LOG_APPEND_TIME) != 0;
     rules.base_timestamp = append_time ? batch->max_timestamp : batch->base_timestamp;
     rules.delta_mask = append_time ? 0 : UINT64_MAX;
@@ -83,7 +55,7 @@ static el_rules rules_of(const el_batch *batch, const el_window *window) {
     return rules;
 }
 
-INLINE int64_t timestamp_of(const el_rules *rules, const el_record *record) {
+INLINE int64_t timestamp_of(const el_rules *rules, const el_wire_record *record) {
     return (int64_t)((uint64_t)rules->base_timestamp + ((uint64_t)record->timestamp_delta & rules->delta_mask));
 }
 
@@ -97,61 +69,42 @@ static void fill_constants(el_columns *out, const el_batch *batch, int64_t from)
 }
 
 /* Room for whatever the batch holds, so that no record need ask again. */
-static int check_room(const el_batch *batch, int64_t body_size, const el_columns *out, el_problem *problem) {
-    int64_t most = body_size / EL_RECORD_SIZE_MIN;
-    if (batch->records < 0 || batch->records > most) return fail(problem, EL_BAD_COUNT, 0, most, batch->records, -1);
+static int check_room(const el_batch *batch, int64_t body_size, const el_columns *out) {
     if (batch->records > out->record_capacity - out->count) return EL_ESPACE;
     if (out->key_offsets && body_size > out->key_capacity - out->key_size) return EL_ESPACE;
     if (out->value_offsets && body_size > out->value_capacity - out->value_size) return EL_ESPACE;
     return EL_OK;
 }
 
-/* The slow way for one record: every check, and its headers counted if it lies in the window. */
-static __attribute__((noinline)) int take_apart(const uint8_t *at, const uint8_t *end, const el_rules *rules, const el_window *window,
-                                                el_record *record, el_columns *out, el_problem *problem) {
-    int64_t keys = 0, values = 0;
-    int32_t what = get_any_record(at, end, record);
-    if (what) return fail(problem, what, 0, 0, 0, 0);
-    if (record->header_count == 0) return EL_OK;
-    if (measure_headers(record, &keys, &values, problem)) return EL_ECORRUPT;
-    if (in_window(window, rules->base_offset + record->offset_delta, timestamp_of(rules, record))) {
-        out->header_count += record->header_count;
-        out->header_key_size += keys;
-        out->header_value_size += values;
-    }
-    return EL_OK;
+static __attribute__((noinline)) void count_headers(el_columns *out, el_wire_record record) {
+    out->header_count += record.header_count;
+    out->header_key_size += record.header_key_size;
+    out->header_value_size += record.header_value_size;
 }
 
 /* `columns` is read and written through a copy of its own, so that the loop keeps it in registers: a store of bytes might change
  * anything that another pointer sees. Only the counts of headers go to the original at once. */
 static int decode_batch(const el_batch *batch, const uint8_t *body, int64_t body_size, const el_window *window, el_columns *columns,
                         el_problem *problem) {
-    const uint8_t *at = body, *end = body + body_size;
+    el_walk walk;
+    int32_t what = walk_begin(&walk, batch, body, body_size);
+    if (what) return walk_fail(problem, walk, what);
     const el_rules rules = rules_of(batch, window);
     el_columns out = *columns;
-    int64_t previous = -1;
-    int result = check_room(batch, body_size, columns, problem);
+    int result = check_room(batch, body_size, columns);
     if (result < 0) return result;
-    for (int32_t i = 0; i < rules.records; i++) {
-        el_record record;
-        if (EL_UNLIKELY(!get_plain_record(at, end, &record))) {
-            el_record closely;
-            if (take_apart(at, end, &rules, window, &closely, columns, problem)) {
-                return fail(problem, problem->what, at - body, 0, 0, i);
-            }
-            record = closely;
-        }
-        if (EL_UNLIKELY(record.offset_delta <= previous || record.offset_delta > rules.last_offset_delta)) {
-            return fail(problem, EL_BAD_DELTA, at - body, rules.last_offset_delta, record.offset_delta, i);
-        }
-        previous = record.offset_delta;
-        at = record.end;
+    while (walk.taken < walk.records) {
+        el_wire_record record;
+        what = walk_next(&walk, &record, EL_MEASURED);
+        if (EL_UNLIKELY(what)) return walk_fail(problem, walk, what);
         int64_t offset = rules.base_offset + record.offset_delta, timestamp = timestamp_of(&rules, &record);
         if (rules.filtered && !in_window(window, offset, timestamp)) continue;
-        put_record(&out, &record, offset, timestamp, end);
+        put_record(&out, &record, offset, timestamp, walk.end);
+        if (EL_UNLIKELY(record.header_count > 0)) count_headers(columns, record);
         if (out.header_starts) out.header_starts[out.count] = (int32_t)columns->header_count;
     }
-    if (rules.records > 0 && at != end) return fail(problem, EL_SURPLUS, at - body, 0, end - at, -1);
+    what = walk_end(&walk);
+    if (what) return walk_fail(problem, walk, what);
     fill_constants(&out, batch, columns->count);
     out.header_count = columns->header_count;
     out.header_key_size = columns->header_key_size;

@@ -1,5 +1,4 @@
 /* The second pass of decoding: headers into columns of their own. Most records have none, so the first pass only counts them. */
-#include "batch.h"
 #include "record.h"
 
 static int put_header(el_headers *out, const uint8_t *key, int32_t key_size, const uint8_t *value, int32_t value_size) {
@@ -19,36 +18,35 @@ static int put_header(el_headers *out, const uint8_t *key, int32_t key_size, con
     return EL_OK;
 }
 
-static int put_headers_of(const el_record *record, el_headers *out) {
+static int put_headers_of(const el_wire_record *record, el_headers *out) {
     const uint8_t *at = record->headers;
     for (int32_t i = 0; i < record->header_count; i++) {
         const uint8_t *key, *value;
         int32_t key_size, value_size, what;
-        at = get_sized(at, record->end, &key, &key_size, &what);
-        if (!at || key_size < 0) return EL_ECORRUPT;
-        at = get_sized(at, record->end, &value, &value_size, &what);
+        at = get_header(at, record->end, &key, &key_size, &value, &value_size, &what);
         if (!at) return EL_ECORRUPT;
         if (put_header(out, key, key_size, value, value_size)) return EL_ESPACE;
     }
-    return EL_OK;
+    return at == record->end ? EL_OK : EL_ECORRUPT;
 }
 
 int el_decode_headers(const el_batch *batch, const uint8_t *body, int64_t body_size, const el_window *window, el_headers *out) {
-    const uint8_t *at = body, *end = body + body_size;
+    el_walk walk;
     int append_time = (batch->attributes & LOG_APPEND_TIME) != 0;
     if (out->count == 0) {
         out->key_offsets[0] = out->value_offsets[0] = 0;
         memset(out->value_validity, 0xff, (size_t)((out->header_capacity + 7) / 8));
     }
-    for (int32_t i = 0; i < batch->records; i++) {
-        el_record record;
-        if (get_any_record(at, end, &record)) return EL_ECORRUPT;
-        at = record.end;
+    if (walk_begin(&walk, batch, body, body_size)) return EL_ECORRUPT;
+    while (walk.taken < walk.records) {
+        el_wire_record record;
+        if (walk_next(&walk, &record, EL_LEFT)) return EL_ECORRUPT;
+        if (record.header_count == 0) continue;
         int64_t timestamp = append_time ? batch->max_timestamp
                                         : (int64_t)((uint64_t)batch->base_timestamp + (uint64_t)record.timestamp_delta);
         if (!in_window(window, batch->base_offset + record.offset_delta, timestamp)) continue;
         int result = put_headers_of(&record, out);
         if (result < 0) return result;
     }
-    return EL_OK;
+    return walk_end(&walk) ? EL_ECORRUPT : EL_OK;
 }

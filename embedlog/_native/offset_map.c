@@ -5,7 +5,6 @@
  * M3  the table is never full (limit < capacity), so every search ends
  * M4  it is larger than any cache: records come in blocks, so that the slots of a block are fetched while its keys are hashed */
 #include "offset_map.h"
-#include "batch.h"
 
 /* ---- SipHash-2-4, 128 bits (a published algorithm) ------------------------------------------------------------ */
 
@@ -100,41 +99,41 @@ static int put(el_offset_map *map, const uint64_t hash[2], int64_t offset) {
 
 /* ---- records -------------------------------------------------------------------------------------------------- */
 
-int el_block_take(el_block *block, const el_offset_map *map, int32_t most, const uint8_t *at, const uint8_t *end) {
-    const el_slot *slots = (const el_slot *)(const void *)map->slots;
+int32_t el_block_take(el_block *block, const el_offset_map *map, el_walk *shared) {
     uint64_t mask = (uint64_t)map->capacity - 1;
-    for (block->count = 0; block->count < most && block->count < EL_BLOCK_RECORDS; block->count++) {
+    el_walk walk = *shared;
+    int32_t what = EL_FINE;
+    for (block->count = 0; walk.taken < walk.records && block->count < EL_BLOCK_RECORDS; block->count++) {
         el_keyed *keyed = &block->records[block->count];
-        int32_t what = get_plain_record(at, end, &keyed->record) ? EL_FINE : get_any_record(at, end, &keyed->record);
-        keyed->at = at;
-        if (what) return what;
+        keyed->at = walk.at;
+        what = walk_next(&walk, &keyed->record, EL_MEASURED);
+        if (what) break;
         if (keyed->record.key_size >= 0) {
             hash_key(map->seed, keyed->record.key, keyed->record.key_size, keyed->hash);
-            __builtin_prefetch(&slots[keyed->hash[0] & mask]);
+            __builtin_prefetch(map->slots + (keyed->hash[0] & mask) * EL_MAP_SLOT_BYTES);
         }
-        at = keyed->record.end;
     }
-    return EL_FINE;
+    *shared = walk;
+    return what;
 }
 
 int el_map_add(el_offset_map *map, const el_batch *batch, const uint8_t *body, int64_t body_size, int64_t start_offset, el_problem *problem) {
-    const uint8_t *at = body, *end = body + body_size;
+    el_walk walk;
     el_block block;
     if (!el_map_usable(map)) return EL_EINVALID;
-    for (int32_t done = 0; done < batch->records; done += block.count) {
-        int32_t what = el_block_take(&block, map, batch->records - done, at, end);
-        if (what) {
-            *problem = (el_problem){.what = what, .position = block.records[block.count].at - body, .record = done + block.count};
-            return EL_ECORRUPT;
-        }
+    int32_t what = walk_begin(&walk, batch, body, body_size);
+    if (what) return walk_fail(problem, walk, what);
+    while (walk.taken < walk.records) {
+        what = el_block_take(&block, map, &walk);
+        if (what) return walk_fail(problem, walk, what);
         for (int32_t i = 0; i < block.count; i++) {
-            const el_record *record = &block.records[i].record;
+            const el_wire_record *record = &block.records[i].record;
             int64_t offset = batch->base_offset + record->offset_delta;
             if (offset < start_offset) continue;
             if (record->key_size >= 0 && put(map, block.records[i].hash, offset) < 0) return EL_ESPACE;
             if (offset > map->latest) map->latest = offset;
         }
-        at = block.records[block.count - 1].record.end;
     }
-    return EL_OK;
+    what = walk_end(&walk);
+    return what ? walk_fail(problem, walk, what) : EL_OK;
 }

@@ -4,14 +4,8 @@
  * U2  what is not plain (compressed, old format, damaged inside) gives None: the long way takes it and explains itself
  * U3  markers are nobody's records; for a committed reader one that ends a transaction by aborting it gives None as well
  */
-#include "rows.h"
-
-#include "batch.h"
-
-/* What lies on the wire, apart from the object of the same name. */
-#define el_record el_wire_record
 #include "record.h"
-#undef el_record
+#include "rows.h"
 
 static PyObject *bytes_of(const uint8_t *data, int32_t size) {
     return size < 0 ? Py_NewRef(Py_None) : PyBytes_FromStringAndSize((const char *)data, size);
@@ -21,9 +15,7 @@ static PyObject *bytes_of(const uint8_t *data, int32_t size) {
 static PyObject *pair_of(const uint8_t **at, const uint8_t *end) {
     const uint8_t *name, *value;
     int32_t name_size, value_size, what;
-    *at = get_sized(*at, end, &name, &name_size, &what);
-    if (!*at || name_size < 0) return NULL;
-    *at = get_sized(*at, end, &value, &value_size, &what);
+    *at = get_header(*at, end, &name, &name_size, &value, &value_size, &what);
     if (!*at) return NULL;
     PyObject *key = PyUnicode_DecodeUTF8((const char *)name, name_size, "replace"), *content = key ? bytes_of(value, value_size) : NULL;
     PyObject *pair = content ? PyTuple_Pack(2, key, content) : NULL;
@@ -40,7 +32,6 @@ static PyObject *headers_of(const el_wire_record *wire) {
         PyObject *pair = pair_of(&at, wire->end);
         if (!pair || PyTuple_SetItem(all, i, pair) < 0) Py_CLEAR(all);
     }
-    if (all && at != wire->end) Py_CLEAR(all);
     return all;
 }
 
@@ -70,29 +61,29 @@ static int take_record(const el_taking *taking, const el_batch *batch, const el_
 }
 
 /* 0 if this control batch can be passed over, -1 if it says that records before it are not to be seen, or cannot be read. */
-static int pass_marker(const el_taking *taking, const uint8_t *data, int64_t size) {
+static int pass_marker(const el_taking *taking, const el_batch *batch, const uint8_t *body, int64_t body_size) {
     enum { KEY_BYTES = 4, TYPE_AT = 2, COMMIT = 1 };
+    el_walk walk;
     el_wire_record wire;
     if (!taking->committed) return 0;
-    if (get_any_record(data + EL_HEADER_SIZE, data + size, &wire) || wire.key_size < KEY_BYTES) return -1;
-    return load_be16(wire.key + TYPE_AT) == COMMIT ? 0 : -1;
+    if (walk_begin(&walk, batch, body, body_size) || batch->records != 1 || walk_next(&walk, &wire, EL_MEASURED) || walk_end(&walk)) return -1;
+    return wire.key_size >= KEY_BYTES && load_be16(wire.key + TYPE_AT) == COMMIT ? 0 : -1;
 }
 
 /* The records of one batch from start_offset on: 0, or -1 if they are not plain, with or without an exception. */
 static int take_batch(const el_taking *taking, const uint8_t *data, int64_t size, const el_batch *batch) {
-    const uint8_t *at = data + EL_HEADER_SIZE, *end = data + size;
-    int64_t previous = -1;
-    if (batch->magic != MAGIC || (batch->attributes & CODEC_MASK) || batch->records < 0) return -1;
-    if (batch->attributes & CONTROL_BATCH) return pass_marker(taking, data, size);
-    for (int32_t i = 0; i < batch->records; i++) {
+    const uint8_t *body = data + EL_HEADER_SIZE;
+    int64_t body_size = size - EL_HEADER_SIZE;
+    el_walk walk;
+    if (batch->magic != MAGIC || (batch->attributes & CODEC_MASK)) return -1;
+    if (batch->attributes & CONTROL_BATCH) return pass_marker(taking, batch, body, body_size);
+    if (walk_begin(&walk, batch, body, body_size)) return -1;
+    while (walk.taken < walk.records) {
         el_wire_record wire;
-        if (get_any_record(at, end, &wire)) return -1;
-        if (wire.offset_delta <= previous || wire.offset_delta > batch->last_offset_delta) return -1;
-        previous = wire.offset_delta;
-        at = wire.end;
+        if (walk_next(&walk, &wire, EL_MEASURED)) return -1;
         if (batch->base_offset + wire.offset_delta >= taking->start_offset && take_record(taking, batch, &wire) < 0) return -1;
     }
-    return batch->records > 0 && at != end ? -1 : 0;
+    return walk_end(&walk) ? -1 : 0;
 }
 
 static int take_run(const el_taking *taking, const uint8_t *data, int64_t size) {
