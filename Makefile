@@ -50,7 +50,7 @@ help:
 	@echo 'make test-arm       the C core compiled for arm64, and run where there is an emulator'
 	@echo 'make test-slow      the suite with its slow tests and all that asks a real Kafka'
 	@echo 'make test-all       all of these, with the figures of all at the end'
-	@echo 'make check          ruff and strict mypy'
+	@echo 'make check          ruff and strict mypy; mypy and pyright over the code of the documents'
 	@echo 'make bench          the benchmarks'
 	@echo 'make docs           write anew what docs/ takes from the code'
 
@@ -158,6 +158,7 @@ test-all: install check
 check: install
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+	@$(PYTEST) -q tests/test_types.py
 
 # ---- measuring and writing -------------------------------------------------------------------------------------------
 

@@ -10,6 +10,8 @@ This is the front door: everything public is named in `__all__`, and every other
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from embedlog import _platform as _platform  # refuses where embedlog cannot run, before anything native is loaded
 from embedlog import assignors, partitioners, serializers
 from embedlog._native._rows import Future, Record
@@ -89,10 +91,16 @@ from embedlog.values import (
     TopicPartition,
 )
 
+if TYPE_CHECKING:
+    from embedlog.aio_consumer import AsyncConsumer
+    from embedlog.aio_producer import AsyncProducer
+
 __version__ = "0.1.0"
 
 __all__ = [
     "AssignorError",
+    "AsyncConsumer",
+    "AsyncProducer",
     "Batch",
     "BufferExhaustedError",
     "ClosedError",
@@ -174,3 +182,18 @@ __all__ = [
     "partitioners",
     "serializers",
 ]
+
+_ASYNC = {"AsyncConsumer": "aio_consumer", "AsyncProducer": "aio_producer"}  # their import brings asyncio along
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ASYNC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    found = globals()[name] = getattr(import_module(f"embedlog.{_ASYNC[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ASYNC})

@@ -16,13 +16,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from types import TracebackType
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from embedlog._native._rows import Record
 from embedlog.aio import Crew, OneTask
 from embedlog.aio_listeners import Bridge
 from embedlog.batch import Batch
-from embedlog.client_options import ConsumerConfig
+from embedlog.client_options import ConsumerConfig, K, V
 from embedlog.committing import Callback
 from embedlog.consumer import Consumer, until
 from embedlog.errors import ClosedError, ConfigError
@@ -53,11 +53,11 @@ class _Fetch:
         return self._ended or bool(self.found)
 
 
-class AsyncConsumer:
+class AsyncConsumer(Generic[K, V]):
     """Reads partitions as `Consumer` does, without ever blocking the event loop; its verbs are coroutines.
 
-    Made by `log.async_consumer(*topics, **config)`, begun by `async with` or by the first verb. Deserializers run on a
-    thread, interceptors on the loop.
+    `AsyncConsumer[K, V]` hands out `Record[K, V]`. Made by `log.async_consumer(*topics, **options)`, begun by `async with` or by
+    the first verb. Deserializers run on a thread, interceptors on the loop.
 
     **Tasks:** one at a time; `wakeup` and `close` from any. It may be used in one loop after another.
 
@@ -71,7 +71,7 @@ class AsyncConsumer:
         self._log = log
         self._topics = list(topics)
         self._config = config
-        self._sync: Consumer | None = None
+        self._sync: Consumer[K, V] | None = None
         self._closed = False
         self._crew = Crew("embedlog-async-consumer")
         self._alone = OneTask("this consumer")
@@ -115,7 +115,7 @@ class AsyncConsumer:
 
     # ---- records ----
 
-    async def poll(self, timeout: float | None = 0.0, max_records: int | None = None) -> list[Record]:
+    async def poll(self, timeout: float | None = 0.0, max_records: int | None = None) -> list[Record[K, V]]:
         """The next records, at most `max_records` (or `max.poll.records`); waits up to `timeout` seconds for the first.
 
         Cancelled, it has handed out nothing, and the next call hands out what this one would have. Raises as `Consumer.poll`.
@@ -134,7 +134,7 @@ class AsyncConsumer:
             self._handed_count += len(records)
             return records
 
-    async def __aiter__(self) -> AsyncIterator[Record]:
+    async def __aiter__(self) -> AsyncIterator[Record[K, V]]:
         """Records, one after the other, for ever, or until none comes for `consumer.timeout.ms`."""
         while not self._closed:
             run = await self._next_run()
@@ -147,7 +147,7 @@ class AsyncConsumer:
                     break
                 await asyncio.sleep(0)
 
-    def _turn(self, run: Iterator[Record]) -> Iterator[Record]:
+    def _turn(self, run: Iterator[Record[K, V]]) -> Iterator[Record[K, V]]:
         """The next records of a run; in a group no further than to the moment at which the group has to be looked at."""
         turn = islice(run, TURN)
         group = None if self._sync is None else self._sync._group
@@ -157,7 +157,7 @@ class AsyncConsumer:
         group = None if self._sync is None else self._sync._group
         return group is not None and group.is_due()
 
-    async def _next_run(self) -> Iterator[Record] | None:
+    async def _next_run(self) -> Iterator[Record[K, V]] | None:
         """What iteration goes on with: the rest of what was fetched of one partition. None at the end."""
         with self._alone:
             consumer = await self._made()
@@ -177,7 +177,7 @@ class AsyncConsumer:
                     batch = consumer._reading.hand_out(*found)
             yield batch
 
-    def _has_ahead(self, consumer: Consumer) -> bool:
+    def _has_ahead(self, consumer: Consumer[K, V]) -> bool:
         """Whether records can be handed out without a look at the log. Raises what a wait would at once."""
         consumer._using()
         consumer._reading.recall()
@@ -190,7 +190,7 @@ class AsyncConsumer:
         consumer._waiting.count(time.monotonic())
         return True
 
-    async def _fetch(self, consumer: Consumer, look: Callable[[Reading], Found], timeout: float | None) -> Found | None:
+    async def _fetch(self, consumer: Consumer[K, V], look: Callable[[Reading], Found], timeout: float | None) -> Found | None:
         """On the thread: looks and waits until there is something, for `timeout` seconds, or until the task is cancelled."""
         fetch = _Fetch(lambda: look(consumer._reading))
 
@@ -319,7 +319,7 @@ class AsyncConsumer:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a consumer cannot be pickled: make one in the worker, embedlog.open(path).async_consumer(…)")
 
-    async def _call(self, call: Callable[[Consumer], Found]) -> Found:
+    async def _call(self, call: Callable[[Consumer[K, V]], Found]) -> Found:
         """One of the sync consumer's verbs, on the thread."""
         if self._bridge.is_listener() and self._sync is not None:
             made = self._sync
@@ -333,7 +333,7 @@ class AsyncConsumer:
         """A task was cancelled; its call is perhaps still on the thread."""
         self._straggling = self._straggling or happens
 
-    async def _made(self) -> Consumer:
+    async def _made(self) -> Consumer[K, V]:
         """The sync consumer, made on the thread: subscribing looks at files."""
         if self._closed:
             raise ClosedError("this consumer is closed")
@@ -343,7 +343,7 @@ class AsyncConsumer:
         self._straggling = False
         return made
 
-    def _make(self) -> Consumer:
+    def _make(self) -> Consumer[K, V]:
         if self._sync is None:
             made = Consumer(self._log, self._topics, self._config)
             self._log._waiter(made._waiting)  # made here: a wake-up from the loop then takes no lock
@@ -354,7 +354,7 @@ class AsyncConsumer:
         return self._sync
 
 
-def _at_hand(consumer: Consumer, look: Callable[[Reading], Found]) -> Found:
+def _at_hand(consumer: Consumer[Any, Any], look: Callable[[Reading], Found]) -> Found:
     """What a look hands out of what is fetched already. In one step of the loop: a position moves and its records are there."""
     with consumer._using():
         reading = consumer._reading

@@ -13,19 +13,19 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
 from embedlog.aio import Crew
-from embedlog.config import ProducerConfig
+from embedlog.client_options import K, ProducerConfig, V
 from embedlog.errors import ClosedError
 from embedlog.producer import Producer
 from embedlog.sending import FAILS_THE_FUTURE, Item, Pipeline, check_call, nowhere, record_size
 from embedlog.stops import Destination
-from embedlog.values import ProducerRecord
+from embedlog.values import GroupMetadata, Headers, OffsetAndMetadata, ProducerRecord, RecordMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Future, Route
@@ -37,11 +37,12 @@ THREADS = 4  # that wait for what takes its time: a flush, columns without room
 LOOK_S = 1.0  # how long a topic that is sent to the careful way is taken to be what it was
 
 
-class AsyncProducer:
+class AsyncProducer(Generic[K, V]):
     """Sends records into one log without ever blocking the event loop; its verbs are coroutines.
 
-    Made by `log.async_producer(**config)`, best used in `async with`. Serializers and partitioners run on the loop for `send()`,
-    on a thread for `send_batch()`; callbacks of futures run on the producer's thread.
+    `AsyncProducer[K, V]` takes keys K and values V: what its serializers take, bytes without any. Made by
+    `log.async_producer(**options)`, best used in `async with`. Serializers and partitioners run on the loop for `send()`, on a
+    thread for `send_batch()`; callbacks of futures run on the producer's thread.
 
     **Tasks:** any number may share one; records of one task to one partition keep their order. It may be used in one loop after
     another.
@@ -55,7 +56,7 @@ class AsyncProducer:
     def __init__(self, log: Any, config: ProducerConfig) -> None:
         self._log = log
         self._config = config
-        self._sync: Producer | None = None
+        self._sync: Producer[K, V] | None = None
         self._closed = False
         self._crew = Crew("embedlog-async-producer", THREADS)
         self._steps = Crew("embedlog-async-producer-steps")  # one thread: topics, transactions, the end, in the order of coming
@@ -70,13 +71,13 @@ class AsyncProducer:
     async def send(
         self,
         topic: str,
-        value: Any = None,
-        key: Any = None,
+        value: V | None = None,
+        key: K | None = None,
         *,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-        headers: Any = (),
-    ) -> Future:
+        headers: Headers = (),
+    ) -> Future[RecordMetadata]:
         """Waits for room in the buffer, puts one record on its way, and gives the future of its fate, which can be awaited.
 
         Cancelled, it has not taken the record; once it has returned, the record goes its way whatever becomes of the task.
@@ -175,7 +176,7 @@ class AsyncProducer:
         partition: int | None = None,
         timestamps_ms: Any = None,
         headers: Any = None,
-    ) -> Future:
+    ) -> Future[list[tuple[str, int, int, int]]]:
         """Waits until all rows are in the buffer and gives the future of their fate, which can be awaited.
 
         Cancelled before a thread began with it, it has taken nothing; later, all rows go their way. The error's note says which.
@@ -265,7 +266,9 @@ class AsyncProducer:
         """As `Producer.abort_transaction`."""
         await self._step("abort_transaction", Producer.abort_transaction)
 
-    async def send_offsets_to_transaction(self, offsets: Any, group_metadata: Any) -> None:
+    async def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group_metadata: GroupMetadata
+    ) -> None:
         """As `Producer.send_offsets_to_transaction`."""
         await self._step(
             "send_offsets_to_transaction", lambda producer: producer.send_offsets_to_transaction(offsets, group_metadata)

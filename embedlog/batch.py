@@ -109,7 +109,7 @@ class Batch:
         """The headers of all rows, or None if no row has any."""
         return self._decoded.headers
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[Record[bytes, bytes]]:
         """The same records as objects."""
         return records_of(self.topic, self.partition, self._decoded)
 

@@ -11,16 +11,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 from embedlog.errors import ConfigError
 from embedlog.options import INT_MAX, Options, dotted, option
 
 _NO_SERVER = "there is no server; a log directory is opened by its path"
 
+if TYPE_CHECKING:  # defaults of type variables come with Python 3.13: before it only checkers have them
+    from typing_extensions import TypeVar
+
+    K = TypeVar("K", default=Any)
+    V = TypeVar("V", default=Any)
+    T_contra = TypeVar("T_contra", contravariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    K, V, T_contra = TypeVar("K"), TypeVar("V"), TypeVar("T_contra", contravariant=True)
+
+Bytes: TypeAlias = bytes | bytearray | memoryview
+
+
+class SerializerObject(Protocol[T_contra]):
+    """A serializer that sees topic and headers, too, such as those of kafka-python."""
+
+    def serialize(self, topic: str, headers: Any, data: T_contra, /) -> Bytes | None:
+        """The bytes of `data`, None for a null."""
+
+
 Partitioner: TypeAlias = Callable[..., int]
-Serializer: TypeAlias = Any  # a callable of the data, or an object with serialize(topic, headers, data)
-Deserializer: TypeAlias = Callable[[bytes], Any]
+Serializer: TypeAlias = Callable[[K], Bytes | None] | SerializerObject[K]
+Deserializer: TypeAlias = Callable[[bytes], V]
 
 _NETWORK = {
     r"bootstrap\..*|metadata\.broker\.list|zookeeper\..*|client\.dns\.lookup|connections?\..*|reconnect\.backoff\..*|socket\..*"
@@ -128,10 +149,10 @@ class ProducerConfig(Options):
         (), "Objects, or classes to make them of, whose `on_send` and `on_acknowledgement` see every record, in this order.",
         "objects"
     )
-    key_serializer: Serializer | None = option(
+    key_serializer: Serializer[Any] | None = option(
         None, "Makes bytes of keys; None: keys are bytes.", "serializer", optional=True
     )
-    value_serializer: Serializer | None = option(
+    value_serializer: Serializer[Any] | None = option(
         None, "Makes bytes of values; None: values are bytes.", "serializer", optional=True
     )
 
@@ -255,10 +276,10 @@ class ConsumerConfig(Options):
         (), "Objects, or classes to make them of, whose `on_consume` and `on_commit` see what comes and what is committed, in"
         " this order.", "objects"
     )
-    key_deserializer: Deserializer | None = option(
+    key_deserializer: Deserializer[Any] | None = option(
         None, "Makes a key out of bytes; None: keys are bytes.", "callable", optional=True
     )
-    value_deserializer: Deserializer | None = option(
+    value_deserializer: Deserializer[Any] | None = option(
         None, "Makes a value out of bytes; None: values are bytes.", "callable", optional=True
     )
     metadata_max_age_ms: int = option(

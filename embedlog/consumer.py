@@ -14,12 +14,12 @@ from itertools import chain, count
 from threading import get_ident
 from time import monotonic_ns
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, Generic, NoReturn, Self
 
 from embedlog._native._rows import Record
 from embedlog.attendance import Attendance
 from embedlog.batch import Batch
-from embedlog.client_options import ConsumerConfig
+from embedlog.client_options import ConsumerConfig, K, V
 from embedlog.committing import Callback
 from embedlog.consumer_metrics import ConsumerMetrics
 from embedlog.errors import ClosedError, ConcurrentUseError, ConfigError, InvalidGroupIdError, OffsetOutOfRangeError
@@ -35,10 +35,11 @@ from embedlog.values import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 _numbers = count(1)
 
 
-class Consumer:
+class Consumer(Generic[K, V]):
     """Reads partitions, from where it stands to their end, and then waits for more.
 
-    Made by `log.consumer(*topics, **config)`. Without a group id it reads all partitions of the topics, or those it is given by
+    Made by `log.consumer(*topics, **options)`; `Consumer[K, V]` hands out `Record[K, V]`: what its deserializers make, bytes
+    without any. Without a group id it reads all partitions of the topics, or those it is given by
     `assign`, and cannot commit. With one it shares the topics' partitions with the other members of its group, begins where the
     group has committed, and takes part in the group's life inside its calls: a member polls, or it is out. A context manager.
 
@@ -137,7 +138,7 @@ class Consumer:
 
     # ---- records ----
 
-    def poll(self, timeout: float | None = 0.0, max_records: int | None = None) -> list[Record]:
+    def poll(self, timeout: float | None = 0.0, max_records: int | None = None) -> list[Record[K, V]]:
         """The next records, at most `max_records` (or `max.poll.records`).
 
         Waits up to `timeout` seconds (None: for ever) for the first.
@@ -152,13 +153,13 @@ class Consumer:
             self._reading.recall()
             return self._waiting.wait_for(lambda: self._reading.collect(limit), timeout, self._subscription) or []
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[Record[K, V]]:
         """Records, one after the other, for ever, or until none comes for `consumer.timeout.ms`."""
         with self._using():
             pass
         return chain.from_iterable(iter(self._next_run, None))
 
-    def _next_run(self) -> Iterator[Record] | None:
+    def _next_run(self) -> Iterator[Record[K, V]] | None:
         """What iteration goes on with: the rest of what was fetched of one partition. None at the end."""
         if self._closed:
             return None
@@ -338,7 +339,7 @@ class Consumer:
             self._closer = None
             self._reading.interceptors.close()
 
-    def __enter__(self) -> Consumer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:

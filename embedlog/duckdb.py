@@ -13,14 +13,19 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import embedlog
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 TIME_END_MS = 253_402_300_800_000  # the year 10000: what lies behind is not narrowed
 
 
-def register(log: embedlog.Log, connection: Any = None, *, topics: Iterable[str] | None = None, **bounds: Any) -> Any:
+def register(
+    log: embedlog.Log, connection: DuckDBPyConnection | None = None, *, topics: Iterable[str] | None = None, **bounds: Any
+) -> DuckDBPyConnection:
     """Makes a view of each topic (of all that are not internal), under its name, in `connection`, or in a new database in memory.
 
     `bounds` is what `log.scan` takes beside the topic. Views of these names that are there already are replaced. Gives the

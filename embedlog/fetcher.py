@@ -8,13 +8,13 @@ G3  what cannot be handed out (a damaged batch, a record that the deserializer r
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from embedlog._native._rows import Record
 from embedlog.batch import records_of
 from embedlog.chunks import BATCH_GUESS, Chunk, read_chunk
+from embedlog.client_options import Deserializer
 from embedlog.errors import SerializationError
 from embedlog.isolation import end_offset
 from embedlog.positions import Cursor
@@ -22,8 +22,6 @@ from embedlog.truncation import check_position
 
 if TYPE_CHECKING:
     from embedlog.tail import Tail
-
-Deserializer = Callable[[bytes], Any]
 
 
 class Fetcher:
@@ -37,8 +35,8 @@ class Fetcher:
         *,
         isolation: str,
         max_bytes: int,
-        key_deserializer: Deserializer | None = None,
-        value_deserializer: Deserializer | None = None,
+        key_deserializer: Deserializer[Any] | None = None,
+        value_deserializer: Deserializer[Any] | None = None,
     ) -> None:
         self.isolation = isolation
         self.fetch_count = 0
@@ -190,6 +188,6 @@ class Fetcher:
         return made
 
 
-def _apply(deserializer: Deserializer | None, data: bytes | None) -> Any:
+def _apply(deserializer: Deserializer[Any] | None, data: bytes | None) -> Any:
     """A null stays None: there are no bytes to make anything of."""
     return data if deserializer is None or data is None else deserializer(data)

@@ -11,21 +11,27 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from embedlog import backup, log
 from embedlog.admin import Admin
-from embedlog.config import ConsumerConfig, ProducerConfig, parse
+from embedlog.client_options import ConsumerConfig, Deserializer, K, ProducerConfig, Serializer, V
 from embedlog.consumer import Consumer
 from embedlog.group_admin import GroupAdmin
 from embedlog.isolation import READ_UNCOMMITTED
+from embedlog.options import parse
 from embedlog.producer import Producer
 from embedlog.scan import Scan
-from embedlog.typed_options import LogOptions
+from embedlog.typed_options import ConsumerOptions, LogOptions, ProducerOptions
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from embedlog.aio_consumer import AsyncConsumer
     from embedlog.aio_producer import AsyncProducer
+
+    KeyOrBytes = TypeVar("KeyOrBytes", default=bytes)  # what a deserializer makes, or bytes where there is none
+    ValueOrBytes = TypeVar("ValueOrBytes", default=bytes)
 
 __all__ = ["Log", "open"]
 
@@ -37,19 +43,84 @@ class Log(log.Log):
     belongs to the one that opened it, it cannot be pickled, and in a forked child it refuses.
     """
 
-    def producer(self, config: Mapping[str, Any] | None = None, **options: Any) -> Producer:
+    @overload
+    def producer(
+        self,
+        config: None = None,
+        *,
+        key_serializer: None = None,
+        value_serializer: None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> Producer[bytes, bytes]: ...
+    @overload
+    def producer(
+        self,
+        config: None = None,
+        *,
+        key_serializer: Serializer[K],
+        value_serializer: None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> Producer[K, bytes]: ...
+    @overload
+    def producer(
+        self,
+        config: None = None,
+        *,
+        key_serializer: None = None,
+        value_serializer: Serializer[V],
+        **options: Unpack[ProducerOptions],
+    ) -> Producer[bytes, V]: ...
+    @overload
+    def producer(
+        self,
+        config: None = None,
+        *,
+        key_serializer: Serializer[K],
+        value_serializer: Serializer[V],
+        **options: Unpack[ProducerOptions],
+    ) -> Producer[K, V]: ...
+    @overload
+    def producer(
+        self,
+        config: Mapping[str, Any] | None,
+        *,
+        key_serializer: Serializer[Any] | None = None,
+        value_serializer: Serializer[Any] | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> Producer[Any, Any]: ...
+    def producer(self, config: Mapping[str, Any] | None = None, **options: Any) -> Producer[Any, Any]:
         """A producer, with Kafka's producer settings (docs/configuration.md): `config` is a mapping, keywords have underscores.
 
         Raises ConfigError, ReadOnlyError, ClosedError.
         """
         self._check_writable()
-        made = Producer(self, parse(ProducerConfig, config, **options))
+        made: Producer[Any, Any] = Producer(self, parse(ProducerConfig, config, **options))
         self._children.add(made)
         return made
 
+    @overload
+    def consumer(
+        self,
+        *topics: str,
+        group_id: str | None = None,
+        config: None = None,
+        key_deserializer: Deserializer[KeyOrBytes] | None = None,
+        value_deserializer: Deserializer[ValueOrBytes] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> Consumer[KeyOrBytes, ValueOrBytes]: ...
+    @overload
+    def consumer(
+        self,
+        *topics: str,
+        group_id: str | None = None,
+        config: Mapping[str, Any] | None,
+        key_deserializer: Deserializer[Any] | None = None,
+        value_deserializer: Deserializer[Any] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> Consumer[Any, Any]: ...
     def consumer(
         self, *topics: str, group_id: str | None = None, config: Mapping[str, Any] | None = None, **options: Any
-    ) -> Consumer:
+    ) -> Consumer[Any, Any]:
         """A consumer of all partitions of `topics`, new ones noticed; without topics, of what it is given by `assign`.
 
         With a group id, a member of that group: the partitions are shared among all members, in any process. Settings are
@@ -57,20 +128,85 @@ class Log(log.Log):
         Raises ConfigError, UnknownTopicOrPartitionError, ClosedError.
         """
         self._check_open()
-        made = Consumer(self, _names(topics), _consumer_config(group_id, config, options))
+        made: Consumer[Any, Any] = Consumer(self, _names(topics), _consumer_config(group_id, config, options))
         self._children.add(made)
         return made
 
-    def async_producer(self, config: Mapping[str, Any] | None = None, **options: Any) -> AsyncProducer:
+    @overload
+    def async_producer(
+        self,
+        config: None = None,
+        *,
+        key_serializer: None = None,
+        value_serializer: None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> AsyncProducer[bytes, bytes]: ...
+    @overload
+    def async_producer(
+        self,
+        config: None = None,
+        *,
+        key_serializer: Serializer[K],
+        value_serializer: None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> AsyncProducer[K, bytes]: ...
+    @overload
+    def async_producer(
+        self,
+        config: None = None,
+        *,
+        key_serializer: None = None,
+        value_serializer: Serializer[V],
+        **options: Unpack[ProducerOptions],
+    ) -> AsyncProducer[bytes, V]: ...
+    @overload
+    def async_producer(
+        self,
+        config: None = None,
+        *,
+        key_serializer: Serializer[K],
+        value_serializer: Serializer[V],
+        **options: Unpack[ProducerOptions],
+    ) -> AsyncProducer[K, V]: ...
+    @overload
+    def async_producer(
+        self,
+        config: Mapping[str, Any] | None,
+        *,
+        key_serializer: Serializer[Any] | None = None,
+        value_serializer: Serializer[Any] | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> AsyncProducer[Any, Any]: ...
+    def async_producer(self, config: Mapping[str, Any] | None = None, **options: Any) -> AsyncProducer[Any, Any]:
         """The producer for asyncio, to be used in `async with`. Raises ConfigError, ReadOnlyError, ClosedError."""
         from embedlog.aio_producer import AsyncProducer
 
         self._check_open()
         return AsyncProducer(self, parse(ProducerConfig, config, **options))
 
+    @overload
+    def async_consumer(
+        self,
+        *topics: str,
+        group_id: str | None = None,
+        config: None = None,
+        key_deserializer: Deserializer[KeyOrBytes] | None = None,
+        value_deserializer: Deserializer[ValueOrBytes] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> AsyncConsumer[KeyOrBytes, ValueOrBytes]: ...
+    @overload
+    def async_consumer(
+        self,
+        *topics: str,
+        group_id: str | None = None,
+        config: Mapping[str, Any] | None,
+        key_deserializer: Deserializer[Any] | None = None,
+        value_deserializer: Deserializer[Any] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> AsyncConsumer[Any, Any]: ...
     def async_consumer(
         self, *topics: str, group_id: str | None = None, config: Mapping[str, Any] | None = None, **options: Any
-    ) -> AsyncConsumer:
+    ) -> AsyncConsumer[Any, Any]:
         """The consumer for asyncio, to be used in `async with`. Raises ConfigError, ClosedError."""
         from embedlog.aio_consumer import AsyncConsumer
 

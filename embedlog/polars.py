@@ -11,15 +11,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import embedlog
+
+if TYPE_CHECKING:
+    import polars
 
 PER_MILLISECOND = {"Milliseconds": 1, "Microseconds": 1_000, "Nanoseconds": 1_000_000}
 MIRRORED = {"Lt": "Gt", "LtEq": "GtEq", "Gt": "Lt", "GtEq": "LtEq", "Eq": "Eq"}
 
 
-def scan(log: embedlog.Log, topic: str, **bounds: Any) -> Any:
+def scan(log: embedlog.Log, topic: str, **bounds: Any) -> polars.LazyFrame:
     """A LazyFrame of what the topic holds now; `bounds` is what `log.scan` takes beside the topic.
 
     The log stays open until the frame is collected. Raises MissingExtraError without polars, UnknownTopicOrPartitionError,

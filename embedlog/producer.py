@@ -12,21 +12,21 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self
 
 from embedlog._native import system
 from embedlog.accumulator import Accumulator
 from embedlog.appenders import Transactional
-from embedlog.config import ProducerConfig
+from embedlog.client_options import K, ProducerConfig, V
 from embedlog.delivery import Delivery
 from embedlog.errors import DeadlineError, EmbedlogError
 from embedlog.figures import producer_metrics
 from embedlog.sending import Pipeline
 from embedlog.transactional import NoTransaction, Transaction
-from embedlog.values import ProducerRecord
+from embedlog.values import GroupMetadata, Headers, OffsetAndMetadata, ProducerRecord, RecordMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Future
@@ -36,8 +36,10 @@ logger = logging.getLogger("embedlog.producer")
 _numbers = itertools.count(1)
 
 
-class Producer:
+class Producer(Generic[K, V]):
     """Sends records into one log; made by `log.producer()`, best used in a `with` statement.
+
+    `Producer[K, V]` takes keys K and values V: what its serializers take, bytes without any.
 
     Threads: one producer may be shared by any number of threads; records of one thread to one partition keep their order.
     """
@@ -68,13 +70,13 @@ class Producer:
     def send(
         self,
         topic: str,
-        value: bytes | None = None,
-        key: bytes | None = None,
+        value: V | None = None,
+        key: K | None = None,
         *,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-        headers: Any = (),
-    ) -> Future:
+        headers: Headers = (),
+    ) -> Future[RecordMetadata]:
         """Put one record on its way and return what tells of its fate.
 
         `value` and `key` are bytes or None, unless the producer has serializers; `headers` are pairs of (str, bytes or None).
@@ -101,7 +103,7 @@ class Producer:
         partition: int | None = None,
         timestamps_ms: Any = None,
         headers: Any = None,
-    ) -> Future:
+    ) -> Future[list[tuple[str, int, int, int]]]:
         """Put many records on their way, at the speed of memory.
 
         `values` and `keys`: lists of bytes and None, numpy arrays (objects, bytes, rows of uint8), or anything with
@@ -174,13 +176,15 @@ class Producer:
         self._pipeline.check_open()
         self._transaction.abort()
 
-    def send_offsets_to_transaction(self, offsets: Any, group_metadata: Any) -> None:
+    def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group_metadata: GroupMetadata
+    ) -> None:
         """Commit a group's offsets with the transaction: {TopicPartition: OffsetAndMetadata or int}."""
         self._pipeline.check_open()
         self._transaction.send_offsets(offsets, group_metadata)
 
     @contextmanager
-    def transaction(self) -> Iterator[Producer]:
+    def transaction(self) -> Iterator[Self]:
         """`with producer.transaction(): …` begins, and commits at the end, or aborts if anything was raised."""
         self.begin_transaction()
         try:
@@ -208,7 +212,7 @@ class Producer:
             "waiting-threads": rows.waiting,
         }
 
-    def __enter__(self) -> Producer:
+    def __enter__(self) -> Self:
         self._pipeline.check_open()
         return self
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from embedlog._native import _rows
 from embedlog._native._rows import Record
@@ -30,6 +30,10 @@ from embedlog.readahead import read_ahead
 from embedlog.splitting import Split, splits
 from embedlog.subscription import partition_numbers
 from embedlog.values import milliseconds
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
 
 Time = int | datetime
 OffsetBound = int | Mapping[int, int] | None
@@ -150,7 +154,7 @@ class Scan:
 
     # ---- objects ----
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[Record[bytes, bytes]]:
         """The records as objects with all their fields, partition after partition; needs no pyarrow."""
         for number, decoded in self._decoded(ALL_COLUMNS):
             yield from records_of(self.topic, number, decoded)
@@ -158,21 +162,21 @@ class Scan:
     # ---- pyarrow ----
 
     @property
-    def schema(self) -> Any:
+    def schema(self) -> pyarrow.Schema:
         """The pyarrow schema. Raises MissingExtraError without pyarrow."""
         return _pyarrow().schema(self)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[pyarrow.RecordBatch]:
         """pyarrow RecordBatches. Raises MissingExtraError without pyarrow."""
         batch_of = _pyarrow().RecordBatch._import_from_c_capsule
         for rows in self._rows():
             yield batch_of(_rows.arrow_schema(schema(self.columns)), _rows.arrow_array(rows))
 
-    def to_arrow(self) -> Any:
+    def to_arrow(self) -> pyarrow.Table:
         """Everything as one pyarrow Table. Raises MissingExtraError without pyarrow."""
         return _pyarrow().Table.from_batches(list(self), schema=self.schema)
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> pandas.DataFrame:
         """Everything as a pandas DataFrame, keys and values as bytes. Raises MissingExtraError without pandas or pyarrow."""
         table = self.to_arrow()
         try:

@@ -6,7 +6,7 @@ Each is a plain function; None stays None, because a null is not a text.
 from __future__ import annotations
 
 import json as _json
-from typing import Any
+from typing import Any, overload
 
 __all__ = ["from_json", "from_string", "json", "string"]
 
@@ -27,6 +27,10 @@ def json(value: Any) -> bytes | None:
     return _json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
 
 
+@overload
+def from_string(data: bytes) -> str: ...
+@overload
+def from_string(data: None) -> None: ...
 def from_string(data: bytes | None) -> str | None:
     """The text of UTF-8 bytes: a `value_deserializer`."""
     return None if data is None else data.decode("utf-8")

@@ -8,11 +8,11 @@ V3  times are integers, milliseconds since 1970 UTC; -1 stands for "none", as in
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from embedlog.errors import ConfigError
 
@@ -32,6 +32,8 @@ __all__ = [
     "duration_ms",
     "milliseconds",
 ]
+
+Headers: TypeAlias = Iterable[tuple[str, bytes | None]]  # of one record, as it is sent
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.ASCII)

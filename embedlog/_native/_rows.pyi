@@ -1,17 +1,24 @@
 """Types of the extension `_rows`; what each does is said in its docstrings and in rows.h."""
 
 from collections.abc import Callable, Generator, Iterator
-from typing import Any, TypeAlias, final
+from typing import Any, Generic, TypeAlias, final
+
+from typing_extensions import TypeVar  # checkers know it wherever it is not installed
 
 Buffer: TypeAlias = Any  # whatever has the buffer protocol
 Column: TypeAlias = tuple[Buffer, Buffer] | tuple[Buffer, Buffer, Buffer | None] | tuple[Buffer, Buffer, Buffer | None, int]
 RecordHeaders: TypeAlias = tuple[tuple[str, bytes | None], ...]
-Callbacks: TypeAlias = list[tuple[int, Future, Callable[[Future], object]]]
+Callbacks: TypeAlias = list[tuple[int, Future[Any], Callable[[Future[Any]], object]]]
 ArrowNode: TypeAlias = tuple[str, str, int, int, int, tuple[ArrowView | None, ...], tuple[Any, ...], bool]
 
-# A record's key and value are what the deserializers made of them, hence Any; without any they are bytes or None.
+K_co = TypeVar("K_co", covariant=True, default=Any)
+V_co = TypeVar("V_co", covariant=True, default=Any)
+T_co = TypeVar("T_co", covariant=True, default=Any)
+
+# K and V are what the deserializers make, bytes without any. A key or value may also be None, which no deserializer sees. The
+# type says so with Any, as typeshed does for `re.Match.group`: whose topic has no nulls needs no check, and typing errors show.
 @final
-class Record:
+class Record(Generic[K_co, V_co]):
     def __new__(
         cls,
         topic: str,
@@ -19,11 +26,11 @@ class Record:
         offset: int,
         timestamp_ms: int,
         timestamp_type: int,
-        key: Any,
-        value: Any,
+        key: K_co | None,
+        value: V_co | None,
         headers: RecordHeaders = ...,
         leader_epoch: int = -1,
-    ) -> Record: ...
+    ) -> Record[K_co, V_co]: ...
     @property
     def topic(self) -> str: ...
     @property
@@ -35,24 +42,24 @@ class Record:
     @property
     def timestamp_type(self) -> int: ...
     @property
-    def key(self) -> Any: ...
+    def key(self) -> K_co | Any: ...
     @property
-    def value(self) -> Any: ...
+    def value(self) -> V_co | Any: ...
     @property
     def headers(self) -> RecordHeaders: ...
     @property
     def leader_epoch(self) -> int: ...
 
 @final
-class Future:
+class Future(Generic[T_co]):
     @property
     def partition(self) -> int: ...
     def hasten(self) -> None: ...
     def done(self) -> bool: ...
-    def result(self, timeout: float | None = None) -> Any: ...
+    def result(self, timeout: float | None = None) -> T_co: ...
     def exception(self, timeout: float | None = None) -> BaseException | None: ...
-    def add_done_callback(self, callable: Callable[[Future], object], /) -> None: ...
-    def __await__(self) -> Generator[Any, None, Any]: ...
+    def add_done_callback(self, callable: Callable[[Future[T_co]], object], /) -> None: ...
+    def __await__(self) -> Generator[Any, None, T_co]: ...
 
 @final
 class Accumulator:

@@ -121,6 +121,7 @@ static PyMethodDef future_methods[] = {
     {"add_done_callback", future_add_done_callback, METH_O,
      "add_done_callback(callable)\n\nCalls callable(future) on the producer's thread when the future is done, in the order of the records\n"
      "of a partition. What it raises is logged."},
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "Future[T]: for annotations."},
     {NULL},
 };
 

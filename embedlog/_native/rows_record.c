@@ -98,7 +98,11 @@ static PyMemberDef record_members[] = {
     {NULL},
 };
 
-static PyMethodDef record_own_methods[] = {{"__reduce__", record_reduce, METH_NOARGS, "How to make it again."}, {NULL}};
+static PyMethodDef record_own_methods[] = {
+    {"__reduce__", record_reduce, METH_NOARGS, "How to make it again."},
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "Record[K, V]: for annotations."},
+    {NULL},
+};
 
 static PyType_Slot record_slots[] = {
     {Py_tp_new, record_new},         {Py_tp_dealloc, record_dealloc}, {Py_tp_repr, record_repr}, {Py_tp_richcompare, record_compare},

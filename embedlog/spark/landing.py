@@ -116,6 +116,7 @@ class _Landing:
     def _producer(self, timeout_ms: int) -> embedlog.Producer:
         largest = max((facts.largest for each in self._files for facts in each.topics.values()), default=0)
         return self._log.producer(
+            {"compression.type": self._settings.compression},
             transactional_id=self._id,
             transaction_timeout_ms=timeout_ms,
             max_block_ms=BLOCK_MS,
@@ -123,7 +124,6 @@ class _Landing:
             linger_ms=0,
             max_request_size=TIMEOUT_MOST_MS,  # `_check` has looked at each topic's own limit
             buffer_memory=max(BUFFER_BYTES, 4 * largest),
-            compression_type=self._settings.compression,
             partitioner=self._settings.made_partitioner(),
         )
 

@@ -150,7 +150,7 @@ class Topics:
             time = bound.of(topic, partition.partition)
             if type(time) is int:
                 wanted[embedlog.TopicPartition(topic, partition.partition)] = time
-        with self._log.consumer(isolation_level=self._settings.isolation) as consumer:
+        with self._log.consumer(config={"isolation.level": self._settings.isolation}) as consumer:
             return consumer.offsets_for_times(wanted)
 
     def _check_named(self, bound: Bound) -> None:
