@@ -208,8 +208,8 @@ def test_pyright_agrees_with_the_documents(tmp_path: Path) -> None:
     if importlib.util.find_spec("pyright") is None or shutil.which("node") is None:
         pytest.skip("pyright needs itself and node: pip install 'embedlog[check]', and Node.js")
     texts = sources(tmp_path)
-    settings = {"extraPaths": [str(ROOT)], "pythonVersion": "3.11", "include": ["*.py"], "stubPath": str(stubs(tmp_path / "stubs"))}
-    settings |= {"reportMissingImports": False, "reportMissingModuleSource": False}
+    settings = {"extraPaths": [str(ROOT)], "pythonVersion": "3.11", "include": ["*.py"]}
+    settings |= {"stubPath": str(stubs(tmp_path / "stubs")), "reportMissingImports": False, "reportMissingModuleSource": False}
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
     command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable]
     answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
