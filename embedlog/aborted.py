@@ -60,7 +60,9 @@ class Aborted:
         """The index of one segment, whole: made again from the log if the file is not."""
         static, base = self._partition.static, info.base
         if static is not None and base in static.history.indexes:
-            return transaction_index.decode(static.history.indexes[base], base)
+            return transaction_index.decode(
+                static.history.indexes[base], base, layout.segment_path(self._partition.path, base, layout.TRANSACTION_INDEX)
+            )
         path: Path = layout.segment_path(self._partition.path, base, layout.TRANSACTION_INDEX)
         facts = files.facts_of(path)
         key = (*((facts.inode, facts.size) if facts is not None else (0, 0)), info.transaction_entries, info.transaction_digest)

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 from embedlog import record
 from embedlog.buffers import shared_pool
 from embedlog.columns import OFFSET_MAX, OFFSET_MIN, Decoded, Window
-from embedlog.errors import CorruptRecordError
+from embedlog.decoding import GROUP_BYTES
+from embedlog.errors import CorruptRecordError, in_file
 from embedlog.isolation import seen
 
-DECODED_BYTES = 8 << 20  # of one group of compressed batches: memory stays flat whatever they grow to
+AHEAD_BYTES = 32 << 20  # a batch of more is uncompressed when its turn comes, not ahead: there is one of them in memory at a time
 GROUP_MAX = 64  # batches of a group, even where they are small: the next ones may not be
 BATCH_GUESS = 1 << 20  # decoded bytes of a compressed batch before the first was seen: what producers allow themselves
 
@@ -42,19 +43,23 @@ def read_chunk(partition: Any, offset: int, *, max_bytes: int, isolation: str, b
     if len(fetched.batches) == 0 and fetched.next_offset <= offset:
         return None
     window = Window(start_offset=offset)
-    parts = groups(visible(fetched, window), batch_bytes)
-    batches = parts[0] if parts else fetched.batches[:0]
-    following = int(parts[1]["base_offset"][0]) if len(parts) > 1 else fetched.next_offset
-    try:
-        decoded = decode(fetched, batches, window)
-    except CorruptRecordError:
-        good = _good_prefix(fetched, batches, window)
-        if good == 0:
-            raise
-        following = int(batches["base_offset"][good])
-        decoded = decode(fetched, batches[:good], window)
-    batch_bytes = average(decoded, batches, batch_bytes)
-    return Chunk(decoded, following, len(fetched.data), batch_bytes, _epoch(fetched.batches, following))
+    with in_file(fetched.path, fetched.position):
+        parts = groups(visible(fetched, window), batch_bytes)
+        batches = parts[0] if parts else fetched.batches[:0]
+        try:
+            part = decode(fetched, batches, window)
+        except CorruptRecordError:
+            good = _good_prefix(fetched, batches, window)
+            if good == 0:
+                raise
+            part = decode(fetched, batches[:good], window)
+    assert part.decoded is not None
+    if part.batch_count < len(batches):
+        following = int(batches["base_offset"][part.batch_count])
+    else:
+        following = int(parts[1]["base_offset"][0]) if len(parts) > 1 else fetched.next_offset
+    batch_bytes = average(part, batch_bytes)
+    return Chunk(part.decoded, following, len(fetched.data), batch_bytes, _epoch(fetched.batches, following))
 
 
 def _epoch(batches: record.Batches, end: int) -> int:
@@ -66,22 +71,23 @@ def _epoch(batches: record.Batches, end: int) -> int:
 
 
 def groups(batches: record.Batches, batch_bytes: int) -> list[record.Batches]:
-    """Compressed batches in groups of about DECODED_BYTES when decoded, at least one each; others as they are.
+    """Compressed batches in groups of about GROUP_BYTES when decoded, at least one each; others as they are.
 
     Going by what the last batches came to, not by how well they compressed: a batch is made up to a limit, a ratio knows none.
     """
     if len(batches) < 2 or not (batches["attributes"] & record.CODEC_MASK).any():
         return [batches] if len(batches) else []
-    count = min(GROUP_MAX, max(1, DECODED_BYTES // batch_bytes))
+    count = min(GROUP_MAX, max(1, GROUP_BYTES // batch_bytes))
     return [batches[start : start + count] for start in range(0, len(batches), count)]
 
 
-def average(decoded: Decoded, batches: record.Batches, before: int) -> int:
+def average(part: record.Part, before: int) -> int:
     """Decoded bytes of a batch; `before` where that cannot be told."""
-    if decoded.values is None or len(batches) == 0:
+    decoded = part.decoded
+    if decoded is None or decoded.values is None or part.batch_count == 0:
         return before
     total = len(decoded.values.data) + (0 if decoded.keys is None else len(decoded.keys.data))
-    return max(1, total // len(batches))
+    return max(1, total // part.batch_count)
 
 
 def visible(fetched: Any, window: Window) -> record.Batches:
@@ -95,19 +101,19 @@ def visible(fetched: Any, window: Window) -> record.Batches:
     return batches
 
 
-def decode(fetched: Any, batches: record.Batches, window: Window, columns: Sequence[str] | None = None) -> Decoded:
-    """The records of these batches inside the window. Raises CorruptRecordError."""
-    return record.decode(fetched.data, batches, window=window, columns=columns, pool=shared_pool())
+def decode(fetched: Any, batches: record.Batches, window: Window) -> record.Part:
+    """The records of the first of these batches inside the window. Raises CorruptRecordError."""
+    return record.decode_some(fetched.data, batches, window=window, pool=shared_pool(), limit=fetched.decompressed_max)
 
 
 def _good_prefix(fetched: Any, batches: record.Batches, window: Window) -> int:
-    """How many batches decode, one by one, before the first that does not (K3)."""
+    """How many batches decode, one by one, before the first that does not (K3); 1 if they do not all together."""
     for row in range(len(batches)):
         try:
             decode(fetched, batches[row : row + 1], window)
         except CorruptRecordError:
             return row
-    return len(batches)
+    return min(1, len(batches))
 
 
 class Piece(NamedTuple):
@@ -120,10 +126,18 @@ class Piece(NamedTuple):
     whole: bool  # nobody else decodes from these bytes
 
 
+class Decodings(NamedTuple):
+    """What was decoded of a piece, if anything was, and what is left of it."""
+
+    number: int  # of the partition
+    decoded: Decoded | None
+    rest: Piece | None
+
+
 class Source:
     """The chunks of several partitions, one partition after the other: what a scan reads ahead.
 
-    Compressed batches are decoded in groups.
+    Compressed batches are decoded in groups, and large ones one by one.
 
     **Threads:** `fetch` by one at a time, `decode` by any.
     """
@@ -178,9 +192,21 @@ class Source:
         self._position = fetched.next_offset
         return moved
 
-    def decode(self, piece: Piece) -> tuple[int, Decoded]:
-        """Its records, with the partition's number. Raises CorruptRecordError."""
+    def decode(self, piece: Piece) -> Decodings:
+        """Its records, as far as they are few enough to be made ahead. Raises CorruptRecordError."""
+        return self._decode(piece, AHEAD_BYTES)
+
+    def rest(self, piece: Piece) -> Decodings:
+        """What `decode` left of a piece, or a part of it; for who takes the records, right before it does."""
+        return self._decode(piece, None)
+
+    def _decode(self, piece: Piece, alone_bytes: int | None) -> Decodings:
         number, window, fetched, batches, whole = piece
-        decoded = record.decode(fetched.data, batches, window=window, columns=self._columns, pool=shared_pool(), in_place=whole)
-        self._batch_bytes = average(decoded, batches, self._batch_bytes)
-        return number, decoded
+        with in_file(fetched.path, fetched.position):
+            part = record.decode_some(
+                fetched.data, batches, window=window, columns=self._columns, pool=shared_pool(), limit=fetched.decompressed_max,
+                alone_bytes=alone_bytes, in_place=whole,
+            )  # fmt: skip
+        self._batch_bytes = average(part, self._batch_bytes)
+        left = batches[part.batch_count :]
+        return Decodings(number, part.decoded, piece._replace(batches=left) if len(left) else None)

@@ -20,7 +20,7 @@ from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.cleaning import Bounds, Transactions, bounds, groups
 from embedlog.compaction import OffsetMap, clean
-from embedlog.errors import CorruptRecordError
+from embedlog.errors import CorruptRecordError, in_file
 from embedlog.manifest import DIGESTED, SEALED, SegmentInfo, joined_times
 from embedlog.producers import Producer
 from embedlog.record import Batches, Chain, scan
@@ -94,7 +94,7 @@ class _Pass:
     def __init__(self, partition: Partition, found: Bounds, memory_bytes: int, now_ms: int) -> None:
         self._partition, self._bounds, self._now_ms = partition, found, now_ms
         self._now = partition.published()
-        self._map = OffsetMap(memory_bytes)
+        self._map = OffsetMap(memory_bytes, decompressed_max=partition.home.decompressed_max)
         aborted = self._aborted()
         self._learning, self._cleaning = Transactions(aborted), Transactions(aborted)
         self._producers = self._producers_now()
@@ -114,10 +114,13 @@ class _Pass:
         with self._partition.mutex:
             return dict(self._partition.sequencing.present().producers)
 
+    def _path(self, info: SegmentInfo) -> Path:
+        return layout.segment_path(self._partition.path, info.base)
+
     def _chunks(self, info: SegmentInfo) -> Iterator[tuple[memoryview, Batches]]:
         """A segment's bytes and batches, checked. Raises CorruptRecordError: what is damaged is left as it is."""
         partition = self._partition
-        path = layout.segment_path(partition.path, info.base)
+        path = self._path(info)
         with files.opened(path) as fd:
             chain = Chain(gaps_allowed=True)
             walk = segment.Walk(fd, path, chain, 0, info.size)
@@ -138,7 +141,9 @@ class _Pass:
             for data, batches in self._chunks(info):
                 counts = self._learning.records(batches)
                 position = int(batches["position"][0])
-                if not self._map.add(data, batches[counts], position=position, start_offset=self._bounds.first_dirty):
+                with in_file(self._path(info)):
+                    known = self._map.add(data, batches[counts], position=position, start_offset=self._bounds.first_dirty)
+                if not known:
                     return self._map.latest + 1
             self._map.pass_over(info.next_offset - 1)
         return self._bounds.end
@@ -158,19 +163,23 @@ class _Pass:
         self._cleaning.kept.clear()
         output = _Output(directory, base, partition.config.index_interval_bytes, partition.home.mode)
         for info in group:
-            for data, batches in self._chunks(info):
-                orders = self._cleaning.orders(batches, history.markers_in(data, batches), self._producers, end, self._now_ms)
-                for made, rows in clean(
-                    data,
-                    batches,
-                    orders,
-                    self._map,
-                    position=int(batches["position"][0]),
-                    now_ms=self._now_ms,
-                    delete_retention_ms=partition.config.delete_retention_ms,
-                ):
-                    output.add(made, rows)
+            with in_file(self._path(info)):
+                self._clean(info, output, end)
         return output.finish(group, list(self._cleaning.kept)), output.records
+
+    def _clean(self, info: SegmentInfo, output: _Output, end: int) -> None:
+        for data, batches in self._chunks(info):
+            orders = self._cleaning.orders(batches, history.markers_in(data, batches), self._producers, end, self._now_ms)
+            for made, rows in clean(
+                data,
+                batches,
+                orders,
+                self._map,
+                position=int(batches["position"][0]),
+                now_ms=self._now_ms,
+                delete_retention_ms=self._partition.config.delete_retention_ms,
+            ):
+                output.add(made, rows)
 
     # ---- the swap --------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from embedlog import compression
 from embedlog._native import codec, compaction
 from embedlog._native.compaction import DISCARD, HORIZON, KEEP_EMPTY, WHOLE
 from embedlog.columns import BATCH, CODEC_MASK, CONTROL, HEADER_SIZE, Batches
+from embedlog.decoding import plain_section, too_large
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 
 FILLED = 0.9  # of the map's slots, as log.cleaner.io.buffer.load.factor
@@ -28,7 +29,8 @@ _SEED_BYTES = 16
 class OffsetMap:
     """Latest offset by key, in `memory_bytes` at most."""
 
-    def __init__(self, memory_bytes: int, seed: bytes | None = None) -> None:
+    def __init__(self, memory_bytes: int, seed: bytes | None = None, decompressed_max: int = compression.LIMIT_BYTES) -> None:
+        self.decompressed_max = decompressed_max  # uncompressed bytes of a batch that is looked into
         slots = max(memory_bytes // compaction.SLOT_BYTES, 2)
         capacity = 1 << (slots.bit_length() - 1)
         secret = os.urandom(_SEED_BYTES) if seed is None else seed
@@ -52,7 +54,7 @@ class OffsetMap:
         """Take in the records of data batches at or above `start_offset`; False if the map is full. Raises CorruptRecordError."""
         for row in range(len(batches)):
             batch = np.ascontiguousarray(batches[row : row + 1])
-            code = self.table.add(batch, _plain_body(data, batch[0], position), start_offset)
+            code = self.table.add(batch, _plain_body(data, batch[0], position, self.decompressed_max), start_offset)
             if code == codec.ESPACE:
                 return False
             if code < 0:
@@ -88,7 +90,7 @@ def clean(
         rows, how = np.ascontiguousarray(batches[start:end]), orders[start:end]
         if packed[start]:
             for row in range(len(rows)):
-                yield _repacked(cleaner, data, rows[row : row + 1], how[row : row + 1], position)
+                yield _repacked(cleaner, data, rows[row : row + 1], how[row : row + 1], position, offsets.decompressed_max)
         else:
             yield from _runs(cleaner, data, rows, how, position)
 
@@ -108,14 +110,14 @@ def _runs(
 
 
 def _repacked(
-    cleaner: compaction.Cleaner, data: Any, batch: Batches, orders: NDArray[np.uint8], position: int
+    cleaner: compaction.Cleaner, data: Any, batch: Batches, orders: NDArray[np.uint8], position: int, decompressed_max: int
 ) -> tuple[memoryview, Batches]:
     """A compressed batch: taken apart, cleaned, compressed again if it is not what it was."""
     row = batch[0]
     number = int(row["attributes"]) & CODEC_MASK
     start = int(row["position"]) - position
     original = memoryview(data).cast("B")[start : start + int(row["size"])]
-    body = _plain_body(data, row, position)
+    body = _plain_body(data, row, position, decompressed_max)
     plain = batch.copy()
     plain["attributes"] &= ~CODEC_MASK
     plain["size"], plain["position"] = HEADER_SIZE + len(body), 0
@@ -141,13 +143,11 @@ def _new_horizon(before: np.void, after: np.void) -> bool:
     return bool((before["attributes"] ^ after["attributes"]) & HORIZON_BIT)
 
 
-def _plain_body(data: Any, row: np.void, position: int) -> memoryview:
-    start, size = int(row["position"]) - position, int(row["size"])
-    body = memoryview(data).cast("B")[start + HEADER_SIZE : start + size]
-    number = int(row["attributes"]) & CODEC_MASK
-    if number == 0:
-        return body
-    return memoryview(compression.decompress(number, body, compression.LIMIT_BYTES)).cast("B")
+def _plain_body(data: Any, row: np.void, position: int, limit: int) -> memoryview:
+    try:
+        return plain_section(memoryview(data).cast("B"), row, position, limit)
+    except compression.Beyond:
+        raise too_large(row, limit) from None
 
 
 def _corrupt(row: np.void, problem: Any) -> CorruptRecordError:

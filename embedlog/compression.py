@@ -1,7 +1,8 @@
 """The five codecs of a batch's records section, byte for byte as Kafka's readers take them.
 
 C1  what is written, every Kafka client reads: LZ4 in one frame of independent blocks, snappy in Xerial's framing
-C2  the uncompressed size is stored nowhere, so every decompression has a limit, and memory grows with what really comes out
+C2  the uncompressed size is stored nowhere, so every decompression has a limit, and memory grows with what really comes out;
+    the time grows with the bytes that go in and come out, whatever they claim to be
 C3  broken input is CorruptRecordError; a codec that is not installed is MissingExtraError, which names the extra
 """
 
@@ -33,6 +34,10 @@ FIRST_GUESS = 4  # how much larger the uncompressed bytes are taken to be at fir
 LZ4_FAST_LEVEL = 9  # Kafka's default, which means the fast compressor; all others mean the thorough one
 LZ4_THOROUGH = range(3, 13)  # the levels that liblz4 has for it
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
+ZSTD_RATIO_MAX = 1 << 15  # a block of 128 KiB takes four bytes at least: a frame that claims more is cut short
+LZ4_BLOCK_BYTES = 1 << 16  # of which what Kafka writes is made
+LZ4_STEP_BYTES = 1 << 20  # read at once: what does not fit into the room is copied
+GZIP_STEP_BYTES = 256  # read for a member behind the first one, at least
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -85,21 +90,29 @@ _COMPRESS: tuple[Callable[[Any, int | None], Buffer], ...] = (
 # ---- decompress ----------------------------------------------------------------------------------
 
 
+class Beyond(Exception):
+    """More comes out than the limit allows: `expand` gave it up there."""
+
+
 def decompress(codec: int, data: Buffer, limit: int = LIMIT_BYTES) -> Buffer:
     """The bytes that `data` was made of. Raises CorruptRecordError if they are broken, or more than `limit`.
 
     **Threads:** any number at once.
     """
+    try:
+        return expand(codec, data, limit)
+    except Beyond:
+        raise CorruptRecordError("uncompressed size of a batch", expected=f"at most {limit}", found="more") from None
+
+
+def expand(codec: int, data: Buffer, limit: int) -> Buffer:
+    """As `decompress`, but Beyond for what is more than `limit`: the caller may have another way to take it."""
     if not 0 <= codec < len(CODECS):
         raise CorruptRecordError("codec of a batch", expected="0 to 4", found=codec)
     try:
         return _DECOMPRESS[codec](data, limit)
     except (RuntimeError, ValueError, EOFError, zlib.error, zstandard.ZstdError) as error:
         raise CorruptRecordError(f"{CODECS[codec]} data of a batch: {error}") from error
-
-
-def _too_large(limit: int) -> CorruptRecordError:
-    return CorruptRecordError("uncompressed size of a batch", expected=f"at most {limit}", found="more")
 
 
 def _drain(read: Callable[[memoryview], int], guess: int, limit: int) -> Buffer:
@@ -109,7 +122,7 @@ def _drain(read: Callable[[memoryview], int], guess: int, limit: int) -> Buffer:
     while True:
         if size == len(room):
             if size > limit:
-                raise _too_large(limit)
+                raise Beyond
             larger = np.empty(min(2 * size, limit + 1), np.uint8)
             larger[:size] = room
             room = larger
@@ -118,32 +131,54 @@ def _drain(read: Callable[[memoryview], int], guess: int, limit: int) -> Buffer:
             return room.data[:size]
         size += got
         if size > limit:
-            raise _too_large(limit)
+            raise Beyond
 
 
 def _decompress_gzip(data: Buffer, limit: int) -> Buffer:
-    pieces, size, rest = [], 0, bytes(data)
-    while rest:  # concatenated members are legal
-        member = zlib.decompressobj(31)
-        piece = member.decompress(rest, limit - size + 1)
-        size += len(piece)
-        if size > limit:
-            raise _too_large(limit)
-        if not member.eof:
-            raise EOFError("it ends too early")
-        pieces.append(piece)
-        rest = member.unused_data
+    view = memoryview(data).cast("B")
+    pieces, size, at, step = [], 0, 0, len(view)
+    while at < len(view):  # concatenated members are legal
+        member, start = zlib.decompressobj(31), at
+        while not member.eof:
+            packed = view[at : at + step]
+            if not packed:
+                raise EOFError("it ends too early")
+            piece = member.decompress(packed, limit - size + 1)
+            size += len(piece)
+            if size > limit:
+                raise Beyond
+            pieces.append(piece)
+            at += len(packed) - len(member.unused_data)
+            step *= 2
+        step = max(GZIP_STEP_BYTES, 2 * (at - start))  # what is read too far is copied: no more than what was of use
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
+def _decompress_snappy(data: Buffer, limit: int) -> Buffer:
+    plain = snappy.decompress(data, limit)
+    if plain is None:
+        raise Beyond
+    return plain
+
+
 def _decompress_lz4(data: Buffer, limit: int) -> Buffer:
-    frame = lz4.frame.LZ4FrameDecompressor()
-    plain: bytes = frame.decompress(data, max_length=limit + 1)
-    if len(plain) > limit:
-        raise _too_large(limit)
-    if not frame.eof:
-        raise EOFError("it ends too early")
-    if frame.unused_data:
+    frame, view, at = lz4.frame.LZ4FrameDecompressor(), memoryview(data).cast("B"), 0
+
+    def read(room: memoryview) -> int:
+        nonlocal at
+        while not frame.eof:
+            packed = view[at : at + LZ4_STEP_BYTES] if frame.needs_input else b""
+            if frame.needs_input and not packed:
+                raise EOFError("it ends too early")
+            at += len(packed)
+            plain = frame.decompress(packed, max_length=len(room))
+            if plain:
+                room[: len(plain)] = plain
+                return len(plain)
+        return 0
+
+    plain = _drain(read, max(FIRST_GUESS * len(view), LZ4_BLOCK_BYTES), limit)
+    if frame.unused_data or at < len(view):
         raise ValueError("bytes behind the frame's end mark")
     return plain
 
@@ -151,8 +186,9 @@ def _decompress_lz4(data: Buffer, limit: int) -> Buffer:
 def _decompress_zstd(data: Buffer, limit: int) -> Buffer:
     known = zstandard.frame_content_size(data)
     if known > limit:
-        raise _too_large(limit)
-    guess = known if known > 0 else FIRST_GUESS * memoryview(data).nbytes
+        raise Beyond
+    packed_bytes = memoryview(data).nbytes
+    guess = min(known, ZSTD_RATIO_MAX * packed_bytes) if known > 0 else FIRST_GUESS * packed_bytes
     reader = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True)
     plain = _drain(reader.readinto, guess, limit)
     if memoryview(plain).nbytes < known:  # the reader takes a cut-off stream for a short one
@@ -163,7 +199,7 @@ def _decompress_zstd(data: Buffer, limit: int) -> Buffer:
 _DECOMPRESS: tuple[Callable[[Any, int], Buffer], ...] = (
     lambda data, _limit: data,
     _decompress_gzip,
-    lambda data, limit: snappy.decompress(data, limit),
+    _decompress_snappy,
     _decompress_lz4,
     _decompress_zstd,
 )

@@ -302,6 +302,11 @@ class LogConfig(Options):
         True, "Whether this process may run the housekeeping thread; `log.housekeep()` does it by hand.",
         differs="Ours: a broker always has its own threads.",
     )
+    max_decompressed_batch_bytes: int = option(
+        1 << 30, "Uncompressed size of a batch up to which it is read. A producer stores what is larger uncompressed.",
+        unit="bytes", low=1 << 20, high=INT_MAX,
+        differs="Ours: Kafka bounds single records, and streams their batch. Here one batch is in memory as a whole.",
+    )
     max_open_files: int = option(
         400, "File descriptors that are kept open for segments; the least used are closed.", unit="files", low=16, high=INT_MAX,
         differs="Ours: Kafka keeps every segment open.",

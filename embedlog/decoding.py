@@ -3,13 +3,15 @@
 D1  all columns of one decoding lie in one lease: one look into the pool, and warm pages
 D2  memory is asked for by what is really there, never by what a header claims
 D3  a column that is not asked for is neither written nor checked beyond its length
-D4  `in_place` gives the scanned buffer up: values move together inside it, which halves the memory that a core must touch
+D4  whatever was compressed, at most GROUP_BYTES and one batch are decoded together, and no batch beyond the limit that was given
+D5  `in_place` gives the scanned buffer up: values move together inside it, which halves the memory that a core must touch
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +27,17 @@ COLUMNS = frozenset(codec.WANT)
 RECORD_SIZE_MIN = 7
 DATA_BYTES_MAX = 2**31 - 1  # what int32 offsets reach
 MOVED_BYTES_MIN = 256  # mean size of records that are decoded in place: smaller ones gain nothing
+GROUP_BYTES = 8 << 20  # uncompressed, of batches that are decoded together: memory stays flat whatever they grow to
 NOT_PLAIN = codec.HAS_COMPRESSED | codec.HAS_LEGACY
 
 _NO_TEXTS = BytesColumn(np.empty(0, np.uint8), np.zeros(1, np.int32))
+
+
+class Part(NamedTuple):
+    """The records of the first `batch_count` batches of those that were given; 0 if not even the first may be decoded yet."""
+
+    decoded: Decoded | None
+    batch_count: int
 
 
 def decode(
@@ -48,29 +58,85 @@ def decode(
 
     **Threads:** any.
     """
+    batches, survey = _surveyed(batches)
+    job = _Job(columns, window, pool, position)
+    if survey.kinds & NOT_PLAIN:
+        return job.from_bodies(*_bodies(data, batches, position))
+    return job.from_run(data, batches, survey, in_place and _may_move(data, survey))
+
+
+def decode_some(
+    data: Any,
+    batches: Batches,
+    *,
+    window: Window | None = None,
+    columns: Collection[str] | None = None,
+    pool: BufferPool | None = None,
+    limit: int = compression.LIMIT_BYTES,
+    alone_bytes: int | None = None,
+    in_place: bool = False,
+) -> Part:
+    """As `decode`, but no more than about GROUP_BYTES of uncompressed batches: the first ones, at least one.
+
+    `limit` bounds the uncompressed bytes of one batch: one beyond it is a CorruptRecordError. With `alone_bytes` a first batch of
+    more is not decoded here either: the part is empty then.
+    """
+    found, survey = _surveyed(batches)
+    job = _Job(columns, window, pool, 0)
+    if survey.kinds & NOT_PLAIN:
+        try:
+            rows, bodies = _first_bodies(data, found, 0, limit, alone_bytes)
+        except compression.Beyond:
+            return Part(None, 0)
+        decoded = job.from_bodies(rows, bodies)
+        return Part(decoded, _reach(batches, found, len(rows)))
+    if survey.body_size > DATA_BYTES_MAX:
+        rows = found[: max(1, int(np.searchsorted(np.cumsum(found["size"], dtype=np.int64), DATA_BYTES_MAX)))]
+        return Part(job.from_run(data, rows, codec.survey(rows), False), _reach(batches, found, len(rows)))
+    return Part(job.from_run(data, found, survey, in_place and _may_move(data, survey)), len(batches))
+
+
+def decode_parts(data: Any, batches: Batches, *, columns: Collection[str] | None = None) -> Iterator[Decoded]:
+    """All records of the batches, part by part. Raises CorruptRecordError."""
+    while len(batches):
+        part = decode_some(data, batches, columns=columns)
+        if part.decoded is not None:
+            yield part.decoded
+        batches = batches[part.batch_count :]
+
+
+def control_keys(data: Any, batches: Batches, position: int) -> Iterator[tuple[int, bytes, bytes]]:
+    """(offset, key, value) of the records of control batches."""
+    job = _Job({"offset", "key", "value"}, None, None, position)
+    while len(batches):
+        rows, bodies = _first_bodies(data, batches, position, compression.LIMIT_BYTES, None)
+        decoded = job.from_bodies(rows, bodies)
+        assert decoded.offsets is not None
+        assert decoded.keys is not None
+        assert decoded.values is not None
+        for row, offset in enumerate(decoded.offsets.tolist()):
+            yield offset, decoded.keys[row] or b"", decoded.values[row] or b""
+        batches = batches[len(rows) :]
+
+
+def _surveyed(batches: Batches) -> tuple[Batches, Any]:
+    """The batches that are no control batches, and totals over them. Raises CorruptRecordError for a count that cannot be."""
     batches = np.ascontiguousarray(batches)
     survey = codec.survey(batches)
     if survey.kinds & codec.HAS_CONTROL:
         batches = batches[batches["attributes"] & CONTROL == 0]
         survey = codec.survey(batches)
-    job = _Job(COLUMNS if columns is None else COLUMNS.intersection(columns), window or Window(), pool or shared_pool(), position)
-    if survey.kinds & NOT_PLAIN:
-        return job.from_bodies(*_bodies(data, batches, position))
-    if survey.bad >= 0:
+    if survey.bad >= 0 and not survey.kinds & NOT_PLAIN:
         row = batches[survey.bad]
         raise _miscounted(row, int(row["size"]) - HEADER_SIZE)
-    return job.from_run(data, batches, survey, in_place and _may_move(data, survey))
+    return batches, survey
 
 
-def control_keys(data: Any, batches: Batches, position: int) -> Iterator[tuple[int, bytes, bytes]]:
-    """(offset, key, value) of the records of control batches."""
-    job = _Job(frozenset({"offset", "key", "value"}), Window(), shared_pool(), position)
-    decoded = job.from_bodies(*_bodies(data, batches, position))
-    assert decoded.offsets is not None
-    assert decoded.keys is not None
-    assert decoded.values is not None
-    for row, offset in enumerate(decoded.offsets.tolist()):
-        yield offset, decoded.keys[row] or b"", decoded.values[row] or b""
+def _reach(batches: Batches, found: Batches, count: int) -> int:
+    """How many of `batches` the first `count` of those that are no control batches reach over."""
+    if count == len(found):
+        return len(batches)
+    return int((batches["position"] == found["position"][count]).argmax())
 
 
 def _may_move(data: Any, survey: Any) -> bool:
@@ -85,26 +151,93 @@ def _may_move(data: Any, survey: Any) -> bool:
 
 def _bodies(data: Any, batches: Batches, position: int) -> tuple[Batches, list[memoryview]]:
     """The records section of every batch, uncompressed, on all cores; old messages become sections of today's form."""
-    view = memoryview(data).cast("B")
-    rows = batches.copy()
-    budget = min(compression.LIMIT_BYTES, DATA_BYTES_MAX)
+    sections = _Sections(data, batches, position)
+    return sections.rows, compression.each(partial(sections.bounded, limit=compression.LIMIT_BYTES), range(len(batches)))
 
-    def unpack(number: int) -> memoryview:
-        row = rows[number]
-        start, size = int(row["position"]) - position, int(row["size"])
+
+def _first_bodies(
+    data: Any, batches: Batches, position: int, limit: int, alone_bytes: int | None
+) -> tuple[Batches, list[memoryview]]:
+    """Those of the first batches, of which all but the first one come to about GROUP_BYTES at most.
+
+    Raises CorruptRecordError for a first batch beyond `limit`, and Beyond for one of more than `alone_bytes`.
+    """
+    sections = _Sections(data, batches, position)
+    bodies: list[memoryview] = []
+    if len(batches) > 1:
+        total, most = 0, min(limit, GROUP_BYTES)
+        for body in compression.each(partial(sections.within_group, limit=most), range(len(batches))):
+            if body is None or total + len(body) > DATA_BYTES_MAX:
+                break
+            bodies.append(body)
+            total += len(body)
+    if not bodies and len(batches):
+        first = sections.bounded(0, limit) if alone_bytes is None or alone_bytes >= limit else sections.plain(0, alone_bytes)
+        bodies = [first]
+    return sections.rows[: len(bodies)], bodies
+
+
+class _Sections:
+    """The records sections of some batches. Threads: any, each batch by one."""
+
+    def __init__(self, data: Any, batches: Batches, position: int) -> None:
+        self.rows = batches.copy()  # old messages change theirs
+        self._view, self._position = memoryview(data).cast("B"), position
+        self._group_bytes = 0  # uncompressed so far; what two threads add at once may be missed, which a later one makes good
+
+    def plain(self, number: int, limit: int) -> memoryview:
+        """Uncompressed. Raises CorruptRecordError with the batch's position, and Beyond."""
+        row = self.rows[number]
         if row["magic"] < 2:
-            return legacy.body(view[start : start + size], rows, number, budget)
-        body = view[start + HEADER_SIZE : start + size]
-        try:
-            plain = memoryview(compression.decompress(int(row["attributes"]) & CODEC_MASK, body, budget)).cast("B")
-        except CorruptRecordError as error:
-            error.position = int(row["position"])
-            raise
+            start = int(row["position"]) - self._position
+            try:
+                return legacy.body(self._view[start : start + int(row["size"])], self.rows, number, limit)
+            except CorruptRecordError as error:
+                error.position = int(row["position"])
+                raise
+        plain = plain_section(self._view, row, self._position, limit)
         if int(row["records"]) > len(plain) // RECORD_SIZE_MIN:
             raise _miscounted(row, len(plain))
         return plain
 
-    return rows, compression.each(unpack, range(len(rows)))
+    def within_group(self, number: int, limit: int) -> memoryview | None:
+        """None for what is too much for the group, and for all that is begun once it is full. Raises CorruptRecordError."""
+        if self._group_bytes >= GROUP_BYTES:
+            return None
+        try:
+            plain = self.plain(number, limit)
+        except compression.Beyond:
+            self._group_bytes = GROUP_BYTES
+            return None
+        self._group_bytes += len(plain)
+        return plain
+
+    def bounded(self, number: int, limit: int) -> memoryview:
+        """Uncompressed, or CorruptRecordError."""
+        try:
+            return self.plain(number, min(limit, DATA_BYTES_MAX))
+        except compression.Beyond:
+            raise too_large(self.rows[number], limit) from None
+
+
+def plain_section(view: memoryview, row: Any, position: int, limit: int) -> memoryview:
+    """A batch's records section, uncompressed. Raises CorruptRecordError, and Beyond for more than `limit`."""
+    start, size = int(row["position"]) - position, int(row["size"])
+    try:
+        plain = compression.expand(int(row["attributes"]) & CODEC_MASK, view[start + HEADER_SIZE : start + size], limit)
+    except CorruptRecordError as error:
+        error.position = int(row["position"])
+        raise
+    return memoryview(plain).cast("B")
+
+
+def too_large(row: Any, limit: int) -> CorruptRecordError:
+    return CorruptRecordError(
+        f"the batch at offset {int(row['base_offset'])} is larger than max.decompressed.batch.bytes when it is uncompressed",
+        position=int(row["position"]),
+        expected=f"at most {limit} bytes",
+        found="more",
+    )
 
 
 def _miscounted(row: Any, body_bytes: int) -> CorruptRecordError:
@@ -118,8 +251,9 @@ def _miscounted(row: Any, body_bytes: int) -> CorruptRecordError:
 class _Job:
     """What is wanted, and how it is put into arrays."""
 
-    def __init__(self, names: frozenset[str], window: Window, pool: BufferPool, position: int) -> None:
-        self.names, self.pool, self.position = names, pool, position
+    def __init__(self, names: Collection[str] | None, window: Window | None, pool: BufferPool | None, position: int) -> None:
+        self.names = COLUMNS if names is None else COLUMNS.intersection(names)
+        self.pool, self.position, window = pool or shared_pool(), position, window or Window()
         self.window = codec.window(window.start_offset, window.end_offset, window.start_ms, window.end_ms)
 
     def from_run(self, data: Any, batches: Batches, survey: Any, in_place: bool) -> Decoded:
@@ -228,4 +362,4 @@ class _Job:
         )
 
 
-__all__ = ["COLUMNS", "control_keys", "decode"]
+__all__ = ["COLUMNS", "GROUP_BYTES", "control_keys", "decode", "decode_parts", "decode_some"]

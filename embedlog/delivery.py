@@ -200,10 +200,13 @@ class Delivery:
         return record.EncodedRun(memoryview(buffer), len(parcels), sum(counts), len(buffer), batches), counts
 
     def _compressed(self, stop: Stop, parcels: list[Parcel]) -> list[Any]:
-        """Records sections, compressed where that makes them smaller; None where it does not."""
+        """Records sections, compressed where that makes them smaller; None where it does not, or readers would not take it."""
         bodies: list[Any] = []
         for parcel in parcels:
             plain = parcel.body
+            if len(plain) > self._log.config.max_decompressed_batch_bytes:
+                bodies.append(None)
+                continue
             body = compression.compress(stop.destination.codec, plain, stop.destination.level)
             size = memoryview(body).nbytes
             stop.learn(len(plain), size)

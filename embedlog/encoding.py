@@ -52,6 +52,7 @@ class _Plan:
     level: int | None
     batch_bytes: int
     run_bytes: int
+    compressed_max: int
     pool: BufferPool
 
 
@@ -65,18 +66,20 @@ def encode(
     timestamp_type: int = 0,
     run_bytes: int | None = None,
     pool: BufferPool | None = None,
+    compressed_max: int = compression.LIMIT_BYTES,
 ) -> Iterator[EncodedRun]:
     """Sealed runs of batches of at most `batch_bytes` (before compression), in row order or in that of `selection`.
 
     A record that is larger alone makes a batch of its own. `run_bytes` is how much is encoded at once: one batch, or with a codec
-    two for every core. Raises InvalidRecordError for columns that contradict themselves.
+    two for every core. A batch of more than `compressed_max` is left uncompressed: readers uncompress no larger one.
+    Raises InvalidRecordError for columns that contradict themselves.
 
     **Threads:** an iterator belongs to one; any number may encode the same columns.
     """
     encoder = _encoder(columns, selection, batch_bytes, LOG_APPEND_TIME if timestamp_type else 0)
     if run_bytes is None:
         run_bytes = batch_bytes * 2 * compression.core_count() if codec else batch_bytes
-    plan = _Plan(codec, level, batch_bytes, max(run_bytes, batch_bytes, HEADER_SIZE), pool or shared_pool())
+    plan = _Plan(codec, level, batch_bytes, max(run_bytes, batch_bytes, HEADER_SIZE), compressed_max, pool or shared_pool())
     total = columns.count if selection is None else len(selection)
     return _runs(encoder, total, plan)
 
@@ -142,6 +145,8 @@ def _compressed(run: EncodedRun, plan: _Plan) -> EncodedRun:
     def pack(row: int) -> memoryview:
         start, size = int(run.batches["position"][row]), int(run.batches["size"][row])
         body = run.buffer[start + HEADER_SIZE : start + size]
+        if len(body) > plan.compressed_max:
+            return body
         packed = memoryview(compression.compress(plan.codec, body, plan.level)).cast("B")
         return packed if len(packed) < len(body) else body
 

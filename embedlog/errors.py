@@ -104,6 +104,27 @@ class PlacedError(EmbedlogError):
         return super()._keywords() | {"topic": self.topic, "partition": self.partition, "offset": self.offset}
 
 
+class in_file:  # noqa: N801  (a context manager, read as a phrase)
+    """What is found corrupt inside of it lies in this file: the error says so, and where. What has a path already keeps it.
+
+    `start` is the byte of the file at which positions begin to count.
+    """
+
+    __slots__ = ("_path", "_start")
+
+    def __init__(self, path: str | os.PathLike[str], start: int = 0) -> None:
+        self._path, self._start = path, start
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, CorruptRecordError) and error.path is None:
+            error.path = os.fspath(self._path)
+            if error.position is not None:
+                error.position += self._start
+
+
 # ---- the data ------------------------------------------------------------------------------------
 
 

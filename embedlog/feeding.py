@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from embedlog.record import COMMIT, CONTROL, TRANSACTIONAL, Batches, decode, markers
+from embedlog.record import COMMIT, CONTROL, TRANSACTIONAL, Batches, decode_parts, markers
 
 Record = tuple[bytes, bytes | None]
 
@@ -74,14 +74,17 @@ NONE = Records([], [])
 
 def read(data: Any, batches: Batches, position: int, discerning: bool) -> Records:
     """The records from offset `position` on. Raises CorruptRecordError."""
-    columns = decode(data, batches, columns={"key", "value", "offset"})
-    assert columns.keys is not None
-    assert columns.values is not None
-    assert columns.offsets is not None
-    keys, values, offsets = columns.keys, columns.values, columns.offsets.tolist()
-    first = bisect_left(offsets, position)
-    records = [(keys[row] or b"", values[row]) for row in range(first, columns.count)]
-    return Records(records, _turns(data, batches, offsets[first:], position) if discerning else [])
+    records: list[Record] = []
+    offsets: list[int] = []
+    for columns in decode_parts(data, batches, columns={"key", "value", "offset"}):
+        assert columns.keys is not None
+        assert columns.values is not None
+        assert columns.offsets is not None
+        keys, values, found = columns.keys, columns.values, columns.offsets.tolist()
+        first = bisect_left(found, position)
+        records += [(keys[row] or b"", values[row]) for row in range(first, columns.count)]
+        offsets += found[first:]
+    return Records(records, _turns(data, batches, offsets, position) if discerning else [])
 
 
 def _turns(data: Any, batches: Batches, offsets: list[int], position: int) -> list[_Turn]:

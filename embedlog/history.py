@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from embedlog import files, layout, segment, transaction_index
-from embedlog.errors import CorruptRecordError, UnsupportedFormatError
+from embedlog.errors import CorruptRecordError, UnsupportedFormatError, in_file
 from embedlog.manifest import SegmentInfo
 from embedlog.producers import Marker, ProducerState, kept_snapshots
 from embedlog.record import HEADER_SIZE, Chain
@@ -99,7 +99,8 @@ def _replay(directory: Path, segments: list[SegmentInfo], history: History, agai
         with files.opened(path) as fd:
             walk = segment.Walk(fd, path, Chain(gaps_allowed=True), 0, info.size)
             for data, batches in walk.chunks():
-                aborted += history.state.replay(batches, markers_in(data, batches))
+                with in_file(path):
+                    aborted += history.state.replay(batches, markers_in(data, batches))
         if info.base in again:
             history.indexes[info.base] = transaction_index.encode(aborted)
 
@@ -109,8 +110,9 @@ def markers_in(data: memoryview, batches: np.ndarray) -> Callable[[int], Marker 
     first = int(batches["position"][0])
 
     def marker_of(row: int) -> Marker | None:
-        at = int(batches["position"][row]) - first
-        return marker_in(bytes(data[at : at + int(batches["size"][row])])) if batches["records"][row] else None
+        position, size = int(batches["position"][row]), int(batches["size"][row])
+        at = position - first
+        return marker_in(bytes(data[at : at + size]), position) if batches["records"][row] else None
 
     return marker_of
 
@@ -120,8 +122,11 @@ _VALUE = struct.Struct(">hi")  # version, coordinator epoch
 ABORT, COMMIT = 0, 1
 
 
-def marker_in(batch: bytes) -> Marker | None:
-    """The transaction marker in a control batch; None for control records of other kinds. Raises CorruptRecordError."""
+def marker_in(batch: bytes, position: int) -> Marker | None:
+    """The transaction marker in a control batch at `position`; None for control records of other kinds.
+
+    Raises CorruptRecordError with that position.
+    """
     try:
         at = HEADER_SIZE
         for _ in range(4):  # length, attributes (one byte, as 0), timestamp delta, offset delta
@@ -133,7 +138,7 @@ def marker_in(batch: bytes) -> Marker | None:
             return None
         return Marker(kind == COMMIT, _VALUE.unpack_from(batch, at)[1])
     except (IndexError, struct.error) as problem:
-        raise CorruptRecordError("a control record is cut short", found=f"{len(batch)} bytes") from problem
+        raise CorruptRecordError("a control record is cut short", position=position, found=f"{len(batch)} bytes") from problem
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from embedlog import checkpoint, files
 from embedlog._native import system
+from embedlog.compression import LIMIT_BYTES
 from embedlog.handles import Handles
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ class Home:
     mode: int = 0o666
     lock_timeout_ms: int = 10_000
     producer_expiration_ms: int = 86_400_000
+    decompressed_max: int = LIMIT_BYTES  # uncompressed bytes of a batch that is read
     seen: object = None  # for a reader: differs once somebody has come or gone since
     recovery_points: Checkpointed | None = None
     log_starts: Checkpointed | None = None

@@ -29,6 +29,7 @@ from embedlog.errors import (
     LockTimeoutError,
     StorageError,
     UnknownTopicOrPartitionError,
+    in_file,
 )
 from embedlog.feeding import DiscerningView, View
 from embedlog.primitives import uvarint
@@ -274,8 +275,9 @@ def _catch_up(mirror: _Mirror[V], look: _Look[V], now: Published, limit_bytes: i
         found = mirror.partition.fetch(look.position, max_bytes=LOOK_BYTES, upto=now.log_end)
         if found.next_offset <= look.position:
             break
-        records = feeding.read(found.data, found.batches, look.position, mirror.discerning)
-        look = _move(mirror, look, look._replace(position=found.next_offset), records)
+        with in_file(found.path, found.position):
+            records = feeding.read(found.data, found.batches, look.position, mirror.discerning)
+            look = _move(mirror, look, look._replace(position=found.next_offset), records)
         taken += len(found.data)
     return True
 

@@ -89,7 +89,10 @@ def _timestamp(view: memoryview, magic: int) -> int:
 
 
 def messages(view: memoryview, limit: int) -> tuple[list[Message], bool]:
-    """The records of one whole message, and whether their timestamps are the log's own. Raises CorruptRecordError."""
+    """The records of one whole message, and whether their timestamps are the log's own.
+
+    Raises CorruptRecordError, and `compression.Beyond` for more than `limit` uncompressed bytes.
+    """
     offset, _, _, magic, attributes = HEAD.unpack_from(view)
     timestamp, append_time = _timestamp(view, magic), magic == 1 and bool(attributes & LOG_APPEND_TIME)
     key, value = _fields(view, magic)
@@ -144,14 +147,14 @@ def _decompressed(codec: int, data: bytes, magic: int, limit: int) -> Any:
         end = 6 + (8 if data[4:5] and data[4] & 0x08 else 0)
         check = xxhash.xxh32_intdigest(data[4:end]) >> 8 & 0xFF
         data = data[:end] + bytes([check]) + data[end + 1 :]
-    return compression.decompress(codec, data, limit)
+    return compression.expand(codec, data, limit)
 
 
 # ---- as a records section ------------------------------------------------------------------------
 
 
 def body(view: memoryview, rows: Batches, number: int, limit: int) -> memoryview:
-    """The message as a records section of today's form; its row is changed to match."""
+    """The message as a records section of today's form; its row is changed to match. Raises as `messages` does."""
     found, append_time = messages(view, limit)
     base, base_timestamp = found[0].offset, found[0].timestamp
     row = rows[number : number + 1]

@@ -167,6 +167,7 @@ class Log(Admin, GroupAdmin):
             mode=self.config.file_mode,
             lock_timeout_ms=self.config.lock_timeout_ms,
             producer_expiration_ms=self.config.producer_id_expiration_ms,
+            decompressed_max=self.config.max_decompressed_batch_bytes,
             seen=directory.seen,
             recovery_points=Checkpointed(self.path / layout.RECOVERY_POINTS),
             log_starts=Checkpointed(self.path / layout.LOG_STARTS),

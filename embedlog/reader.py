@@ -25,11 +25,12 @@ from embedlog import checkpoint, digests, files, index, layout
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.comparing import Comparing, corrupt
-from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError
+from embedlog.compression import LIMIT_BYTES
+from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError, in_file
 from embedlog.handles import Handles
 from embedlog.index import Place
 from embedlog.manifest import GAPLESS, SegmentInfo
-from embedlog.record import Batches, Chain, Scanned, Window, decode, joined, scan
+from embedlog.record import Batches, Chain, Scanned, Window, decode_some, joined, scan
 from embedlog.tail import Tail
 from embedlog.values import OffsetAndTimestamp
 
@@ -56,6 +57,7 @@ class Fetched:
     path: Path
     position: int
     aborted: list[tuple[int, int]] = field(default_factory=list)  # (producer id, first offset) of transactions that were aborted
+    decompressed_max: int = LIMIT_BYTES  # uncompressed, of one batch
 
 
 class _Hint(NamedTuple):
@@ -246,7 +248,7 @@ class Reader:
                 self._hints[next_offset] = after
                 while len(self._hints) > HINTS_MAX:
                     self._hints.popitem(last=False)
-        return Fetched(data, useful, next_offset, path, hint.position)
+        return Fetched(data, useful, next_offset, path, hint.position, decompressed_max=self._partition.home.decompressed_max)
 
     def tail(self, offset: int, committed: bool) -> Tail | None:
         """A state from which to tail, if `offset` is the end and was reached in the usual way."""
@@ -405,12 +407,15 @@ class Reader:
         while offset < end:
             found = self.fetch(offset, max_bytes=1 << 16, committed=committed, upto=end, pool=None)
             for at in np.flatnonzero(found.batches["max_timestamp"] >= timestamp_ms):
-                rows = decode(
-                    found.data,
-                    found.batches[at : at + 1],
-                    window=Window(start_offset=now.log_start, start_ms=timestamp_ms),  # the index names a last offset
-                    columns=frozenset({"offset", "timestamp", "leader_epoch"}),
-                )
+                with in_file(found.path, found.position):
+                    rows = decode_some(
+                        found.data,
+                        found.batches[at : at + 1],
+                        window=Window(start_offset=now.log_start, start_ms=timestamp_ms),  # the index names a last offset
+                        columns=frozenset({"offset", "timestamp", "leader_epoch"}),
+                        limit=found.decompressed_max,
+                    ).decoded
+                assert rows is not None
                 if rows.count and rows.offsets is not None and rows.timestamps is not None:
                     return OffsetAndTimestamp(
                         int(rows.offsets[0]), int(rows.timestamps[0]), int(found.batches["leader_epoch"][at])

@@ -33,7 +33,7 @@ from embedlog.columns import (
     Stamp,
     Window,
 )
-from embedlog.decoding import COLUMNS, control_keys, decode
+from embedlog.decoding import COLUMNS, Part, control_keys, decode, decode_parts, decode_some
 from embedlog.encoding import encode, group_by_partition, partitions_of
 from embedlog.errors import CorruptRecordError
 
@@ -53,12 +53,15 @@ __all__ = [
     "EncodedRun",
     "Headers",
     "Marker",
+    "Part",
     "Problem",
     "Scanned",
     "Stamp",
     "Window",
     "aborts",
     "decode",
+    "decode_parts",
+    "decode_some",
     "encode",
     "group_by_partition",
     "marker_batch",

@@ -212,11 +212,18 @@ class Scan:
         pieces = read_ahead(source.fetch, source.decode, more=source.more)
         while True:
             self._log._check_open()  # before the wait: in a forked child nobody would end it
-            piece = next(pieces, None)
-            if piece is None:
+            found = next(pieces, None)
+            if found is None:
                 return
-            if piece[1].count:
-                yield piece
+            number, decoded, rest = found
+            del found
+            while True:
+                if decoded is not None and decoded.count:
+                    yield number, decoded
+                del decoded  # its memory, before more is asked for
+                if rest is None:
+                    break
+                number, decoded, rest = source.rest(rest)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a scan cannot be pickled: make it in the worker, embedlog.open(path).scan(…)")

@@ -278,6 +278,7 @@ class Pipeline:
             batch_bytes=size,
             selection=share.rows,
             run_bytes=run_bytes,
+            compressed_max=self._log.config.max_decompressed_batch_bytes,
         ):
             if not self._accumulator.has_room(run.size) or self._rows.waiting:
                 self._wait_for(partial(self._has_room, run.size))

@@ -23,7 +23,7 @@ from embedlog import admission, files, history, layout
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.columns import BATCH, Batches, EncodedRun, Stamp
-from embedlog.errors import CorruptRecordError, EmbedlogError, OutOfOrderSequenceError, StorageError
+from embedlog.errors import CorruptRecordError, EmbedlogError, OutOfOrderSequenceError, StorageError, in_file
 from embedlog.home import Appended
 from embedlog.manifest import SegmentInfo
 from embedlog.producers import Marker, ProducerState, add_sequence
@@ -281,8 +281,9 @@ class Sequencing:
     def _walk(self, state: ProducerState, now: Published) -> None:
         for info in self._partition.segments.since(state.offset, now):
             at = self._place[1] if self._place[0] == info.base else 0
-            for batches, marker_of in self._headers(info, at):
-                state.replay(batches, marker_of)
+            with in_file(layout.segment_path(self._partition.path, info.base)):
+                for batches, marker_of in self._headers(info, at):
+                    state.replay(batches, marker_of)
 
     def _headers(self, info: SegmentInfo, position: int) -> Iterator[tuple[Batches, Callable[[int], Marker | None]]]:
         """The batches of a segment from a position on, and how to read the markers among them."""
@@ -309,4 +310,6 @@ class Sequencing:
 def _marker(fd: int, path: Path, rows: Batches, row: int) -> Marker | None:
     if not rows["records"][row]:
         return None
-    return history.marker_in(files.pread(fd, int(rows["size"][row]), int(rows["position"][row]), path))
+    position = int(rows["position"][row])
+    with in_file(path):
+        return history.marker_in(files.pread(fd, int(rows["size"][row]), position, path), position)

@@ -33,8 +33,8 @@ def compress(data: Any) -> bytes:
     return b"".join(pieces)
 
 
-def decompress(data: Any, limit: int) -> bytes:
-    """The bytes of a Xerial stream or of one raw block. Raises CorruptRecordError."""
+def decompress(data: Any, limit: int) -> bytes | None:
+    """The bytes of a Xerial stream or of one raw block, None for more than `limit`. Raises CorruptRecordError."""
     library, view = _library(), memoryview(data).cast("B")
     if bytes(view[: len(MAGIC)]) != MAGIC:
         return _block(library, view, limit)
@@ -46,16 +46,19 @@ def decompress(data: Any, limit: int) -> bytes:
         block = view[at + 4 : at + 4 + length]
         if len(view) - at < 4 or len(block) < length:
             raise CorruptRecordError("snappy data of a batch: a block is cut off", expected=length, found=len(block))
-        pieces.append(_block(library, block, limit - size))
-        size += len(pieces[-1])
+        plain = _block(library, block, limit - size)
+        if plain is None:
+            return None
+        pieces.append(plain)
+        size += len(plain)
         at += 4 + length
     return b"".join(pieces)
 
 
-def _block(library: Any, block: memoryview, limit: int) -> bytes:
+def _block(library: Any, block: memoryview, limit: int) -> bytes | None:
     size = _declared_size(block)
     if size > limit:
-        raise CorruptRecordError("uncompressed size of a batch", expected=f"at most {limit}", found=size)
+        return None
     # 64 bytes out of 3 is the most that the format can do: a larger claim is a lie, and would cost memory.
     if size > 64 * len(block):
         raise CorruptRecordError("uncompressed size of a snappy block", expected=f"at most {64 * len(block)}", found=size)

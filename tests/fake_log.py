@@ -31,6 +31,7 @@ class Fetched(NamedTuple):
     aborted: list[tuple[int, int]]
     path: str = "memory"
     position: int = 0
+    decompressed_max: int = 1 << 30
 
 
 class Stored(NamedTuple):

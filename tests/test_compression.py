@@ -86,6 +86,40 @@ def test_gzip_members_and_zstd_frames_one_behind_the_other() -> None:
     assert plain(ZSTD, bytes(compress(ZSTD, b"one")) + bytes(compress(ZSTD, b"two"))) == b"onetwo"
 
 
+def test_many_small_gzip_members_are_read_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each member looks at few bytes behind its own: with all of the rest, the time would grow with its square."""
+    fed: list[int] = []
+
+    class Counting:
+        def __init__(self, wbits: int) -> None:
+            self._member = original(wbits)
+
+        def decompress(self, data: memoryview, most: int) -> bytes:
+            fed.append(len(data))
+            return self._member.decompress(data, most)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._member, name)
+
+    original = zlib.decompressobj
+    monkeypatch.setattr(zlib, "decompressobj", Counting)
+    for content in (b"", b"x", b"abc" * 300):
+        member = bytes(compress(GZIP, content))
+        data = member * (200_000 // len(member))
+        fed.clear()
+        assert plain(GZIP, data) == content * (200_000 // len(member))
+        assert sum(fed) < len(data) + max(16, 3 * len(data) // len(member)) * max(256, 2 * len(member))
+    mixed = b"".join(bytes(compress(GZIP, bytes(size))) for size in (0, 100_000, 0, 70_000, 1, 0))
+    assert plain(GZIP, mixed) == bytes(170_001)
+
+
+def test_an_lz4_frame_of_many_blocks_and_one_that_ends_with_its_room(rng: random.Random) -> None:
+    for size in ((1 << 16) - 1, 1 << 16, (1 << 16) + 1, 4 << 20, (5 << 20) + 3):
+        data = rng.randbytes(size // 3) + bytes(size - size // 3)
+        assert plain(LZ4, bytes(compress(LZ4, data))) == data
+        assert plain(LZ4, bytes(compress(LZ4, data)), size) == data
+
+
 def test_a_zstd_stream_without_a_size_as_java_writes_it() -> None:
     packer = zstandard.ZstdCompressor(write_content_size=False).compressobj()
     packed = packer.compress(SECTION * 500) + packer.flush()
