@@ -74,6 +74,7 @@ class LogOptions(TypedDict, total=False):
     file_mode: int | str
     shared: Literal["no", "locks"]
     housekeeping: bool
+    max_decompressed_batch_bytes: int
     max_open_files: int
 
 

@@ -1,4 +1,4 @@
-"""Chunks of batches that are much larger than they look, and of batches that cannot be read: bounded memory, errors with a place."""
+"""Chunks of batches that are larger than they look, and of batches that cannot be read: bounded memory, errors with a place."""
 
 from __future__ import annotations
 
@@ -83,9 +83,8 @@ def test_batches_that_grow_are_decoded_one_by_one(monkeypatch: pytest.MonkeyPatc
 
 
 def test_control_batches_count_in_what_a_part_reaches_over() -> None:
-    data = b"".join([
-        marker(0, 7, 1), packed(batch(1, [Row(b"a")]), 4), marker(2, 7, 1), packed(batch(3, [Row(bytes(9 << 20))]), 4), marker(4, 7, 1),
-    ])  # fmt: skip
+    small, large = packed(batch(1, [Row(b"a")]), 4), row_of_zeros(9 << 20, 4)
+    data = b"".join([marker(0, 7, 1), small, marker(2, 7, 1), struct.pack(">q", 3) + large[8:], marker(4, 7, 1)])
     batches = scan(data, Chain()).batches
     assert decode_some(data, batches).batch_count == 3  # up to the large one, with the marker in between
     assert decode_some(data, batches[3:]).batch_count == 2
@@ -182,7 +181,8 @@ def test_what_no_reader_would_uncompress_is_stored_uncompressed(tmp_path: Path, 
 
 
 def out_of_order(base: int) -> bytes:
-    return batch(base, [Row(b"a", key=b"k", offset_delta=0), Row(b"b", key=b"k", offset_delta=7, timestamp_ms=9)], last_offset_delta=1)
+    rows = [Row(b"a", key=b"k", offset_delta=0), Row(b"b", key=b"k", offset_delta=7, timestamp_ms=9)]
+    return batch(base, rows, last_offset_delta=1)
 
 
 def garbage(base: int, codec: int) -> bytes:
