@@ -61,6 +61,7 @@ class Admin:
         def _topics(self) -> list[str]: ...
         def _partition(self, name: str, number: int) -> Partition: ...
         def _refresh_partitions(self) -> None: ...
+        def _finish_creation(self, topic: Topic) -> Topic: ...
 
     # ---- asking ----------------------------------------------------------------------------------
 
@@ -141,7 +142,7 @@ class Admin:
             try:
                 self._registry.put(*topics)
                 for topic in topics:
-                    topic_files.finish_creation(self.path, self._registry, topic, self.config.file_mode)
+                    self._finish_creation(topic)
             except EmbedlogError:
                 for topic in topics:
                     self._take_back(topic)
@@ -161,7 +162,7 @@ class Admin:
             if self._registry.get(name) is None:
                 topic = Topic(name, new_id(), partitions, overrides, "creating")
                 self._registry.put(topic)
-                topic_files.finish_creation(self.path, self._registry, topic, self.config.file_mode)
+                self._finish_creation(topic)
 
     def _check_absent(self, name: str, count: int) -> None:
         if self._registry.get(name) is not None:
@@ -202,7 +203,7 @@ class Admin:
                 raise InvalidPartitionsError(f"partitions of {name!r} can only be added", expected=expected, found=count)
             try:
                 self._registry.put(replace(topic, growing=count))
-                topic_files.finish_creation(self.path, self._registry, self._registry.live(name), self.config.file_mode)
+                self._finish_creation(self._registry.live(name))
             except EmbedlogError:
                 self._take_back_growth(topic, count)
                 raise
@@ -321,7 +322,7 @@ class Admin:
                 if topic.state == "deleting":
                     self._finish_deletion(topic, settling_s)
                 else:
-                    topic_files.finish_creation(self.path, self._registry, topic, self.config.file_mode)
+                    self._finish_creation(topic)
             except EmbedlogError as problem:
                 what = f"topic {topic.name} is half {topic.state} and stays so for now"
                 recurring.report(_logger, logging.WARNING, (self.path, "unfinished", topic.name), what, problem)

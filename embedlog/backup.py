@@ -148,7 +148,7 @@ class _Target:
 
     def note(self, path: Path) -> Path:
         """The path of a file that somebody else is about to write."""
-        self._made += [path.with_name(path.name + ".tmp"), path]
+        self._made.append(path)
         return path
 
     def remove(self, paths: Iterable[Path]) -> None:
@@ -295,7 +295,7 @@ class _Copier:
         target.note(registry.path)
         registry.change(topics, ())
         meta = identity.read_meta(root)
-        target.note(target.root / identity.META_PROPERTIES)
+        target.note(target.root / layout.META_PROPERTIES)
         if meta is not None:
             identity.write_meta(target.root, replace(meta, directory_id=identity.new_id()), target.mode)
         else:

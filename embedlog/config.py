@@ -298,6 +298,12 @@ class LogConfig(Options):
         " mapped, positions are read again under locks: slower, the same for every process, and a lock that is lost can corrupt.",
         "choice", choices=("no", "locks"), differs="Ours: a broker never shares its directory.",
     )
+    follow_links: bool = option(
+        False,
+        "Whether a partition's directory may be a symbolic link to one elsewhere. Only for a log directory whose links you made"
+        " yourself: with one that you received, any directory of yours could be written to.",
+        differs="Ours: a broker follows them.",
+    )
     housekeeping: bool = option(
         True, "Whether this process may run the housekeeping thread; `log.housekeep()` does it by hand.",
         differs="Ours: a broker always has its own threads.",

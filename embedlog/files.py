@@ -4,6 +4,8 @@ I1  whatever fails is a `StorageError` with errno and path; nothing here retries
 I2  a small file changes by temporary, fsync, rename, fsync of the directory: after a crash it is the old or the new one
 I3  nothing here knows what the bytes mean
 I4  a descriptor is owned by exactly one object; lock descriptors are closed in a forked child, so that they die with their owner
+I5  a log directory is input: what is opened is a regular file of that name and no link to another, the name of a temporary
+    cannot be known before, and no file is read whole that is larger than such a file can be (`docs/layout.md`, security)
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from embedlog import lockorder
 from embedlog._native import system
-from embedlog.errors import LockTimeoutError, StateError, StorageError
+from embedlog.errors import CorruptRecordError, LockTimeoutError, StateError, StorageError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -31,6 +33,8 @@ WRITE: Final = os.O_RDWR
 CREATE: Final = os.O_RDWR | os.O_CREAT
 THROUGH: Final = CREATE | os.O_DSYNC  # each write is where others see it before the call returns
 EXCLUSIVE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL
+TEMPORARY: Final = ".tmp"
+WHOLE_BYTES_MAX: Final = 64 << 20  # of a file that is read whole: topics and checkpoints of 100,000 partitions have a third of it
 
 _fork_closes: weakref.WeakSet[LockFile] = weakref.WeakSet()
 
@@ -43,8 +47,42 @@ def _checked(code: int, path: str | os.PathLike[str], verb: str) -> int:
 
 
 def open_file(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
-    """A descriptor, closed on exec. Raises StorageError."""
-    return _checked(system.open_file(os.fspath(path), flags, mode), path, "open")
+    """A descriptor of a regular file, or with O_DIRECTORY of a directory; closed on exec. Raises StorageError."""
+    code = _unless_interrupted(system.open_file, os.fspath(path), flags, mode)
+    return code if code >= 0 else _not_opened(code, path)
+
+
+def _unless_interrupted(call: Callable[..., int], *arguments: object) -> int:
+    """Call again what a signal broke off; its handler has run by then, and what that raised has ended this."""
+    while system.errno_of(code := call(*arguments)) == errno.EINTR:
+        continue
+    return code
+
+
+def _not_opened(code: int, path: str | os.PathLike[str]) -> int:
+    number = system.errno_of(code)
+    found = look(path) if number in _NOT_REGULAR else None
+    if found is not None:
+        _check_regular(found, number, path)
+    return _checked(code, path, "open")
+
+
+def _check_regular(found: system.Facts, number: int, path: str | os.PathLike[str]) -> None:
+    if not stat.S_ISREG(found.mode):
+        what = next((name for is_one, name in _KINDS.items() if is_one(found.mode)), "something else")
+        raise StorageError("cannot open", errno=number, path=path, expected=_EXPECTED, found=what)
+
+
+_EXPECTED: Final = "a regular file: put it back, or remove this name if it is not of your log"
+_NOT_REGULAR: Final = (errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.ENXIO, errno.ENODEV, errno.EEXIST)
+_KINDS: Final[dict[Callable[[int], bool], str]] = {
+    stat.S_ISLNK: "a symbolic link",
+    stat.S_ISDIR: "a directory",
+    stat.S_ISFIFO: "a named pipe",
+    stat.S_ISSOCK: "a socket",
+    stat.S_ISCHR: "a device",
+    stat.S_ISBLK: "a device",
+}
 
 
 def close(fd: int) -> None:
@@ -100,7 +138,7 @@ def truncate(fd: int, size: int, path: str | os.PathLike[str] = "") -> None:
 
 def allocate(fd: int, size: int, path: str | os.PathLike[str] = "") -> None:
     """Reserve blocks, so that a store into a mapping of the file cannot fail for want of space."""
-    _checked(system.allocate(fd, size), path, "allocate")
+    _checked(_unless_interrupted(system.allocate, fd, size), path, "allocate")
 
 
 def rename(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
@@ -144,7 +182,15 @@ def _never(code: int, path: str | os.PathLike[str]) -> system.Facts:
 
 
 def facts_of(path: str | os.PathLike[str]) -> system.Facts | None:
-    """What stat says; None if there is nothing of that name."""
+    """What is known of a file by its name; None if there is none. Raises StorageError for what `open_file` would refuse."""
+    found = look(path)
+    if found is not None:
+        _check_regular(found, errno.EINVAL, path)
+    return found
+
+
+def look(path: str | os.PathLike[str]) -> system.Facts | None:
+    """What lstat says: of the name itself, whatever it is and leads to; None if there is nothing of that name."""
     found = system.facts_of(os.fspath(path))
     if isinstance(found, system.Facts):
         return found
@@ -154,12 +200,28 @@ def facts_of(path: str | os.PathLike[str]) -> system.Facts | None:
 
 
 def exists(path: str | os.PathLike[str]) -> bool:
-    return facts_of(path) is not None
+    """Whether there is anything of that name."""
+    return look(path) is not None
+
+
+def is_link(path: str | os.PathLike[str]) -> bool:
+    """Whether the name itself is a symbolic link, to whatever."""
+    found = look(path)
+    return found is not None and stat.S_ISLNK(found.mode)
 
 
 def is_directory(path: str | os.PathLike[str]) -> bool:
-    found = facts_of(path)
-    return found is not None and stat.S_ISDIR(found.mode)
+    """Whether the name leads to a directory, by a symbolic link or without."""
+    found = look(path)
+    if found is None or not stat.S_ISLNK(found.mode):
+        return found is not None and stat.S_ISDIR(found.mode)
+    try:
+        with opened(path, os.O_RDONLY | os.O_DIRECTORY):
+            return True
+    except StorageError as problem:
+        if problem.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return False
+        raise
 
 
 def listing(path: str | os.PathLike[str]) -> list[str]:
@@ -171,11 +233,18 @@ def listing(path: str | os.PathLike[str]) -> list[str]:
         raise StorageError("cannot list", errno=problem.errno or errno.EIO, path=path) from problem
 
 
-def read_bytes(path: str | os.PathLike[str]) -> bytes | None:
-    """The whole of a small file; None if it is not there."""
+def check_size(size: int, most: int, path: str | os.PathLike[str]) -> int:
+    """A size before memory is asked for; a file may be larger than its disk. Raises CorruptRecordError."""
+    if size > most:
+        raise CorruptRecordError("the file is too large for what it is", path=path, expected=f"at most {most} bytes", found=size)
+    return size
+
+
+def read_bytes(path: str | os.PathLike[str], most: int = WHOLE_BYTES_MAX) -> bytes | None:
+    """The whole of a small file; None if it is not there. Raises CorruptRecordError for one of more than `most` bytes."""
     try:
         with opened(path) as fd:
-            return pread(fd, facts(fd, path).size, 0, path)
+            return pread(fd, check_size(facts(fd, path).size, most, path), 0, path)
     except StorageError as problem:
         if problem.errno in (errno.ENOENT, errno.ENOTDIR):
             return None
@@ -188,12 +257,17 @@ def write_atomically(path: str | os.PathLike[str], data: bytes, mode: int = 0o66
     One writer at a time: whoever calls this holds a lock that covers the file.
     """
     target = Path(path)
-    temporary = target.with_name(target.name + ".tmp")
-    with opened(temporary, CREATE | os.O_TRUNC, mode) as fd:
-        write_all(fd, data, 0, temporary)
-        if not system.mutated("skip_checkpoint_fsync"):
-            sync(fd, temporary)
-    rename(temporary, target)
+    temporary = target.with_name(f"{target.name}.{os.urandom(8).hex()}{TEMPORARY}")
+    with opened(temporary, EXCLUSIVE, mode) as fd:
+        try:
+            write_all(fd, data, 0, temporary)
+            if not system.mutated("skip_checkpoint_fsync"):
+                sync(fd, temporary)
+            rename(temporary, target)
+        except BaseException:
+            with contextlib.suppress(StorageError):  # what cannot be removed now goes at the next opening
+                unlink(temporary, missing_ok=True)
+            raise
     sync_directory(target.parent)
 
 

@@ -190,7 +190,8 @@ class Housekeeper:
                 if by_hand and partition.durable_offset < partition.bounds().log_end and self._is_due(partition):
                     partition.sync()
         delay_ms = self._log.config.log_segment_delete_delay_ms
-        topic_files.purge_retired(self._log.path, system.wall_ms(), delay_ms)
+        links = self._log.config.follow_links
+        topic_files.purge_retired(self._log.path, system.wall_ms(), delay_ms, follow_links=links)
 
     def _clean(self) -> None:
         """Compact what is worth it, the dirtiest first, each until nothing is left to do."""

@@ -18,9 +18,7 @@ from pathlib import Path
 from embedlog import files
 from embedlog.checkpoint import INT_MAX, lines_of, malformed, number_of
 from embedlog.errors import ForeignDirectoryError, UnsupportedFormatError
-from embedlog.layout import CLEAN_MARK, PARTITION_METADATA
-
-META_PROPERTIES = "meta.properties"
+from embedlog.layout import CLEAN_MARK, META_PROPERTIES, PARTITION_METADATA
 
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}")

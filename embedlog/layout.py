@@ -31,6 +31,7 @@ POISON: Final = "embedlog.poison-"
 CUT: Final = "embedlog.cut-"
 
 EPOCHS: Final = "leader-epoch-checkpoint"
+META_PROPERTIES: Final = "meta.properties"
 PARTITION_METADATA: Final = "partition.metadata"
 
 # in the log directory
@@ -47,7 +48,10 @@ HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 CLEANER: Final = "cleaner-offset-checkpoint"
 UNFINISHED: Final = "embedlog.backup"  # a copy that is not whole
 
-_SEGMENT_FILE = re.compile(r"^(\d{20})(\.[a-z.]+)$")
+_SEGMENT_FILE = re.compile(r"([0-9]{20})(\.[a-z.]+)")
+_NUMBER = re.compile(r"[0-9]{1,20}")
+_TEMPORARY = re.compile(r"(.+?)(?:\.[0-9a-f]{16})?\.tmp")  # Kafka's and older versions of ours have no number in it
+_OFFSET_MAX = 2**63 - 1
 
 
 def file_name(base: int, suffix: str) -> str:
@@ -57,8 +61,15 @@ def file_name(base: int, suffix: str) -> str:
 
 def digests_base(name: str) -> int | None:
     """Base offset of the segment that a file of digests belongs to, None for any other name."""
-    number = name.removeprefix(DIGESTS)
-    return int(number) if number != name and number.isdigit() else None
+    return base_behind(DIGESTS, name)
+
+
+def base_behind(prefix: str, name: str) -> int | None:
+    """The offset in a name of this prefix, None for any other name: a directory may hold names that nobody gave here."""
+    number = name.removeprefix(prefix)
+    if number == name or not _NUMBER.fullmatch(number) or int(number) > _OFFSET_MAX:
+        return None
+    return int(number)
 
 
 def segment_path(directory: Path, base: int, suffix: str = LOG) -> Path:
@@ -67,8 +78,18 @@ def segment_path(directory: Path, base: int, suffix: str = LOG) -> Path:
 
 def parse(name: str) -> tuple[int, str] | None:
     """Base offset and suffix of a file of Kafka's, None for any other name."""
-    match = _SEGMENT_FILE.match(name)
-    return (int(match[1]), match[2]) if match else None
+    match = _SEGMENT_FILE.fullmatch(name)
+    return (int(match[1]), match[2]) if match and int(match[1]) <= _OFFSET_MAX else None
+
+
+def temporary_of(name: str) -> str | None:
+    """The file of Kafka's or ours that a temporary was to become (`files.write_atomically`), None for any other name."""
+    match = _TEMPORARY.fullmatch(name)
+    if match is None:
+        return None
+    target = match[1]
+    known = target in (EPOCHS, PARTITION_METADATA, META_PROPERTIES) or target.startswith("embedlog.") or parse(target) is not None
+    return target if known or target.endswith("-checkpoint") else None
 
 
 def bases(names: list[str], suffix: str = LOG) -> list[int]:

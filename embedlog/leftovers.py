@@ -1,4 +1,4 @@
-"""What a crash left lying in a partition directory: `.deleted`, `.cleaned`, `.swap`, indexes without a log.
+"""What a crash left lying in a partition directory: `.deleted`, `.cleaned`, `.swap`, temporaries, indexes without a log.
 
 F1  `.cleaned` was never finished and goes; `.swap` is complete and takes its place
 F2  segments below one that retention renamed were to go with it: of the names of one round a power loss may keep any
@@ -8,7 +8,7 @@ F3  nothing is touched without the right to write: a reader gets the names as th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from embedlog import files, layout, segment
@@ -32,6 +32,8 @@ def settle(directory: Path, known: Mapping[int, SegmentInfo], *, write: bool, fo
     elif doomed:
         names = [name for name in names if (parsed := layout.parse(name)) is None or parsed[0] not in doomed]
     gone = {name for name in names if name.endswith(layout.DELETED)}
+    if write:
+        sweep_temporaries(directory, names)
     if foreign:  # digests tell what we have written
         gone |= {name for name in names if layout.digests_base(name) is not None}
     cleaned = [name for name in names if name.endswith(layout.CLEANED)]
@@ -58,6 +60,13 @@ def settle(directory: Path, known: Mapping[int, SegmentInfo], *, write: bool, fo
             files.sync_directory(directory)
     left = {name.removesuffix(layout.SWAP) if name in swaps else name for name in names if name not in gone}
     return sorted(left - _orphans(directory, left, write=write))
+
+
+def sweep_temporaries(directory: Path, names: Iterable[str]) -> None:
+    """Remove what `files.write_atomically` left unfinished. REQUIRES that nobody else writes files in this directory."""
+    for name in names:
+        if layout.temporary_of(name) is not None and not files.is_directory(directory / name):
+            files.unlink(directory / name, missing_ok=True)
 
 
 def remove_cleaned(directory: Path) -> None:

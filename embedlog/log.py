@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn, Self, Unpack
 
-from embedlog import closing, files, layout, topic_files
+from embedlog import closing, files, layout, leftovers, topic_files
 from embedlog._native import system
 from embedlog.admin import Admin
 from embedlog.config import LogConfig, TopicConfig, parse
@@ -116,14 +116,17 @@ class Log(Admin, GroupAdmin):
 
     def _prepare(self, first: bool) -> None:
         """Inside the door: know the topics, and finish what a crash left half done if we are alone."""
+        if first:
+            leftovers.sweep_temporaries(self.path, files.listing(self.path))
         self._registry.load()
-        found = topic_files.scan_directories(self.path) if first or self.read_only else None
-        if self._directory.read_only:
-            if found is not None:
-                adoption = topic_files.adopt(self._known(), found, foreign=True)
-                self._registry.adopt_in_memory(adoption.topics, adoption.gone)
+        if not (first or self.read_only):
             return
-        if found is None:
+        found = topic_files.scan_directories(self.path)
+        for path in (path for numbers in found.live.values() for path in numbers.values()):
+            topic_files.check_link(path, self.config.follow_links)
+        if self.read_only:
+            adoption = topic_files.adopt(self._known(), found, foreign=True)
+            self._registry.adopt_in_memory(adoption.topics, adoption.gone)
             return
         adoption = topic_files.adopt(self._known(), found, foreign=self._directory.foreign)
         if adoption.topics or adoption.gone:
@@ -132,9 +135,13 @@ class Log(Admin, GroupAdmin):
             if topic.state == "deleting":
                 self._half_deleted = True
             else:
-                topic_files.finish_creation(self.path, self._registry, topic, self.config.file_mode)
+                self._finish_creation(topic)
         if self._directory.foreign:
             self._forget_marks(found)
+
+    def _finish_creation(self, topic: Topic) -> Topic:
+        mode, links = self.config.file_mode, self.config.follow_links
+        return topic_files.finish_creation(self.path, self._registry, topic, mode, follow_links=links)
 
     def _finish_deletions(self) -> None:
         """What somebody died at; not before partitions can be opened, as what groups have committed there goes, too."""
@@ -271,6 +278,7 @@ class Log(Admin, GroupAdmin):
             found = self._partitions.get((name, number))
             if found is None:
                 path = self.path / topic_files.partition_name(name, number)
+                topic_files.check_link(path, self.config.follow_links)
                 found = Partition(self._home, name, number, path, topic.id_bytes, self.config.topic_config(topic.config))
                 self._partitions[name, number] = found
         return found

@@ -6,6 +6,7 @@ D2  deletion: `deleting` in the registry, then each directory renamed, the paren
 D3  both can be repeated from any point; the topic id in partition.metadata, not the name, says whose directory it is
 D4  what is retired keeps its files for `file.delete.delay.ms`, counted from the renaming
 D5  a directory that does not parse is left alone: a broker would not start with it, and it is not ours to judge
+D6  a partition that is a symbolic link is refused unless `follow.links` allows it: nothing is written or removed where it leads
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from embedlog import checkpoint, files, layout, recurring
 from embedlog.errors import ForeignDirectoryError, InvalidPartitionsError, StorageError
-from embedlog.identity import META_PROPERTIES, new_id, read_topic_id, write_topic_id
+from embedlog.identity import new_id, read_topic_id, write_topic_id
 from embedlog.topic import RESERVED_TOPICS, Topic, TopicRegistry
 
 DIRECTORY_NAME_LENGTH_MAX = 255
@@ -31,7 +32,7 @@ SIDE_BY_SIDE = 8  # partitions that are made at once
 _LIVE = re.compile(r"([a-zA-Z0-9._-]+)-(0|[1-9][0-9]{0,9})")
 _SET_ASIDE = re.compile(r"(\S+)-(\S+)\.(\S+)-(delete|future|stray)")
 _NOT_TOPICS = ("remote-log-index-cache",)
-_OF_A_LOG = (META_PROPERTIES, layout.BROKER_LOCK, layout.CLEAN_MARK)
+_OF_A_LOG = (layout.META_PROPERTIES, layout.BROKER_LOCK, layout.CLEAN_MARK)
 _LOST_AND_FOUND = "lost+found"  # at the root of a file system
 
 _logger = logging.getLogger("embedlog")
@@ -46,6 +47,18 @@ class Directories:
     future: tuple[Path, ...] = ()
     stray: tuple[Path, ...] = ()
     unknown: tuple[Path, ...] = ()
+
+
+def check_link(path: Path, follow_links: bool) -> None:
+    """Raises ForeignDirectoryError for a partition that is a symbolic link, unless links are to be followed (D6)."""
+    if not follow_links and files.is_link(path):
+        raise ForeignDirectoryError(
+            "the partition is a symbolic link, perhaps to what is none of this log's: mount its disk here, or allow links by"
+            " follow.links=true",
+            path=path,
+            expected="a directory",
+            found="a symbolic link",
+        )
 
 
 def partition_name(topic: str, number: int) -> str:
@@ -77,7 +90,7 @@ def scan_directories(path: Path) -> Directories:
 def check_place(path: Path, *, reading: bool) -> None:
     """A directory that is there must be a log's, or hold nothing if a log is to be made of it. Raises ForeignDirectoryError."""
     names = files.listing(path)
-    whole = [name.removesuffix(".tmp") for name in names]  # a power loss in the first opening leaves no more than a temporary
+    whole = [layout.temporary_of(name) or name for name in names]  # a power loss in the first opening leaves no more
     ours = (name.startswith("embedlog.") or name.endswith("-checkpoint") or name in _OF_A_LOG for name in whole)
     if any(ours) or any(parse_partition_name(name) for name in _directories_in(path)):
         return
@@ -107,12 +120,14 @@ def check_lengths(name: str, partitions: int) -> None:
         raise InvalidPartitionsError(f"too many partitions for so long a name as {name}", expected=expected, found=len(longest))
 
 
-def finish_creation(directory: Path, registry: TopicRegistry, topic: Topic, mode: int = 0o666) -> Topic:
+def finish_creation(
+    directory: Path, registry: TopicRegistry, topic: Topic, mode: int = 0o666, *, follow_links: bool = False
+) -> Topic:
     """Make what is missing of a `creating` or growing topic and declare it whole; from any point on (D1, D3).
 
     The registry has the topic already. **Threads and processes**: the caller holds the directory lock.
     """
-    _make_partitions(directory, topic, mode)
+    _make_partitions(directory, topic, mode, follow_links)
     files.sync_directory(directory)
     only = tuple(topic.numbers) if topic.only else ()
     whole = replace(topic, state="live", partitions=max(topic.partitions, topic.growing), growing=0, only=only)
@@ -120,9 +135,9 @@ def finish_creation(directory: Path, registry: TopicRegistry, topic: Topic, mode
     return whole
 
 
-def _make_partitions(directory: Path, topic: Topic, mode: int) -> None:
+def _make_partitions(directory: Path, topic: Topic, mode: int, follow_links: bool) -> None:
     """Each is synced by itself: many of them side by side, as a disk commits at once what comes together."""
-    make, numbers = partial(make_partition, directory, topic, mode=mode), list(topic.numbers)
+    make, numbers = partial(make_partition, directory, topic, mode=mode, follow_links=follow_links), list(topic.numbers)
     if len(numbers) <= SIDE_BY_SIDE:
         for number in numbers:
             make(number)
@@ -134,13 +149,14 @@ def _make_partitions(directory: Path, topic: Topic, mode: int) -> None:
             continue
 
 
-def make_partition(directory: Path, topic: Topic, number: int, mode: int = 0o666) -> Path:
+def make_partition(directory: Path, topic: Topic, number: int, mode: int = 0o666, *, follow_links: bool = False) -> Path:
     """The directory of one partition, with its partition.metadata; the parent is not synced yet.
 
     Raises ForeignDirectoryError if the directory is there and belongs to a topic of another id.
     """
     path = directory / partition_name(topic.name, number)
-    files.mkdir(path, directory_mode(mode), exist_ok=True)
+    if not files.mkdir(path, directory_mode(mode), exist_ok=True):
+        check_link(path, follow_links)
     found = read_topic_id(path)
     if found is None:
         write_topic_id(path, topic.topic_id, mode)
@@ -202,21 +218,23 @@ def retire_partition(
     files.rename(path, directory / retired_name(topic.name, number, uuid.uuid4().hex))
 
 
-def purge_retired(directory: Path, now_ms: int, delay_ms: int) -> list[Path]:
+def purge_retired(directory: Path, now_ms: int, delay_ms: int, *, follow_links: bool = False) -> list[Path]:
     """Remove retired directories whose time is over (D4); returns them. `now_ms` is the wall clock.
 
-    Readers that have files open go on; a directory that cannot be removed is reported and tried again the next time.
+    Readers that have files open go on; a directory that cannot be removed is reported and tried again the next time. Of a link
+    only the name goes, unless links are followed: then the files go, too, and the empty directory stays for its owner (D6).
     """
     gone = []
     for path in scan_directories(directory).deleted:
         try:
             # The renaming changed the directory's ctime; its mtime tells only of the files inside.
-            found = files.facts_of(path)
+            found = files.look(path)
             if found is None or now_ms - found.changed_ms < delay_ms:
                 continue
-            for name in files.listing(path):
+            linked = files.is_link(path)
+            for name in files.listing(path) if follow_links or not linked else ():
                 files.unlink(path / name, missing_ok=True)
-            files.rmdir(path)
+            files.unlink(path) if linked else files.rmdir(path)
             gone.append(path)
         except OSError as problem:
             if problem.errno != errno.ENOENT:  # another housekeeper was here, under an older embedlog

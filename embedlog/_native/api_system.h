@@ -39,7 +39,8 @@ typedef struct {
     int64_t changed_ns;              /* a rename counts */
 } el_file_facts;
 
-int32_t el_open(const char *path, int32_t flags, int32_t mode);          /* the descriptor; O_CLOEXEC is added */
+/* The descriptor, closed on exec: of a regular file (EINVAL, EISDIR, ELOOP for others), or of a directory with O_DIRECTORY. */
+int32_t el_open(const char *path, int32_t flags, int32_t mode);
 int32_t el_close(int32_t fd);
 int64_t el_pread(int32_t fd, uint8_t *out, int64_t size, int64_t position);   /* bytes read, less than size only at the end */
 int64_t el_pwrite(int32_t fd, const uint8_t *data, int64_t size, int64_t position);  /* size, or an error */
@@ -53,7 +54,7 @@ int32_t el_mkdir(const char *path, int32_t mode);
 int32_t el_rmdir(const char *path);
 int32_t el_allocate(int32_t fd, int64_t size);                            /* posix_fallocate from 0 */
 int32_t el_facts(int32_t fd, el_file_facts *out);
-int32_t el_facts_of(const char *path, el_file_facts *out);
+int32_t el_facts_of(const char *path, el_file_facts *out);                /* of the name itself: a link is not followed */
 int64_t el_filesystem(const char *path);                                  /* f_type of statfs */
 int64_t el_mount(const char *path, uint64_t *id);                            /* 1 and an id unique in this boot; 0: the kernel has none */
 int32_t el_list_hook(const char *path);                                   /* 0, or the error a listing shall fail with */

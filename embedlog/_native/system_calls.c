@@ -1,4 +1,9 @@
-/* System calls behind the fault hook. Each returns >= 0 or -(1000 + errno); each is retried where a signal broke it off. */
+/* System calls behind the fault hook. Each returns >= 0 or -(1000 + errno).
+ *
+ * C1  a call that a signal broke off is repeated here only if it cannot wait for long: what may wait (open, allocate) goes back
+ *     to Python, whose signal handlers run before it is called again
+ * C2  what is opened is a regular file (a directory if the caller asks for one), never what a symbolic link of its name leads
+ *     to, and no open waits for a peer: a log directory may come from a stranger */
 #include "system.h"
 
 #include <fcntl.h>
@@ -38,9 +43,30 @@ static _Atomic int64_t wall_shift_ms, failed_syncs;
 
 #define RESULT(rc) ((rc) < 0 ? EL_SYSTEM_ERROR(errno) : (rc))
 
+/* Of a directory the last link may be followed: it is only synced. The check comes behind the opening, on what was opened. */
+static int open_regular(const char *path, int32_t flags, int32_t mode) {
+    if (flags & O_DIRECTORY)
+        return open(path, flags | O_CLOEXEC | O_NONBLOCK);
+    int fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, (mode_t)mode);
+    struct stat found = {0};
+    if (fd < 0)
+        return fd;
+    int number = fstat(fd, &found) < 0 ? errno : S_ISREG(found.st_mode) ? 0 : S_ISDIR(found.st_mode) ? EISDIR : EINVAL;
+    if (number == 0)
+        return fd;
+    close(fd);
+    errno = number;
+    return -1;
+}
+
 int32_t el_open(const char *path, int32_t flags, int32_t mode) {
-    int rc;
-    HOOKED(EL_CALL_OPEN, -1, path, flags, open(path, flags | O_CLOEXEC, (mode_t)mode));
+    int hooked = el_before(EL_CALL_OPEN, -1, path, flags);
+    if (hooked < 0)
+        return hooked;
+    int rc = open_regular(path, flags, mode);
+    int number = errno;
+    el_after(EL_CALL_OPEN);
+    errno = number;
     if (flags & O_CREAT)
         RECORDED(EL_CALL_OPEN, -1, path, NULL, flags);
     return RESULT(rc);
@@ -214,10 +240,7 @@ int32_t el_allocate(int32_t fd, int64_t size) {
     int hooked = el_before(EL_CALL_FALLOCATE, fd, NULL, size);
     if (hooked < 0)
         return hooked;
-    int rc;
-    do
-        rc = posix_fallocate(fd, 0, size);
-    while (rc == EINTR);
+    int rc = posix_fallocate(fd, 0, size);
     el_after(EL_CALL_FALLOCATE);
     if (rc == 0 && el_is_recording())
         el_record(EL_CALL_FALLOCATE, fd, NULL, NULL, size, NULL, 0);
@@ -246,7 +269,7 @@ int32_t el_facts(int32_t fd, el_file_facts *out) {
 int32_t el_facts_of(const char *path, el_file_facts *out) {
     struct stat found;
     int rc;
-    HOOKED(EL_CALL_STAT, -1, path, 0, stat(path, &found));
+    HOOKED(EL_CALL_STAT, -1, path, 0, lstat(path, &found));
     if (rc == 0)
         fill(&found, out);
     return RESULT(rc);

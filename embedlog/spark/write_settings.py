@@ -15,7 +15,7 @@ from typing import Any
 
 import embedlog
 from embedlog import partitioners
-from embedlog.identity import META_PROPERTIES
+from embedlog.layout import META_PROPERTIES
 from embedlog.spark.settings import Option, boolean, canonical, directory_of, one_of, plain, refuse
 
 PARTITIONERS: Mapping[str, Callable[[], Any]] = {

@@ -1,0 +1,146 @@
+"""A log directory that somebody sent: no name in it leads outside, nothing in it makes the opener wait or fall over."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import embedlog
+from embedlog.errors import EmbedlogError, ForeignDirectoryError, StorageError
+from tests.resting import COUNT, QUIET, closed, fill, frozen, use, values
+
+__all__ = ["closed"]
+
+LAST = f"{0:020d}"
+NAMES = (
+    f"t-0/{LAST}.log", f"t-0/{LAST}.index", f"t-0/{LAST}.timeindex", "t-0/embedlog.page", "t-0/embedlog.lock",
+    "t-0/embedlog.sync", "t-0/embedlog.dirty", "t-0/embedlog.durable", "t-0/embedlog.manifest", "t-0/leader-epoch-checkpoint",
+    "t-0/partition.metadata", f"t-0/embedlog.digests-{LAST}", "embedlog.control", "embedlog.door", "embedlog.directory",
+    "embedlog.topics", "embedlog.slots", "embedlog.housekeeper", ".lock", ".kafka_cleanshutdown", "meta.properties",
+    "recovery-point-offset-checkpoint", "replication-offset-checkpoint", "log-start-offset-checkpoint",
+    "cleaner-offset-checkpoint", "embedlog.topics.tmp", "t-0/embedlog.manifest.tmp",
+)  # fmt: skip
+
+
+def replace(path: Path, make: Callable[[Path], object]) -> None:
+    path.unlink(missing_ok=True)
+    make(path)
+
+
+def allowed(directory: Path, *, read_only: bool) -> None:
+    """The right records, or an error of ours."""
+    try:
+        use(directory, read_only)
+    except EmbedlogError:
+        pass
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_link_among_the_files_writes_nothing_elsewhere(closed: Path, name: str) -> None:
+    victim, made = closed.with_name("victim"), closed.with_name("made")
+    victim.write_bytes(b"precious")
+    for target in (victim, made):
+        for read_only in (True, False):
+            copy = closed.with_name("copy")
+            shutil.copytree(closed, copy)
+            replace(copy / name, lambda path, target=target: path.symlink_to(target))
+            allowed(copy, read_only=read_only)
+            assert victim.read_bytes() == b"precious"
+            assert not made.exists()
+            shutil.rmtree(copy)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_pipe_among_the_files_makes_nobody_wait(closed: Path, name: str) -> None:
+    replace(closed / name, os.mkfifo)
+    for read_only in (True, False):
+        allowed(closed, read_only=read_only)
+
+
+# ---- links to partitions -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def linked(closed: Path) -> Path:
+    """The partition lies elsewhere, as on another disk."""
+    elsewhere = closed.with_name("elsewhere")
+    shutil.move(closed / "t-0", elsewhere)
+    (closed / "t-0").symlink_to(elsewhere)
+    return closed
+
+
+@pytest.mark.parametrize("read_only", [False, True], ids=["writer", "reader"])
+def test_a_linked_partition_is_refused_and_left_alone(linked: Path, read_only: bool) -> None:
+    elsewhere = linked.with_name("elsewhere")
+    before = frozen(elsewhere)
+    with pytest.raises(ForeignDirectoryError, match=r"follow\.links") as problem:
+        use(linked, read_only)
+    assert problem.value.path == str(linked / "t-0")
+    assert frozen(elsewhere) == before
+
+
+def test_a_linked_partition_that_appears_later_is_refused_as_well(closed: Path) -> None:
+    with embedlog.open(closed, config=QUIET) as log:
+        shutil.move(closed / "t-0", closed.with_name("elsewhere"))
+        (closed / "t-0").symlink_to(closed.with_name("elsewhere"))
+        before = frozen(closed.with_name("elsewhere"))
+        with pytest.raises(ForeignDirectoryError, match="symbolic link"):
+            values(log)
+        assert frozen(closed.with_name("elsewhere")) == before
+        (closed / "t-0").unlink()
+        shutil.move(closed.with_name("elsewhere"), closed / "t-0")
+        assert len(values(log)) == COUNT
+
+
+def test_a_topic_is_not_made_through_a_link(tmp_path: Path) -> None:
+    """The registry may say `creating` of whatever lies there."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "t-0").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ForeignDirectoryError):
+        embedlog.open(tmp_path / "log", config=QUIET)
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_links_that_the_owner_allows_are_followed_to_the_end(linked: Path) -> None:
+    config = QUIET | {"follow.links": True, "log.segment.delete.delay.ms": 0}
+    for read_only in (True, False):
+        with embedlog.open(linked, read_only=read_only, config=config) as log:
+            if not read_only:
+                fill(log, count=3)
+            assert len(values(log)) == COUNT + (0 if read_only else 3)
+    elsewhere = linked.with_name("elsewhere")
+    with embedlog.open(linked, config=config) as log:
+        log.delete_topic("t")
+        log.housekeep()
+    assert not list(elsewhere.iterdir())
+    assert not list(linked.glob("t-*"))
+
+
+def test_a_retired_directory_that_is_a_link_takes_no_files_with_it(closed: Path) -> None:
+    photos = closed.with_name("photos")
+    photos.mkdir()
+    (photos / "cat.jpg").write_bytes(b"cat")
+    link = closed / f"gone-0.{'a' * 32}-delete"
+    link.symlink_to(photos)
+    with embedlog.open(closed, config=QUIET | {"log.segment.delete.delay.ms": 0}) as log:
+        log.housekeep()
+        assert len(values(log)) == COUNT
+    assert (photos / "cat.jpg").read_bytes() == b"cat"
+    assert not link.is_symlink()
+
+
+def test_a_log_directory_may_be_reached_through_a_link(closed: Path) -> None:
+    """The path is the opener's own."""
+    (closed.parent / "link").symlink_to(closed)
+    use(closed.parent / "link", read_only=False)
+    use(closed.parent / "link", read_only=True)
+    (closed.parent / "dangling").symlink_to("nowhere")
+    for read_only in (True, False):
+        with pytest.raises((ForeignDirectoryError, StorageError)):
+            embedlog.open(closed.parent / "dangling", read_only=read_only)
+    assert not (closed.parent / "nowhere").exists()
