@@ -242,7 +242,7 @@ def headers_of(rows: Sequence[Any]) -> Headers:
 
 
 def normal_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
-    """Headers as a tuple of (str, bytes or None). Raises TypeError."""
+    """Headers as a tuple of (str, bytes or None). Raises TypeError, InvalidRecordError for a name that UTF-8 cannot hold."""
     if headers is None:
         return ()
     pairs = []
@@ -251,7 +251,11 @@ def normal_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
     for pair in headers:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], str):
             raise TypeError(f"a header is a pair of (str, bytes or None), not {pair!r}")
-        pair[0].encode("utf-8")  # a lone surrogate has no bytes: UnicodeEncodeError, which is a ValueError
+        try:
+            pair[0].encode()
+        except UnicodeEncodeError:
+            found = ascii(pair[0])[:100]
+            raise InvalidRecordError("the name of a header", expected="text without lone surrogates", found=found) from None
         pairs.append((str(pair[0]), bytes_like(pair[1], "header")))
     return tuple(pairs)
 

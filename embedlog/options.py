@@ -320,9 +320,11 @@ def _to_bool(value: object) -> bool:
 def _to_text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError
-    if not value.strip():
+    text = value.strip()
+    text.encode()  # it is stored as UTF-8, which a lone surrogate has no form in: UnicodeEncodeError is a ValueError
+    if not text:
         raise ValueError
-    return value.strip()
+    return text
 
 
 def _to_choice(value: object) -> str:

@@ -8,7 +8,6 @@ D4  a read-only reader follows a live page if there is one, else what it found i
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 import time
@@ -346,5 +345,5 @@ class Presence:
 
 def poisoned_bases(directory: Path) -> list[int]:
     """Segments of which a sync failed once: marker files that outlive a reboot."""
-    names = (name.removeprefix(layout.POISON) for name in os.listdir(directory) if name.startswith(layout.POISON))
-    return sorted(int(name) for name in names if name.isdigit())
+    found = (layout.base_behind(layout.POISON, name) for name in files.listing(directory))
+    return sorted(base for base in found if base is not None)
