@@ -73,6 +73,7 @@ class LogOptions(TypedDict, total=False):
     lock_timeout_ms: int
     file_mode: int | str
     shared: Literal["no", "locks"]
+    follow_links: bool
     housekeeping: bool
     max_decompressed_batch_bytes: int
     max_open_files: int
