@@ -132,7 +132,8 @@ def test_a_failed_replacement_leaves_the_old_file_and_no_temporary(tmp_path: Pat
 
 def test_temporaries_of_any_version_are_swept_and_nothing_else(tmp_path: Path) -> None:
     theirs = ["embedlog.topics.tmp", "embedlog.manifest.0123456789abcdef.tmp", "leader-epoch-checkpoint.tmp",
-              "meta.properties.tmp", "recovery-point-offset-checkpoint.00ff00ff00ff00ff.tmp", f"{3:020d}.snapshot.tmp"]  # fmt: skip
+              "meta.properties.tmp", "recovery-point-offset-checkpoint.00ff00ff00ff00ff.tmp",
+              f"{3:020d}.snapshot.tmp"]  # fmt: skip
     others = ["letter.tmp", ".tmp", "letter.0123456789abcdef.tmp", f"{0:020d}.log", "embedlog.topics"]
     for name in theirs + others:
         (tmp_path / name).touch()
