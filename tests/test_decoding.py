@@ -23,6 +23,7 @@ from embedlog.errors import CorruptRecordError
 from embedlog.record import COLUMNS, Chain, decode, scan
 from tests import twin
 from tests.batches import Row, batch, crc32c, marker, varint
+from tests.kafka import GOLDEN, UNCLEAN
 
 
 def reads(decoded: Decoded) -> list[twin.Read]:
@@ -314,7 +315,7 @@ def _line(partition: int, record: twin.Read) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("name", ["clean", "unclean"])
+@pytest.mark.parametrize("name", GOLDEN)
 def test_every_golden_log_decodes_as_a_real_client_read_it(golden: Path, name: str) -> None:
     topics = defaultdict(list)
     for directory in (golden / name / "log").iterdir():
@@ -328,7 +329,7 @@ def test_every_golden_log_decodes_as_a_real_client_read_it(golden: Path, name: s
             for path in sorted(directory.glob("*.log")):
                 data = path.read_bytes()
                 scanned = scan(data, Chain(gaps_allowed=True))
-                assert scanned.problem is None or (name == "unclean" and not any(data[scanned.consumed :])), path
+                assert scanned.problem is None or (name in UNCLEAN and not any(data[scanned.consumed :])), path
                 window = Window(start_offset=first.get(partition, 0))
                 found += [_line(partition, record) for record in reads(decode(data, scanned.batches, window=window))]
         assert found == [{key: value for key, value in line.items() if key != "committed"} for line in expected], expectation

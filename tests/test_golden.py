@@ -14,15 +14,17 @@ from typing import Any
 import pytest
 
 import embedlog
+from tests.kafka import CLEAN, GOLDEN, UNCLEAN
 from tests.kafka.client import told
 
-CLEAN = (
+OF_CLEAN = (
     "append-time", "big", "broker-gzip", "broker-lz4", "broker-none", "broker-snappy", "broker-zstd", "client-gzip", "client-lz4",
     "client-none", "client-snappy", "client-zstd", "compacted", "corners", "empty", "idempotent", "records-deleted",
     "rolled-by-size", "rolled-by-time", "transaction-left-open", "transactions",
 )  # fmt: skip
-UNCLEAN = ("plain", "pressed", "transactions")
-TOPICS = [*(("clean", topic) for topic in CLEAN), *(("unclean", topic) for topic in UNCLEAN)]
+OF_UNCLEAN = ("plain", "pressed", "transactions")
+DIRECTORIES = [*((name, OF_CLEAN) for name in CLEAN), *((name, OF_UNCLEAN) for name in UNCLEAN)]
+TOPICS = [(name, topic) for name, topics in DIRECTORIES for topic in topics]
 ISOLATION = ("read_uncommitted", "read_committed")
 
 Expected = Callable[[str, str], list[dict[str, object]]]
@@ -102,7 +104,7 @@ def test_arrow_columns_say_the_same_as_records(opened: Callable[[str], embedlog.
         assert [(header["key"], header["value"]) for header in row["headers"] or ()] == list(record.headers)
 
 
-@pytest.mark.parametrize("name", ["clean", "unclean"])
+@pytest.mark.parametrize("name", GOLDEN)
 def test_reading_only_writes_nothing(golden_copy: Callable[[str], Path], name: str) -> None:
     directory = golden_copy(name)
     before = digests(directory)
@@ -113,7 +115,7 @@ def test_reading_only_writes_nothing(golden_copy: Callable[[str], Path], name: s
     assert digests(directory) == before
 
 
-@pytest.mark.parametrize(("name", "topics"), [("clean", CLEAN), ("unclean", UNCLEAN)])
+@pytest.mark.parametrize(("name", "topics"), DIRECTORIES, ids=GOLDEN)
 def test_a_writer_takes_the_directory_over(
     golden_copy: Callable[[str], Path], golden_expected: Expected, name: str, topics: tuple[str, ...]
 ) -> None:
@@ -132,7 +134,7 @@ def test_a_writer_takes_the_directory_over(
         assert (directory / ".kafka_cleanshutdown").exists()
 
 
-@pytest.mark.parametrize(("name", "topics"), [("clean", CLEAN), ("unclean", UNCLEAN)])
+@pytest.mark.parametrize(("name", "topics"), DIRECTORIES, ids=GOLDEN)
 def test_what_is_appended_comes_behind_what_kafka_wrote(
     golden_copy: Callable[[str], Path], golden_expected: Expected, name: str, topics: tuple[str, ...]
 ) -> None:
@@ -151,29 +153,34 @@ def test_what_is_appended_comes_behind_what_kafka_wrote(
             assert len(found) - len(kept) == len(tps)
 
 
-def test_a_log_start_inside_a_segment_is_kept(opened: Callable[[str], embedlog.Log]) -> None:
+@pytest.mark.parametrize("name", CLEAN)
+def test_a_log_start_inside_a_segment_is_kept(opened: Callable[[str], embedlog.Log], name: str) -> None:
     """`records-deleted` starts at 333 though its first segment begins at 291."""
     tp = embedlog.TopicPartition("records-deleted", 0)
-    with opened("clean").consumer() as consumer:
+    with opened(name).consumer() as consumer:
         assert consumer.beginning_offsets([tp]) == {tp: 333}
-    assert next(iter(opened("clean").scan("records-deleted").records())).offset == 333
+    assert next(iter(opened(name).scan("records-deleted").records())).offset == 333
 
 
-def test_an_open_transaction_ends_what_read_committed_sees(opened: Callable[[str], embedlog.Log]) -> None:
+@pytest.mark.parametrize("name", UNCLEAN)
+def test_an_open_transaction_ends_what_read_committed_sees(opened: Callable[[str], embedlog.Log], name: str) -> None:
     """In `unclean` one transaction was never decided: what lies behind it is on disk but not yet to be delivered."""
     behind = {b"never decided", b"behind an open transaction"}
     levels = {}
     for isolation in ISOLATION:
-        scan = opened("unclean").scan("transactions", isolation_level=isolation)
+        scan = opened(name).scan("transactions", isolation_level=isolation)
         levels[isolation] = behind & {record.value for record in scan.records()}
     assert levels == {"read_uncommitted": behind, "read_committed": set()}
 
 
-def test_times_are_found_as_the_records_say(opened: Callable[[str], embedlog.Log], golden_expected: Expected) -> None:
+@pytest.mark.parametrize("name", CLEAN)
+def test_times_are_found_as_the_records_say(
+    opened: Callable[[str], embedlog.Log], golden_expected: Expected, name: str
+) -> None:
     """For some times in each topic: the first record whose timestamp is not smaller."""
     for topic in ("client-zstd", "corners", "rolled-by-time", "append-time", "compacted"):
-        rows = wanted(golden_expected("clean", topic), "read_uncommitted")
-        with opened("clean").consumer() as consumer:
+        rows = wanted(golden_expected(name, topic), "read_uncommitted")
+        with opened(name).consumer() as consumer:
             for partition in sorted({row["partition"] for row in rows}):  # type: ignore[type-var]
                 own = [row for row in rows if row["partition"] == partition]
                 times = sorted({row["timestamp_ms"] for row in own})  # type: ignore[type-var]

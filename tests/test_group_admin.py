@@ -19,6 +19,7 @@ from embedlog.group import Member
 from embedlog.group_records import encode_group, encode_group_key
 from tests.faults.processes import until
 from tests.joining import commit, joined, left
+from tests.kafka import CLEAN
 
 CONFIG = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 2}
 START_MS = 1_700_000_000_000
@@ -149,10 +150,11 @@ def listed(log: embedlog.Log) -> list[tuple[str, ...]]:
     ]
 
 
-def test_a_brokers_groups_are_shown_as_its_own_tool_lists_them(golden: Path) -> None:
-    expected = rows_of((golden / "clean" / "expected" / "groups.txt").read_text())
+@pytest.mark.parametrize("clean", CLEAN)
+def test_a_brokers_groups_are_shown_as_its_own_tool_lists_them(golden: Path, clean: str) -> None:
+    expected = rows_of((golden / clean / "expected" / "groups.txt").read_text())
     assert len(expected) == 5
-    with embedlog.open(golden / "clean" / "log", read_only=True) as log:
+    with embedlog.open(golden / clean / "log", read_only=True) as log:
         assert listed(log) == expected
         described = {name: log.describe_group(name) for name in log.groups()}
     assert {name: (each.state, each.type) for name, each in described.items()} == {

@@ -15,6 +15,7 @@ from embedlog.group_view import GroupEntries
 from embedlog.record import decode as decode_batches
 from embedlog.values import OffsetAndMetadata, TopicPartition
 from tests.grouping import A, B, emptied, stable
+from tests.kafka import CLEAN
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -253,14 +254,15 @@ def golden_view(golden: Path, name: str, until: int | None = None) -> GroupEntri
     return view
 
 
-def test_a_brokers_groups_and_offsets_are_those_that_its_tool_lists(golden: Path) -> None:
+@pytest.mark.parametrize("clean", CLEAN)
+def test_a_brokers_groups_and_offsets_are_those_that_its_tool_lists(golden: Path, clean: str) -> None:
     """But for what a transaction aborted: batches are told apart one layer up."""
     listed: dict[str, dict[TopicPartition, int]] = {}
-    for line in (golden / "clean" / "expected" / "groups.txt").read_text().splitlines():
+    for line in (golden / clean / "expected" / "groups.txt").read_text().splitlines():
         if line and not line.startswith("GROUP"):
             group, topic, partition, committed, *_ = line.split()
             listed.setdefault(group, {})[TopicPartition(topic, int(partition))] = int(committed)
-    view = golden_view(golden, "clean")
+    view = golden_view(golden, clean)
     assert set(view.groups()) == listed.keys()
     for name, offsets in listed.items():
         if name != "transactional-group":

@@ -16,6 +16,7 @@ from embedlog.record import decode as decode_batches
 from embedlog.transaction_records import decode, decode_key, encode, encode_key
 from embedlog.transaction_state import Beginning, Outcome, Status, Transaction
 from embedlog.transaction_view import Entries
+from tests.kafka import CLEAN, GOLDEN
 
 TIME_MS = 1_700_000_000_000
 ONGOING = Transaction(
@@ -52,7 +53,7 @@ def test_values_are_kafkas_byte_for_byte() -> None:
     assert encode(empty) == bytes.fromhex(EMPTY)
 
 
-@pytest.mark.parametrize("name", ["clean", "unclean"])
+@pytest.mark.parametrize("name", GOLDEN)
 def test_what_a_broker_wrote_is_understood(golden: Path, name: str) -> None:
     """Every record reads, and is written again as the same one, but for the order of topics; the last ones fit the scenario."""
     view, count = Entries(), 0
@@ -76,11 +77,10 @@ def test_what_a_broker_wrote_is_understood(golden: Path, name: str) -> None:
                 count += 1
     assert count >= 2
     states = {name: view.get(name) for name in view.names()}
-    if name == "clean":
+    if name in CLEAN:
         assert states["offsets-commit"].status is Status.COMPLETE_COMMIT  # type: ignore[union-attr]
         assert states["offsets-abort"].status is Status.COMPLETE_ABORT  # type: ignore[union-attr]
-    left_open = {"clean": [], "unclean": ["transactions-writer-0"]}
-    assert view.unsettled() == left_open[name]
+    assert view.unsettled() == ([] if name in CLEAN else ["transactions-writer-0"])
     for each, state in states.items():
         assert state is not None
         assert view.name_of(state.producer_id) == each

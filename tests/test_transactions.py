@@ -24,6 +24,7 @@ from embedlog.errors import (
 from embedlog.record import Stamp
 from embedlog.transaction_records import encode_key
 from embedlog.transaction_state import EPOCH_LAST, EPOCH_MAX, Outcome, Status, Transaction
+from tests.kafka import UNCLEAN
 from tests.transacting import QUIET, TOPIC, Writer, begun, committed, everything, help_out, last_stable, soon, state_of
 
 
@@ -290,9 +291,10 @@ def test_who_only_reads_writes_nothing(log: embedlog.Log, path: Path) -> None:
     assert last_stable(log) == (0, 1)
 
 
-def test_a_brokers_open_transaction_is_ended_here(golden_copy: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize("unclean", UNCLEAN)
+def test_a_brokers_open_transaction_is_ended_here(golden_copy: Callable[[str], Path], unclean: str) -> None:
     """Its producer was a client of the broker that was killed: nobody else will decide."""
-    with embedlog.open(golden_copy("unclean"), config=QUIET) as log:
+    with embedlog.open(golden_copy(unclean), config=QUIET) as log:
         opened = log._partition("transactions", 0).open_transactions()
         assert opened
         log.housekeep()

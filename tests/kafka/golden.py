@@ -26,7 +26,7 @@ from tests.faults.processes import until
 from tests.kafka import client
 from tests.kafka.oracle import Broker
 
-TEXT_BYTES = 4096  # longer ones repeat themselves, so that the archive stays small
+TEXT_BYTES = 512  # longer ones repeat themselves, so that the archive stays small
 EPOCH_MS = 1_700_000_000_000  # every timestamp is counted from here, so that the files say the same whenever they are made
 WORDS = (
     *("offset", "segment", "batch", "broker", "topic", "leader", "epoch", "replica", "index", "group", "member", "commit"),
