@@ -25,6 +25,7 @@ ARM_FLAGS := -O3 -std=c11 -fvisibility=hidden -D_GNU_SOURCE -D_FILE_OFFSET_BITS=
 CAMPAIGN := build/faults
 comma := ,
 FIGURES := build/figures.txt
+KAFKAS := 4.3.1 4.4.0
 # Tests make, sync and delete hundreds of thousands of small files: in memory, where there are two GB of it. (Rented disks do
 # 250 syncs a second: three workers wait for them more than they work.) What failed is kept.
 MEMORY := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 2000000 ] 2>/dev/null && echo /dev/shm)
@@ -43,7 +44,7 @@ help:
 	@echo 'make demo           write, tail, share, search and read the standard library as a topic: a few seconds'
 	@echo 'make demo-spark     a web server'\''s log through Spark, each session written once: tables and a chart'
 	@echo 'make test           the suite: below 8 minutes on two cores'
-	@echo 'make test-kafka     all that asks a real Kafka'
+	@echo 'make test-kafka     all that asks a real Kafka, of each version: $(KAFKAS)'
 	@echo 'make test-faults    all experiments, mutants and models: about two hours on two cores (RESUME=1 goes on)'
 	@echo 'make test-spark     all that needs Spark, in sessions and small clusters'
 	@echo 'make test-sanitize  the suite with every line of C watched (ASan, UBSan)'
@@ -98,8 +99,10 @@ demo-spark:
 test: install
 	@$(IN_ROOM) $(WITHIN) 50m $(PYTEST) $(PARALLEL) -m 'not slow and not faults' $(ARGS) $(OR_KEPT)
 
+# One broker a run. `make test` asks the first of these versions; the others are asked here and by `make test-slow`.
 test-kafka: install
-	@$(IN_ROOM) $(PYTEST) -m kafka $(ARGS) $(OR_KEPT)
+	@for version in $(KAFKAS); do echo "=== Kafka $$version"; \
+	    $(IN_ROOM) EMBEDLOG_KAFKA=$$version $(PYTEST) -m kafka $(ARGS) $(OR_KEPT); done
 
 test-spark: install $(VENV)/.connect
 	@command -v java >/dev/null || $(call say_no,no java on the path: Spark needs Java 17)
@@ -147,6 +150,8 @@ test-arm: $(VENV)/.tools
 
 test-slow: install $(VENV)/.connect
 	@$(IN_ROOM) $(WITHIN) 60m $(PYTEST) $(PARALLEL) -m 'not faults' $(ARGS) $(OR_KEPT)
+	@for version in $(wordlist 2,9,$(KAFKAS)); do echo "=== Kafka $$version"; \
+	    $(IN_ROOM) EMBEDLOG_KAFKA=$$version $(WITHIN) 60m $(PYTEST) -m 'kafka and not faults' $(ARGS) $(OR_KEPT); done
 
 # Every part runs, whatever becomes of the others; then all the figures together.
 test-all: install check

@@ -153,7 +153,7 @@ def listed(log: embedlog.Log) -> list[tuple[str, ...]]:
 @pytest.mark.parametrize("clean", CLEAN)
 def test_a_brokers_groups_are_shown_as_its_own_tool_lists_them(golden: Path, clean: str) -> None:
     expected = rows_of((golden / clean / "expected" / "groups.txt").read_text())
-    assert len(expected) == 5
+    assert len(expected) == {"clean": 5, "clean-4.4.0": 7}[clean]
     with embedlog.open(golden / clean / "log", read_only=True) as log:
         assert listed(log) == expected
         described = {name: log.describe_group(name) for name in log.groups()}
