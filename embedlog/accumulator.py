@@ -13,13 +13,14 @@ A8  a lane is written by whoever has its turn: the thread, or in C a caller who 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from embedlog._native import _rows
@@ -28,25 +29,40 @@ from embedlog.errors import ClosedError, DeadlineError, ForkedError, StateError
 from embedlog.values import RecordMetadata
 
 if TYPE_CHECKING:
-    from embedlog._native._rows import Callbacks, Future, Lane, Parcel
-
-    Late = Callbacks | tuple[Future, Callable[[Future], object]]
+    from embedlog._native._rows import Future, Lane
 
 logger = logging.getLogger("embedlog.producer")
 
 FOREVER = float("inf")
 EXIT_TIMEOUT_S = 30.0
+FAILURE_PAUSE_S = 0.05  # what failed in a way that was not foreseen would fail in the same way at once
 
 _live: set[Accumulator] = set()  # those whose thread runs
+_joining: dict[threading.Thread, threading.Thread] = {}  # who waits for the end of which producer's thread
+_joining_lock = threading.Lock()
 _finalized_pid = 0
 
 
 def run_callback(future: Future, callback: Callable[[Future], object]) -> None:
-    """A callback that raises is logged and harms nobody."""
+    """A callback that raises is logged and harms no other.
+
+    In the main thread KeyboardInterrupt and SystemExit go on: there they come from a signal.
+    """
     try:
         callback(future)
-    except Exception:  # whatever a user's callback raises: the thread must go on
+    except BaseException as error:  # whatever a user's callback raises: the thread must go on
+        if isinstance(error, (KeyboardInterrupt, SystemExit)) and threading.current_thread() is threading.main_thread():
+            raise
         logger.exception("a callback of a sent record raised")
+
+
+def report(message: str, *arguments: object) -> None:
+    """Logs the exception at hand, and raises nothing: the handlers of the log are the user's, and may."""
+    try:
+        logger.exception(message, *arguments)
+    except BaseException:  # noqa: BLE001  (the thread's edge)
+        with contextlib.suppress(BaseException):  # the hook is the user's, too, and the last way to say it
+            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
 
 
 class Delivery(Protocol):
@@ -77,13 +93,11 @@ class Accumulator:
     ) -> None:
         self._delivery = delivery
         self._name = name
-        self._late: deque[Late] = deque()  # callbacks whose futures are done
-        self._marks: deque[Parcel] = deque()  # of those who wait for callbacks
         self._room = threading.Condition()
         self._queue: deque[object] = deque()
-        self._start_lock = threading.Lock()
+        self._start_lock = threading.RLock()  # a signal's handler may close what is being started
         self._thread: threading.Thread | None = None
-        self._calling = False
+        self._calling = False  # on the thread: inside callbacks
         self._abandoned = False
         self.blocked_count = 0
         self.blocked: Callable[[float], None] = lambda seconds: None  # told of each wait for memory how long it was
@@ -94,7 +108,6 @@ class Accumulator:
             metadata=RecordMetadata,
             run_callback=run_callback,
             await_future=await_future,
-            enqueue=self._late.append,
             deadline_error=DeadlineError,
             forked_error=ForkedError,
             state_error=StateError,
@@ -136,7 +149,15 @@ class Accumulator:
 
     def _settled(self) -> None:
         """Parcels have got their fate: runs their callbacks, and lets others have their memory."""
-        self._run_late()
+        on_thread = self.on_thread()
+        self._calling |= on_thread
+        try:
+            self.rows.run_late()
+        finally:
+            self._calling &= not on_thread
+            self._give_room()
+
+    def _give_room(self) -> None:
         if self.rows.waiting:
             with self._room:
                 self._room.notify_all()
@@ -155,32 +176,53 @@ class Accumulator:
         for parcel in reversed(self.rows.pending()):  # the last one first: who waits is woken once, not for each
             if not parcel.wait(_left(deadline)):
                 return False
-        if not self._calling and not self._late:
-            return True
-        _, mark = self.rows.promise(False)
-        self._marks.append(mark)  # behind the callbacks that are running
-        self.rows.ring()
-        return mark.wait(_left(deadline))
+        return self.rows.mark().wait(_left(deadline))  # behind the callbacks of what was settled
 
     def close(self, timeout_s: float | None) -> bool:
-        """Accepts nothing more, sends what is here and ends the thread; False if the time did not suffice."""
-        self.rows.close()
+        """Accepts nothing more, sends what is here and ends the thread; False if the time did not suffice.
+
+        Inside a callback it returns when all is written; the other callbacks, and the thread's end, follow that one's return.
+        Raises StateError where two callbacks would wait for each other's producers.
+        """
+        with self._start_lock:
+            self.rows.close()
+            thread = self._thread
         with self._room:
             self._room.notify_all()
-        thread = self._thread
-        if thread is None or self.on_thread():
-            self._abandoned = True
-            return not self.rows.pending()
+        if thread is None:
+            self._settled()
+            return self.rows.end()
+        if self.on_thread():
+            return self._drain(timeout_s)
         self.rows.ring()
-        thread.join(timeout_s)
+        with _waiting_for(thread):
+            thread.join(timeout_s)
         self._abandoned = thread.is_alive()
         return not self._abandoned
+
+    def _drain(self, timeout_s: float | None) -> bool:
+        """On the thread: writes what is here. Inside a delivery, where a finalizer may call it, that is left to the delivery."""
+        deadline = FOREVER if timeout_s is None else time.monotonic() + timeout_s
+        while self._calling and self.rows.pending():
+            lanes, pause_s = self.rows.ready()
+            for lane in lanes:
+                self._deliver(lane)
+            left_s = _left(deadline)
+            if left_s == 0:
+                self._abandoned = True
+                return False
+            if not lanes:
+                self.rows.wait(min((each for each in (pause_s, left_s) if each is not None), default=None))
+        self._give_room()
+        return True
 
     def abandon(self) -> int:
         """Fails what the thread has not taken yet, after a close() that did not suffice; returns the number of records."""
         dropped = self.drop(ClosedError("the producer was closed before the record was written"))
-        if dropped:
+        if not self.on_thread():
             self._settled()  # the thread may be held up for ever
+            self.rows.end()
+        if dropped:
             logger.warning("%s was closed with %d records that were not written: they are dropped", self._name, dropped)
         return dropped
 
@@ -207,66 +249,91 @@ class Accumulator:
     def start(self) -> None:
         """Begins the thread, once; to be called before anything is put in."""
         with self._start_lock:
-            if self._thread is None:
+            if self._thread is None and not self.rows.closed:
                 _end_with_the_process()
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 _live.add(self)
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except BaseException:  # the system gives no more threads
+                    self._thread = None
+                    _live.discard(self)
+                    raise
 
     def _run(self) -> None:
-        rows = self.rows
-        rows.wait(0)  # from here on it is known which thread must not wait for itself
-        while not self._abandoned:
-            lanes, pause_s = rows.ready()
-            # Seen before the parcels' fates are, so that flush() cannot miss callbacks that are about to run
-            self._calling = True
-            if len(lanes) > 1:
-                self._delivery.announce(lanes)
-            for lane in lanes:
-                if lane.enter():
-                    try:
-                        self._delivery.deliver(lane)
-                    except Exception:  # a mistake of ours must not end the thread: every future waits for it
-                        logger.exception("%s: delivering to %s-%d failed", self._name, lane.topic, lane.partition)
-                    finally:
-                        lane.leave()
-                    self._settled()
-            self._settled()
-            while self._marks:
-                self._marks.popleft().keep(None)
-            self._calling = False
-            if lanes:
-                continue
-            if rows.closed and not rows.pending() and not self._late and not self._marks:
-                break
-            rows.wait(pause_s)
-        if self._abandoned:
-            self._delivery.give_up(ClosedError("the producer was closed before the record was written"))
-            self._settled()
+        self.rows.wait(0)  # from here on it is known which thread must not wait for itself
+        ended = False
+        while not ended:
+            try:
+                ended = self._round()
+            except BaseException:  # noqa: BLE001  (no memory, say: every future waits for this thread)
+                report("%s: a round failed in a way that was not foreseen", self._name)
+                self.rows.wait(FAILURE_PAUSE_S)
         _live.discard(self)
 
-    def _run_late(self) -> None:
-        while self._late:
-            try:
-                each = self._late.popleft()
-            except IndexError:  # a forced close runs them, too
-                return
-            if isinstance(each, tuple):
-                run_callback(*each)
-                continue
-            each.sort(key=lambda entry: entry[0])
-            for _, future, callback in each:
-                run_callback(future, callback)
+    def _round(self) -> bool:
+        """Delivers what is due, runs callbacks, sleeps; whether that was the last time."""
+        if self._abandoned:
+            error = ClosedError("the producer was closed before the record was written")
+            self._delivery.give_up(error)
+            self.drop(error)
+            self._settled()
+            self.rows.end()
+            return True
+        lanes, pause_s = self.rows.ready()
+        if len(lanes) > 1:
+            self._delivery.announce(lanes)
+        for lane in lanes:
+            self._deliver(lane)
+            self._settled()
+        self._settled()
+        if lanes:
+            return False
+        if self.rows.end():
+            return True
+        self.rows.wait(pause_s)
+        return False
+
+    def _deliver(self, lane: Lane) -> None:
+        if not lane.enter():
+            return
+        try:
+            self._delivery.deliver(lane)
+        except BaseException:  # noqa: BLE001  (a mistake of ours must not end the thread: every future waits for it)
+            report("%s: delivering to %s-%d failed", self._name, lane.topic, lane.partition)
+            lane.rest(FAILURE_PAUSE_S)
+        finally:
+            lane.leave()
 
 
 def _left(deadline: float) -> float | None:
     return None if deadline == FOREVER else max(0.0, deadline - time.monotonic())
 
 
+@contextlib.contextmanager
+def _waiting_for(thread: threading.Thread) -> Iterator[None]:
+    """While the caller waits for the end of a producer's thread. Raises StateError if that one waits for the caller's."""
+    me = threading.current_thread()
+    with _joining_lock:
+        other: threading.Thread | None = thread
+        while other is not None:
+            if other is me:
+                raise StateError("close() inside a callback would wait for a producer whose callback waits for this one's end")
+            other = _joining.get(other)
+        _joining[me] = thread
+    try:
+        yield
+    finally:
+        del _joining[me]
+
+
 def _close_all() -> None:
     for accumulator in list(_live):
-        if not accumulator.close(EXIT_TIMEOUT_S):
-            accumulator.abandon()
+        try:
+            if not accumulator.close(EXIT_TIMEOUT_S):
+                accumulator.abandon()
+        except Exception:  # noqa: BLE001  (the others are closed all the same)
+            report("a producer could not be closed")
 
 
 def _end_with_the_process() -> None:
@@ -281,8 +348,11 @@ def _end_with_the_process() -> None:
 
 def _forget_all() -> None:
     """In a forked child: the records are the parent's to send, and the thread stayed there."""
+    global _joining_lock
+    _joining_lock = threading.Lock()
+    _joining.clear()
     for accumulator in list(_live):
-        accumulator.rows.close()
+        accumulator.rows.forget()
     _live.clear()
 
 

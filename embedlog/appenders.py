@@ -71,7 +71,7 @@ class Appender(Protocol):
     def written(self, stop: Stop, attempt: Attempt) -> None:
         """All of it is in the log."""
 
-    def mend(self, stop: Stop, attempt: Attempt, error: Exception) -> bool:
+    def mend(self, stop: Stop, attempt: Attempt, error: BaseException) -> bool:
         """Whether the same records can be tried again at once, under another name."""
 
     def lost(self, stop: Stop, attempt: Attempt) -> None:
@@ -104,7 +104,7 @@ class Plain:
     def written(self, stop: Stop, attempt: Attempt) -> None:
         """Nothing to remember."""
 
-    def mend(self, stop: Stop, attempt: Attempt, error: Exception) -> bool:
+    def mend(self, stop: Stop, attempt: Attempt, error: BaseException) -> bool:
         return False
 
     def lost(self, stop: Stop, attempt: Attempt) -> None:
@@ -153,7 +153,7 @@ class Idempotent:
             stop.lane.next_sequence = attempt.end_sequence
             stop.lane.seen = stop.seen = stop.partition.sequencing.seen_plain(attempt.stamp)
 
-    def mend(self, stop: Stop, attempt: Attempt, error: Exception) -> bool:
+    def mend(self, stop: Stop, attempt: Attempt, error: BaseException) -> bool:
         if attempt.mended or attempt.going.start or not isinstance(error, (OutOfOrderSequenceError, FencedError)):
             return False
         _renew(stop)
@@ -201,7 +201,7 @@ class Transactional:
     def written(self, stop: Stop, attempt: Attempt) -> None:
         stop.lane.next_sequence = attempt.end_sequence
 
-    def mend(self, stop: Stop, attempt: Attempt, error: Exception) -> bool:
+    def mend(self, stop: Stop, attempt: Attempt, error: BaseException) -> bool:
         return False
 
     def lost(self, stop: Stop, attempt: Attempt) -> None:

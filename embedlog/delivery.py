@@ -2,7 +2,8 @@
 
 D1  of one partition only who has its lane's turn appends for it, the producer's thread or in C a caller who waits
     (`rows_direct.c`): records lie in the order in which they were taken
-D2  every parcel that was taken is settled, whatever happens; none fails that is known to lie in the log
+D2  every parcel that was taken is settled, whatever happens; none fails that is known to lie in the log. What is in the log is
+    never tried again: the attempt is over before anything else is done
 D3  an attempt that failed of something that passes is repeated, with the same bytes and from where it stopped, until
     delivery.timeout.ms or retries are used up; nothing behind it in the lane goes first
 D4  a topic that grew, changed or went away is noticed when something is written to it
@@ -18,7 +19,6 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -75,7 +75,7 @@ class Delivery:
         self.destinations: dict[str, Destination] = {}
         self._gone: dict[str, list[Stop]] = {}  # of topics that could not be found: whoever comes back goes by the same lanes
         self.routes: dict[str, Route] = {}  # what send() looks into first; without an entry it takes the careful way
-        self.failed: Callable[[Exception], None] = lambda error: None  # hears of every error before the futures do
+        self.failed: Callable[[BaseException], None] = lambda error: None  # hears of every error before the futures do
         self.figures = Figures()
         self.in_flight = 0  # batches that are being written
 
@@ -182,7 +182,7 @@ class Delivery:
             run, counts = self._run_of(stop, parcels)
             attempt = Attempt(parcels, counts, run, Going(run))
             self.appender.stamp(stop, attempt)
-        except Exception as error:  # noqa: BLE001  (the thread's edge: whatever it is, the futures must hear of it)
+        except BaseException as error:  # noqa: BLE001  (the thread's edge: whatever it is, the futures must hear of it)
             self._fail(stop, parcels, error)
             return None
         stop.attempt = attempt
@@ -222,14 +222,16 @@ class Delivery:
             if stop.dropped is not None:
                 raise stop.dropped
             appended = self._append(stop, attempt, self._deadline_ns(attempt.parcels[0]))
-        except Exception as error:  # noqa: BLE001  (as above)
+        except BaseException as error:  # noqa: BLE001  (as above)
             self._not_written(stop, attempt, error)
             return
-        stop.attempt = None
-        stop.lane.rest(0)
-        self.appender.written(stop, attempt)
-        self._count(attempt.parcels, attempt.run, began)
-        self._settle(attempt.parcels, attempt.counts, appended)
+        try:
+            stop.attempt = None
+            stop.lane.rest(0)
+            self.appender.written(stop, attempt)
+            self._count(attempt.parcels, attempt.run, began)
+        finally:
+            self._settle(attempt.parcels, attempt.counts, appended)
 
     def _append(self, stop: Stop, attempt: Attempt, deadline_ns: int) -> Appended:
         self._locate(stop)
@@ -261,7 +263,7 @@ class Delivery:
         until_s: float = parcel.opened + self._settings.delivery_timeout_ms / 1000
         return until_s - time.monotonic()
 
-    def _not_written(self, stop: Stop, attempt: Attempt, error: Exception) -> None:
+    def _not_written(self, stop: Stop, attempt: Attempt, error: BaseException) -> None:
         """An attempt failed: once more, now or later, or never."""
         if isinstance(error, RecordTooLargeError) and not attempt.mended:  # before anything was written
             if len(attempt.parcels) > 1:
@@ -282,7 +284,7 @@ class Delivery:
             error = _too_late(error, self._settings.delivery_timeout_ms)
         self._give_up(stop, attempt, error)
 
-    def _may_pass(self, error: Exception) -> bool:
+    def _may_pass(self, error: BaseException) -> bool:
         if self._settings.acks == "0" or not isinstance(error, EmbedlogError):
             return False
         return error.retriable or (isinstance(error, StorageError) and error.errno in PASSING)
@@ -312,37 +314,49 @@ class Delivery:
     # ---- fates -----------------------------------------------------------------------------------
 
     def _settle(self, parcels: list[Parcel], counts: list[int], appended: Appended) -> None:
-        offsets = [appended.base_offset if _contiguous(appended) else UNKNOWN_OFFSET]
-        if len(parcels) > 1:
-            offsets = base_offsets(appended, counts)
-        for parcel, base_offset in zip(parcels, offsets, strict=True):
-            if parcel.run is not None:
-                parcel.run.settled(appended.pieces, None)
-            parcel.deliver(base_offset, append_time_of(appended, base_offset))
+        """These lie in the log. None of them stays open, whatever fails here: at worst its offset is not known."""
+        try:
+            offsets = [appended.base_offset if appended.contiguous else UNKNOWN_OFFSET]
+            if len(parcels) > 1:
+                offsets = appended.base_offsets(counts)
+            for parcel, base_offset in zip(parcels, offsets, strict=True):
+                if parcel.run is not None:
+                    parcel.run.settled(appended.pieces, None)
+                parcel.deliver(base_offset, appended.time_of(base_offset))
+        finally:
+            _rows.settle_open(parcels, None)
 
-    def _give_up(self, stop: Stop, attempt: Attempt, error: Exception) -> None:
+    def _give_up(self, stop: Stop, attempt: Attempt, error: BaseException) -> None:
         """What is in the log is settled all the same, unless it had to be on stable storage."""
-        stop.attempt = None
-        stop.lane.rest(0)
-        self.appender.lost(stop, attempt)
-        going, parcels = attempt.going, attempt.parcels
-        there = 0 if isinstance(error, DurabilityError) else _whole(attempt)
-        if there:
-            self._settle(parcels[:there], attempt.counts[:there], going.appended())
-        if parcels[there:]:
-            self._fail(stop, parcels[there:], error, tuple(going.pieces))
+        parcels = attempt.parcels
+        try:
+            stop.attempt = None
+            stop.lane.rest(0)
+            self.appender.lost(stop, attempt)
+            there = 0 if isinstance(error, DurabilityError) else _whole(attempt)
+            if there:
+                self._settle(parcels[:there], attempt.counts[:there], attempt.going.appended())
+            if parcels[there:]:
+                self._fail(stop, parcels[there:], error, tuple(attempt.going.pieces))
+        finally:
+            _rows.settle_open(parcels, error)
 
-    def _fail(self, stop: Stop, parcels: list[Parcel], error: Exception, pieces: tuple[tuple[int, int], ...] = ()) -> None:
+    def _fail(self, stop: Stop, parcels: list[Parcel], error: BaseException, pieces: tuple[tuple[int, int], ...] = ()) -> None:
+        """These were not written. They are settled before anything is said: what logs is the user's, and may raise."""
         count = sum(parcel.count for parcel in parcels)
-        self.figures.note({"error": count})
+        try:
+            self.figures.note({"error": count})
+            self.failed(error)
+            for parcel in parcels:
+                if parcel.run is not None:
+                    parcel.run.settled(pieces, error)
+                parcel.fail(error)
+        finally:
+            _rows.settle_open(parcels, error)
         if not isinstance(error, EmbedlogError):
-            logger.exception("writing to %s-%d failed in a way that was not foreseen", stop.destination.name, stop.lane.partition)
+            place = stop.destination.name, stop.lane.partition
+            logger.error("writing to %s-%d failed in a way that was not foreseen", *place, exc_info=error)
         logger.warning("%d records for %s-%d were not written: %s", count, stop.destination.name, stop.lane.partition, error)
-        self.failed(error)
-        for parcel in parcels:
-            if parcel.run is not None:
-                parcel.run.settled(pieces, error)
-            parcel.fail(error)
 
     def drop(self, error: Exception) -> None:
         """What waits for another attempt fails instead, at the thread's next look."""
@@ -409,37 +423,10 @@ def _joined(runs: list[record.EncodedRun]) -> record.EncodedRun:
     return record.EncodedRun(memoryview(buffer), len(batches), sum(run.record_count for run in runs), position, batches)
 
 
-def _too_late(error: Exception, timeout_ms: int) -> Exception:
+def _too_late(error: BaseException, timeout_ms: int) -> Exception:
     if isinstance(error, DeadlineError):
         return error
     expected = f"{timeout_ms} ms (delivery.timeout.ms)"
     late = DeadlineError(f"not written in time, and the last attempt failed: {error}", expected=expected)
     late.__cause__ = error
     return late
-
-
-def _contiguous(appended: Appended) -> bool:
-    """Whether nobody else appended between the pieces."""
-    return all(before[1] == after[0] for before, after in pairwise(appended.pieces))
-
-
-def base_offsets(appended: Appended, counts: list[int]) -> list[int]:
-    """Where each of consecutive batches came to lie, given the pieces in which they were appended."""
-    pieces = iter(appended.pieces)
-    offsets: list[int] = []
-    base, end = next(pieces)
-    for count in counts:
-        if base >= end:
-            base, end = next(pieces)
-        offsets.append(base)
-        base += count
-    return offsets
-
-
-def append_time_of(appended: Appended, offset: int) -> int:
-    """When the batch at `offset` was appended: a run that goes over into the next segment has several times."""
-    if appended.append_time_ms >= 0:
-        for (base, end), time_ms in zip(appended.pieces, appended.times_ms, strict=False):
-            if base <= offset < end:
-                return time_ms
-    return appended.append_time_ms

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,6 +31,31 @@ class Appended(NamedTuple):
     append_time_ms: int  # of the last piece; -1 under CreateTime
     pieces: tuple[tuple[int, int], ...]
     times_ms: tuple[int, ...] = ()  # append time of each piece
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether no other process appended between the pieces."""
+        return all(before[1] == after[0] for before, after in pairwise(self.pieces))
+
+    def base_offsets(self, counts: Sequence[int]) -> list[int]:
+        """Where each of consecutive batches came to lie, given their numbers of records."""
+        pieces = iter(self.pieces)
+        offsets: list[int] = []
+        base, end = next(pieces)
+        for count in counts:
+            if base >= end:
+                base, end = next(pieces)
+            offsets.append(base)
+            base += count
+        return offsets
+
+    def time_of(self, offset: int) -> int:
+        """When the batch at `offset` was appended: a run that goes over into the next segment has several times."""
+        if self.append_time_ms >= 0:
+            for (base, end), time_ms in zip(self.pieces, self.times_ms, strict=False):
+                if base <= offset < end:
+                    return time_ms
+        return self.append_time_ms
 
 
 class Bounds(NamedTuple):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import struct
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -62,9 +61,9 @@ class Sequences(NamedTuple):
     timestamp: int
 
 
-@dataclass
+@dataclass(slots=True)
 class Producer:
-    """One producer in one partition."""
+    """One producer in one partition. It is known for a day after its last batch: it is kept small."""
 
     producer_id: int
     epoch: int = -1
@@ -72,7 +71,7 @@ class Producer:
     coordinator_epoch: int = -1
     transaction_start: int = -1  # first offset of the open transaction
     noted_ms: int = field(default=-1, compare=False)  # on the caller's clock, when it was last heard of; in no snapshot
-    batches: deque[Sequences] = field(default_factory=lambda: deque(maxlen=REMEMBERED_BATCHES))
+    batches: tuple[Sequences, ...] = ()  # the last ones, the newest at the end
 
     @property
     def last_sequence(self) -> int:
@@ -88,8 +87,12 @@ class Producer:
     def enter(self, epoch: int) -> None:
         """Sequences start anew in another epoch."""
         if epoch != self.epoch:
-            self.batches.clear()
+            self.batches = ()
             self.epoch = epoch
+
+    def remember(self, batch: Sequences) -> None:
+        """One more batch; the oldest one of too many is forgotten."""
+        self.batches = (*self.batches[1 - REMEMBERED_BATCHES :], batch)
 
 
 class ProducerState:
@@ -147,7 +150,7 @@ class ProducerState:
         producer.noted_ms = self.noted_ms
         producer.enter(whose[1])
         delta = place[1] - place[0]
-        producer.batches.append(Sequences(first_sequence, add_sequence(first_sequence, delta), place[1], delta, timestamp))
+        producer.remember(Sequences(first_sequence, add_sequence(first_sequence, delta), place[1], delta, timestamp))
         producer.timestamp = timestamp
         if opens and producer.transaction_start < 0:
             producer.transaction_start = place[0]
@@ -258,7 +261,7 @@ def _producer_of(
     producer = Producer(producer_id, epoch, timestamp, coordinator, start)
     if last_sequence >= 0:
         first = add_sequence(last_sequence, -delta)
-        producer.batches.append(Sequences(first, last_sequence, last_offset, delta, timestamp))
+        producer.remember(Sequences(first, last_sequence, last_offset, delta, timestamp))
     return producer
 
 

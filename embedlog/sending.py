@@ -105,7 +105,7 @@ class Pipeline:
         changed = self.interceptors.on_send(given)
         try:
             future = self._sent(changed)
-        except Exception as error:
+        except BaseException as error:  # also when it is interrupted: they hear of each record
             self.interceptors.on_acknowledgement(nowhere(changed), error)
             raise
         future.add_done_callback(partial(self.acknowledged, changed))
@@ -244,6 +244,7 @@ class Pipeline:
         chooser = None if self._partitioner is None else self._chooser(topic)
         if self._row_by_row or (chooser is not None and chooser.sees_records):
             return self._send_rows(given, rows_of(values, keys, timestamps_ms, headers))
+        self._accumulator.start()
         future, promise = self._rows.promise(False)
         shipment = Shipment(topic, promise)
         error: EmbedlogError | None = None
@@ -302,6 +303,7 @@ class Pipeline:
 
     def _send_rows(self, common: ProducerRecord, rows: Iterator[tuple[Any, Any, int | None, Any, int | None]]) -> Future:
         """Row by row, for those who want to see each record; the result is put together as that of columns is."""
+        self._accumulator.start()  # which calls back those who wait for the promise
         future, promise = self._rows.promise(False)
         shipment = Shipment(common.topic, promise)
         try:

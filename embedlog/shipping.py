@@ -86,18 +86,25 @@ class Shipment:
     ) -> None:
         """Where some rows came to lie, or why they did not; in another topic only if an interceptor sent them there."""
         with self._changed:
-            self._size -= size
-            self._changed.notify()
             self._error = self._error or error
-            for base, end in pieces:
-                self._note(topic or self._topic, partition, base, end - base)
+            self._size -= size
             self._under_way -= 1
-            complete = self._under_way == 0
-        if complete:
-            if self._error is None:
-                self._promise.keep(self._places)
-            else:
-                self._promise.fail(self._error)
+            try:
+                for base, end in pieces:
+                    self._note(topic or self._topic, partition, base, end - base)
+                self._changed.notify()
+            except BaseException as problem:  # no memory: the rows are there, and where is not known any more
+                self._error = self._error or problem
+                raise
+            finally:
+                if self._under_way == 0:
+                    self._complete()
+
+    def _complete(self) -> None:
+        if self._error is None:
+            self._promise.keep(self._places)
+        else:
+            self._promise.fail(self._error)
 
     def finish(self, error: Exception | None = None) -> None:
         """No further run will leave."""

@@ -69,6 +69,7 @@ el_record *el_record_alloc(void);
 typedef struct el_parcel el_parcel;
 typedef struct el_lane el_lane;
 typedef struct el_accumulator el_accumulator;
+typedef struct el_future el_future;
 
 /* A thread that sleeps until a parcel's fate is known; lives on that thread's stack. */
 typedef struct el_waiter {
@@ -76,13 +77,26 @@ typedef struct el_waiter {
     PyThread_type_lock lock;
 } el_waiter;
 
+/* What runs when the fate of a record is known. */
+typedef struct {
+    el_future *future;           /* owned */
+    PyObject *callable;          /* owned */
+    int quiet;                   /* it belongs to the producer: the user has not heard of a failure by it */
+} el_callback;
+
+/* How many records failed of one reason in one place, and were not asked about. */
+typedef struct {
+    PyObject_HEAD
+    int64_t unheard;
+} el_tally;
+
 enum el_fate { EL_OPEN, EL_SEALED, EL_TAKEN, EL_DELIVERED, EL_FAILED };
 
 struct el_parcel {
     PyObject_HEAD
     el_accumulator *accumulator; /* owned */
     el_lane *lane;               /* owned until the fate is known; NULL for a promise */
-    el_parcel *next;             /* behind it in the lane; owned */
+    el_parcel *next;             /* after it in the lane, or in the queue of callbacks; owned */
     PyObject *topic;             /* NULL for a promise */
     uint8_t *data;               /* EL_HEADER_SIZE bytes of room, then records */
     int64_t size, capacity;
@@ -92,13 +106,16 @@ struct el_parcel {
     PyObject *run;               /* what send_batch encoded, instead of data */
     PyObject *result;            /* of a promise */
     PyObject *error;             /* exception instance when failed */
-    PyObject *callbacks;         /* list of (index, future, callable), or NULL */
+    el_tally *tally;             /* of a failed one: where its records are counted; owned, or NULL */
+    el_callback *callbacks;      /* those from callback_first on have not run, in the order of their records */
+    int32_t callback_first, callback_end, callback_capacity;
     el_waiter *waiters;
     int32_t partition, count;
     int8_t fate;                 /* enum el_fate */
     int8_t early;                /* failed inside send(): callbacks run in the caller's thread */
     int8_t pinned;               /* read without the GIL: the data must stay, whatever the fate */
     int8_t hurried;              /* somebody waits for it: it does not sit out its linger */
+    int8_t late;                 /* it is in the queue of callbacks */
 };
 
 typedef struct {
@@ -142,26 +159,30 @@ struct el_accumulator {
     int64_t waiting;             /* threads that wait for memory */
     int64_t record_count;        /* ever accepted */
     el_lane *first_active, *last_active; /* lanes with parcels, owned */
-    PyObject *metadata, *run_callback, *await_future, *enqueue, *deadline_error, *forked_error, *state_error;
+    el_parcel *late_first, *late_last; /* parcels whose callbacks are to run, in the order of their fates; owned queue */
+    int64_t calling;             /* callbacks that are running */
+    PyObject *metadata, *run_callback, *await_future, *deadline_error, *forked_error, *state_error;
     PyThread_type_lock bell;     /* held, except between a ring and the wait it ends */
     unsigned long thread;        /* the one that sends, once it has waited; 0 before */
     uint32_t direct_count, direct_seen; /* parcels that callers wrote, and how many of them the thread has noticed */
     int8_t napping;              /* the thread looks by itself within a millisecond: nobody needs to ring */
     long pid;
     int8_t rung, idle, unacknowledged, closed;
+    int8_t ended;                /* the thread has ended, or never began: nothing takes a parcel or runs a callback any more */
     int8_t shut;                 /* no transaction is open: records are refused until one is */
 };
 
-typedef struct {
+struct el_future {
     PyObject_HEAD
     el_parcel *parcel;           /* owned */
     int64_t timestamp_ms;
     int32_t index;               /* of the record in its parcel, or one of the two below */
-} el_future;
+    int8_t heard;                /* its failure was asked for */
+};
 
 enum { EL_WHOLE = -1, EL_NOT_AWAITED = -2 };
 
-extern PyTypeObject *el_accumulator_type, *el_lane_type, *el_parcel_type, *el_future_type, *el_route_type;
+extern PyTypeObject *el_accumulator_type, *el_lane_type, *el_parcel_type, *el_future_type, *el_route_type, *el_tally_type;
 
 static inline int el_fate_known(const el_parcel *parcel) { return parcel->fate >= EL_DELIVERED; }
 
@@ -171,20 +192,47 @@ int64_t el_now_ms(void);
 /* Ends the sleep of the accumulator's thread, now or when it begins. */
 void el_ring(el_accumulator *accumulator);
 
-/* A parcel at the end of the lane, or a promise if lane is NULL; a borrowed reference of the lane's, or a new one of a promise. */
-el_parcel *el_parcel_new(el_accumulator *accumulator, el_lane *lane);
+/* A parcel of no lane, or NULL with an exception set. May run any code: a collection of garbage does. */
+el_parcel *el_parcel_new(el_accumulator *accumulator);
+
+/* Puts the parcel at the lane's end, which takes over the reference. Cannot fail. REQUIRES: the lane's last one is closed. */
+void el_lane_link(el_lane *lane, el_parcel *parcel);
+
+/* Drops what the queue holds, one by one: a chain would be freed by a recursion of its length. */
+void el_parcels_drop(el_parcel **first);
 
 /* Closes the lane's open parcel, if there is one, and rings. */
 void el_lane_seal(el_lane *lane);
 
-/* A new future, or NULL. */
-PyObject *el_future_new(el_parcel *parcel, int32_t index, int64_t timestamp_ms);
+/* A future of no parcel yet, or NULL with an exception set. May run any code: a collection of garbage does. */
+el_future *el_future_new(int64_t timestamp_ms);
 
-/* Hands on what the thread runs next: the callbacks of a parcel, in the order of their fates, or one (future, callable). 0 or -1. */
-int el_enqueue(el_accumulator *accumulator, PyObject *item);
+/* Makes it the future of a record, or of the whole parcel. Cannot fail. */
+void el_future_join(el_future *future, el_parcel *parcel, int32_t index);
 
-/* The parcel's fate: memory comes back, it leaves its lane, waiters wake, callbacks are handed on. 0, or -1 if that last failed. */
-int el_parcel_settle(el_parcel *parcel, enum el_fate fate);
+/* The parcel's fate: memory comes back, it leaves its lane, waiters wake, callbacks are handed on. Cannot fail, and runs no callback. */
+void el_parcel_settle(el_parcel *parcel, enum el_fate fate);
+
+/* The same for a failure; its records are counted by `tally`, if there is one, unless they have callbacks of the user's. */
+void el_parcel_fail(el_parcel *parcel, PyObject *error, PyObject *tally);
+
+/* Stores a callback with its parcel: 0, or -1 with an exception set and the parcel as it was. */
+int el_callback_add(el_parcel *parcel, el_future *future, PyObject *callable, int quiet);
+
+/* Hands the parcel's callbacks on to whoever runs the queue next. Cannot fail. */
+void el_late_push(el_parcel *parcel);
+
+/* Runs the queue of callbacks: each once, and none is kept from running by what another raises, the first of which is raised in the end. */
+PyObject *el_late_run(PyObject *accumulator, PyObject *unused);
+
+/* The failure was asked for: its records are no longer counted as unheard. */
+void el_future_hear(el_future *future);
+
+/* How many of the parcel's `count` records have a callback of the user's, which are marked as heard. */
+int64_t el_callbacks_hear(el_parcel *parcel, int64_t count);
+
+void el_callbacks_drop(el_parcel *parcel);
+int el_callbacks_visit(el_parcel *parcel, visitproc visit, void *arg);
 
 /* The 61 bytes before the parcel's records, which are in place; `sequence` of its first record. */
 void el_header_write(uint8_t *batch, const el_parcel *parcel, int64_t size, int64_t base_offset, int codec, int32_t sequence);
@@ -221,7 +269,8 @@ int64_t el_item_bound(const el_item *item);
 /* 1 if the lane's open parcel has room for the item. */
 int el_lane_fits(const el_lane *lane, const el_item *item);
 
-/* Encodes the item at the lane's end and returns its future, or NULL with an exception set and the lane as it was. */
+/* Encodes the item at the lane's end and returns its future; None, or NULL with an exception set, with the lane as it was: None if the
+ * producer takes no records now. */
 PyObject *el_lane_put(el_lane *lane, const el_item *item);
 
 /* ---- the module's parts ----------------------------------------------------------------------------------------- */
@@ -231,13 +280,16 @@ int el_accumulator_ready(PyObject *module);
 int el_lane_ready(PyObject *module);
 int el_parcel_ready(PyObject *module);
 int el_future_ready(PyObject *module);
+int el_tally_ready(PyObject *module);
+int el_direct_ready(PyObject *module);
 int el_route_ready(PyObject *module);
 int el_arrow_import_ready(PyObject *module);
 
 /* Makes a type from its spec and puts it into the module: a borrowed reference that lives as long as the module, or NULL. */
 PyTypeObject *el_type_ready(PyObject *module, PyType_Spec *spec);
 
-extern PyMethodDef el_record_methods[], el_column_methods[], el_view_methods[], el_run_methods[], el_parcel_functions[], el_arrow_import_methods[];
+extern PyMethodDef el_record_methods[], el_column_methods[], el_view_methods[], el_run_methods[], el_parcel_functions[], el_arrow_import_methods[],
+    el_settling_functions[];
 
 #define EL_RETURN_TRUTH(x) return PyBool_FromLong(x)
 

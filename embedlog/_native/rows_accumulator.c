@@ -24,22 +24,15 @@ void el_ring(el_accumulator *accumulator) {
     PyThread_release_lock(accumulator->bell);
 }
 
-int el_enqueue(el_accumulator *accumulator, PyObject *item) {
-    PyObject *answer = PyObject_CallFunctionObjArgs(accumulator->enqueue, item, NULL);
-    Py_XDECREF(answer);
-    el_ring(accumulator);
-    return answer ? 0 : -1;
-}
-
 static PyObject *accumulator_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     static char *names[] = {"memory_limit", "linger_ms", "unacknowledged", "metadata", "run_callback", "await_future",
-                            "enqueue", "deadline_error", "forked_error", "state_error", NULL};
-    PyObject *metadata, *run_callback, *await_future, *enqueue, *deadline_error, *forked_error, *state_error;
+                            "deadline_error", "forked_error", "state_error", NULL};
+    PyObject *metadata, *run_callback, *await_future, *deadline_error, *forked_error, *state_error;
     long long memory_limit;
     double linger_ms;
     int unacknowledged;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "LdpOOOOOOO:Accumulator", names, &memory_limit, &linger_ms, &unacknowledged, &metadata,
-                                     &run_callback, &await_future, &enqueue, &deadline_error, &forked_error, &state_error))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "LdpOOOOOO:Accumulator", names, &memory_limit, &linger_ms, &unacknowledged, &metadata,
+                                     &run_callback, &await_future, &deadline_error, &forked_error, &state_error))
         return NULL;
     el_accumulator *self = (el_accumulator *)PyType_GenericAlloc(type, 0);
     if (!self) return NULL;
@@ -55,7 +48,6 @@ static PyObject *accumulator_new(PyTypeObject *type, PyObject *args, PyObject *k
     self->metadata = Py_NewRef(metadata);
     self->run_callback = Py_NewRef(run_callback);
     self->await_future = Py_NewRef(await_future);
-    self->enqueue = Py_NewRef(enqueue);
     self->deadline_error = Py_NewRef(deadline_error);
     self->forked_error = Py_NewRef(forked_error);
     self->state_error = Py_NewRef(state_error);
@@ -63,17 +55,48 @@ static PyObject *accumulator_new(PyTypeObject *type, PyObject *args, PyObject *k
     return EL_OBJECT(self);
 }
 
+static int accumulator_traverse(PyObject *object, visitproc visit, void *arg) {
+    el_accumulator *self = (el_accumulator *)object;
+    PyObject *owned[] = {EL_OBJECT(Py_TYPE(object)), EL_OBJECT(self->first_active), EL_OBJECT(self->late_first), self->metadata, self->run_callback,
+                         self->await_future, self->deadline_error, self->forked_error, self->state_error};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) Py_VISIT(owned[i]);
+    return 0;
+}
+
+/* Lanes that nothing is to be written of any more. */
+static void lanes_drop(el_accumulator *self) {
+    el_lane *lane = self->first_active;
+    self->first_active = self->last_active = NULL;
+    while (lane) {
+        el_lane *next = lane->next_active;
+        lane->next_active = NULL;
+        lane->active = 0;
+        Py_DECREF(EL_OBJECT(lane));
+        lane = next;
+    }
+}
+
+static int accumulator_clear(PyObject *object) {
+    el_accumulator *self = (el_accumulator *)object;
+    lanes_drop(self);
+    self->late_last = NULL;
+    el_parcels_drop(&self->late_first);
+    return 0;
+}
+
 static void accumulator_dealloc(PyObject *object) {
     el_accumulator *self = (el_accumulator *)object;
     PyTypeObject *type = Py_TYPE(object);
-    PyObject **owned[] = {&self->metadata,      &self->run_callback,   &self->await_future,
-                          &self->enqueue, &self->deadline_error, &self->forked_error, &self->state_error};
+    PyObject_GC_UnTrack(object);
+    accumulator_clear(object);
+    PyObject **owned[] = {&self->metadata,       &self->run_callback, &self->await_future,
+                          &self->deadline_error, &self->forked_error, &self->state_error};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) Py_CLEAR(*owned[i]);
     if (self->bell) {
         if (!self->rung) PyThread_release_lock(self->bell);
         PyThread_free_lock(self->bell);
     }
-    PyObject_Free(object);
+    PyObject_GC_Del(object);
     Py_DECREF(type);
 }
 
@@ -184,17 +207,44 @@ static PyObject *accumulator_pending(PyObject *object, PyObject *unused) {
 static PyObject *accumulator_close(PyObject *object, PyObject *unused) {
     el_accumulator *self = (el_accumulator *)object;
     self->closed = 1;
-    el_replace(&self->enqueue, Py_None); /* it leads back to the owner */
     el_ring(self);
     Py_RETURN_NONE;
 }
 
+/* One step: after it nothing comes in, and what has come in is settled and its callbacks have run. */
+static PyObject *accumulator_end(PyObject *object, PyObject *unused) {
+    el_accumulator *self = (el_accumulator *)object;
+    if (!self->closed || self->late_first || self->calling) Py_RETURN_FALSE;
+    for (el_lane *lane = self->first_active; lane; lane = lane->next_active)
+        if (lane->first) Py_RETURN_FALSE;
+    self->ended = 1;
+    lanes_drop(self);
+    Py_RETURN_TRUE;
+}
+
+/* In a forked child, where neither the records nor their callbacks are ours. */
+static PyObject *accumulator_forget(PyObject *object, PyObject *unused) {
+    el_accumulator *self = (el_accumulator *)object;
+    self->closed = self->ended = 1;
+    Py_RETURN_NONE;
+}
+
+static PyObject *accumulator_mark(PyObject *object, PyObject *unused) {
+    el_accumulator *self = (el_accumulator *)object;
+    el_parcel *mark = el_parcel_new(self);
+    if (!mark) return NULL;
+    if (self->ended || (!self->late_first && !self->calling)) el_parcel_settle(mark, EL_DELIVERED);
+    else el_late_push(mark);
+    return EL_OBJECT(mark);
+}
+
 static PyObject *accumulator_promise(PyObject *object, PyObject *early) {
-    el_parcel *parcel = el_parcel_new((el_accumulator *)object, NULL);
-    PyObject *future = parcel ? el_future_new(parcel, EL_WHOLE, 0) : NULL;
+    el_parcel *parcel = el_parcel_new((el_accumulator *)object);
+    el_future *future = parcel ? el_future_new(0) : NULL;
+    if (future) el_future_join(future, parcel, EL_WHOLE);
     if (parcel) parcel->early = (int8_t)PyObject_IsTrue(early);
-    PyObject *pair = future ? PyTuple_Pack(2, future, parcel) : NULL;
-    Py_XDECREF(future);
+    PyObject *pair = future ? PyTuple_Pack(2, EL_OBJECT(future), EL_OBJECT(parcel)) : NULL;
+    Py_XDECREF(EL_OBJECT(future));
     Py_XDECREF(EL_OBJECT(parcel));
     return pair;
 }
@@ -207,6 +257,7 @@ static PyMemberDef accumulator_members[] = {
     {"direct_count", T_UINT, offsetof(el_accumulator, direct_count), READONLY, "Batches that callers wrote past the thread."},
     {"shut", T_BOOL, offsetof(el_accumulator, shut), 0, "No transaction is open: lanes and routes take nothing."},
     {"closed", T_BOOL, offsetof(el_accumulator, closed), READONLY, "Nothing is accepted any more."},
+    {"ended", T_BOOL, offsetof(el_accumulator, ended), READONLY, "Nothing is written any more, and callbacks run where they are added."},
     {NULL},
 };
 
@@ -217,17 +268,22 @@ static PyMethodDef accumulator_methods[] = {
     {"seal", accumulator_seal, METH_NOARGS, "Closes every open parcel: nothing sits out its linger."},
     {"pending", accumulator_pending, METH_NOARGS, "Parcels whose fate is not known."},
     {"close", accumulator_close, METH_NOARGS, "Accepts nothing any more; what is there can still be sent."},
+    {"end", accumulator_end, METH_NOARGS, "end() -> whether it has ended: it is closed, all is settled and all callbacks have run."},
+    {"forget", accumulator_forget, METH_NOARGS, "Ends it with all it holds: in a forked child that is the parent's."},
+    {"mark", accumulator_mark, METH_NOARGS, "mark() -> Parcel that is done when the callbacks have run whose records are settled now."},
+    {"run_late", el_late_run, METH_NOARGS, "Runs the callbacks of what is settled; raises, in the end, the first exception that came out of one."},
     {"promise", accumulator_promise, METH_O, "promise(early) -> (future, parcel): a future whose result somebody sets."},
     {NULL},
 };
 
 static PyType_Slot accumulator_slots[] = {
-    {Py_tp_new, accumulator_new},         {Py_tp_dealloc, accumulator_dealloc}, {Py_tp_members, accumulator_members},
+    {Py_tp_new, accumulator_new}, {Py_tp_dealloc, accumulator_dealloc}, {Py_tp_traverse, accumulator_traverse}, {Py_tp_clear, accumulator_clear},
+    {Py_tp_members, accumulator_members},
     {Py_tp_methods, accumulator_methods}, {Py_tp_doc, "What the lanes of one producer share."}, {0, NULL},
 };
 
 static PyType_Spec accumulator_spec = {"embedlog._native._rows.Accumulator", sizeof(el_accumulator), 0,
-                                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, accumulator_slots};
+                                       Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE, accumulator_slots};
 
 int el_accumulator_ready(PyObject *module) {
     el_accumulator_type = el_type_ready(module, &accumulator_spec);

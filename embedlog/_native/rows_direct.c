@@ -52,17 +52,29 @@ static int64_t boot_ns(void) {
 
 /* ---- whether it is usual ---------------------------------------------------------------------------------------- */
 
-static int answers(PyObject *object, const char *method, PyObject *expected, PyObject *argument) {
-    PyObject *name = PyUnicode_InternFromString(method);
-    PyObject *answer = name ? PyObject_CallMethodObjArgs(object, name, argument, NULL) : NULL;
-    Py_XDECREF(name);
+/* Names that are made once: without memory a mutex that was acquired can still be released. */
+static struct {
+    PyObject *is_owned, *acquire, *release, *writer, *config;
+} names;
+
+int el_direct_ready(PyObject *module) {
+    names.is_owned = PyUnicode_InternFromString("_is_owned");
+    names.acquire = PyUnicode_InternFromString("acquire");
+    names.release = PyUnicode_InternFromString("release");
+    names.writer = PyUnicode_InternFromString("writer");
+    names.config = PyUnicode_InternFromString("config");
+    return names.is_owned && names.acquire && names.release && names.writer && names.config ? 0 : -1;
+}
+
+static int answers(PyObject *object, PyObject *method, PyObject *expected, PyObject *argument) {
+    PyObject *answer = PyObject_CallMethodObjArgs(object, method, argument, NULL);
     Py_XDECREF(answer);
     if (!answer) PyErr_Clear();
     return answer == expected;
 }
 
-static int attribute_is(PyObject *object, const char *name, PyObject *expected) {
-    PyObject *found = PyObject_GetAttrString(object, name);
+static int attribute_is(PyObject *object, PyObject *name, PyObject *expected) {
+    PyObject *found = PyObject_GetAttr(object, name);
     Py_XDECREF(found);
     if (!found) PyErr_Clear();
     return found == expected;
@@ -81,11 +93,28 @@ static int lane_usual(const el_lane *lane, const el_parcel *parcel) {
     return 0;
 }
 
+/* What the lane leads to, held for as long as a caller writes: the lane itself may be shut meanwhile. That the files stay open is not due
+ * to these references: the partition closes them under its mutex, which the caller has. */
+typedef struct {
+    PyObject *target, *mutex, *writer, *config;
+} el_held;
+
+static el_held held_take(const el_lane *lane) {
+    return (el_held){Py_NewRef(lane->target), Py_NewRef(lane->mutex), Py_NewRef(lane->writer), Py_NewRef(lane->config)};
+}
+
+static void held_release(el_held *held) {
+    Py_DECREF(held->target);
+    Py_DECREF(held->mutex);
+    Py_DECREF(held->writer);
+    Py_DECREF(held->config);
+}
+
 /* The partition's mutex, if it is free, and writer and settings are still those that were given. A lock that this thread has already is not. */
-static int partition_enter(el_lane *lane) {
-    if (!answers(lane->mutex, "_is_owned", Py_False, NULL) || !answers(lane->mutex, "acquire", Py_True, Py_False)) return 0;
-    if (attribute_is(lane->target, "writer", lane->writer) && attribute_is(lane->target, "config", lane->config)) return 1;
-    answers(lane->mutex, "release", Py_None, NULL);
+static int partition_enter(const el_held *held) {
+    if (!answers(held->mutex, names.is_owned, Py_False, NULL) || !answers(held->mutex, names.acquire, Py_True, Py_False)) return 0;
+    if (attribute_is(held->target, names.writer, held->writer) && attribute_is(held->target, names.config, held->config)) return 1;
+    answers(held->mutex, names.release, Py_None, NULL);
     return 0;
 }
 
@@ -135,25 +164,33 @@ static int parcel_write(el_lane *lane, el_parcel *parcel, int64_t deadline_ns, e
     lane->next_sequence = (int32_t)((lane->next_sequence + (int64_t)parcel->count) & INT32_MAX);
     figures_note(&lane->figures, parcel, began_ns);
     lane->accumulator->direct_count++;
-    if (el_parcel_settle(parcel, EL_DELIVERED) < 0) PyErr_Clear(); /* no memory for its callbacks */
+    el_parcel_settle(parcel, EL_DELIVERED);
     return 1;
 }
 
-int el_direct_write(el_parcel *parcel, int64_t limit_ns) {
-    el_lane *lane = parcel->lane;
-    if (!lane || !lane_usual(lane, parcel) || !partition_enter(lane)) return 0;
-    PyObject *mutex = Py_NewRef(lane->mutex);
+/* All up to this parcel, as long as that is usual. REQUIRES: the lane's turn and the partition's mutex. */
+static void lane_write(el_lane *lane, el_parcel *parcel, int64_t limit_ns) {
     el_appended out = {0};
-    Py_INCREF(EL_OBJECT(lane));
-    lane->busy = 1;
     if (lane->last->fate == EL_OPEN) lane->last->fate = EL_SEALED;
     int64_t now = el_now_ns(), patience_ns = limit_ns - now < PATIENCE_NS ? limit_ns - now : PATIENCE_NS;
     int64_t deadline_ns = boot_ns() + (patience_ns > 0 ? patience_ns : 0);
     while (!el_fate_known(parcel) && parcel_write(lane, lane->first, deadline_ns, &out)) continue;
     lane->look = now - lane->looked_ns > LOOK_NS || out.unsynced_ms > lane->flush_ns / 1000000;
-    answers(mutex, "release", Py_None, NULL);
-    Py_DECREF(mutex);
-    el_lane_leave(lane);
+}
+
+int el_direct_write(el_parcel *parcel, int64_t limit_ns) {
+    el_lane *lane = parcel->lane;
+    if (!lane || !lane_usual(lane, parcel)) return 0;
+    Py_INCREF(EL_OBJECT(lane));
+    el_held held = held_take(lane);
+    int turn = 0;
+    if (partition_enter(&held)) { /* whose calls may have run other code: the lane is looked at again */
+        turn = parcel->lane == lane && lane_usual(lane, parcel) && lane->writer == held.writer && el_lane_enter(lane);
+        if (turn) lane_write(lane, parcel, limit_ns);
+        answers(held.mutex, names.release, Py_None, NULL);
+    }
+    if (turn) el_lane_leave(lane);
+    held_release(&held);
     Py_DECREF(EL_OBJECT(lane));
     return el_fate_known(parcel);
 }

@@ -5,20 +5,36 @@
 
 PyTypeObject *el_future_type;
 
-PyObject *el_future_new(el_parcel *parcel, int32_t index, int64_t timestamp_ms) {
-    el_future *future = PyObject_Malloc(sizeof *future);
-    if (!future) return PyErr_NoMemory();
-    PyObject_Init(EL_OBJECT(future), el_future_type);
-    future->parcel = (el_parcel *)Py_NewRef(EL_OBJECT(parcel));
+el_future *el_future_new(int64_t timestamp_ms) {
+    el_future *future = PyObject_GC_New(el_future, el_future_type); /* untracked: most futures are never part of a cycle */
+    if (!future) return NULL;
+    future->parcel = NULL;
     future->timestamp_ms = timestamp_ms;
+    future->heard = 0;
+    return future;
+}
+
+void el_future_join(el_future *future, el_parcel *parcel, int32_t index) {
+    future->parcel = (el_parcel *)Py_NewRef(EL_OBJECT(parcel));
     future->index = index;
-    return EL_OBJECT(future);
+}
+
+/* From here on a cycle may lead through it: by a callback, or by the traceback of what it raised. */
+static void future_track(el_future *self) {
+    if (!PyObject_GC_IsTracked(EL_OBJECT(self))) PyObject_GC_Track(self);
+}
+
+static int future_traverse(PyObject *object, visitproc visit, void *arg) {
+    Py_VISIT(EL_OBJECT(Py_TYPE(object)));
+    Py_VISIT(EL_OBJECT(((el_future *)object)->parcel));
+    return 0;
 }
 
 static void future_dealloc(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
-    Py_DECREF(EL_OBJECT(((el_future *)object)->parcel));
-    PyObject_Free(object);
+    PyObject_GC_UnTrack(object);
+    Py_XDECREF(EL_OBJECT(((el_future *)object)->parcel));
+    PyObject_GC_Del(object);
     Py_DECREF(type);
 }
 
@@ -51,6 +67,8 @@ static PyObject *future_result(PyObject *object, PyObject *args, PyObject *keywo
     if (future_await(self, args, keywords, "|O:result") < 0) return NULL;
     PyObject *error = self->parcel->error;
     if (!error) return future_metadata(self);
+    el_future_hear(self);
+    future_track(self);
     PyException_SetTraceback(error, Py_None); /* one exception serves many futures: its traceback must not grow */
     PyErr_SetObject(EL_OBJECT(Py_TYPE(error)), error);
     return NULL;
@@ -59,6 +77,10 @@ static PyObject *future_result(PyObject *object, PyObject *args, PyObject *keywo
 static PyObject *future_exception(PyObject *object, PyObject *args, PyObject *keywords) {
     el_future *self = (el_future *)object;
     if (future_await(self, args, keywords, "|O:exception") < 0) return NULL;
+    if (self->parcel->error) {
+        el_future_hear(self);
+        future_track(self);
+    }
     return Py_NewRef(self->parcel->error ? self->parcel->error : Py_None);
 }
 
@@ -66,23 +88,34 @@ static PyObject *future_done(PyObject *object, PyObject *unused) { EL_RETURN_TRU
 
 /* ---- being told ------------------------------------------------------------------------------------------------- */
 
+/* The callback, when the fate is known: on the thread, in its turn; here and now if there is no thread for it. */
+static PyObject *future_call(el_future *self, PyObject *callable, int quiet) {
+    el_parcel *parcel = self->parcel;
+    el_accumulator *shared = parcel->accumulator;
+    if (el_fate_known(parcel) && (parcel->early || shared->ended))
+        return PyObject_CallFunctionObjArgs(shared->run_callback, EL_OBJECT(self), callable, NULL);
+    if (el_callback_add(parcel, self, callable, quiet) < 0) return NULL;
+    if (el_fate_known(parcel)) el_late_push(parcel);
+    Py_RETURN_NONE;
+}
+
 static PyObject *future_add_done_callback(PyObject *object, PyObject *callable) {
     el_future *self = (el_future *)object;
-    el_parcel *parcel = self->parcel;
     if (!PyCallable_Check(callable)) return PyErr_Format(PyExc_TypeError, "a callback is a callable, not %R", callable), NULL;
-    if (el_fate_known(parcel)) {
-        el_accumulator *shared = parcel->accumulator;
-        int here = parcel->early || shared->closed;
-        PyObject *call = here ? PyObject_CallFunctionObjArgs(shared->run_callback, object, callable, NULL) : PyTuple_Pack(2, object, callable);
-        int failed = !call || (!here && el_enqueue(shared, call) < 0);
-        Py_XDECREF(call);
-        return failed ? NULL : Py_NewRef(Py_None);
-    }
-    if (!parcel->callbacks && !(parcel->callbacks = PyList_New(0))) return NULL;
-    PyObject *entry = Py_BuildValue("(iOO)", self->index, object, callable);
-    int failed = entry ? PyList_Append(parcel->callbacks, entry) : -1;
-    Py_XDECREF(entry);
-    return failed ? NULL : Py_NewRef(Py_None);
+    future_track(self);
+    PyObject *answer = future_call(self, callable, 0);
+    if (answer) el_future_hear(self);
+    return answer;
+}
+
+static PyObject *future_observe(PyObject *object, PyObject *callable) {
+    future_track((el_future *)object);
+    return future_call((el_future *)object, callable, 1);
+}
+
+static PyObject *future_get_failure(PyObject *object, void *unused) {
+    PyObject *error = ((el_future *)object)->parcel->error;
+    return Py_NewRef(error ? error : Py_None);
 }
 
 static PyObject *future_hasten(PyObject *object, PyObject *unused) {
@@ -107,10 +140,12 @@ static PyObject *future_get_partition(PyObject *object, void *unused) {
 
 static PyGetSetDef future_getset[] = {
     {"partition", future_get_partition, NULL, "The partition that was chosen for the record; -1 if there is none, or many.", NULL},
+    {"_failure", future_get_failure, NULL, "What it failed of so far, or None; that the user has heard of it is not said by that.", NULL},
     {NULL},
 };
 
 static PyMethodDef future_methods[] = {
+    {"_observe", future_observe, METH_O, "As add_done_callback, for the producer itself: a failure stays unheard."},
     {"hasten", future_hasten, METH_NOARGS, "Sends the record's batch at once: it does not sit out its linger."},
     {"done", future_done, METH_NOARGS, "Whether the record is acknowledged or has failed."},
     {"result", (PyCFunction)(void (*)(void))future_result, METH_VARARGS | METH_KEYWORDS,
@@ -126,13 +161,15 @@ static PyMethodDef future_methods[] = {
 };
 
 static PyType_Slot future_slots[] = {
-    {Py_tp_dealloc, future_dealloc}, {Py_tp_methods, future_methods}, {Py_tp_getset, future_getset}, {Py_tp_repr, future_repr},
+    {Py_tp_dealloc, future_dealloc}, {Py_tp_traverse, future_traverse},
+    {Py_tp_methods, future_methods}, {Py_tp_getset, future_getset}, {Py_tp_repr, future_repr},
     {Py_am_await, future_await_slot},
     {Py_tp_doc, "What becomes of a sent record; awaitable."}, {0, NULL},
 };
 
 static PyType_Spec future_spec = {"embedlog.Future", sizeof(el_future), 0,
-                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, future_slots};
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                                  future_slots};
 
 int el_future_ready(PyObject *module) {
     el_future_type = el_type_ready(module, &future_spec);

@@ -22,7 +22,7 @@ static PyObject *lane_new(PyTypeObject *type, PyObject *args, PyObject *keywords
     self->producer_id = self->producer_epoch = -1;
     self->seen = -1;
     if (!self->accumulator->unacknowledged) return EL_OBJECT(self);
-    el_parcel *shared = el_parcel_new(self->accumulator, NULL);
+    el_parcel *shared = el_parcel_new(self->accumulator);
     if (shared) {
         shared->topic = Py_NewRef(topic);
         shared->partition = partition;
@@ -34,15 +34,31 @@ static PyObject *lane_new(PyTypeObject *type, PyObject *args, PyObject *keywords
     return EL_OBJECT(self);
 }
 
+static int lane_traverse(PyObject *object, visitproc visit, void *arg) {
+    el_lane *self = (el_lane *)object;
+    PyObject *owned[] = {EL_OBJECT(Py_TYPE(object)), EL_OBJECT(self->accumulator), self->topic, EL_OBJECT(self->first),
+                         EL_OBJECT(self->unacknowledged), EL_OBJECT(self->next_active), self->target, self->mutex, self->writer, self->config};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) Py_VISIT(owned[i]);
+    return 0;
+}
+
+static int lane_clear(PyObject *object) {
+    el_lane *self = (el_lane *)object;
+    self->last = NULL;
+    el_parcels_drop(&self->first);
+    Py_CLEAR(self->unacknowledged);
+    Py_XDECREF(el_shut_direct(object, NULL));
+    return 0;
+}
+
 static void lane_dealloc(PyObject *object) {
     el_lane *self = (el_lane *)object;
     PyTypeObject *type = Py_TYPE(object);
-    Py_XDECREF(EL_OBJECT(self->unacknowledged));
-    PyObject *owned[] = {self->target, self->mutex, self->writer, self->config};
-    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) Py_XDECREF(owned[i]);
+    PyObject_GC_UnTrack(object);
+    lane_clear(object);
     Py_XDECREF(self->topic);
     Py_XDECREF(EL_OBJECT(self->accumulator));
-    PyObject_Free(object);
+    PyObject_GC_Del(object);
     Py_DECREF(type);
 }
 
@@ -72,49 +88,69 @@ static int parcel_reserve(el_parcel *parcel, int64_t size) {
     return 0;
 }
 
-/* A fresh open parcel that begins with this item, or NULL. */
-static el_parcel *lane_open(el_lane *lane, const el_item *item) {
-    el_accumulator *shared = lane->accumulator;
+/* A fresh open parcel of no lane yet, with room for this item as its first, or NULL. */
+static el_parcel *parcel_open(const el_lane *lane, const el_item *item) {
+    el_parcel *parcel = el_parcel_new(lane->accumulator);
+    if (!parcel) return NULL;
+    int64_t size = el_item_size(item, 0, 0);
     int64_t hint = lane->capacity_hint > CAPACITY_MIN ? lane->capacity_hint : CAPACITY_MIN;
-    uint8_t *data = PyMem_Malloc((size_t)hint);
-    if (!data) return (el_parcel *)PyErr_NoMemory();
-    el_lane_seal(lane);
-    el_parcel *parcel = el_parcel_new(shared, lane);
-    if (!parcel) {
-        PyMem_Free(data);
+    int64_t least = EL_HEADER_SIZE + el_varint_size(size) + size;
+    if (parcel_reserve(parcel, hint > least ? hint : least) < 0) {
+        Py_DECREF(EL_OBJECT(parcel));
         return NULL;
     }
-    parcel->data = data;
-    parcel->capacity = hint;
     parcel->size = EL_HEADER_SIZE;
     parcel->base_timestamp = parcel->max_timestamp = parcel->min_timestamp = item->timestamp_ms;
-    lane->queued_bytes += EL_HEADER_SIZE;
-    shared->memory_used += EL_HEADER_SIZE;
-    if (!shared->napping && (shared->idle || !shared->linger_ns)) el_ring(shared);
     return parcel;
 }
 
-PyObject *el_lane_put(el_lane *lane, const el_item *item) {
+/* Puts what parcel_open made at the lane's end. */
+static void lane_begin(el_lane *lane, el_parcel *parcel) {
     el_accumulator *shared = lane->accumulator;
-    el_parcel *parcel = el_lane_fits(lane, item) ? lane->last : lane_open(lane, item);
-    if (!parcel) return NULL;
-    int64_t delta = item->timestamp_ms - parcel->base_timestamp;
-    int64_t size = el_item_size(item, delta, parcel->count);
+    el_lane_seal(lane);
+    el_lane_link(lane, parcel);
+    lane->queued_bytes += EL_HEADER_SIZE;
+    shared->memory_used += EL_HEADER_SIZE;
+    if (!shared->napping && (shared->idle || !shared->linger_ns)) el_ring(shared);
+}
+
+/* The item in the parcel, at the lane's end. REQUIRES: room. Cannot fail. */
+static void parcel_write(el_lane *lane, el_parcel *parcel, const el_item *item, int64_t size, int64_t delta) {
     int64_t whole = el_varint_size(size) + size;
-    if (parcel_reserve(parcel, parcel->size + whole) < 0) return NULL;
-    PyObject *future = lane->unacknowledged ? el_future_new(lane->unacknowledged, EL_NOT_AWAITED, item->timestamp_ms)
-                                            : el_future_new(parcel, parcel->count, item->timestamp_ms);
-    if (!future) return NULL;
     el_item_write(item, size, delta, parcel->count, parcel->data + parcel->size);
     parcel->size += whole;
     parcel->count++;
     if (item->timestamp_ms > parcel->max_timestamp) parcel->max_timestamp = item->timestamp_ms;
     if (item->timestamp_ms < parcel->min_timestamp) parcel->min_timestamp = item->timestamp_ms;
     lane->queued_bytes += whole;
-    shared->memory_used += whole;
-    shared->record_count++;
+    lane->accumulator->memory_used += whole;
+    lane->accumulator->record_count++;
     if (parcel->size >= lane->limit) el_lane_seal(lane);
-    return future;
+}
+
+/* All that may fail comes before the lane is changed, and all that may run other code before it is looked at: new objects may make the
+ * interpreter collect garbage, and what is collected may send, and close. */
+PyObject *el_lane_put(el_lane *lane, const el_item *item) {
+    el_future *future = el_future_new(item->timestamp_ms);
+    if (!future) return NULL;
+    int fits = el_lane_fits(lane, item);
+    el_parcel *fresh = fits ? NULL : parcel_open(lane, item);
+    int failed = !fits && !fresh;
+    el_parcel *parcel = fits || (fresh && el_lane_fits(lane, item)) ? lane->last : fresh;
+    int refused = lane->accumulator->closed || lane->accumulator->shut;
+    int64_t delta = failed ? 0 : item->timestamp_ms - parcel->base_timestamp;
+    int64_t size = failed ? 0 : el_item_size(item, delta, parcel->count);
+    if (failed || refused || parcel_reserve(parcel, parcel->size + el_varint_size(size) + size) < 0) {
+        Py_XDECREF(EL_OBJECT(fresh));
+        Py_DECREF(EL_OBJECT(future));
+        return refused && !failed ? Py_NewRef(Py_None) : NULL;
+    }
+    if (lane->unacknowledged) el_future_join(future, lane->unacknowledged, EL_NOT_AWAITED);
+    else el_future_join(future, parcel, parcel->count);
+    if (parcel == fresh) lane_begin(lane, fresh);
+    else Py_XDECREF(EL_OBJECT(fresh));
+    parcel_write(lane, parcel, item, size, delta);
+    return EL_OBJECT(future);
 }
 
 /* ---- what the sending thread and send_batch do ------------------------------------------------------------------ */
@@ -125,14 +161,18 @@ static PyObject *lane_push_run(PyObject *object, PyObject *args) {
     int count;
     long long size;
     if (!PyArg_ParseTuple(args, "OiL:push_run", &run, &count, &size)) return NULL;
-    if (self->accumulator->shut) Py_RETURN_NONE;
-    el_lane_seal(self);
-    el_parcel *parcel = el_parcel_new(self->accumulator, self);
+    el_parcel *parcel = el_parcel_new(self->accumulator);
     if (!parcel) return NULL;
+    if (self->accumulator->closed || self->accumulator->shut) { /* asked last: whatever ran meanwhile may have ended it */
+        Py_DECREF(EL_OBJECT(parcel));
+        Py_RETURN_NONE;
+    }
     parcel->run = Py_NewRef(run);
     parcel->count = count;
     parcel->size = size;
     parcel->fate = EL_SEALED;
+    el_lane_seal(self);
+    el_lane_link(self, parcel);
     self->queued_bytes += size;
     self->accumulator->memory_used += size;
     self->accumulator->record_count += count;
@@ -217,9 +257,10 @@ static PyMemberDef lane_members[] = {
 };
 
 static PyMethodDef lane_methods[] = {
-    {"append", lane_append, METH_VARARGS, "append(value, key, timestamp_ms, headers) -> Future, or None for types that Python must look at."},
+    {"append", lane_append, METH_VARARGS,
+     "append(value, key, timestamp_ms, headers) -> Future; None for types that Python must look at, and if the producer takes nothing now."},
     {"seal", lane_seal, METH_NOARGS, "Closes the open parcel."},
-    {"push_run", lane_push_run, METH_VARARGS, "push_run(run, count, size) -> Parcel, behind what is there; None if the accumulator is shut."},
+    {"push_run", lane_push_run, METH_VARARGS, "push_run(run, count, size) -> Parcel, after what is there; None if the producer takes nothing."},
     {"take", lane_take, METH_O, "take(max_bytes) -> closed parcels in order: one run, or several that can be sealed together."},
     {"enter", lane_enter, METH_NOARGS, "enter() -> whether this is the caller's turn now; only who has the turn takes parcels."},
     {"leave", lane_leave, METH_NOARGS, "Ends the turn."},
@@ -234,11 +275,13 @@ static PyMethodDef lane_methods[] = {
 };
 
 static PyType_Slot lane_slots[] = {
-    {Py_tp_new, lane_new}, {Py_tp_dealloc, lane_dealloc}, {Py_tp_members, lane_members}, {Py_tp_methods, lane_methods},
+    {Py_tp_new, lane_new}, {Py_tp_dealloc, lane_dealloc}, {Py_tp_traverse, lane_traverse}, {Py_tp_clear, lane_clear},
+    {Py_tp_members, lane_members}, {Py_tp_methods, lane_methods},
     {Py_tp_doc, "The queue of one partition's parcels."}, {0, NULL},
 };
 
-static PyType_Spec lane_spec = {"embedlog._native._rows.Lane", sizeof(el_lane), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, lane_slots};
+static PyType_Spec lane_spec = {"embedlog._native._rows.Lane", sizeof(el_lane), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE, lane_slots};
 
 int el_lane_ready(PyObject *module) {
     el_lane_type = el_type_ready(module, &lane_spec);

@@ -6,13 +6,17 @@
 
 PyTypeObject *el_parcel_type;
 
-el_parcel *el_parcel_new(el_accumulator *accumulator, el_lane *lane) {
+el_parcel *el_parcel_new(el_accumulator *accumulator) {
     el_parcel *parcel = (el_parcel *)PyType_GenericAlloc(el_parcel_type, 0);
     if (!parcel) return NULL;
     parcel->accumulator = (el_accumulator *)Py_NewRef(EL_OBJECT(accumulator));
     parcel->opened_ns = el_now_ns();
     parcel->base_offset = parcel->append_time_ms = -1;
-    if (!lane) return parcel;
+    return parcel;
+}
+
+void el_lane_link(el_lane *lane, el_parcel *parcel) {
+    el_accumulator *accumulator = lane->accumulator;
     parcel->lane = (el_lane *)Py_NewRef(EL_OBJECT(lane));
     parcel->topic = Py_NewRef(lane->topic);
     parcel->partition = lane->partition;
@@ -21,23 +25,50 @@ el_parcel *el_parcel_new(el_accumulator *accumulator, el_lane *lane) {
     if (lane->last) lane->last->next = parcel;
     else lane->first = parcel;
     lane->last = parcel;
-    if (lane->active) return parcel;
+    if (lane->active) return;
     lane->active = 1;
     Py_INCREF(EL_OBJECT(lane));
     if (accumulator->last_active) accumulator->last_active->next_active = lane;
     else accumulator->first_active = lane;
     accumulator->last_active = lane;
-    return parcel;
+}
+
+void el_parcels_drop(el_parcel **first) {
+    el_parcel *parcel = *first;
+    *first = NULL;
+    while (parcel) {
+        el_parcel *next = parcel->next;
+        parcel->next = NULL;
+        Py_CLEAR(parcel->lane);
+        Py_DECREF(EL_OBJECT(parcel));
+        parcel = next;
+    }
+}
+
+static int parcel_traverse(PyObject *object, visitproc visit, void *arg) {
+    el_parcel *self = (el_parcel *)object;
+    PyObject *owned[] = {EL_OBJECT(Py_TYPE(object)), EL_OBJECT(self->accumulator), EL_OBJECT(self->lane), EL_OBJECT(self->next),
+                         self->topic, self->run, self->result, self->error};
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) Py_VISIT(owned[i]);
+    return el_callbacks_visit(self, visit, arg);
+}
+
+/* Chains of parcels are cut by their lane or accumulator, results and errors by themselves. */
+static int parcel_clear(PyObject *object) {
+    el_callbacks_drop((el_parcel *)object);
+    return 0;
 }
 
 static void parcel_dealloc(PyObject *object) {
     el_parcel *self = (el_parcel *)object;
     PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    el_callbacks_drop(self);
     PyMem_Free(self->data);
     PyObject *owned[] = {EL_OBJECT(self->accumulator), EL_OBJECT(self->lane), EL_OBJECT(self->next), self->topic,
-                         self->run, self->result, self->error, self->callbacks};
+                         self->run, self->result, self->error, EL_OBJECT(self->tally)};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) Py_XDECREF(owned[i]);
-    PyObject_Free(object);
+    PyObject_GC_Del(object);
     Py_DECREF(type);
 }
 
@@ -111,41 +142,6 @@ static PyObject *parcel_wait(PyObject *object, PyObject *timeout) {
 
 /* ---- its fate --------------------------------------------------------------------------------------------------- */
 
-int el_parcel_settle(el_parcel *self, enum el_fate fate) {
-    el_lane *lane = self->lane;
-    self->fate = (int8_t)fate;
-    if (!self->pinned) {
-        PyMem_Free(self->data);
-        self->data = NULL;
-    }
-    Py_CLEAR(self->run);
-    if (lane) {
-        self->accumulator->memory_used -= self->size;
-        lane->queued_bytes -= self->size;
-        lane->parcel_count--;
-        for (el_parcel *before = NULL, *each = lane->first; each; before = each, each = each->next) {
-            if (each != self) continue;
-            if (before) before->next = self->next;
-            else lane->first = self->next;
-            if (lane->last == self) lane->last = before;
-            self->next = NULL;
-            Py_DECREF(EL_OBJECT(self)); /* the queue's; the caller has one of its own */
-            break;
-        }
-        self->lane = NULL;
-        Py_DECREF(EL_OBJECT(lane));
-    }
-    for (el_waiter *waiter = self->waiters; waiter; waiter = waiter->next) PyThread_release_lock(waiter->lock);
-    self->waiters = NULL;
-    PyObject *callbacks = self->callbacks;
-    self->callbacks = NULL;
-    int failed = callbacks ? el_enqueue(self->accumulator, callbacks) : 0;
-    Py_XDECREF(callbacks);
-    return failed;
-}
-
-static PyObject *parcel_settled(el_parcel *self, enum el_fate fate) { return el_parcel_settle(self, fate) < 0 ? NULL : Py_NewRef(Py_None); }
-
 static int parcel_settle_check(const el_parcel *self) {
     if (!el_fate_known(self)) return 0;
     PyErr_SetString(PyExc_RuntimeError, "the parcel's fate is known already");
@@ -158,28 +154,34 @@ static PyObject *parcel_deliver(PyObject *object, PyObject *args) {
     if (!PyArg_ParseTuple(args, "LL:deliver", &base_offset, &append_time_ms) || parcel_settle_check(self) < 0) return NULL;
     self->base_offset = base_offset;
     self->append_time_ms = append_time_ms;
-    return parcel_settled(self, EL_DELIVERED);
+    el_parcel_settle(self, EL_DELIVERED);
+    Py_RETURN_NONE;
 }
 
 static PyObject *parcel_keep(PyObject *object, PyObject *result) {
     el_parcel *self = (el_parcel *)object;
     if (parcel_settle_check(self) < 0) return NULL;
     el_replace(&self->result, result);
-    return parcel_settled(self, EL_DELIVERED);
+    el_parcel_settle(self, EL_DELIVERED);
+    Py_RETURN_NONE;
 }
 
-static PyObject *parcel_fail(PyObject *object, PyObject *error) {
+static PyObject *parcel_fail(PyObject *object, PyObject *args) {
     el_parcel *self = (el_parcel *)object;
+    PyObject *error, *tally = Py_None;
+    int count = self->count;
+    if (!PyArg_ParseTuple(args, "O|Oi:fail", &error, &tally, &count) || parcel_settle_check(self) < 0) return NULL;
     if (!PyExceptionInstance_Check(error)) return PyErr_SetString(PyExc_TypeError, "a parcel fails with an exception"), NULL;
-    if (parcel_settle_check(self) < 0) return NULL;
-    el_replace(&self->error, error);
-    return parcel_settled(self, EL_FAILED);
+    if (tally != Py_None && !Py_IS_TYPE(tally, el_tally_type)) return PyErr_SetString(PyExc_TypeError, "a Tally counts failures"), NULL;
+    self->count = count;
+    el_parcel_fail(self, error, tally);
+    Py_RETURN_NONE;
 }
 
 /* For a forced close: what the sending thread has taken is its own to settle. */
-static PyObject *parcel_abandon(PyObject *object, PyObject *error) {
+static PyObject *parcel_abandon(PyObject *object, PyObject *args) {
     if (((el_parcel *)object)->fate >= EL_TAKEN) Py_RETURN_FALSE;
-    PyObject *answer = parcel_fail(object, error);
+    PyObject *answer = parcel_fail(object, args);
     Py_XDECREF(answer);
     return answer ? Py_NewRef(Py_True) : NULL;
 }
@@ -215,18 +217,20 @@ static PyMethodDef parcel_methods[] = {
     {"wait", parcel_wait, METH_O, "wait(timeout_s or None) -> done: sends it on its way and waits for its fate."},
     {"deliver", parcel_deliver, METH_VARARGS, "deliver(base_offset, append_time_ms or -1)."},
     {"keep", parcel_keep, METH_O, "keep(result): fulfils a promise."},
-    {"abandon", parcel_abandon, METH_O, "abandon(exception) -> True; False, and nothing done, if it was taken to be written."},
-    {"fail", parcel_fail, METH_O, "fail(exception)."},
+    {"abandon", parcel_abandon, METH_VARARGS, "abandon(exception, tally=None) -> True; False, and nothing done, if it was taken to be written."},
+    {"fail", parcel_fail, METH_VARARGS, "fail(exception, tally=None, count=its records): `tally` counts the records that were not asked about."},
     {NULL},
 };
 
 static PyType_Slot parcel_slots[] = {
-    {Py_tp_dealloc, parcel_dealloc}, {Py_tp_members, parcel_members}, {Py_tp_getset, parcel_getset}, {Py_tp_methods, parcel_methods},
+    {Py_tp_dealloc, parcel_dealloc}, {Py_tp_traverse, parcel_traverse}, {Py_tp_clear, parcel_clear},
+    {Py_tp_members, parcel_members}, {Py_tp_getset, parcel_getset}, {Py_tp_methods, parcel_methods},
     {Py_tp_doc, "One batch on its way."}, {0, NULL},
 };
 
 static PyType_Spec parcel_spec = {"embedlog._native._rows.Parcel", sizeof(el_parcel), 0,
-                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION, parcel_slots};
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+                                  parcel_slots};
 
 int el_parcel_ready(PyObject *module) {
     el_parcel_type = el_type_ready(module, &parcel_spec);

@@ -53,12 +53,21 @@ static PyObject *route_new(PyTypeObject *type, PyObject *args, PyObject *keyword
     return EL_OBJECT(self);
 }
 
+static int route_traverse(PyObject *object, visitproc visit, void *arg) {
+    el_route *self = (el_route *)object;
+    Py_VISIT(EL_OBJECT(Py_TYPE(object)));
+    Py_VISIT(EL_OBJECT(self->accumulator));
+    Py_VISIT(self->lanes);
+    return 0;
+}
+
 static void route_dealloc(PyObject *object) {
     el_route *self = (el_route *)object;
     PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
     Py_XDECREF(EL_OBJECT(self->accumulator));
     Py_XDECREF(self->lanes);
-    PyObject_Free(object);
+    PyObject_GC_Del(object);
     Py_DECREF(type);
 }
 
@@ -214,11 +223,13 @@ static PyMethodDef route_methods[] = {
 };
 
 static PyType_Slot route_slots[] = {
-    {Py_tp_new, route_new}, {Py_tp_dealloc, route_dealloc}, {Py_tp_members, route_members}, {Py_tp_methods, route_methods},
+    {Py_tp_new, route_new}, {Py_tp_dealloc, route_dealloc}, {Py_tp_traverse, route_traverse},
+    {Py_tp_members, route_members}, {Py_tp_methods, route_methods},
     {Py_tp_doc, "The lanes of one topic and the choice among them."}, {0, NULL},
 };
 
-static PyType_Spec route_spec = {"embedlog._native._rows.Route", sizeof(el_route), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, route_slots};
+static PyType_Spec route_spec = {"embedlog._native._rows.Route", sizeof(el_route), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE, route_slots};
 
 int el_route_ready(PyObject *module) {
     el_route_type = el_type_ready(module, &route_spec);
