@@ -2,7 +2,7 @@
 
 E1  a run is encoded in memory that a pool has warm; it is the caller's, who may stamp it in place
 E2  compressed on all cores, a batch each; a batch that does not get smaller stays as it is, which is legal and cheaper to read
-E3  columns that contradict themselves are InvalidRecordError, before a byte of that run leaves
+E3  columns that contradict themselves, or change meanwhile, are InvalidRecordError, before a byte of that run leaves
 """
 
 from __future__ import annotations
@@ -136,6 +136,10 @@ def _plain_run(encoder: native.Encoder, plan: _Plan) -> EncodedRun:
         size = encoder.need
     if written == native.EINVALID and encoder.need > 2**31 - 1:
         raise RecordTooLargeError(f"row {encoder.next} of the columns makes a batch beyond the format", expected="below 2 GiB")
+    if written == native.ECHANGED:
+        raise InvalidRecordError(
+            f"row {encoder.next} of the columns changed while it was encoded; nothing may write into them until the call returns"
+        )
     if written < 0:
         raise InvalidRecordError(f"row {encoder.next} of the columns: no such row, or its offsets do not rise within the data")
     return EncodedRun(room.data[:written], count, encoder.next - first, written, batches[:count])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
+from embedlog._native import codec as native
 from embedlog.buffers import BufferPool
 from embedlog.columns import BATCH, BytesColumn, Columns, Headers
 from embedlog.errors import InvalidRecordError
-from embedlog.record import Chain, decode, encode, scan, set_header_fields, stamp_offsets
+from embedlog.record import Chain, decode, encode, partitions_of, scan, set_header_fields, stamp_offsets
 from tests import twin
 from tests.batches import Row, batch
 
@@ -174,6 +176,110 @@ def test_a_null_header_name_is_refused() -> None:
     headers = Headers(np.array([0, 1], np.int32), BytesColumn.of([None]), BytesColumn.of([b"b"]))
     with pytest.raises(InvalidRecordError):
         list(encode(Columns(1, BytesColumn.of([b"v"]), headers=headers)))
+
+
+# ---- columns that somebody writes into -----------------------------------------------------------
+
+VALUE_AT = 61 + 8  # header, length, attributes, two deltas, null key, length of the value
+OFFSETS_AT = 256
+
+
+def encoded_over_itself(end: int, capacity: int = 1000) -> tuple[int, np.ndarray]:
+    """One record whose value is written over the offsets of its own header: [0, 4] when measured, [0, end] when written.
+
+    What another thread does now and then happens here every time. Returns the size or the code, and the bytes behind `capacity`.
+    """
+    whole = np.full(4096, 0xAA, np.uint8)
+    room = whole[:capacity]
+    offsets = whole[OFFSETS_AT : OFFSETS_AT + 8].view(np.int32)
+    offsets[:] = 0, 4
+    value = np.zeros(400, np.uint8)
+    value[OFFSETS_AT - VALUE_AT :][:8] = np.array([0, end], np.int32).view(np.uint8)
+    encoder = native.Encoder(1, 1, capacity, 0)
+    encoder.column("values", value, np.array([0, 400], np.int32), None, 0)
+    encoder.column("header_keys", np.zeros(1, np.uint8), np.array([0, 1], np.int32), None, 0)
+    encoder.column("header_values", np.zeros(3000, np.uint8), offsets, None, 0)
+    encoder.array("header_starts", "int32_t[]", np.array([0, 1], np.int32))
+    written, _ = encoder.run(room, np.zeros(4, BATCH))
+    assert room[OFFSETS_AT : OFFSETS_AT + 8].view(np.int32).tolist() == [0, end]
+    return written, whole[capacity:]
+
+
+@pytest.mark.parametrize("end", [0, 3, 5, 300, 800, 3000, 3001, -1, 2**31 - 1])
+@pytest.mark.parametrize("capacity", [477, 1000])
+def test_headers_that_change_between_measuring_and_writing_refuse_the_run(end: int, capacity: int) -> None:
+    """A record that is not what its length says would be sealed, acknowledged, and never read again."""
+    written, behind = encoded_over_itself(end, capacity)
+    assert written == native.ECHANGED
+    assert (behind == 0xAA).all(), "nothing is written beyond the run's memory"
+
+
+def test_headers_that_stay_what_they_were_are_written() -> None:
+    assert encoded_over_itself(4, 477)[0] == 477
+
+
+def test_columns_that_change_in_another_thread_make_readable_batches_or_none(rng: random.Random) -> None:
+    """Everything that may change while it is read does, at any moment; what is sealed is read back whole."""
+    count = 300
+    rows = [Row(b"v" * 20, b"k" * 9, [("name", b"value")], n) for n in range(count)]
+    columns = columns_of(rows, np.int32)
+    assert columns.headers is not None
+    assert columns.keys is not None
+    moving = [columns.values.offsets, columns.keys.offsets, columns.headers.values.offsets, columns.headers.keys.offsets]  # type: ignore[union-attr]
+    other = [np.roll(each, 1) if number % 2 else each // 2 for number, each in enumerate(moving)]
+    own = [each.copy() for each in moving]
+    done = threading.Event()
+
+    def disturb() -> None:
+        while not done.is_set():
+            for target, one, two in zip(moving, other, own, strict=True):
+                target[150:] = one[150:]
+                target[150:] = two[150:]
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    try:
+        refused = sealed = 0
+        while refused + sealed < 600:
+            try:
+                runs = [bytes(run.buffer) for run in encode(columns, batch_bytes=rng.choice((500, 5000, 1 << 20)))]
+            except InvalidRecordError:
+                refused += 1
+                continue
+            data = joined(runs)
+            found = scan(data, Chain())
+            assert found.consumed == len(data)
+            assert decode(data, found.batches).count == count
+            sealed += 1
+    finally:
+        done.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("width", [np.int32, np.int64])
+def test_offsets_at_odd_addresses_are_read_as_any(rng: random.Random, width: type) -> None:
+    """Arrow allows buffers that are not aligned; the sanitised build refuses a load through a cast."""
+    rows = twin.random_rows(rng, 40, headers=True)
+
+    def shifted(array: np.ndarray) -> np.ndarray:
+        room = np.zeros(array.nbytes + 1, np.uint8)
+        room[1:] = array.view(np.uint8)
+        return room[1:].view(array.dtype)
+
+    def column(given: BytesColumn) -> BytesColumn:
+        return BytesColumn(given.data, shifted(given.offsets.astype(width)), given.validity)
+
+    columns = columns_of(rows)
+    assert columns.values is not None
+    headers = columns.headers and Headers(columns.headers.starts, column(columns.headers.keys), column(columns.headers.values))
+    keys = columns.keys and column(columns.keys)
+    odd = Columns(len(rows), column(columns.values), keys, shifted(columns.timestamps), headers)  # type: ignore[arg-type]
+    selection = shifted(np.arange(len(rows), dtype=np.int64))
+    expected = [bytes(run.buffer) for run in encode(columns)]
+    assert [bytes(run.buffer) for run in encode(odd)] == expected
+    assert [bytes(run.buffer) for run in encode(odd, selection=selection)] == expected
+    if keys is not None:
+        assert (partitions_of(keys, 7) == partitions_of(columns.keys, 7)).all()  # type: ignore[arg-type]
 
 
 def test_columns_of_different_lengths_are_refused_with_both() -> None:

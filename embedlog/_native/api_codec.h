@@ -10,7 +10,8 @@ enum el_code {
     EL_ECORRUPT = -2, /* the bytes break the format: el_problem says where */
     EL_EMORE = -3,    /* the input ends too early */
     EL_ESPACE = -4,   /* the output is too small */
-    EL_EINVALID = -5  /* an argument breaks the contract */
+    EL_EINVALID = -5, /* an argument breaks the contract */
+    EL_ECHANGED = -6  /* the input changed while it was read */
 };
 
 enum el_layout {
@@ -139,7 +140,8 @@ typedef struct {
  * producer fields are -1, the CRC is set. A further batch is begun only if batch_bytes are left in out.
  * Fills one el_batch each, at most batch_capacity. Returns the size written and sets *batch_count; EL_ESPACE (encoder->need) if not
  * even one batch fits; EL_EINVALID if a column's offsets do not rise within its data, a selected row does not exist or a record is
- * larger than 2^31 - 1 bytes; encoder->next is that row's place. */
+ * larger than 2^31 - 1 bytes; EL_ECHANGED if somebody wrote into the columns, so that a record is not what was measured; encoder->next
+ * is that row's place. What the columns hold need not be aligned. */
 int64_t el_encode(el_encoder *encoder, uint8_t *out, int64_t capacity, el_batch *batches, int64_t batch_capacity, int64_t *batch_count);
 
 /* Writes the header of a batch whose records already lie behind it, CRC included. REQUIRES: batch->size bytes at `at`. */

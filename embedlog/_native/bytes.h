@@ -106,9 +106,12 @@ INLINE void copy_bytes(uint8_t *to, const uint8_t *to_end, const uint8_t *from, 
 
 /* ---- Columns ------------------------------------------------------------------------------------------------- */
 
-static inline int64_t bytes_offset(const el_bytes *column, int64_t row) {
-    return column->offset_width == 8 ? ((const int64_t *)column->offsets)[row] : ((const int32_t *)column->offsets)[row];
+/* Offset `row` of a column; `width` is 4 or 8. */
+INLINE int64_t offset_at(const void *offsets, int64_t row, int width) {
+    return width == 8 ? load_i64((const char *)offsets + 8 * row) : load_i32((const char *)offsets + 4 * row);
 }
+
+static inline int64_t bytes_offset(const el_bytes *column, int64_t row) { return offset_at(column->offsets, row, column->offset_width); }
 
 static inline int bytes_is_null(const el_bytes *column, int64_t row) {
     if (!column->validity) return 0;

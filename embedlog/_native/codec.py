@@ -15,6 +15,7 @@ EMORE: int = lib.EL_EMORE
 ESPACE: int = lib.EL_ESPACE
 ECORRUPT: int = lib.EL_ECORRUPT
 EINVALID: int = lib.EL_EINVALID
+ECHANGED: int = lib.EL_ECHANGED
 
 # What a problem is, in words.
 WORDS: dict[int, str] = {

@@ -1,7 +1,8 @@
 /* Columns to record batches.
  *
  * E1  a record's size is known before its first byte is written, so a batch is cut exactly and nothing is moved
- * E2  columns come from anywhere: each row's offsets are checked before a byte of it is read
+ * E2  columns come from anywhere, and other threads may write into them: an offset is read once and checked before a byte is read by it.
+ *     Headers are read twice, to be measured and to be written; a record that does not take what was measured refuses the whole run
  * E3  copies may run over into bytes of `out` that come next, never beyond its capacity, and read no byte outside the column */
 #include "batch.h"
 #include "bytes.h"
@@ -28,13 +29,8 @@ INLINE int load_cell(const el_bytes *column, int64_t row, int width, el_cell *ce
     int64_t start, end;
     cell->size = -1;
     if (!column->offsets || bytes_is_null(column, row)) return EL_OK;
-    if (width == 8) {
-        start = ((const int64_t *)column->offsets)[row];
-        end = ((const int64_t *)column->offsets)[row + 1];
-    } else {
-        start = ((const int32_t *)column->offsets)[row];
-        end = ((const int32_t *)column->offsets)[row + 1];
-    }
+    start = offset_at(column->offsets, row, width);
+    end = offset_at(column->offsets, row + 1, width);
     /* Unsigned, a negative number is larger than any size. */
     if (EL_UNLIKELY((uint64_t)start > (uint64_t)end || (uint64_t)end > (uint64_t)column->data_size)) return EL_EINVALID;
     cell->data = column->data + start;
@@ -44,7 +40,7 @@ INLINE int load_cell(const el_bytes *column, int64_t row, int width, el_cell *ce
 }
 
 static int load_headers(const el_encoder *encoder, int64_t row, el_row *loaded) {
-    int64_t first = encoder->header_starts[row], end = encoder->header_starts[row + 1];
+    int64_t first = offset_at(encoder->header_starts, row, 4), end = offset_at(encoder->header_starts, row + 1, 4);
     if (first < 0 || end < first || end > encoder->header_keys.count || end > encoder->header_values.count) return EL_EINVALID;
     loaded->header_first = first;
     loaded->header_count = end - first;
@@ -55,13 +51,17 @@ INLINE int64_t cell_size(const el_cell *cell) {
     return varint_size(cell->size) + (cell->size > 0 ? cell->size : 0);
 }
 
+static int load_header_cells(const el_encoder *encoder, int64_t place, el_cell *key, el_cell *value) {
+    if (load_cell(&encoder->header_keys, place, encoder->header_keys.offset_width, key) || key->size < 0) return EL_EINVALID;
+    return load_cell(&encoder->header_values, place, encoder->header_values.offset_width, value);
+}
+
 /* Size of all headers of a row with their lengths, or EL_EINVALID. */
 static int64_t headers_size(const el_encoder *encoder, const el_row *row) {
     int64_t size = 0;
     for (int64_t i = row->header_first; i < row->header_first + row->header_count; i++) {
         el_cell key, value;
-        if (load_cell(&encoder->header_keys, i, encoder->header_keys.offset_width, &key) || key.size < 0) return EL_EINVALID;
-        if (load_cell(&encoder->header_values, i, encoder->header_values.offset_width, &value)) return EL_EINVALID;
+        if (load_header_cells(encoder, i, &key, &value)) return EL_EINVALID;
         size += cell_size(&key) + cell_size(&value);
         if (size > RECORD_SIZE_MAX) return EL_EINVALID;
     }
@@ -74,16 +74,18 @@ INLINE uint8_t *put_cell(uint8_t *to, const uint8_t *limit, const el_cell *cell)
     to = put_length(to, cell->size);
     if (cell->size <= 0) return to;
     /* Columns stream in from memory, and the processor's own reading ahead stops at every page. Nothing faults beyond the end. */
-    for (int64_t i = 0; i < cell->size; i += 64) __builtin_prefetch(cell->data + i + AHEAD_BYTES);
+    for (int64_t i = 0; i < cell->size; i += 64) __builtin_prefetch((const void *)((uintptr_t)cell->data + (uintptr_t)i + AHEAD_BYTES));
     copy_bytes(to, limit, cell->data, cell->end, cell->size);
     return to + cell->size;
 }
 
+/* Within `limit`, whatever the headers have become since they were measured; NULL if they do not fit or hold any more. */
 static uint8_t *put_headers(uint8_t *to, const uint8_t *limit, const el_encoder *encoder, const el_row *row) {
     for (int64_t i = row->header_first; i < row->header_first + row->header_count; i++) {
         el_cell key, value;
-        load_cell(&encoder->header_keys, i, encoder->header_keys.offset_width, &key);
-        load_cell(&encoder->header_values, i, encoder->header_values.offset_width, &value);
+        if (load_header_cells(encoder, i, &key, &value)) return NULL;
+        int64_t room = limit - to;
+        if (key.size + value.size + 2 * VARINT_SIZE_MAX > room && cell_size(&key) + cell_size(&value) > room) return NULL;
         to = put_cell(put_cell(to, limit, &key), limit, &value);
     }
     return to;
@@ -94,11 +96,9 @@ static uint8_t *put_headers(uint8_t *to, const uint8_t *limit, const el_encoder 
 INLINE void fetch_ahead(const el_encoder *encoder, int64_t next, int width) {
     enum { ROWS_AHEAD = 12, CACHE_LINE = 64 };
     if (next + ROWS_AHEAD >= encoder->count) return;
-    int64_t row = encoder->selection[next + ROWS_AHEAD];
+    int64_t row = offset_at(encoder->selection, next + ROWS_AHEAD, 8);
     if (row < 0 || row >= encoder->rows || !encoder->values.offsets) return;
-    const void *offsets = encoder->values.offsets;
-    int64_t start = width == 8 ? ((const int64_t *)offsets)[row] : ((const int32_t *)offsets)[row];
-    uintptr_t at = (uintptr_t)encoder->values.data + (uintptr_t)start;
+    uintptr_t at = (uintptr_t)encoder->values.data + (uintptr_t)offset_at(encoder->values.offsets, row, width);
     __builtin_prefetch((const void *)at);
     __builtin_prefetch((const void *)(at + CACHE_LINE));
 }
@@ -115,7 +115,7 @@ INLINE int encode_rows(el_encoder *encoder, uint8_t *out, const uint8_t *end, co
     int result = EL_OK;
     for (; next < encoder->count; next++, records++) {
         el_row row = {.header_count = 0};
-        int64_t number = !plain && encoder->selection ? encoder->selection[next] : next, extra = 0;
+        int64_t number = !plain && encoder->selection ? offset_at(encoder->selection, next, 8) : next, extra = 0;
         row.key.size = -1;
         if (!plain && encoder->selection) fetch_ahead(encoder, next, width);
         if (EL_UNLIKELY(number < 0 || number >= encoder->rows)) { result = EL_EINVALID; break; }
@@ -124,7 +124,7 @@ INLINE int encode_rows(el_encoder *encoder, uint8_t *out, const uint8_t *end, co
         if (!plain && encoder->header_starts) {
             if (load_headers(encoder, number, &row) || (extra = headers_size(encoder, &row)) < 0) { result = EL_EINVALID; break; }
         }
-        int64_t timestamp = encoder->timestamps ? encoder->timestamps[number] : encoder->timestamp;
+        int64_t timestamp = encoder->timestamps ? offset_at(encoder->timestamps, number, 8) : encoder->timestamp;
         if (records == 0) base = timestamp;
         int64_t delta = (int64_t)((uint64_t)timestamp - (uint64_t)base);
         int64_t body = 1 + varint_size(delta) + varint_size(records) + (plain ? 1 : cell_size(&row.key)) + cell_size(&row.value)
@@ -135,6 +135,7 @@ INLINE int encode_rows(el_encoder *encoder, uint8_t *out, const uint8_t *end, co
             if (size > RECORD_SIZE_MAX) result = EL_EINVALID;
             break;
         }
+        const uint8_t *behind = at + size;
         at = put_length(at, body);
         *at++ = 0; /* attributes: unused */
         at = put_length(put_small(at, delta), records);
@@ -142,6 +143,7 @@ INLINE int encode_rows(el_encoder *encoder, uint8_t *out, const uint8_t *end, co
         else at = put_cell(at, limit, &row.key);
         at = put_small(put_cell(at, limit, &row.value), row.header_count);
         if (!plain && row.header_count) at = put_headers(at, limit, encoder, &row);
+        if (EL_UNLIKELY(at != behind)) { result = EL_ECHANGED; break; }
         if (timestamp > newest) newest = timestamp;
         if (timestamp < oldest) oldest = timestamp;
     }
@@ -150,7 +152,7 @@ INLINE int encode_rows(el_encoder *encoder, uint8_t *out, const uint8_t *end, co
     batch->base_timestamp = base;
     batch->max_timestamp = newest;
     batch->min_timestamp = oldest < 0 ? -1 : oldest;
-    batch->size = (int32_t)(at - out);
+    batch->size = result < 0 ? 0 : (int32_t)(at - out);
     return result;
 }
 
@@ -167,6 +169,7 @@ static int encode_any(el_encoder *encoder, uint8_t *out, const uint8_t *end, con
 static int encode_batch(el_encoder *encoder, uint8_t *out, int64_t capacity, el_batch *batch) {
     int64_t within = encoder->batch_bytes < capacity ? encoder->batch_bytes : capacity;
     if (within < EL_HEADER_SIZE) within = EL_HEADER_SIZE;
+    if (capacity > INT32_MAX) capacity = INT32_MAX; /* a batch is no larger */
     const uint8_t *limit = out + capacity;
     int result = encode_any(encoder, out, out + within, limit, batch);
     if (result < 0) return result;
@@ -174,8 +177,9 @@ static int encode_batch(el_encoder *encoder, uint8_t *out, int64_t capacity, el_
         if (encoder->need > capacity) return EL_ESPACE;
         int64_t count = encoder->count;
         encoder->count = encoder->next + 1;
-        encode_any(encoder, out, limit, limit, batch);
+        result = encode_any(encoder, out, limit, limit, batch);
         encoder->count = count;
+        if (result < 0 || batch->records == 0) return result < 0 ? result : EL_ECHANGED; /* it fitted when it was measured */
     }
     batch->last_offset_delta = batch->records - 1;
     batch->attributes = (int16_t)encoder->attributes;

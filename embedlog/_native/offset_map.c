@@ -62,14 +62,20 @@ typedef struct {
 
 _Static_assert(sizeof(el_slot) == EL_MAP_SLOT_BYTES, "a slot has the size that the caller was told");
 
-/* The key's slot, or the free one where it belongs. */
-static el_slot *slot_of(const el_offset_map *map, const uint64_t hash[2]) {
-    el_slot *slots = (el_slot *)(void *)map->slots;
+/* The key's slot, or the free one where it belongs: its place, and what it holds. */
+static uint8_t *slot_of(const el_offset_map *map, const uint64_t hash[2], el_slot *slot) {
     uint64_t mask = (uint64_t)map->capacity - 1;
-    for (uint64_t place = hash[0] & mask;; place = (place + 1) & mask) {
-        el_slot *slot = &slots[place];
-        if (slot->offset_and_one == 0 || (slot->hash[0] == hash[0] && slot->hash[1] == hash[1])) return slot;
+    for (uint64_t number = hash[0] & mask;; number = (number + 1) & mask) {
+        uint8_t *place = map->slots + number * EL_MAP_SLOT_BYTES;
+        memcpy(slot, place, sizeof *slot);
+        if (slot->offset_and_one == 0 || (slot->hash[0] == hash[0] && slot->hash[1] == hash[1])) return place;
     }
+}
+
+static int64_t offset_of(const el_offset_map *map, const uint64_t hash[2]) {
+    el_slot slot;
+    slot_of(map, hash, &slot);
+    return slot.offset_and_one - 1;
 }
 
 int el_map_usable(const el_offset_map *map) {
@@ -80,20 +86,22 @@ int64_t el_map_find(const el_offset_map *map, const uint8_t *key, int64_t size) 
     uint64_t hash[2];
     if (!el_map_usable(map) || size < 0) return -1;
     hash_key(map->seed, key, size, hash);
-    return slot_of(map, hash)->offset_and_one - 1;
+    return offset_of(map, hash);
 }
 
-int64_t el_map_latest(const el_offset_map *map, const uint64_t hash[2]) { return slot_of(map, hash)->offset_and_one - 1; }
+int64_t el_map_latest(const el_offset_map *map, const uint64_t hash[2]) { return offset_of(map, hash); }
 
 static int put(el_offset_map *map, const uint64_t hash[2], int64_t offset) {
-    el_slot *slot = slot_of(map, hash);
-    if (slot->offset_and_one == 0) {
+    el_slot slot;
+    uint8_t *place = slot_of(map, hash, &slot);
+    if (slot.offset_and_one == 0) {
         if (map->count == map->limit) return EL_ESPACE;
-        slot->hash[0] = hash[0];
-        slot->hash[1] = hash[1];
+        slot.hash[0] = hash[0];
+        slot.hash[1] = hash[1];
         map->count++;
     }
-    if (offset >= slot->offset_and_one) slot->offset_and_one = offset + 1;
+    if (offset >= slot.offset_and_one) slot.offset_and_one = offset + 1;
+    memcpy(place, &slot, sizeof slot);
     return EL_OK;
 }
 

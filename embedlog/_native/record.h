@@ -93,8 +93,8 @@ INLINE int get_plain_record(const uint8_t *at, const uint8_t *end, el_wire_recor
     uint32_t size, timestamp, offset, key, value;
     if (EL_UNLIKELY(end - at < FAST_ROOM)) return 0;
     GET_SHORT(at, size, 2, unusual);
+    if (EL_UNLIKELY((int64_t)(size >> 1) > end - at - FAST_ROOM_BEHIND)) return 0;
     const uint8_t *behind = at + (size >> 1);
-    if (EL_UNLIKELY(behind > end - FAST_ROOM_BEHIND)) return 0;
     at++; /* attributes: unused */
     GET_SHORT(at, timestamp, 1, unusual);
     GET_SHORT(at, offset, 2, unusual);
@@ -107,14 +107,13 @@ INLINE int get_plain_record(const uint8_t *at, const uint8_t *end, el_wire_recor
         if (EL_UNLIKELY(key & 1)) return 0;
         record->key = at;
         record->key_size = (int32_t)(key >> 1);
+        if (EL_UNLIKELY((int64_t)(key >> 1) > behind - at)) return 0;
         at += key >> 1;
-        if (EL_UNLIKELY(at > behind)) return 0;
     }
     GET_SHORT(at, value, 2, unusual);
     record->value = at;
-    at += value >> 1;
     /* No headers, nothing behind their count, and no negative number: a null value is rare enough. */
-    if (EL_UNLIKELY(at + 1 != behind || *at != 0 || ((size | offset | value) & 1))) return 0;
+    if (EL_UNLIKELY((int64_t)(value >> 1) != behind - at - 1 || behind[-1] != 0 || ((size | offset | value) & 1))) return 0;
     record->value_size = (int32_t)(value >> 1);
     record->end = behind;
     record->timestamp_delta = unzigzag(timestamp);

@@ -1,4 +1,5 @@
 /* Columns of byte strings: out of Python buffers, and out of lists of bytes. */
+#include "bytes.h"
 #include "rows.h"
 
 #include <limits.h>
@@ -42,23 +43,12 @@ int el_column_take(PyObject *given, el_column *column) {
     return failed ? -1 : 0;
 }
 
-static int64_t column_offset(const el_column *column, Py_ssize_t place) {
-    if (column->width == 8) {
-        int64_t wide;
-        memcpy(&wide, (const char *)column->offsets.buf + place * 8, sizeof wide);
-        return wide;
-    }
-    int32_t narrow;
-    memcpy(&narrow, (const char *)column->offsets.buf + place * 4, sizeof narrow);
-    return narrow;
-}
-
 int el_column_find(const el_column *column, Py_ssize_t row, const uint8_t **data, Py_ssize_t *size) {
     if (column->bits) {
         int64_t bit = column->bits_offset + row;
         if (!(column->bits[bit >> 3] >> (bit & 7) & 1)) return 0;
     }
-    int64_t start = column_offset(column, row), end = column_offset(column, row + 1);
+    int64_t start = offset_at(column->offsets.buf, row, column->width), end = offset_at(column->offsets.buf, row + 1, column->width);
     if (start < 0 || end < start || end > column->data.len)
         return PyErr_Format(PyExc_ValueError, "row %zd of a column lies outside its data", row), -1;
     *data = (const uint8_t *)column->data.buf + start;

@@ -41,12 +41,10 @@ static int64_t view_find(const el_views *given, Py_ssize_t row, const uint8_t **
     Py_ssize_t place = given->start + row;
     if (given->validity.obj && !(((const uint8_t *)given->validity.buf)[place >> 3] >> (place & 7) & 1)) return 0;
     const uint8_t *view = (const uint8_t *)given->views.buf + place * VIEW_SIZE;
-    int32_t size, pool, start;
-    memcpy(&size, view, 4);
+    int32_t size = load_i32(view);
     *data = view + 4;
     if (size <= INLINE_SIZE_MAX) return size;
-    memcpy(&pool, view + 8, 4);
-    memcpy(&start, view + 12, 4);
+    int32_t pool = load_i32(view + 8), start = load_i32(view + 12);
     if (pool < 0 || pool >= given->pool_count || start < 0 || (Py_ssize_t)start + size > given->pools[pool].len) return -1;
     *data = (const uint8_t *)given->pools[pool].buf + start;
     return size;
@@ -63,16 +61,19 @@ static int64_t views_measure(const el_views *given) {
     return total;
 }
 
-static void views_copy(const el_views *given, uint8_t *out, uint8_t *offsets) {
+/* 0, or -1 with an exception set if the views are not those that were measured: somebody else may write into them. */
+static int views_copy(const el_views *given, uint8_t *out, int64_t total, uint8_t *offsets) {
     int64_t at = 0;
     const uint8_t *data = NULL;
     memcpy(offsets, &at, 8);
     for (Py_ssize_t row = 0; row < given->count; row++) {
         int64_t size = view_find(given, row, &data);
+        if (size < 0 || size > total - at) return PyErr_Format(PyExc_ValueError, "row %zd of a view column changed while it was read", row), -1;
         if (size) memcpy(out + at, data, (size_t)size);
         at += size;
         memcpy(offsets + (row + 1) * 8, &at, 8);
     }
+    return at == total ? 0 : (PyErr_SetString(PyExc_ValueError, "a view column changed while it was read"), -1);
 }
 
 static PyObject *column_from_views(PyObject *module, PyObject *args) {
@@ -84,8 +85,8 @@ static PyObject *column_from_views(PyObject *module, PyObject *args) {
         offsets = PyBytes_FromStringAndSize(NULL, (given.count + 1) * 8);
     }
     if (data && offsets) {
-        views_copy(&given, (uint8_t *)PyBytes_AsString(data), (uint8_t *)PyBytes_AsString(offsets));
-        answer = PyTuple_Pack(2, data, offsets);
+        int rc = views_copy(&given, (uint8_t *)PyBytes_AsString(data), total, (uint8_t *)PyBytes_AsString(offsets));
+        answer = rc == 0 ? PyTuple_Pack(2, data, offsets) : NULL;
     }
     Py_XDECREF(data);
     Py_XDECREF(offsets);
