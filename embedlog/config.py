@@ -314,8 +314,9 @@ class LogConfig(Options):
         differs="Ours: Kafka bounds single records, and streams their batch. Here one batch is in memory as a whole.",
     )
     max_open_files: int = option(
-        400, "File descriptors that are kept open for segments; the least used are closed.", unit="files", low=16, high=INT_MAX,
-        differs="Ours: Kafka keeps every segment open.",
+        400, "File descriptors that are kept open for reading, appending and syncing; the least used are closed. A process needs"
+        " about 30 more of its own.",
+        unit="files", low=16, high=INT_MAX, differs="Ours: Kafka keeps every segment open.",
     )
 
     def _check_together(self) -> None:

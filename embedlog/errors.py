@@ -31,7 +31,7 @@ import errno as errno_names
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 
 def printable(text: str) -> str:
@@ -323,6 +323,11 @@ class BufferExhaustedError(DeadlineError):
 class StorageError(EmbedlogError, OSError):
     """The operating system refused a file operation; `errno` and `path` say which and where."""
 
+    _WAYS: ClassVar = {
+        errno_names.EMFILE: "raise the process's limit (ulimit -n), or lower max.open.files",
+        errno_names.ENFILE: "raise the machine's limit (sysctl fs.file-max), or lower max.open.files",
+    }
+
     def __init__(
         self,
         message: str,
@@ -341,7 +346,8 @@ class StorageError(EmbedlogError, OSError):
     def _text(self) -> str:
         if self.errno is None:
             return self.message
-        return f"{self.message}: {self.strerror} ({errno_names.errorcode.get(self.errno, self.errno)})"
+        text = f"{self.message}: {self.strerror} ({errno_names.errorcode.get(self.errno, self.errno)})"
+        return f"{text}; {self._WAYS[self.errno]}" if self.errno in self._WAYS else text
 
     def _keywords(self) -> dict[str, Any]:
         return super()._keywords() | {"errno": self.errno}

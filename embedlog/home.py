@@ -1,7 +1,8 @@
 """What partitions share: the directory they lie in, the bound on their descriptors, the shapes of their answers.
 
 T1  a `Home` is made when a log is opened and outlives its partitions
-T2  write descriptors are given back by whoever has been idle longest, never under an append
+T2  descriptors that a partition keeps for appends, or for syncs, are given back by whoever has been idle longest, never while
+    they are in use; the bounds of `Shares` add up to `max.open.files`
 """
 
 from __future__ import annotations
@@ -68,11 +69,26 @@ class Bounds(NamedTuple):
     epoch: int
 
 
-class Writers:
-    """Bounds the partitions whose write descriptors are open: the longest idle gives its own back. Threads: any."""
+class Shares(NamedTuple):
+    """How `max.open.files` is shared out: descriptors for reading, partitions that keep some for appends, and for syncs."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    handles: int
+    writers: int  # five each: log, two indexes, digests, append lock
+    syncers: int  # two each, as a rule: log, sync lock
+
+    @classmethod
+    def of(cls, limit: int) -> Shares:
+        return cls(max(8, limit // 2), max(2, limit // 16), max(2, 3 * limit // 32))
+
+
+class Keepers:
+    """Bounds the partitions that keep descriptors of one kind: the longest idle gives its own back. Threads: any.
+
+    `release` asks one for that: False if it is at work.
+    """
+
+    def __init__(self, limit: int, release: Callable[[Partition], bool]) -> None:
+        self._limit, self._release = limit, release
         self._mutex = threading.Lock()
         self._open: OrderedDict[int, tuple[Partition, int]] = OrderedDict()  # with the log end when it was last looked at
 
@@ -81,7 +97,7 @@ class Writers:
             self._open[id(partition)] = (partition, _end_of(partition))
             idle = self._idle(partition)
         for each in idle:
-            if each.release():
+            if self._release(each):
                 self.closed(each)
 
     def _idle(self, partition: Partition) -> list[Partition]:
@@ -147,7 +163,8 @@ class Home:
     cleaned: Checkpointed | None = None  # how far each partition was ever compacted
     check_open: Callable[[], None] = lambda: None
     handles: Handles = field(default_factory=lambda: Handles(400))
-    writers: Writers = field(default_factory=lambda: Writers(32))
+    writers: Keepers = field(default_factory=lambda: Keepers(32, lambda partition: partition.release()))
+    syncers: Keepers = field(default_factory=lambda: Keepers(64, lambda partition: partition.syncer.release()))
     held_lock: Callable[[], tuple[str, int, int]] | None = None  # the directory's `.lock`: path, device, inode
     retake: Callable[[], None] = lambda: None  # it is another file now: hold it again, or refuse
     refresh: Callable[[], bool] | None = None  # for a reader: does somebody write here now?

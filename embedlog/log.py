@@ -34,7 +34,7 @@ from embedlog.errors import (
 from embedlog.group_admin import GroupAdmin
 from embedlog.groups import Groups
 from embedlog.handles import Handles
-from embedlog.home import Checkpointed, Home, Writers
+from embedlog.home import Checkpointed, Home, Keepers, Shares
 from embedlog.housekeeper import Housekeeper
 from embedlog.partition import Partition
 from embedlog.topic import Topic, TopicRegistry
@@ -44,7 +44,6 @@ from embedlog.typed_options import LogOptions
 logger = logging.getLogger("embedlog")
 
 _open_logs: weakref.WeakSet[Log] = weakref.WeakSet()
-WRITE_SETS_DIVISOR: Final = 8  # a partition that is written to keeps about this many descriptors
 STATIC_LOOK_S: Final = 0.1  # how often a reader of a directory that nobody writes looks whether somebody does
 
 
@@ -162,7 +161,7 @@ class Log(Admin, GroupAdmin):
                 files.unlink(path / layout.DIRTY, missing_ok=True)
 
     def _make_home(self) -> Home:
-        directory = self._directory
+        directory, shares = self._directory, Shares.of(self.config.max_open_files)
         return Home(
             self.path,
             directory.incarnation,
@@ -180,8 +179,9 @@ class Log(Admin, GroupAdmin):
             log_starts=Checkpointed(self.path / layout.LOG_STARTS),
             cleaned=Checkpointed(self.path / layout.CLEANER),
             check_open=self._check_open,
-            handles=Handles(max(8, self.config.max_open_files // 2), fresh=self.config.shared == "locks"),
-            writers=Writers(max(2, self.config.max_open_files // 2 // WRITE_SETS_DIVISOR)),
+            handles=Handles(shares.handles, fresh=self.config.shared == "locks"),
+            writers=Keepers(shares.writers, lambda partition: partition.release()),
+            syncers=Keepers(shares.syncers, lambda partition: partition.syncer.release()),
             refresh=self._refresh_live if self.read_only else None,
             held_lock=None if self.read_only else directory.held_lock,
             retake=directory.retake,

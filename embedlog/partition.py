@@ -65,12 +65,13 @@ class Partition(Presence):
         self.aborted = Aborted(self)
         self.pruning = Pruning(self)
         self.sequencing = Sequencing(self)
-        self.syncer = Syncer(self)
+        self.syncer: Syncer = Syncer(self)
 
     def close(self) -> None:
         """Give back descriptors and mapping; what was appended stays where it is. Idempotent."""
         super().close()
         self.home.writers.closed(self)
+        self.home.syncers.closed(self)
 
     def _forget_files(self) -> None:
         self.segments.forget()
@@ -226,13 +227,13 @@ class Partition(Presence):
         return now
 
     def release(self) -> bool:
-        """Give back the descriptors of an idle writer; False if it is at work."""
+        """Give back the descriptors of an idle writer, not those of its syncs; False if it is at work."""
         if files.owned(self.mutex):
             return False
         try:
             if not self.mutex.acquire(blocking=False):
                 return False
-            self._drop_writer()
+            self._drop_appender()
             return True
         finally:
             try:
@@ -241,8 +242,11 @@ class Partition(Presence):
                 pass  # it was never taken
 
     def _drop_writer(self) -> None:
-        self.close_writer()
+        self._drop_appender()
         self.syncer.close()
+
+    def _drop_appender(self) -> None:
+        self.close_writer()
         self.writer = None
         if self.lock_file is not None:
             self.lock_file.close()

@@ -4,7 +4,8 @@ Y1  one syncer a partition, by a lock of its own; who waits for it looks again a
 Y2  an intent is left in the page before anything is synced; one that is found there is a failed sync, unless it is this syncer's
     own, left by an interrupt, and no sync of this process has failed since
 Y3  `durable` rises only after every segment in [durable, end) and the directory were synced through descriptors that can
-    be believed: opened before anything in there was written, or by which all of it was rewritten
+    be believed: opened before anything in there was written, or by which all of it was rewritten; so they are kept for as long as
+    the log's share of descriptors allows
 Y4  a failed sync is never tried again as if nothing had happened: the segment is marked, on disk before in the page, and rolled
 """
 
@@ -18,7 +19,7 @@ import secrets
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from embedlog import cutting, files, layout, recurring, segment
 from embedlog._native import system
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from embedlog.partition import Partition
 
 logger = logging.getLogger("embedlog")
+
+SEGMENTS_MAX: Final = 8  # of one partition whose descriptors are kept for their sync
 
 
 class _Lost(StorageError):
@@ -62,7 +65,18 @@ class Syncer:
 
     def opened(self, base: int, fd: int) -> None:
         """This process begins to write a segment: take a descriptor for its syncs now, then look what is unsynced."""
+        kept = bool(self._fds)
         self._descriptor(base)
+        if not kept:
+            self._partition.home.syncers.opened(self._partition)
+
+    def release(self) -> bool:
+        """Give the descriptors back for now; False if a sync is under way. What is unsynced is written again by the next one."""
+        with self._opening:
+            if self._users:
+                return False
+            self._let_go()
+            return True
 
     def close(self) -> None:
         """Give the descriptors back; if a sync is under way, when it ends: a number that is closed may be another file's next."""
@@ -84,12 +98,15 @@ class Syncer:
     @contextlib.contextmanager
     def _use(self) -> Iterator[files.LockFile]:
         """The sync lock's file, not locked yet; it and the descriptors stay open inside the block."""
+        partition = self._partition
         with self._opening:
-            if self._lock is None:
-                self._lock = files.LockFile(self._partition.path / layout.SYNC_LOCK, self._partition.home.mode)
+            fresh, lock = self._lock is None, self._lock
+            if lock is None:
+                lock = self._lock = files.LockFile(partition.path / layout.SYNC_LOCK, partition.home.mode)
             self._users += 1
         try:
-            yield self._lock
+            partition.home.syncers.opened(partition) if fresh else partition.home.syncers.used(partition)
+            yield lock
         finally:
             with self._opening:
                 self._users -= 1
@@ -204,7 +221,14 @@ class Syncer:
         system.point("sync-segment")
         files.datasync(fd, layout.segment_path(self._partition.path, info.base))
         if sealed:
+            self._give_back(info.base)
             self._sync_sealed(info)
+
+    def _give_back(self, base: int) -> None:
+        """The descriptor of a segment that nobody writes any more."""
+        with self._opening:
+            files.close(self._fds.pop(base, -1))
+            self._believed.discard(base)
 
     def _sync_sealed(self, info: SegmentInfo) -> None:
         """What recovery reads of a sealed segment instead of the log itself."""
@@ -234,7 +258,18 @@ class Syncer:
                     now.log_end <= partition.page.word(system.WORD_DURABLE) or (now.segment_base == base and not now.segment_size)
                 ):
                     self._believed.add(base)
+                self._bound(base)
             return fd
+
+    def _bound(self, newest: int) -> None:
+        """Of segments that fill faster than they are synced, the oldest are opened again for that, and written again.
+
+        REQUIRES `_opening`.
+        """
+        while len(self._fds) > SEGMENTS_MAX and not self._users:
+            oldest = min(self._fds.keys() - {newest})
+            files.close(self._fds.pop(oldest))
+            self._believed.discard(oldest)
 
     def _rewrite(self, info: SegmentInfo, fd: int, durable: int) -> None:
         """Write the same bytes once more through our own descriptor: a failed write-back left them clean in the cache."""
@@ -282,9 +317,8 @@ class Syncer:
         self._record.store(now.log_end, now.segment_base, partition.home.mode)
         system.point("durable-stored")
         partition.page.set(system.WORD_DURABLE, now.log_end)
-        for base in [base for base in self._fds if base < now.segment_base]:
-            files.close(self._fds.pop(base))
-            self._believed.discard(base)
+        for base in [base for base in list(self._fds) if base < now.segment_base]:
+            self._give_back(base)
 
     def flush_if_due(self, end: int, behind: int, unsynced_ms: int, deadline_ns: int) -> None:
         """`flush.messages` is part of the acknowledgement; `flush.ms` is the housekeeper's, unless that one is late."""

@@ -137,6 +137,8 @@ def test_descriptors_given_back_under_a_sync_are_closed_behind_it(tmp_path: Path
         while not partition.page.word(system.WORD_SYNC_OWNER):
             pass
         assert partition.release()
+        assert not partition.syncer.release()
+        partition.syncer.close()
         assert partition.syncer._fds, "closed under the sync"
         thread.join()
         system.fault_off()
