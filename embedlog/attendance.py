@@ -63,8 +63,7 @@ class Attendance:
         self.until_ns = 0  # monotonic clock
         self.moved = 0
         self._log, self._config, self._reading, self._subscription = log, config, reading, subscription
-        self._groups = log._groups
-        self._group_id = checked_group_id(config.group_id)
+        self._groups, self._group_id = log._groups, checked_group_id(config.group_id)
         self._patience_s = config.default_api_timeout_ms / 1000
         self._committing = Committing(log._groups, self._group_id, reading.interceptors, self._patience_s)
         interval_s, backoff_s = config.auto_commit_interval_ms / 1000, config.retry_backoff_ms / 1000

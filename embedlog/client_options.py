@@ -46,8 +46,10 @@ Deserializer: TypeAlias = Callable[[bytes], V]
 _NETWORK = {
     r"bootstrap\..*|metadata\.broker\.list|zookeeper\..*|client\.dns\.lookup|connections?\..*|reconnect\.backoff\..*|socket\..*"
     r"|send\.buffer\.bytes|receive\.buffer\.bytes|security\..*|ssl\..*|sasl\..*|api\.version.*|broker\..*"
-    r"|metadata\.recovery\..*|enable\.metrics\.push|auto\.include\.jmx\.reporter|metric\.?reporters?"
-    r"|config\.providers.*": _NO_SERVER
+    r"|metadata\.(recovery|cluster\.check)\..*|enable\.metrics\.push|auto\.include\.jmx\.reporter|metric\.?reporters?"
+    r"|config\.providers.*": _NO_SERVER,
+    r"metrics\..*": "figures are those of metrics(), since the client was made",
+    r"internal\..*": "Kafka has it for its own tests",
 }
 
 
@@ -61,6 +63,9 @@ class ProducerConfig(Options):
         r"metadata\.max\.(age|idle)\.ms|topic\.metadata\.refresh\.interval\.ms":
             "what is known of a topic is compared with its file whenever it is written to",
         r"partitioner\.class": "`partitioner` is a callable, or a class to make one of",
+        r"client\.rack|partitioner\.rack\.aware": "there is one place to write to",
+        r"buffer\.memory\.allocation\.strategy": "memory is always taken as records come (in Kafka: incremental)",
+        r"transaction\.two\.phase\.commit\.enable": "a transaction that is open for longer than its timeout is aborted",
         r"producer\.type": "send() never waits for the log, and its future's result() does",
         r"compressed\.topics": "a topic has its own compression.type, which alter_topic() sets",
         r"on\.delivery|dr\.(msg\.)?cb|delivery\.callback": "a future has add_done_callback()",
@@ -198,6 +203,7 @@ class ConsumerConfig(Options):
         r"(rebalance|offset\.commit)\.cb|listener": "subscribe() takes on_assigned, on_revoked and on_lost",
         r"group\.remote\.assignor": "a server would assign: partition.assignment.strategy names the members' assignors",
         r"request\.timeout\.ms": "there are no requests: default.api.timeout.ms bounds a call",
+        r"share\..*": "there are no share groups",
         r"retry\.backoff\.max\.ms": "what is tried again is tried every retry.backoff.ms",
     }
     RENAMED: ClassVar[Mapping[str, str]] = {  # Kafka's first consumers, librdkafka, aiokafka

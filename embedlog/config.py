@@ -24,6 +24,10 @@ CODEC_NAMES = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
 _TIERED = "there is no tiered storage"
 _LEGACY = "Kafka 4 has dropped it, only record format 2 is written"
 _ONE_COPY = "there are no replicas yet: no other directory could take over"
+_NO_SHARE = "there are no share groups"
+_INTERNAL = "Kafka has it for its own tests"
+_NO_SERVER = "there is no server"
+_FIGURES = "figures are those of metrics(), since the client was made"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +40,8 @@ class TopicConfig(Options):
         r"(leader|follower)\.replication\.throttled\.replicas": "there is no network to throttle",
         r"message\.(format\.version|downconversion\.enable|timestamp\.difference\.max\.ms)": _LEGACY,
         r"unclean\.leader\.election\.enable": _ONE_COPY,
+        r"errors\.deadletterqueue\..*": _NO_SHARE,
+        r"internal\..*": _INTERNAL,
         r"replication\.factor": "it is not a setting of a topic but of its creation",
     }
     RENAMED: ClassVar[Mapping[str, str]] = {
@@ -87,6 +93,11 @@ class TopicConfig(Options):
     message_timestamp_type: str = option(
         "CreateTime", "Whose time a record carries: the producer's, or that of the append.", "choice",
         choices=("CreateTime", "LogAppendTime"),
+    )
+    max_decompressed_message_bytes: int = option(
+        INT_MAX - 8, "Largest record, before compression, that is taken into a compressed batch (`InvalidRecordError`).",
+        unit="bytes", low=1, high=INT_MAX - 8,
+        differs="Kafka 4.4 then also fails to compact, and to look up by time, what is larger already. Here both go on.",
     )
     message_timestamp_before_max_ms: int = option(
         LONG_MAX, "A record older than this when it is appended is refused (CreateTime only).", unit="ms", low=0
@@ -157,14 +168,31 @@ class LogConfig(Options):
         r"log\.dirs?": "the directory is the first argument of open()",
         r"(broker|node)\.id": "meta.properties has the node's identity",
         r"(advertised\.)?listeners|listener\..*|inter\.broker\..*|num\.(network|io)\.threads|queued\..*|socket\..*"
-        r"|connections?\..*|max\.connections.*|ssl\..*|sasl\..*|security\..*|authorizer\..*|quota\..*": "there is no server",
+        r"|connections?\..*|max\.connections.*|ssl\..*|sasl\..*|security\..*|authorizer\..*|quota\..*": _NO_SERVER,
         r"zookeeper\..*|controller\..*|process\.roles|metadata\.log\..*|broker\..*": "there is no server and no controller",
-        r"remote\..*": _TIERED,
+        r"remote\..*|log\.(remote|local)\..*|follower\.fetch\.last\.tiered.*": _TIERED,
         r"log\.message\.(format\.version|downconversion\.enable|timestamp\.difference\.max\.ms)": _LEGACY,
-        r"unclean\.leader\.election\.enable": _ONE_COPY,
+        r"unclean\.leader\.election\..*": _ONE_COPY,
         r"replica\.high\.watermark\.checkpoint\.interval\.ms|log\.flush\.start\.offset\.checkpoint\.interval\.ms":
             "all checkpoints are written together, every log.flush.offset.checkpoint.interval.ms",
         r"num\.recovery\.threads\.per\.data\.dir": "a partition is checked when it is first used, by the thread that uses it",
+        r"(replica|replication|num\.replica|leader|auto\.leader|alter\.log\.dirs)\..*|default\.replication\.factor"
+        r"|(offsets\.topic|transaction\.state\.log)\.(replication\.factor|min\.isr)": "there are no replicas yet",
+        r"errors\.deadletterqueue\..*|share\..*|group\.share\..*": _NO_SHARE,
+        r"group\.streams\..*": "there are no groups of Kafka Streams",
+        r"group\.(consumer|coordinator)\..*|offsets\.load\..*|offsets\.commit\.timeout\.ms|transaction\.state\.log\.load\..*"
+        r"|transaction\.partition\.verification\..*|add\.partitions\.to\.txn\..*": "there is no coordinator",
+        r"transaction\.two\.phase\.commit\.enable": "a transaction that is open for longer than its timeout is aborted",
+        r"offsets\.topic\.compression\.codec": "what the log itself writes is small, and not compressed",
+        r"producer\.id\.expiration\.check\.interval\.ms": "producers are forgotten every log.retention.check.interval.ms",
+        r"log\.cleaner\.(threads|io\..*)": "one thread compacts, at the pace of the disk",
+        r"(delete|create)\.topic\..*|alter\.config\..*|delegation\..*|principal\..*|client\.quota\..*":
+            "access to the directory is all the access there is",
+        r"internal\..*|unstable\..*": _INTERNAL,
+        r"(kafka\.metrics|metrics|metric|telemetry)\..*": _FIGURES,
+        r".*purgatory.*|config\.providers.*|max\.(connection|incremental|request)\..*|fetch\.max\.bytes|metadata\.max\..*"
+        r"|background\.threads|request\.timeout\.ms|controlled\..*|cordoned\..*|early\.start\..*|initial\.broker\..*"
+        r"|server\..*|log\.dir\.failure\..*": _NO_SERVER,
     }
     ARGUMENTS: ClassVar[tuple[str, ...]] = ("read_only", "create", "config")
 
@@ -192,6 +220,7 @@ class LogConfig(Options):
     log_index_interval_bytes: int = twin(TopicConfig, "index_interval_bytes")
     log_preallocate: bool = twin(TopicConfig, "preallocate")
     message_max_bytes: int = twin(TopicConfig, "max_message_bytes")
+    max_decompressed_message_bytes: int = twin(TopicConfig, "max_decompressed_message_bytes")
     compression_type: str = twin(TopicConfig, "compression_type")
     compression_gzip_level: int = twin(TopicConfig, "compression_gzip_level")
     compression_lz4_level: int = twin(TopicConfig, "compression_lz4_level")

@@ -36,7 +36,18 @@ from embedlog.errors import (
 )
 from embedlog.partitioners import Chooser
 from embedlog.producer_interceptors import ProducerInterceptors
-from embedlog.shipping import RECORD_OVERHEAD, STICK, Leg, Share, Shipment, check_partition, check_piece, check_times, shares
+from embedlog.shipping import (
+    RECORD_OVERHEAD,
+    STICK,
+    Leg,
+    Share,
+    Shipment,
+    check_partition,
+    check_piece,
+    check_record,
+    check_times,
+    shares,
+)
 from embedlog.stops import Destination
 from embedlog.values import ProducerRecord, RecordMetadata
 
@@ -165,6 +176,7 @@ class Pipeline:
                 raise RecordTooLargeError(
                     f"a record for {destination.name} is larger than {name}", expected=f"at most {limit} bytes", found=size
                 )
+        check_record(destination, size)
         if key is None and "compact" in destination.config.cleanup_policy:
             raise InvalidRecordError(f"{destination.name} is compacted: every record needs a key")
         if timestamp_ms is not None:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlog import record
+from embedlog.columns import HEADER_SIZE
 from embedlog.errors import InvalidRecordError, InvalidTimestampError, RecordTooLargeError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from embedlog.partitioners import Chooser
     from embedlog.stops import Destination
 
-RECORD_OVERHEAD = 61 + 21  # Kafka's upper bound of a batch of one record, beside key, value and headers
+RECORD_OVERHEAD = HEADER_SIZE + 21  # Kafka's upper bound of a batch of one record, beside key, value and headers
 HEADER_OVERHEAD = 10  # the two lengths of a header
 SHARE_BYTES = 800 << 10  # of a partition's share of the rows that are spread at once: with chance on top, below a batch
 STICK = -1
@@ -127,7 +128,7 @@ class Shipment:
 
 def check_piece(piece: Piece, destination: Destination, timestamp_ms: int | None, request_limit: int) -> None:
     """Raises what makes the whole piece impossible to write, before any of it is."""
-    check_sizes(piece, request_limit)
+    check_sizes(piece, destination, request_limit)
     if "compact" in destination.config.cleanup_policy and _has_nulls(piece.keys):
         raise InvalidRecordError(f"{destination.name} is compacted: every record needs a key")
     if piece.timestamps is not None:
@@ -149,20 +150,30 @@ def check_times(destination: Destination, earliest_ms: int, latest_ms: int) -> N
             )
 
 
-def check_sizes(piece: Piece, request_limit: int) -> None:
-    """Raises RecordTooLargeError if a record is larger than max.request.size."""
+def check_sizes(piece: Piece, destination: Destination, request_limit: int) -> None:
+    """Raises RecordTooLargeError if a record is larger than max.request.size, and what `check_record` does."""
     columns = [np.diff(column.offsets) for column in (piece.values, piece.keys) if column is not None]
     if piece.headers is not None:
         each = np.diff(piece.headers.keys.offsets).astype(np.int64) + np.diff(piece.headers.values.offsets) + HEADER_OVERHEAD
         until = np.concatenate(([0], np.cumsum(each)))
         columns.append(until[piece.headers.starts[1:]] - until[piece.headers.starts[:-1]])
-    if RECORD_OVERHEAD + sum(int(sizes.max()) for sizes in columns) <= request_limit:
+    if RECORD_OVERHEAD + sum(int(sizes.max()) for sizes in columns) <= min(request_limit, destination.record_limit):
         return  # not even the largest of each together: no need to add up every row
     largest = RECORD_OVERHEAD + int(sum(sizes.astype(np.int64) for sizes in columns).max())  # type: ignore[union-attr]
     if largest > request_limit:
         raise RecordTooLargeError(
             "a record is larger than max.request.size", expected=f"at most {request_limit} bytes", found=largest
         )
+    check_record(destination, largest)
+
+
+def check_record(destination: Destination, size: int) -> None:
+    """Raises InvalidRecordError for a record that makes a batch of `size` bytes, if that is too large to be compressed."""
+    if size - HEADER_SIZE > destination.record_limit:
+        raise InvalidRecordError(
+            f"a record for {destination.name}, which is compressed, is larger than max.decompressed.message.bytes",
+            expected=f"at most {destination.record_limit} bytes", found=size - HEADER_SIZE,
+        )  # fmt: skip
 
 
 def _has_nulls(keys: BytesColumn | None) -> bool:

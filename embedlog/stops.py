@@ -10,7 +10,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from embedlog._native import _rows
+from embedlog.columns import HEADER_SIZE
 from embedlog.config import CODEC_NAMES
+from embedlog.options import INT_MAX
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Lane, Parcel, Route
@@ -69,6 +71,7 @@ class Destination:
         self.batch_limit = config.batch_limit
         self.batch_size = max(1, settings.batch_size)
         self.codec, self.level = _codec(config, settings)
+        self.record_limit = config.max_decompressed_message_bytes if self.codec else INT_MAX  # of a record's own bytes
         self.stops: list[Stop] = []
         self.rows = rows
         self._settings = settings
@@ -91,7 +94,7 @@ class Destination:
             self.rows,
             [stop.lane for stop in self.stops],
             batch_size=self.batch_size,
-            request_limit=self._settings.max_request_size,
+            request_limit=min(self._settings.max_request_size, self.record_limit + HEADER_SIZE),
             past_ms=self.config.message_timestamp_before_max_ms if own_time else 2**63 - 1,
             future_ms=self.config.message_timestamp_after_max_ms if own_time else 2**63 - 1,
             keys_required="compact" in self.config.cleanup_policy,

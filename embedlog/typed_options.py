@@ -30,6 +30,7 @@ class LogOptions(TypedDict, total=False):
     log_index_interval_bytes: int
     log_preallocate: bool
     message_max_bytes: int
+    max_decompressed_message_bytes: int
     compression_type: Literal["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]
     compression_gzip_level: int
     compression_lz4_level: int
@@ -97,6 +98,7 @@ class TopicOptions(TypedDict, total=False):
     compression_lz4_level: int
     compression_zstd_level: int
     message_timestamp_type: Literal["CreateTime", "LogAppendTime"]
+    max_decompressed_message_bytes: int
     message_timestamp_before_max_ms: int
     message_timestamp_after_max_ms: int
     flush_messages: int

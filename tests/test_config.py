@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ import pytest
 
 from embedlog.config import ConsumerConfig, LogConfig, ProducerConfig, TopicConfig, parse
 from embedlog.errors import ConfigError, RecordTooLargeError
-from embedlog.options import LONG_MAX, Options, dotted, options_of, rows
+from embedlog.options import LONG_MAX, Options, dotted, options_of, rows, underscored
 
+NAMES = Path(__file__).resolve().parent / "data" / "options-4.4.0.txt"  # Kafka's (tests/kafka/OptionNames.java)
 CLASSES: tuple[type[Options], ...] = (TopicConfig, LogConfig, ProducerConfig, ConsumerConfig)
 EVERY = [(cls, name) for cls in CLASSES for name in options_of(cls)]
 each_option = pytest.mark.parametrize(("cls", "name"), EVERY, ids=[f"{cls.__name__}.{name}" for cls, name in EVERY])
@@ -23,10 +25,11 @@ KAFKAS = {
     TopicConfig: {
         "cleanup.policy": "delete", "retention.bytes": -1, "segment.bytes": 1073741824, "segment.ms": 604800000,
         "segment.jitter.ms": 0, "segment.index.bytes": 10485760, "index.interval.bytes": 4096, "preallocate": "false",
-        "max.message.bytes": 1048588, "compression.type": "producer", "compression.gzip.level": -1, "compression.lz4.level": 9,
-        "compression.zstd.level": 3, "message.timestamp.type": "CreateTime", "message.timestamp.before.max.ms": LONG_MAX,
-        "message.timestamp.after.max.ms": 3600000, "flush.messages": LONG_MAX, "file.delete.delay.ms": 60000,
-        "min.insync.replicas": 1, "min.cleanable.dirty.ratio": 0.5,
+        "max.message.bytes": 1048588,
+        "max.decompressed.message.bytes": 2147483639, "compression.type": "producer", "compression.gzip.level": -1,
+        "compression.lz4.level": 9, "compression.zstd.level": 3, "message.timestamp.type": "CreateTime",
+        "message.timestamp.before.max.ms": LONG_MAX, "message.timestamp.after.max.ms": 3600000, "flush.messages": LONG_MAX,
+        "file.delete.delay.ms": 60000, "min.insync.replicas": 1, "min.cleanable.dirty.ratio": 0.5,
         "min.compaction.lag.ms": 0, "max.compaction.lag.ms": LONG_MAX, "delete.retention.ms": 86400000,
         "retention.ms": 604800000, "flush.ms": LONG_MAX,
     },
@@ -144,6 +147,24 @@ def test_an_unknown_name_is_refused_with_what_helps(cls: type[Options], name: st
 def test_a_configuration_that_is_no_mapping_is_a_type_error(mapping: Any) -> None:
     with pytest.raises(TypeError, match="mapping of names to values"):
         parse(TopicConfig, mapping)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cls"),
+    [("topic", TopicConfig), ("broker", LogConfig), ("producer", ProducerConfig), ("consumer", ConsumerConfig)],
+)
+def test_every_name_of_kafka_is_an_option_or_refused_with_the_reason(kind: str, cls: type[Options]) -> None:
+    rows = [line.split("\t") for line in NAMES.read_text().splitlines()]
+    names = [name for owner, name in rows if owner == kind]
+    assert len(names) > 30
+    silent = []
+    for name in names:
+        if underscored(name) not in options_of(cls):
+            with pytest.raises(ConfigError) as caught:
+                parse(cls, {name: "1"})
+            if f"{name} is not an option here: " not in str(caught.value):
+                silent.append(str(caught.value))
+    assert silent == []
 
 
 def test_a_name_that_is_no_text_is_refused() -> None:

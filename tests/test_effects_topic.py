@@ -141,6 +141,9 @@ TABLE: dict[str, Effect] = {
     "index_interval_bytes": Seen(index_entries, [(4096, False), (0, True)]),
     "preallocate": Seen(allocated, [(False, False), (True, True)]),
     "max_message_bytes": Seen(sent(), [(1_048_588, None), (100, "RecordTooLargeError")]),
+    "max_decompressed_message_bytes": Seen(
+        sent(compression_type="zstd"), [(2**31 - 9, None), (100, "InvalidRecordError")]
+    ),
     "compression_type": Seen(codec, [("producer", 0), ("gzip", 1), ("zstd", 4)]),
     "compression_gzip_level": Differ(stored_bytes("gzip"), (1, 9)),
     "compression_lz4_level": Differ(stored_bytes("lz4"), (1, 17)),

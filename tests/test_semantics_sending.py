@@ -11,7 +11,14 @@ import pytest
 
 import embedlog
 from embedlog import partitioners
-from embedlog.errors import ClosedError, DeadlineError, RecordTooLargeError, StateError, UnknownTopicOrPartitionError
+from embedlog.errors import (
+    ClosedError,
+    DeadlineError,
+    InvalidRecordError,
+    RecordTooLargeError,
+    StateError,
+    UnknownTopicOrPartitionError,
+)
 from tests.producing import LONG_MS, Stuck, log, producer, stuck, values, wait_until
 from tests.test_lanes import accumulator
 from tests.test_routes import VECTORS, route
@@ -148,6 +155,20 @@ def test_a_batch_that_is_too_large_after_all_is_split(log: embedlog.Log) -> None
         assert [future.result(0).offset for future in futures] == list(range(50))
         assert producer.metrics()["batch-split-total"] == 1
     assert max(counts(log)) < 10
+
+
+def test_a_record_that_is_large_before_compression_is_refused_only_where_it_is_compressed(log: embedlog.Log) -> None:
+    log.alter_topic("one", {"max.decompressed.message.bytes": 1000})
+    with log.producer() as plain, log.producer(compression_type="zstd") as compressing:
+        plain.send("one", bytes(2000)).result(10)
+        plain.send_batch("one", [bytes(2000)]).result(10)
+        compressing.send("one", bytes(900)).result(10)
+        compressing.send_batch("one", [bytes(900)] * 3).result(10)
+        for future in (compressing.send("one", bytes(2000)), compressing.send_batch("one", [b"", bytes(2000)])):
+            error = future.exception(10)
+            assert isinstance(error, InvalidRecordError)
+            assert "larger than max.decompressed.message.bytes: expected at most 1000 bytes, found 20" in str(error)
+    assert len(values(log)) == 6
 
 
 def test_one_record_that_cannot_be_written_costs_the_others_nothing(log: embedlog.Log, stuck: Stuck) -> None:
