@@ -1,22 +1,27 @@
 """Kafka's checkpoints: a version, a count, one entry a line. Offsets of a log directory, leader epochs of a partition.
 
 T1  what is written here, a broker reads: every line is checked first, for one malformed line takes a whole directory offline
-T2  a reader takes what Kafka's reader takes, and nothing else; the error names file and line
+T2  a reader takes what Kafka's reader takes and could write again, and nothing else; the error names file and line
 T3  a file changes by `files.write_atomically`; who writes holds a lock that covers it (`docs/protocol.md`)
+T4  a damaged file that only saves work (`layout.CACHES`) counts as absent, with a warning, and is made anew by the next writer
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
 
-from embedlog import files
+from embedlog import files, layout
 from embedlog._native import system
-from embedlog.errors import ForeignDirectoryError, UnsupportedFormatError
+from embedlog.errors import CorruptRecordError, ForeignDirectoryError, UnsupportedFormatError
+
+logger = logging.getLogger("embedlog")
 
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
+NAME_LENGTH_MAX = 249  # of a topic: its directory's name has room for "-", the partition and no more
 
 _LINE_END = re.compile(r"\r\n|\n|\r")  # Java's readLine; str.splitlines() would split at more
 _BLANKS = re.compile(r"[ \t\n\x0b\f\r]+")  # Java's \s+
@@ -30,18 +35,38 @@ Offsets = dict[tuple[str, int], int]
 
 
 def read_offsets(path: str | os.PathLike[str]) -> Offsets:
-    """{(topic, partition): offset}; nothing where there is no file. Raises ForeignDirectoryError for a malformed one."""
+    """{(topic, partition): offset}; nothing where there is no file, or a damaged one that only saves work.
+
+    Raises ForeignDirectoryError for any other malformed one, CorruptRecordError for one that is too large.
+    """
+    return _read_offsets(path) or {}
+
+
+def _read_offsets(path: str | os.PathLike[str]) -> Offsets | None:
+    """None for a damaged file that only saves work."""
     found: Offsets = {}
-    for number, parts in _read_entries(path, 3):
-        found[parts[0], number_of(path, number, parts[1], INT_MAX)] = number_of(path, number, parts[2], LONG_MAX)
+    try:
+        for number, parts in _read_entries(path, 3):
+            if not _is_name(parts[0]):
+                raise malformed(path, number, "the name of a topic", repr(parts[0][:300]))
+            found[parts[0], number_of(path, number, parts[1], INT_MAX)] = number_of(path, number, parts[2], LONG_MAX)
+    except (ForeignDirectoryError, CorruptRecordError) as problem:
+        if os.path.basename(os.fspath(path)) not in layout.CACHES:
+            raise
+        logger.warning("a damaged checkpoint, which only saves work, is made anew: %s", problem)
+        return None
     return found
+
+
+def _is_name(topic: str) -> bool:
+    return len(topic) <= NAME_LENGTH_MAX and _NAME.fullmatch(topic) is not None
 
 
 def write_offsets(path: str | os.PathLike[str], offsets: Mapping[tuple[str, int], int], mode: int = 0o666) -> None:
     """Replace the checkpoint. Raises ValueError, before anything is written, for what a broker could not read."""
     lines = []
     for (topic, partition), offset in sorted(offsets.items()):
-        if not _NAME.fullmatch(topic) or not 0 <= partition <= INT_MAX or not 0 <= offset <= LONG_MAX:
+        if not _is_name(topic) or not 0 <= partition <= INT_MAX or not 0 <= offset <= LONG_MAX:
             raise ValueError(f"not an entry of a checkpoint: {topic!r} {partition} {offset}")
         lines.append(f"{topic} {partition} {offset}")
     files.write_atomically(path, _encode(lines), mode)
@@ -50,11 +75,12 @@ def write_offsets(path: str | os.PathLike[str], offsets: Mapping[tuple[str, int]
 def update(path: str | os.PathLike[str], changes: Mapping[tuple[str, int], int | None], mode: int = 0o666) -> None:
     """Read, change (None removes an entry), write; nothing is written if nothing changes.
 
-    Raises ForeignDirectoryError if the present file is malformed: overwriting it would lose what it says of others.
+    Raises ForeignDirectoryError if the present file is malformed: overwriting it would lose what it says of others. One that
+    only saves work is made anew.
     **Threads and processes**: the caller holds the directory lock.
     """
-    before = {} if system.mutated("blind_checkpoints") else read_offsets(path)
-    after = {key: offset for key, offset in {**before, **changes}.items() if offset is not None}
+    before = {} if system.mutated("blind_checkpoints") else _read_offsets(path)
+    after = {key: offset for key, offset in {**(before or {}), **changes}.items() if offset is not None}
     if after != before:
         write_offsets(path, after, mode)
 

@@ -48,6 +48,9 @@ HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 CLEANER: Final = "cleaner-offset-checkpoint"
 UNFINISHED: Final = "embedlog.backup"  # a copy that is not whole
 
+# What only saves work, here or in a broker: a damaged one counts as absent and is made anew. All others are truths.
+CACHES: Final = (RECOVERY_POINTS, HIGH_WATERMARKS)
+
 _SEGMENT_FILE = re.compile(r"([0-9]{20})(\.[a-z.]+)")
 _NUMBER = re.compile(r"[0-9]{1,20}")
 _TEMPORARY = re.compile(r"(.+?)(?:\.[0-9a-f]{16})?\.tmp")  # Kafka's and older versions of ours have no number in it

@@ -124,7 +124,7 @@ class Log(Admin, GroupAdmin):
         for path in (path for numbers in found.live.values() for path in numbers.values()):
             topic_files.check_link(path, self.config.follow_links)
         if self.read_only:
-            adoption = topic_files.adopt(self._known(), found, foreign=True)
+            adoption = topic_files.adopt(self._known(), found, foreign=True, reading=True)
             self._registry.adopt_in_memory(adoption.topics, adoption.gone)
             return
         adoption = topic_files.adopt(self._known(), found, foreign=self._directory.foreign)
@@ -252,7 +252,8 @@ class Log(Admin, GroupAdmin):
             self._adopt_again()
 
     def _adopt_again(self) -> None:
-        adoption = topic_files.adopt(self._known(), topic_files.scan_directories(self.path), foreign=True)
+        found = topic_files.scan_directories(self.path)
+        adoption = topic_files.adopt(self._known(), found, foreign=True, reading=True)
         self._registry.adopt_in_memory(adoption.topics, adoption.gone)
 
     def _topic_config(self, name: str) -> TopicConfig:

@@ -138,7 +138,8 @@ class Manifest:
         if found.size - self._read < self._entry.size + _CHECK.size and self._read:
             return
         with files.opened(self.path) as fd:
-            raw = files.pread(fd, found.size - self._read, self._read, self.path)
+            size = files.check_size(found.size, files.WHOLE_BYTES_MAX, self.path)
+            raw = files.pread(fd, size - self._read, self._read, self.path)
         self._take(raw)
 
     def _forget(self, inode: int) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 import xxhash
 
 from embedlog import files
+from embedlog.checkpoint import NAME_LENGTH_MAX
 from embedlog.errors import ForeignDirectoryError, InvalidTopicError, UnknownTopicOrPartitionError, UnsupportedFormatError
 from embedlog.identity import id_bytes
 from embedlog.options import nearest
@@ -29,7 +30,6 @@ from embedlog.options import nearest
 TOPICS = "embedlog.topics"
 VERSION = 1
 WORD_TRUST_NS = 100_000_000  # a page that was lost under us tells of nothing any more
-NAME_LENGTH_MAX = 249  # Kafka's: a directory name has room for "-", the partition and no more
 STATES = ("creating", "live", "deleting")
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 RESERVED_TOPICS = frozenset({"__cluster_metadata"})  # KRaft's own log, no topic

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from embedlog import checkpoint, files, layout, recurring
 from embedlog.errors import ForeignDirectoryError, InvalidPartitionsError, StorageError
-from embedlog.identity import new_id, read_topic_id, write_topic_id
+from embedlog.identity import id_of_name, new_id, read_topic_id, write_topic_id
 from embedlog.topic import RESERVED_TOPICS, Topic, TopicRegistry
 
 DIRECTORY_NAME_LENGTH_MAX = 255
@@ -69,9 +69,10 @@ def partition_name(topic: str, number: int) -> str:
 def parse_partition_name(name: str) -> tuple[str, int] | None:
     """(topic, partition) of a live partition's directory, split at the last "-"; None for every other name."""
     match = _LIVE.fullmatch(name)
-    if match is None or match[1] in (".", "..") or len(match[1]) > 249 or int(match[2]) > checkpoint.INT_MAX:
+    if match is None or match[1] in (".", "..") or len(match[1]) > checkpoint.NAME_LENGTH_MAX:
         return None
-    return match[1], int(match[2])
+    number = int(match[2])
+    return (match[1], number) if number <= checkpoint.INT_MAX else None
 
 
 def scan_directories(path: Path) -> Directories:
@@ -256,18 +257,19 @@ class Adoption:
         return bool(self.topics or self.gone)
 
 
-def adopt(known: Mapping[str, Topic], found: Directories, *, foreign: bool) -> Adoption:
+def adopt(known: Mapping[str, Topic], found: Directories, *, foreign: bool, reading: bool = False) -> Adoption:
     """Compare registry and directories: topics, partitions and identities that only the directories know.
 
     `foreign`: somebody else used the directory since we closed it. Only then is a topic without directories taken for deleted,
     and one with another id for a new one of the same name. Without foreign use such a topic is left as it is, and its
-    partitions will say what is missing. Raises ForeignDirectoryError if the partitions of a topic have different ids.
+    partitions will say what is missing. `reading`: nothing will be written, so a topic without an id, as brokers before 2.8 made
+    them, has one of its name. Raises ForeignDirectoryError if the partitions of a topic have different ids.
     """
     topics = []
     for name, numbers in found.live.items():
         topic = known.get(name)
         if topic is None or (foreign and topic.state != "creating"):
-            seen = _seen(name, topic, numbers)
+            seen = _seen(name, topic, numbers, reading)
             if seen is not None and seen != topic:
                 topics.append(seen)
         elif max(numbers) >= max(topic.partitions, topic.growing) and topic.state == "live":
@@ -276,7 +278,7 @@ def adopt(known: Mapping[str, Topic], found: Directories, *, foreign: bool) -> A
     return Adoption(tuple(topics), tuple(gone))
 
 
-def _seen(name: str, topic: Topic | None, numbers: Mapping[int, Path]) -> Topic | None:
+def _seen(name: str, topic: Topic | None, numbers: Mapping[int, Path], reading: bool) -> Topic | None:
     """The topic as its directories show it, with the settings we know if it is still the same one."""
     ids = {number: read_topic_id(path) for number, path in numbers.items()}
     distinct = sorted({each for each in ids.values() if each is not None})
@@ -284,10 +286,11 @@ def _seen(name: str, topic: Topic | None, numbers: Mapping[int, Path]) -> Topic 
         number = next(number for number, each in ids.items() if each == distinct[1])
         problem = "the partitions of a topic have different ids"
         raise ForeignDirectoryError(problem, path=numbers[number], expected=distinct[0], found=distinct[1])
-    topic_id = distinct[0] if distinct else topic.topic_id if topic else new_id()
+    made = partial(id_of_name, name) if reading else new_id
+    topic_id = distinct[0] if distinct else topic.topic_id if topic else made()
     if topic is not None and topic.topic_id == topic_id:
         return topic if topic.state == "deleting" else _grown(topic, numbers)
-    state = "live" if all(ids.values()) else "creating"  # the id has to be written where it is missing
+    state = "live" if reading or all(ids.values()) else "creating"  # the id has to be written where it is missing
     return _with_numbers(Topic(name, topic_id, max(numbers) + 1, state=state), numbers)
 
 

@@ -116,6 +116,7 @@ DIRECTORIES: list[tuple[str, Callable[[Path], None], type[Exception], str]] = [
     ("newer topic id file", changed("t-0/partition.metadata", b"version: 0", b"version: 1"), UnsupportedFormatError, "metadata"),
     ("newer checkpoint", rewritten("recovery-point-offset-checkpoint", b"1\n0\n"), UnsupportedFormatError, "checkpoint"),
     ("malformed checkpoint", rewritten("log-start-offset-checkpoint", b"0\n1\nt 0\n"), ForeignDirectoryError, "line 3"),
+    ("a checkpoint of no topic", rewritten("log-start-offset-checkpoint", b"0\n1\nto!ic 0 0\n"), ForeignDirectoryError, "line 3"),
     ("malformed epochs", rewritten("t-0/leader-epoch-checkpoint", b"0\n1\n0\n"), ForeignDirectoryError, "line 3"),
     ("a batch of another kind", foreign_magic, CorruptRecordError, "magic"),
     ("an unfinished backup", rewritten("embedlog.backup", b""), ForeignDirectoryError, "broken off"),

@@ -28,6 +28,8 @@ MALFORMED = {
     "an underscore that Python would read": (b"0\n1\na 0 1_0\n", "line 3"),
     "bytes that are no text": (b"0\n1\na 0 \xff\n", "line 3"),
     "another program's file": (b"\x7fELF\x02\x01", "line 1"),
+    "a name that no topic has": (b"0\n1\nto!ic 0 5\n", "line 3"),
+    "a name that is too long": (b"0\n1\n" + b"a" * 250 + b" 0 5\n", "line 3"),
 }
 
 
@@ -38,6 +40,22 @@ def test_malformed_checkpoint_is_refused_with_file_and_line(tmp_path: Path, data
     with pytest.raises(ForeignDirectoryError, match=line) as caught:
         checkpoint.read_offsets(path)
     assert caught.value.path == str(path)
+
+
+@pytest.mark.parametrize("name", layout.CACHES)
+@pytest.mark.parametrize("data", [data for data, _ in MALFORMED.values()], ids=MALFORMED)
+def test_a_damaged_checkpoint_that_only_saves_work_is_made_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, data: bytes
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    assert checkpoint.read_offsets(path) == {}
+    assert str(path) in caplog.text
+    checkpoint.update(path, {})
+    assert path.read_bytes() == b"0\n0\n"
+    path.write_bytes(data)
+    checkpoint.update(path, {("mine", 0): 8})
+    assert checkpoint.read_offsets(path) == {("mine", 0): 8}
 
 
 @pytest.mark.parametrize("data", [None, b"", b"0\n", b"0\n0\n", b"0"])

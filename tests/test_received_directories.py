@@ -144,3 +144,29 @@ def test_a_log_directory_may_be_reached_through_a_link(closed: Path) -> None:
         with pytest.raises((ForeignDirectoryError, StorageError)):
             embedlog.open(closed.parent / "dangling", read_only=read_only)
     assert not (closed.parent / "nowhere").exists()
+
+
+# ---- what older brokers and other ones of a cluster left -----------------------------------------
+
+
+@pytest.mark.parametrize("order", [(True, False), (False, True)], ids=["read first", "written first"])
+def test_a_partition_without_an_id_is_read_and_written(closed: Path, order: tuple[bool, bool]) -> None:
+    """As every broker before Kafka 2.8 left it, which had no `partition.metadata`."""
+    old = closed.with_name("old")
+    old.mkdir()
+    shutil.copytree(closed / "t-0", old / "t-0", ignore=shutil.ignore_patterns("embedlog.*", "partition.metadata"))
+    for read_only in order:
+        before = frozen(old)
+        use(old, read_only)
+        assert (frozen(old) == before) is read_only
+    use(old, read_only=True)
+
+
+def test_a_topic_without_an_id_keeps_the_one_a_reader_gave_it(closed: Path) -> None:
+    old = closed.with_name("old")
+    old.mkdir()
+    shutil.copytree(closed / "t-0", old / "t-0", ignore=shutil.ignore_patterns("embedlog.*", "partition.metadata"))
+    with embedlog.open(old, read_only=True) as one, embedlog.open(old, read_only=True) as two:
+        assert one.describe_topic("t").topic_id == two.describe_topic("t").topic_id
+        one._adopt_again()
+        assert one.describe_topic("t").topic_id == two.describe_topic("t").topic_id
