@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from embedlog import checkpoint, files, history, identity, index, layout, segment, topic_files
+from embedlog import checkpoint, files, history, identity, index, layout, place, segment, topic_files
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError, EmbedlogError, ForeignDirectoryError, StorageError, UnknownTopicOrPartitionError
 from embedlog.manifest import CLOSED, SEALED, Manifest, SegmentInfo
@@ -63,7 +63,7 @@ def backup(log: Any, destination: str | os.PathLike[str], progress: Progress | N
 
     Raises ForeignDirectoryError for any other destination, CorruptRecordError for damage, StorageError.
     """
-    target = _Target(Path(destination).absolute(), log.config.file_mode)
+    target = _Target(place.checked(destination), log.config.file_mode)
     _check_place(log.path, target.root)
     for name in log._topics():
         _pin_all(log, name)  # whatever has to be opened, or repaired, is so before others have to wait for it

@@ -179,10 +179,27 @@ class Directory:
         found = files.facts(self._lock_fd)
         return os.fspath(self.path / layout.BROKER_LOCK), found.device, found.inode
 
+    def check_still_in(self) -> None:
+        """Raises StorageError if the directory, or its lock file, is not what this process came into any more."""
+        if self.still_in():
+            return
+        self._check_there()
+        path = self.path / layout.BROKER_LOCK
+        raise StorageError(
+            f"the lock file of this directory was {'replaced' if files.exists(path) else 'removed'}; a broker may be using it:"
+            " open the directory again",
+            path=path,
+        )
+
+    def _check_there(self) -> None:
+        if not files.is_directory(self.path):
+            raise StorageError("the log directory is gone: it was removed or renamed", errno=errno.ENOENT, path=self.path)
+
     def retake(self) -> None:
         """`.lock` is gone or another file: hold it again. Raises DirectoryInUseError if somebody else is or was here."""
         if self.still_in():
             return
+        self._check_there()
         path = self.path / layout.BROKER_LOCK
         fd = files.open_file(path, files.CREATE, self._mode)
         free = system.lock_try(fd, False) == 0

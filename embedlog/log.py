@@ -13,10 +13,9 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, NoReturn, Self, Unpack
 
-from embedlog import closing, files, layout, leftovers, topic_files
+from embedlog import closing, files, layout, leftovers, place, topic_files
 from embedlog._native import system
 from embedlog.admin import Admin
 from embedlog.config import LogConfig, TopicConfig, parse
@@ -24,11 +23,9 @@ from embedlog.directory import Directory
 from embedlog.errors import (
     ClosedError,
     EmbedlogError,
-    ForeignDirectoryError,
     ForkedError,
     ListenerError,
     ReadOnlyError,
-    StorageError,
     UnknownTopicOrPartitionError,
 )
 from embedlog.group_admin import GroupAdmin
@@ -59,7 +56,7 @@ class Log(Admin, GroupAdmin):
         config: Mapping[str, Any] | None = None,
         **settings: Unpack[LogOptions],
     ) -> None:
-        self.path = Path(path).absolute()
+        self.path = place.checked(path)
         self.read_only = read_only
         self.config = parse(LogConfig, config, **settings)
         self._pid = os.getpid()
@@ -71,8 +68,8 @@ class Log(Admin, GroupAdmin):
         self._waiters: weakref.WeakKeyDictionary[object, system.Waiter] = weakref.WeakKeyDictionary()
         self._children: weakref.WeakSet[Any] = weakref.WeakSet()
         system.guard()
-        self._make_directory(create)
         mode = self.config.file_mode
+        place.enter(self.path, read_only=read_only, create=create, mode=mode)
         self._registry = TopicRegistry(self.path, mode)
         self._registry.moving = self._topics_moving
         self._registry.word = self._topics_told
@@ -97,21 +94,6 @@ class Log(Admin, GroupAdmin):
         _open_logs.add(self)
 
     # ---- opening ---------------------------------------------------------------------------------
-
-    def _make_directory(self, create: bool) -> None:
-        if files.is_directory(self.path):
-            topic_files.check_place(self.path, reading=self.read_only)
-            return
-        if files.exists(self.path):
-            raise ForeignDirectoryError("not a directory", path=self.path)
-        if self.read_only or not create:
-            raise StorageError("no such log directory", errno=2, path=self.path)
-        missing = [self.path]
-        while not files.exists(missing[-1].parent):
-            missing.append(missing[-1].parent)
-        for each in reversed(missing):
-            files.mkdir(each, topic_files.directory_mode(self.config.file_mode), exist_ok=True)
-            files.sync_directory(each.parent)
 
     def _prepare(self, first: bool) -> None:
         """Inside the door: know the topics, and finish what a crash left half done if we are alone."""
@@ -207,10 +189,7 @@ class Log(Admin, GroupAdmin):
         self._check_open()
         if self.read_only:
             raise ReadOnlyError("the log was opened read-only", path=self.path)
-        if not self._directory.still_in():
-            raise StorageError(
-                "the lock file of this directory was replaced; a broker may be using it", path=self.path / layout.BROKER_LOCK
-            )
+        self._directory.check_still_in()
 
     def _topics_moving(self, done: bool) -> None:
         """Wakes who follows the topics."""

@@ -139,7 +139,7 @@ class Partition(Presence):
             if late:
                 raise self._lock_timeout()
         elif late and code > 0 and code != system.IS_DELETED:
-            raise LockTimeoutError("not in order before the deadline", path=self.path, found=f"append code {code}")
+            raise LockTimeoutError("not in order before the deadline", path=self.path, found=system.APPEND_STATES[code])
         elif code == system.MUST_REPAIR:
             self._repair(deadline_ns)
         elif code == system.MUST_REMAP:

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from embedlog import checkpoint, files, history, identity, layout, recovery
+from embedlog import checkpoint, files, history, holders, identity, layout, recovery
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.config import TopicConfig
@@ -312,11 +312,13 @@ class Presence:
             raise StorageError("cannot lock", errno=system.errno_of(code), path=lock.path)
 
     def _lock_timeout(self) -> LockTimeoutError:
-        owner, since = "an unknown process", ""
+        path, since = self.path / layout.LOCK, ""
         if self.page_file is not None and (pid := self.page_file.page.word(system.WORD_OWNER)):
             age_s = (system.boot_ns() - self.page_file.page.word(system.WORD_OWNER_SINCE)) / 1e9
             owner, since = f"pid {pid} on {socket.gethostname()}", f" for {age_s:.1f} s"
-        return LockTimeoutError(f"append lock not free before the deadline: held by {owner}{since}", path=self.path / layout.LOCK)
+        else:  # between the lock and the owner word
+            owner = holders.held_by(path) or "an unknown process"
+        return LockTimeoutError(f"append lock not free before the deadline: held by {owner}{since}", path=path)
 
     # ---- what a partition that can be appended to does more ----------------------------------------
 

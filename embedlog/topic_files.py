@@ -32,8 +32,6 @@ SIDE_BY_SIDE = 8  # partitions that are made at once
 _LIVE = re.compile(r"([a-zA-Z0-9._-]+)-(0|[1-9][0-9]{0,9})")
 _SET_ASIDE = re.compile(r"(\S+)-(\S+)\.(\S+)-(delete|future|stray)")
 _NOT_TOPICS = ("remote-log-index-cache",)
-_OF_A_LOG = (layout.META_PROPERTIES, layout.BROKER_LOCK, layout.CLEAN_MARK)
-_LOST_AND_FOUND = "lost+found"  # at the root of a file system
 
 _logger = logging.getLogger("embedlog")
 
@@ -79,7 +77,7 @@ def scan_directories(path: Path) -> Directories:
     """Look at all names in a log directory; nothing is opened. Raises StorageError."""
     live: dict[str, dict[int, Path]] = {}
     aside: dict[str, list[Path]] = {"delete": [], "future": [], "stray": [], "unknown": []}
-    for name in _directories_in(path):
+    for name in directories_in(path):
         found, match = parse_partition_name(name), _SET_ASIDE.fullmatch(name)
         if found and found[0] not in RESERVED_TOPICS:
             live.setdefault(found[0], {})[found[1]] = path / name
@@ -88,20 +86,8 @@ def scan_directories(path: Path) -> Directories:
     return Directories(live, *(tuple(aside[form]) for form in ("delete", "future", "stray", "unknown")))
 
 
-def check_place(path: Path, *, reading: bool) -> None:
-    """A directory that is there must be a log's, or hold nothing if a log is to be made of it. Raises ForeignDirectoryError."""
-    names = files.listing(path)
-    whole = [layout.temporary_of(name) or name for name in names]  # a power loss in the first opening leaves no more
-    ours = (name.startswith("embedlog.") or name.endswith("-checkpoint") or name in _OF_A_LOG for name in whole)
-    if any(ours) or any(parse_partition_name(name) for name in _directories_in(path)):
-        return
-    others = [name for name in names if not name.startswith(".") and name != _LOST_AND_FOUND]
-    if others or reading:
-        found = f"{len(others)} other names, such as {others[0]}" if others else "nothing"
-        raise ForeignDirectoryError("not a log directory", path=path, expected="partitions or meta.properties", found=found)
-
-
-def _directories_in(path: Path) -> list[str]:
+def directories_in(path: Path) -> list[str]:
+    """Names of what leads to a directory, sorted. Raises StorageError."""
     files.listing(path)  # the seam: an injected fault strikes here
     try:
         with os.scandir(path) as entries:

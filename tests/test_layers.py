@@ -22,15 +22,15 @@ PACKAGE = ROOT / "embedlog"
 LAYERS: dict[str, str] = {
     "what can go wrong, what can be set": "_platform errors options client_options config recurring typed_options",
     "the native core": "_native",
-    "bytes and files": "arrow_layout buffers columns compaction compression decoding encoding files isolation legacy lockorder"
-    " primitives record snappy values",
+    "bytes and files": "arrow_layout buffers columns compaction compression decoding encoding files holders isolation legacy"
+    " lockorder primitives record snappy values",
     "small files beside the log": "checkpoint digests identity index layout manifest page",
     "one segment": "segment",
     "one partition": (
         "aborted admission adoption cleaner cleaning closing comparing cutting epochs handles history home leftovers marking"
         " partition presence producers pruning reader recovery retention rolling segments sequencing sync tail transaction_index"
     ),
-    "named partitions": "topic topic_files",
+    "named partitions": "place topic topic_files",
     "state machines over internal topics": (
         "assignors commit_rules consumer_protocol deciding feeding group group_records group_view groups internal_topic liveness"
         " modern_group offsets ownership replica resetting sweeping transaction_records transaction_state transaction_view"

@@ -265,6 +265,19 @@ NULL: Final[Any] = ffi.NULL
  MUST_CATCH_UP, NOT_DATA) = range(11)  # fmt: skip
 
 
+APPEND_STATES: Final = {
+    MUST_REPAIR: "what somebody did not finish could not be repaired",
+    MUST_ROLL: "no new segment could be begun",
+    MUST_REOPEN: "the files of the active segment could not be opened",
+    MUST_REMAP: "the control page could not be mapped",
+    TOO_LARGE: "the batch is too large",
+    IS_POISONED: "the segment whose sync failed could not be left",
+    LOST_DIRECTORY: "the directory's lock file is another one",
+    MUST_CATCH_UP: "what others appended could not be read",
+    NOT_DATA: "the batch holds no data",
+}  # what stands in the way where a deadline has passed
+
+
 def known(producer_id: int) -> Any:
     """An `el_known` that holds nothing yet."""
     return ffi.new("el_known *", {"producer_id": producer_id, "seen": -1, "epoch": -1})

@@ -1,0 +1,54 @@
+"""Which processes hold a lock: what the kernel tells of them, for messages only. Nothing is decided by it.
+
+H1  an OFD lock names no process, but each descriptor tells in /proc/PID/fdinfo which locks it holds (Linux 4.1)
+H2  of another user's processes nothing can be seen without his rights, and whoever is looked at may end: both mean "not known"
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterator
+
+_LOCK = re.compile(r"^lock:.*\bOFDLCK\b.*:([0-9]+) [0-9]+ (?:[0-9]+|EOF)$", re.MULTILINE)
+
+
+def held_by(path: str | os.PathLike[str]) -> str:
+    """Who holds an OFD lock on the file, as words for a message; "" if that cannot be seen."""
+    try:
+        inode = os.stat(path).st_ino
+    except OSError:
+        return ""
+    pids = sorted(_pids(os.path.basename(os.fspath(path)), inode))
+    named = ", ".join(f"pid {pid}{' (this process)' if pid == os.getpid() else ''}" for pid in pids[:3])
+    more = f" and {len(pids) - 3} more" if len(pids) > 3 else ""
+    return f"{named}{more} on {socket.gethostname()}" if pids else ""
+
+
+def _pids(name: str, inode: int) -> Iterator[int]:
+    for pid in _listing("/proc"):
+        if pid.isdecimal() and any(_holds(pid, fd, inode) for fd in _listing(f"/proc/{pid}/fd") if _leads_to(pid, fd, name)):
+            yield int(pid)
+
+
+def _listing(path: str) -> list[str]:
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []
+
+
+def _leads_to(pid: str, fd: str, name: str) -> bool:
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/fd/{fd}")) == name
+    except OSError:
+        return False
+
+
+def _holds(pid: str, fd: str, inode: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/fdinfo/{fd}", encoding="ascii", errors="replace") as file:
+            return any(int(found) == inode for found in _LOCK.findall(file.read()))
+    except OSError:
+        return False
