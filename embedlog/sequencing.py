@@ -292,10 +292,10 @@ class Sequencing:
         with partition.home.handles.borrow(str(partition.path), info.base, layout.LOG) as fd:
             while position < info.size:
                 rows = np.empty(ROWS_AT_ONCE, BATCH)
-                count, position_after = system.walk_headers(fd, info.base, position, info.size, rows)
-                if count < 0:
+                try:
+                    count, position = system.walk_headers(fd, position, info.size, rows, info.base)
+                except CorruptRecordError:
                     break
-                position = position_after
                 yield rows[:count], partial(_marker, fd, path, rows)
             if position < info.size:  # old messages, or damage: the long way says which
                 walk = Walk(fd, path, Chain(gaps_allowed=True), position, info.size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import random
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -323,6 +324,53 @@ def test_a_capsule_is_taken_once() -> None:
         _rows.arrow_from_stream(stream)
     with pytest.raises(ValueError):
         _rows.arrow_from_stream(capsules[0])
+
+
+def test_an_empty_format_is_none_that_we_know() -> None:
+    schema = _rows.arrow_schema(("", "x", True, (), None))
+    node = _rows.arrow_from_array(schema, _rows.arrow_array((1, 0, 0, (None, b"abcd", b"efgh"), (), None)))
+    assert node[1] == ""
+    assert node[5] == (), "no views of what has no format"
+
+
+@pytest.mark.parametrize("format_", ["ix", "c1", "Ll"])
+def test_a_format_that_only_begins_like_a_number_is_none_that_we_know(format_: str) -> None:
+    schema = _rows.arrow_schema((format_, "x", True, (), None))
+    assert _rows.arrow_from_array(schema, _rows.arrow_array((1, 0, 0, (None, b"12345678"), (), None)))[5] == ()
+
+
+def test_a_stream_is_asked_by_one_thread_at_a_time() -> None:
+    """An exporter need not expect two: its state is its own only as long as the first call lasts."""
+    inside, most, asked = 0, 0, 0
+    second = threading.Event()
+
+    def ask() -> Any:
+        nonlocal inside, most, asked
+        inside += 1
+        most = max(most, inside)
+        asked += 1
+        if inside > 1:
+            second.set()
+        second.wait(0.2)
+        inside -= 1
+        return (1, 0, 0, (None, b"12345678"), (), None) if asked <= 4 else None
+
+    stream = _rows.arrow_from_stream(_rows.arrow_array_stream(("l", "x", True, (), None), ask))
+    threads = [threading.Thread(target=lambda: list(stream)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
+
+
+def test_a_stream_that_is_asked_from_inside_its_exporter_fails_instead_of_waiting_for_itself() -> None:
+    def ask() -> Any:
+        return next(stream)
+
+    stream = _rows.arrow_from_stream(_rows.arrow_array_stream(("l", "x", True, (), None), ask))
+    with pytest.raises(ValueError, match="asked by this thread already"):
+        next(stream)
 
 
 def test_views_that_point_nowhere_are_refused() -> None:

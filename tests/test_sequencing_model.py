@@ -14,7 +14,7 @@ import embedlog
 from embedlog import record
 from embedlog._native import system
 from embedlog.columns import BATCH
-from embedlog.errors import EmbedlogError, FencedError, InvalidTransactionStateError, OutOfOrderSequenceError
+from embedlog.errors import CorruptRecordError, EmbedlogError, FencedError, InvalidTransactionStateError, OutOfOrderSequenceError
 from embedlog.record import Chain, Stamp, scan
 from tests.batches import Row, batch, crc32c
 from tests.stamped import run_of, send
@@ -38,7 +38,9 @@ def test_stamping_a_run_against_a_slow_twin(rng: random.Random) -> None:
             expected = (expected + int(row["last_offset_delta"]) + 1) % 2**31
         assert record.stamp(run, stamp, sequence) == expected
         assert bytes(run.buffer) == slow
-        assert (scan(run.buffer, Chain(gaps_allowed=True)).batches == run.batches).all() or len(run.batches) > 1
+        told = [name for name in BATCH.names or () if name != "min_timestamp"]  # which a header alone does not always prove
+        found = scan(run.buffer, Chain(gaps_allowed=True)).batches
+        assert (found[told] == run.batches[told]).all() or len(run.batches) > 1
         record.stamp(run, stamp, 0)
         record.stamp(run, stamp, sequence)
         assert bytes(run.buffer) == slow, "again, with other values in between"
@@ -58,12 +60,13 @@ def test_walking_over_headers_against_a_scan(tmp_path: Path, rng: random.Random)
             found, position = [], 0
             while position < len(data):
                 rows = np.empty(capacity, BATCH)
-                count, position = system.walk_headers(file.fileno(), 0, position, len(data), rows)
+                count, position = system.walk_headers(file.fileno(), position, len(data), rows, 0)
                 found.append(rows[:count].copy())
             assert (np.concatenate(found) == expected).all()
         for size in (len(data) - 1, len(data) + 10):
             rows = np.empty(1000, BATCH)
-            assert system.walk_headers(file.fileno(), 0, 0, size, rows)[0] < 0, "the last batch does not end there"
+            with pytest.raises(CorruptRecordError):  # the last batch does not end there
+                system.walk_headers(file.fileno(), 0, size, rows, 0)
 
 
 # ---- against a plain model -----------------------------------------------------------------------------

@@ -57,3 +57,35 @@ def test_pages_are_unmapped_with_their_last_reference(tmp_path: Path) -> None:
         assert mapped() == 5
         log.delete_topic("t")
         assert mapped() == 0
+
+
+IMPOSSIBLE = [
+    {"log_end": 2**63 - 1},
+    {"log_end": -1},
+    {"segment_base": 2**63 - 2, "log_end": 2**63 - 1},
+    {"segment_base": -5},
+    {"segment_size": -1},
+    {"segment_size": 2**31},
+    {"max_timestamp_offset": -(2**63)},
+    {"max_timestamp": -(2**63)},
+    {"created_ms": -(2**63)},
+    {"roll_jitter_ms": -1},
+    {"bytes_since_entry": 2**63 - 1},
+]
+
+
+@pytest.mark.parametrize("forged", IMPOSSIBLE, ids=str)
+def test_a_page_whose_numbers_cannot_be_is_no_page(tmp_path: Path, forged: dict[str, int]) -> None:
+    """Its checksum fits: whoever wrote it, nothing is counted on from there."""
+    import embedlog
+
+    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
+        log.create_topic("t")
+        with log.producer(linger_ms=0) as producer:
+            producer.send("t", b"before").result(10)
+            partition = log._partition("t", 0)
+            now = partition.published()
+            partition.page.publish(now._replace(**forged), partition.home.directory_page)
+            assert partition.page.read() is None
+            partition.page.publish(now, partition.home.directory_page)
+            assert producer.send("t", b"behind").result(10).offset == 1

@@ -3,9 +3,11 @@
  * I1  a taken structure is released exactly once, by the owner object that all its views keep alive
  * I2  a view's size follows from the format and the lengths: the interface states none, so unknown formats get no views
  * I3  nothing is read through a pointer but what the format says is there: offsets are the reader's to check
+ * I4  a producer is asked by one thread at a time, without the GIL
  */
 #include "rows_arrow.h"
 
+#include "bytes.h"
 #include "rows.h"
 
 #include <limits.h>
@@ -74,29 +76,22 @@ static PyObject *view_new(PyObject *owner, const void *start, int64_t size) {
 /* Bytes of one value of a fixed-width format, or 0. */
 static int fixed_width(const char *format) {
     switch (format[0]) {
-        case 'c': case 'C': return 1;
-        case 's': case 'S': return 2;
-        case 'i': case 'I': return 4;
-        case 'l': case 'L': return 8;
+        case 'c': case 'C': return format[1] ? 0 : 1;
+        case 's': case 'S': return format[1] ? 0 : 2;
+        case 'i': case 'I': return format[1] ? 0 : 4;
+        case 'l': case 'L': return format[1] ? 0 : 8;
         case 't': return format[1] == 's' ? 8 : 0; /* timestamps; other times are not ours */
         default: return 0;
     }
 }
 
-static int is_bytes(const char *format) { return strchr("zZuU", format[0]) != NULL && !format[1]; }
+static int is_bytes(const char *format) { return format[0] && strchr("zZuU", format[0]) && !format[1]; }
 static int is_byte_view(const char *format) { return format[0] == 'v' && (format[1] == 'z' || format[1] == 'u') && !format[2]; }
 static int is_list(const char *format) { return format[0] == '+' && (format[1] == 'l' || format[1] == 'L' || format[1] == 'm') && !format[2]; }
 
 static int64_t last_offset(const void *offsets, int64_t rows, int wide) {
-    int64_t end = 0;
-    int32_t narrow;
     if (!offsets) return rows ? -1 : 0;
-    if (wide) memcpy(&end, (const char *)offsets + rows * 8, 8);
-    else {
-        memcpy(&narrow, (const char *)offsets + rows * 4, 4);
-        end = narrow;
-    }
-    return end;
+    return offset_at(offsets, rows, wide ? 8 : 4);
 }
 
 /* Bytes of buffer `number` of an array, -1 if unknown: then there is no view. */
@@ -107,9 +102,8 @@ static int64_t buffer_size(const char *format, const struct ArrowArray *array, i
     if (is_byte_view(format)) {
         if (number == 1) return rows * 16;
         if (number == array->n_buffers - 1) return (array->n_buffers - 3) * 8;
-        int64_t size;
-        memcpy(&size, (const char *)array->buffers[array->n_buffers - 1] + (number - 2) * 8, sizeof size);
-        return size;
+        const void *sizes = array->buffers[array->n_buffers - 1];
+        return sizes ? offset_at(sizes, number - 2, 8) : -1;
     }
     if (is_bytes(format) && number == 2) return last_offset(array->buffers[1], rows, wide);
     if (number != 1) return -1;
@@ -137,7 +131,8 @@ enum { DEPTH_MAX = 8 }; /* a table of ours has three levels */
 
 /* (name, format, length, offset, null_count, buffers, children, has_dictionary) */
 static PyObject *node_of(const struct ArrowSchema *schema, const struct ArrowArray *array, PyObject *owner, int depth) {
-    int sane = array->length >= 0 && array->offset >= 0 && array->length <= ROWS_MAX && array->offset <= ROWS_MAX;
+    int sane = array->length >= 0 && array->offset >= 0 && array->length <= ROWS_MAX && array->offset <= ROWS_MAX &&
+               array->n_buffers >= 0 && (array->buffers || !array->n_buffers) && schema->n_children >= 0 && schema->format;
     if (depth > DEPTH_MAX || schema->n_children != array->n_children || !sane)
         return PyErr_SetString(PyExc_ValueError, "the Arrow array does not fit its schema"), NULL;
     PyObject *children = PyTuple_New((Py_ssize_t)schema->n_children);
@@ -184,6 +179,8 @@ typedef struct {
     PyObject_HEAD
     struct ArrowArrayStream stream;
     struct ArrowSchema schema;
+    PyThread_type_lock turn; /* held while the producer is asked: it may not be asked by two threads at once */
+    unsigned long thread;    /* that has the turn */
 } Stream;
 
 static PyTypeObject *stream_type;
@@ -193,8 +190,27 @@ static void stream_dealloc(PyObject *object) {
     Stream *self = (Stream *)object;
     if (self->schema.release) self->schema.release(&self->schema);
     if (self->stream.release) self->stream.release(&self->stream);
+    if (self->turn) PyThread_free_lock(self->turn);
     PyObject_Free(object);
     Py_DECREF(type);
+}
+
+/* 0, or -1 with an exception if this thread is inside the producer already: it would wait for itself. */
+static int stream_enter(Stream *self) {
+    unsigned long me = PyThread_get_thread_ident();
+    if (!PyThread_acquire_lock(self->turn, NOWAIT_LOCK)) {
+        if (self->thread == me) return PyErr_SetString(PyExc_RuntimeError, "the Arrow stream is being asked by this thread already"), -1;
+        Py_BEGIN_ALLOW_THREADS
+        PyThread_acquire_lock(self->turn, WAIT_LOCK);
+        Py_END_ALLOW_THREADS
+    }
+    self->thread = me;
+    return 0;
+}
+
+static void stream_leave(Stream *self) {
+    self->thread = 0;
+    PyThread_release_lock(self->turn);
 }
 
 static PyObject *stream_error(Stream *self, int code) {
@@ -206,11 +222,13 @@ static PyObject *stream_next(PyObject *object) {
     Stream *self = (Stream *)object;
     struct ArrowArray array = {0};
     int code;
+    if (stream_enter(self) < 0) return NULL;
     Py_BEGIN_ALLOW_THREADS
     code = self->stream.get_next(&self->stream, &array);
     Py_END_ALLOW_THREADS
-    if (code) return PyErr_Occurred() ? NULL : stream_error(self, code);
-    if (!array.release) return NULL; /* the end: StopIteration */
+    if (code && !PyErr_Occurred()) stream_error(self, code);
+    stream_leave(self);
+    if (code || !array.release) return NULL; /* an error, or the end: StopIteration */
     return node_take(&self->schema, &array);
 }
 
@@ -225,6 +243,11 @@ static PyObject *arrow_from_stream(PyObject *module, PyObject *capsule) {
     if (!stream_type && !(stream_type = (PyTypeObject *)PyType_FromSpec(&stream_spec))) return NULL;
     Stream *self = (Stream *)PyType_GenericAlloc(stream_type, 0);
     if (!self) return NULL;
+    self->turn = PyThread_allocate_lock();
+    if (!self->turn) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
     self->stream = *given;
     given->release = NULL;
     int code = self->stream.get_schema(&self->stream, &self->schema);

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from embedlog._native.calls import *  # noqa: F403  (who knows `system` knows its lower half)
 from embedlog._native.calls import TIMED_OUT, boot_ns, errno_of, facts, ffi, lib
-from embedlog.errors import StorageError
+from embedlog.errors import CorruptRecordError, StorageError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -371,13 +371,18 @@ class Writer:
         lib.el_append_end(self.raw, broken)
 
 
-def walk_headers(fd: int, base: int, position: int, size: int, batches: Any) -> tuple[int, int]:
-    """BATCH rows of what lies in [position, size) of the log file of segment `base`: (count or code, first byte behind them).
+def walk_headers(fd: int, position: int, size: int, batches: Any, base: int = -1) -> tuple[int, int]:
+    """BATCH rows of [position, size) of the log file of segment `base` (-1: unknown): (count, first byte behind them).
 
-    Bodies are not read.
+    Bodies are not read. Raises CorruptRecordError for what is no chain of batches of magic 2, StorageError.
     """
     end = ffi.new("int64_t *")
-    count = int(lib.el_walk_headers(fd, base, position, size, ffi.from_buffer("el_batch[]", batches), len(batches), end))
+    rows = ffi.from_buffer("el_batch[]", batches)
+    count = int(lib.el_walk_headers(fd, base, position, size, rows, len(batches), end))
+    if count == lib.EL_ECORRUPT:
+        raise CorruptRecordError("heads of batches are no chain", position=position)
+    if count < 0:
+        raise StorageError("reading a segment", errno=errno_of(count))
     return count, int(end[0])
 
 

@@ -156,7 +156,7 @@ static int mark_unsynced(const el_writer *writer, const el_tuple *before, el_app
         if (writer->directory)
             el_page_add(writer->directory, EL_WORD_UNSYNCED_COUNT, 1);
     }
-    out->unsynced_ms = (now - atomic_load(&page->words[EL_WORD_UNSYNCED_SINCE])) / 1000000;
+    out->unsynced_ms = (int64_t)((uint64_t)now - (uint64_t)atomic_load(&page->words[EL_WORD_UNSYNCED_SINCE])) / 1000000;
     return first;
 }
 

@@ -2,8 +2,10 @@
  *
  * P1  the tuple changes by one store of `sequence`; slot sequence & 1 is the published one
  * P2  a writer fills the other slot first, so a writer that dies in between leaves the published one whole
- * P3  a reader copies a slot, then looks at `sequence` and the checksum again
+ * P3  a reader copies a slot, then looks at `sequence` and the checksum again; a tuple whose numbers cannot be is none, so that no sum of
+ *     them overflows, whoever wrote the page
  * P4  only the holder of the append lock publishes */
+#include "batch.h"
 #include "system.h"
 
 #include <string.h>
@@ -19,7 +21,7 @@ static int same_identity(const el_identity *one, const el_identity *other) {
 
 static int32_t doubt(uint8_t *raw) {
     el_page *page = as_page(raw);
-    int64_t next = (int64_t)atomic_load(&page->sequence) + 1;    /* an append that touches a slot gives it a number of its own */
+    int64_t next = (int64_t)(atomic_load(&page->sequence) + 1);  /* an append that touches a slot gives it a number of its own */
     for (int slot = 0; slot < EL_PRODUCER_SLOTS; slot++)
         atomic_store(&page->producers[slot], next);
     return EL_OK;
@@ -95,6 +97,16 @@ static int32_t copy_identity(const uint8_t *raw, el_identity *out) {
 
 enum { EL_READ_TRIES = 1000 };
 
+static int within(int64_t number, int64_t least, int64_t most) { return number >= least && number <= most; }
+
+/* What appends and readers add to and subtract from each other. */
+static int possible(const el_tuple *tuple) {
+    return within(tuple->segment_base, 0, LOG_OFFSET_MAX) && within(tuple->segment_size, 0, INT32_MAX) &&
+           within(tuple->log_end, tuple->segment_base, tuple->segment_base + INT32_MAX + 1) && tuple->max_timestamp_offset >= 0 &&
+           tuple->max_timestamp >= -1 && tuple->created_ms >= 0 && tuple->roll_jitter_ms >= 0 &&
+           within(tuple->bytes_since_entry, 0, INT64_MAX - INT32_MAX);
+}
+
 static int32_t read_tuple(const uint8_t *raw, el_tuple *out) {
     el_page *page = as_page(raw);
     for (int tries = 0; tries < EL_READ_TRIES; tries++) {
@@ -106,7 +118,7 @@ static int32_t read_tuple(const uint8_t *raw, el_tuple *out) {
         if (atomic_load_explicit(&page->sequence, memory_order_relaxed) != sequence)
             continue;
         if (check_of(out) == check)
-            return EL_OK;
+            return possible(out) ? EL_OK : EL_ECORRUPT;
     }
     return EL_ECORRUPT;
 }
@@ -121,6 +133,7 @@ static int32_t publish(uint8_t *raw, const el_tuple *tuple, uint8_t *directory) 
         now->check = check_of(&now->tuple);
         el_point("torn-publish");
     }
+    atomic_thread_fence(memory_order_release);          /* the slot changes behind the last store of `sequence`, never before */
     page->slots[next & 1].tuple = *tuple;
     page->slots[next & 1].check = check_of(tuple);
     el_point("before-publish");

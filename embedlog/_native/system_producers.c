@@ -22,7 +22,7 @@ void el_note_producer(el_run *run, const uint8_t *head) {
 }
 
 int64_t el_touch_producers(el_page *page, const el_run *run) {
-    int64_t next = (int64_t)atomic_load(&page->sequence) + 1;
+    int64_t next = (int64_t)(atomic_load(&page->sequence) + 1);
     if (!run->produced)
         return next;
     for (int slot = 0; slot < EL_PRODUCER_SLOTS; slot++) {
