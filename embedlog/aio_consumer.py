@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from types import TracebackType
-from typing import Any, Generic, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, Self, TypeVar
 
 from embedlog._native._rows import Record
 from embedlog.aio import Crew, OneTask
@@ -27,8 +27,9 @@ from embedlog.committing import Callback
 from embedlog.consumer import Consumer, until
 from embedlog.errors import ClosedError, ConfigError
 from embedlog.handover import Listener
+from embedlog.options import IN_SECONDS, unknown_keyword
 from embedlog.reading import Reading
-from embedlog.values import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from embedlog.values import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition, seconds
 
 Found = TypeVar("Found")
 
@@ -115,14 +116,19 @@ class AsyncConsumer(Generic[K, V]):
 
     # ---- records ----
 
-    async def poll(self, timeout: float | None = 0.0, max_records: int | None = None) -> list[Record[K, V]]:
+    async def poll(
+        self, timeout: float | None = 0.0, max_records: int | None = None, **unknown: Never
+    ) -> list[Record[K, V]]:
         """The next records, at most `max_records` (or `max.poll.records`); waits up to `timeout` seconds for the first.
 
         Cancelled, it has handed out nothing, and the next call hands out what this one would have. Raises as `Consumer.poll`.
         """
+        if unknown:
+            raise unknown_keyword("poll()", unknown, ("timeout", "max_records"), timeout_ms=IN_SECONDS)
         limit = self._config.max_poll_records if max_records is None else max_records
         if limit < 1:
             raise ConfigError("max_records", expected="at least 1", found=max_records)
+        timeout = seconds(timeout, "poll()")
         with self._alone:
             consumer = await self._made()
             if not self._has_ahead(consumer):
@@ -167,6 +173,7 @@ class AsyncConsumer(Generic[K, V]):
 
     async def batches(self, timeout: float | None = None) -> AsyncIterator[Batch]:
         """The same records in columns, one Batch a fetch, with the same positions; ends when none comes for `timeout` seconds."""
+        timeout = seconds(timeout, "batches()")
         while not self._closed:
             with self._alone:
                 consumer = await self._made()
@@ -296,6 +303,7 @@ class AsyncConsumer(Generic[K, V]):
 
     async def close(self, timeout: float | None = 30.0) -> None:
         """As `Consumer.close`: a call that waits in another task raises ClosedError. Twice is nothing."""
+        timeout = seconds(timeout, "close()")
         if self._closed:
             return
         self._closed = True
@@ -315,6 +323,13 @@ class AsyncConsumer(Generic[K, V]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+    if not TYPE_CHECKING:  # a mistake that checkers see is told at run time, too
+
+        def __enter__(self) -> NoReturn:
+            raise TypeError("this consumer is for `async with`; log.consumer(…) is for `with`")
+
+        __exit__ = __iter__ = __enter__
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a consumer cannot be pickled: make one in the worker, embedlog.open(path).async_consumer(…)")
@@ -336,7 +351,7 @@ class AsyncConsumer(Generic[K, V]):
     async def _made(self) -> Consumer[K, V]:
         """The sync consumer, made on the thread: subscribing looks at files."""
         if self._closed:
-            raise ClosedError("this consumer is closed")
+            raise ClosedError("this consumer was closed; log.async_consumer(…) makes another")
         if self._sync is not None and not self._straggling:
             return self._sync
         made = await self._crew.run(self._make, self._given_up)  # behind what still runs

@@ -25,7 +25,7 @@ from embedlog.errors import ClosedError
 from embedlog.producer import Producer
 from embedlog.sending import FAILS_THE_FUTURE, Item, Pipeline, check_call, nowhere, record_size
 from embedlog.stops import Destination
-from embedlog.values import GroupMetadata, Headers, OffsetAndMetadata, ProducerRecord, RecordMetadata, TopicPartition
+from embedlog.values import GroupMetadata, Headers, OffsetAndMetadata, ProducerRecord, RecordMetadata, TopicPartition, seconds
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Future, Route
@@ -218,11 +218,13 @@ class AsyncProducer(Generic[K, V]):
 
         Cancelled, everything is sent all the same; nobody waits for it.
         """
+        timeout = seconds(timeout, "flush()")
         producer = await self._made()
         await self._crew.run(lambda: producer.flush(self._await_orphans(timeout)))
 
     async def close(self, timeout: float | None = None) -> None:
         """As `Producer.close`: sends what is buffered and ends. Cancelled, it goes on behind the task's back. Idempotent."""
+        timeout = seconds(timeout, "close()")
         if self._closed:
             return
         self._closed = True
@@ -316,7 +318,7 @@ class AsyncProducer(Generic[K, V]):
     async def _made(self) -> Producer:
         """The sync producer, made on a thread."""
         if self._closed:
-            raise ClosedError("the producer is closed")
+            raise ClosedError("the producer was closed; log.async_producer(…) makes another")
         if self._sync is None:
             await self._steps.run(self._make)
         producer = self._sync
@@ -340,6 +342,13 @@ class AsyncProducer(Generic[K, V]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+    if not TYPE_CHECKING:  # a mistake that checkers see is told at run time, too
+
+        def __enter__(self) -> NoReturn:
+            raise TypeError("this producer is for `async with`; log.producer(…) is for `with`")
+
+        __exit__ = __enter__
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a producer cannot be pickled: open the log in the process that sends, and make a producer there")

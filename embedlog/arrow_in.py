@@ -24,6 +24,17 @@ _NARROW, _WIDE, _VIEWS = ("z", "u"), ("Z", "U"), ("vz", "vu")
 _INTEGERS = {"c": np.int8, "s": np.int16, "i": np.int32, "l": np.int64}
 _PER_MILLISECOND = {"tss:": 0, "tsm:": 1, "tsu:": 1_000, "tsn:": 1_000_000}
 
+_NAMES = {
+    "n": "null", "b": "bool", "c": "int8", "C": "uint8", "s": "int16", "S": "uint16", "i": "int32", "I": "uint32", "l": "int64",
+    "L": "uint64", "e": "float16", "f": "float32", "g": "float64", "z": "binary", "Z": "large_binary", "vz": "binary_view",
+    "u": "string", "U": "large_string", "vu": "string_view", "tdD": "date32", "tdm": "date64", "tts": "time32[s]",
+    "ttm": "time32[ms]", "ttu": "time64[us]", "ttn": "time64[ns]", "tDs": "duration[s]", "tDm": "duration[ms]",
+    "tDu": "duration[us]", "tDn": "duration[ns]", "tiM": "month_interval", "+l": "list", "+L": "large_list", "+s": "struct",
+    "+m": "map", "+r": "run_end_encoded",
+}  # fmt: skip
+_HEADS = {"d:": "decimal", "w:": "fixed_size_binary", "tss:": "timestamp[s]", "tsm:": "timestamp[ms]", "tsu:": "timestamp[us]",
+          "tsn:": "timestamp[ns]", "+w:": "fixed_size_list", "+ud:": "dense_union", "+us:": "sparse_union"}  # fmt: skip
+
 
 class Node(NamedTuple):
     """One array, as `_rows` describes it: `length` rows from row `offset` of the buffers on."""
@@ -79,8 +90,7 @@ def bytes_column(node: Node, what: str) -> BytesColumn:
     """A column of binary or string type, in any of Arrow's layouts. Raises TypeError."""
     rows, start = node.length, node.offset
     if node.has_dictionary or node.format not in (*_NARROW, *_WIDE, *_VIEWS, "n"):
-        kind = "dictionary" if node.has_dictionary else "type"
-        raise TypeError(f"the column {what!r} has the Arrow {kind} {node.format!r}: it takes binary or string, cast it")
+        raise TypeError(f"the column {what!r} has the Arrow type {type_name(node)}: it takes binary or string, cast it")
     if rows == 0 or node.format == "n":
         bits = np.zeros((rows + 7) // 8, dtype=np.uint8)
         return BytesColumn(np.empty(0, dtype=np.uint8), np.zeros(rows + 1, dtype=np.int32), bits if rows else None)
@@ -95,6 +105,13 @@ def bytes_column(node: Node, what: str) -> BytesColumn:
             f"the column {what!r} is shorter than its Arrow array says", expected=rows, found=len(places) - 1
         )
     return BytesColumn(np.frombuffer(node.buffers[2], dtype=np.uint8), places, node.validity, start)
+
+
+def type_name(node: Node) -> str:
+    """An array's type as pyarrow writes it; what has no name here, as its letters in the C data interface."""
+    name = _NAMES.get(node.format) or next((name for head, name in _HEADS.items() if node.format.startswith(head)), None)
+    known = name or f"with the format {node.format!r}"
+    return f"dictionary of {known} indices" if node.has_dictionary else known
 
 
 def table(node: Node) -> Table:
@@ -118,7 +135,8 @@ def table(node: Node) -> Table:
         elif name == "partition":
             found.partitions = _partitions(child)
         else:
-            raise TypeError(f"the column {name!r} is none of {', '.join(COLUMNS)}")
+            hint = "; reset_index() makes a column of a frame's index, or drops it" if name.startswith("__index_level_") else ""
+            raise TypeError(f"the column {name!r} is none of {', '.join(COLUMNS)}{hint}")
     if found.values is None:
         raise TypeError("the Arrow data has no column 'value'")
     return found
@@ -127,7 +145,7 @@ def table(node: Node) -> Table:
 def _integers(node: Node, name: str) -> NDArray[np.int64]:
     kind: Any = _INTEGERS.get(node.format, np.int64 if node.format[:4] in _PER_MILLISECOND else None)
     if kind is None or node.has_dictionary:
-        raise TypeError(f"the column {name!r} has the Arrow type {node.format!r}: it takes integers")
+        raise TypeError(f"the column {name!r} has the Arrow type {type_name(node)}: it takes integers")
     if node.length == 0:
         return np.empty(0, dtype=np.int64)
     numbers = np.frombuffer(node.buffers[1], dtype=kind)[node.offset : node.offset + node.length]
@@ -143,7 +161,7 @@ def _timestamps(node: Node) -> NDArray[np.int64]:
     numbers = _integers(node, "timestamp")
     if node.format not in ("l", *_INTEGERS) and node.format[:4] not in _PER_MILLISECOND:
         raise TypeError(
-            f"the column 'timestamp' has the Arrow type {node.format!r}: it takes a timestamp or integers of milliseconds"
+            f"the column 'timestamp' has the Arrow type {type_name(node)}: it takes a timestamp or integers of milliseconds"
         )
     scale = _PER_MILLISECOND.get(node.format[:4], 1)
     milliseconds = numbers * 1000 if scale == 0 else numbers // scale
@@ -153,7 +171,7 @@ def _timestamps(node: Node) -> NDArray[np.int64]:
 def _partitions(node: Node) -> NDArray[np.int64]:
     """Partition numbers; -1 for a null: to be chosen."""
     if node.format not in _INTEGERS:
-        raise TypeError(f"the column 'partition' has the Arrow type {node.format!r}: it takes integers")
+        raise TypeError(f"the column 'partition' has the Arrow type {type_name(node)}: it takes integers")
     numbers = _integers(node, "partition")
     return np.where(node.valid(), numbers, -1) if node.null_count else numbers
 
@@ -163,7 +181,7 @@ def _headers(node: Node) -> Headers:
     entries = Node(*node.children[0]) if node.format in ("+l", "+L", "+m") else None
     if entries is None or entries.format != "+s" or len(entries.children) != 2:
         raise TypeError(
-            f"the column 'headers' has the Arrow type {node.format!r}: it takes list<struct<key: string, value: binary>>"
+            f"the column 'headers' has the Arrow type {type_name(node)}: it takes list<struct<key: string, value: binary>>"
         )
     keys, values = (Node(*child) for child in entries.children)
     shift = entries.offset

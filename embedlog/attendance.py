@@ -361,7 +361,7 @@ class Attendance:
     def commit_async(self, offsets: Mapping[TopicPartition, Any] | None, callback: Callback | None) -> None:
         wanted = self._positions() if offsets is None else checked_offsets(offsets)
         try:
-            self._committing.later(wanted, self._identity(), callback)
+            self._committing.later(wanted, self._identity() if wanted else None, callback)
         except (CommitFailedError, RebalanceInProgressError, FencedError) as problem:
             self._committing.refuse(wanted, problem, callback)
         self.until_ns = 0

@@ -96,11 +96,18 @@ def bytes_like(value: object, what: str) -> bytes | None:
     kind = type(value).__name__
     if what not in SERIALIZERS:
         raise TypeError(f"a {what} is bytes or None, not {kind}")
-    hint = "string" if isinstance(value, str) else "json"
-    raise TypeError(
-        f"a {what} is bytes, not {kind}: encode it, or give the producer a {SERIALIZERS[what]}"
-        f" such as embedlog.serializers.{hint}"
-    )
+    raise TypeError(f"a {what} is bytes, not {kind}: {_way_to_bytes(value, what)}")
+
+
+def _way_to_bytes(value: object, what: str) -> str:
+    """What makes bytes of the value, in words."""
+    if isinstance(value, np.ndarray) or arrow_in.speaks_arrow(value):
+        return "send_batch() takes columns and tables, a row of them a record"
+    if isinstance(value, str):
+        return f"encode it, or give the producer a {SERIALIZERS[what]} such as embedlog.serializers.string"
+    if isinstance(value, (dict, list, tuple, bool, int, float)):
+        return f"encode it, or give the producer a {SERIALIZERS[what]} such as embedlog.serializers.json"
+    return f"encode it, or give the producer a {SERIALIZERS[what]}: a callable that makes bytes of it"
 
 
 def slice_column(column: BytesColumn | None, start: int, stop: int) -> BytesColumn | None:
@@ -131,8 +138,16 @@ def _list_pieces(items: Iterable[Any], what: str) -> Iterator[BytesColumn]:
     try:
         taken = _rows.list_take(given)
     except TypeError:
-        taken = _rows.list_take([bytes_like(item, what) for item in given])
+        taken = _rows.list_take([_item(number, item, what) for number, item in enumerate(given)])
     return _moved(*taken)
+
+
+def _item(number: int, item: object, what: str) -> bytes | None:
+    """One of a list as bytes. A TypeError says which."""
+    try:
+        return bytes_like(item, what)
+    except TypeError as error:
+        raise TypeError(f"item {number} of the {what}s: {error}") from None
 
 
 def _moved(items: list[bytes | None], left: int, largest: int, nulls: int) -> Iterator[BytesColumn]:

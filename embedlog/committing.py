@@ -127,12 +127,13 @@ class Committing:
             self.tell()
             if self._row:
                 raise LockTimeoutError("earlier commits of this consumer still wait for the group's lock")
-            if offsets:
-                self._make(offsets, identity, deadline_ns)
+            self._make(offsets, identity, deadline_ns)
         finally:
             self.figures.sync_ns += time.perf_counter_ns() - began
 
     def _make(self, offsets: Offsets, identity: GroupMetadata | None, deadline_ns: int) -> None:
+        if not offsets:
+            return
         began = time.perf_counter()
         self._store.commit(self._group_id, offsets, identity, deadline_ns)
         self.figures.note(time.perf_counter() - began)

@@ -14,7 +14,7 @@ from itertools import chain, count
 from threading import get_ident
 from time import monotonic_ns
 from types import TracebackType
-from typing import Any, Generic, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, Self
 
 from embedlog._native._rows import Record
 from embedlog.attendance import Attendance
@@ -25,12 +25,12 @@ from embedlog.consumer_metrics import ConsumerMetrics
 from embedlog.errors import ClosedError, ConcurrentUseError, ConfigError, InvalidGroupIdError, OffsetOutOfRangeError
 from embedlog.handover import Listener
 from embedlog.lookup import Lookup
-from embedlog.options import parse
+from embedlog.options import IN_SECONDS, parse, unknown_keyword
 from embedlog.positions import EARLIEST, LATEST, Cursor
 from embedlog.reading import Reading
 from embedlog.subscription import Subscription, topic_partition, topic_partitions
 from embedlog.turns import OneThread
-from embedlog.values import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from embedlog.values import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition, seconds
 
 _numbers = count(1)
 
@@ -96,11 +96,15 @@ class Consumer(Generic[K, V]):
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
+        **unknown: Never,
     ) -> None:
         """Reads all partitions of these topics, or of those whose whole name matches; replaces what was subscribed.
 
         Raises UnknownTopicOrPartitionError, StateError if partitions are assigned, InvalidGroupIdError for listeners.
         """
+        if unknown:
+            known = ("topics", "pattern", "on_assigned", "on_revoked", "on_lost")
+            raise unknown_keyword("subscribe()", unknown, known, listener="on_assigned, on_revoked and on_lost are callables")
         with self._using():
             if on_assigned or on_revoked or on_lost:
                 self._grouped("subscribe() with listeners")
@@ -138,7 +142,9 @@ class Consumer(Generic[K, V]):
 
     # ---- records ----
 
-    def poll(self, timeout: float | None = 0.0, max_records: int | None = None) -> list[Record[K, V]]:
+    def poll(
+        self, timeout: float | None = 0.0, max_records: int | None = None, **unknown: Never
+    ) -> list[Record[K, V]]:
         """The next records, at most `max_records` (or `max.poll.records`).
 
         Waits up to `timeout` seconds (None: for ever) for the first.
@@ -146,9 +152,12 @@ class Consumer(Generic[K, V]):
         Raises WakeupError after `wakeup`, OffsetOutOfRangeError and NoOffsetForPartitionError as `auto.offset.reset` says,
         CorruptRecordError and SerializationError when the record at the position cannot be handed out (`seek` past it).
         """
+        if unknown:
+            raise unknown_keyword("poll()", unknown, ("timeout", "max_records"), timeout_ms=IN_SECONDS)
         limit = self._config.max_poll_records if max_records is None else max_records
         if limit < 1:
             raise ConfigError("max_records", expected="at least 1", found=max_records)
+        timeout = seconds(timeout, "poll()")
         with self._using():
             self._reading.recall()
             return self._waiting.wait_for(lambda: self._reading.collect(limit), timeout, self._subscription) or []
@@ -158,6 +167,10 @@ class Consumer(Generic[K, V]):
         with self._using():
             pass
         return chain.from_iterable(iter(self._next_run, None))
+
+    def __next__(self) -> Record[K, V]:
+        """The next record; what comes after it is handed out by the next call of any kind. StopIteration as iteration ends."""
+        return next(iter(self))
 
     def _next_run(self) -> Iterator[Record[K, V]] | None:
         """What iteration goes on with: the rest of what was fetched of one partition. None at the end."""
@@ -173,6 +186,7 @@ class Consumer(Generic[K, V]):
 
         Deserializers and interceptors are for objects: columns hold bytes, as they were sent.
         """
+        timeout = seconds(timeout, "batches()")
         while not self._closed:
             with self._using():
                 self._reading.recall()
@@ -268,9 +282,10 @@ class Consumer(Generic[K, V]):
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
         """Commits these offsets, or the positions of all partitions, behind all commits that were asked for before.
 
-        An offset is that of the next record to read. Raises CommitFailedError when this consumer lost its place in the group,
-        RebalanceInProgressError while there is no assignment (`poll`, then commit what is still assigned), FencedInstanceIdError,
-        LockTimeoutError, OffsetOutOfRangeError for a negative offset, InvalidGroupIdError.
+        An offset is that of the next record to read; before the first poll there is none, so nothing to commit. Raises
+        CommitFailedError when this consumer lost its place in the group, RebalanceInProgressError while there is no assignment
+        (`poll`, then commit what is still assigned), FencedInstanceIdError, LockTimeoutError, OffsetOutOfRangeError for a
+        negative offset, InvalidGroupIdError.
         """
         with self._using():
             self._grouped("commit()").commit(offsets)
@@ -321,6 +336,7 @@ class Consumer(Generic[K, V]):
 
         Any other call, also one that waits in another thread, raises ClosedError. Raises what a listener raised.
         """
+        timeout = seconds(timeout, "close()")
         if self._closed:
             return
         self._closed = True
@@ -348,13 +364,23 @@ class Consumer(Generic[K, V]):
     def __repr__(self) -> str:
         return f"<embedlog.Consumer {self._name}{' closed' if self._closed else ''}>"
 
+    if not TYPE_CHECKING:  # what others' consumers can; checkers are to refuse it
+
+        def __getitem__(self, index: object) -> NoReturn:
+            raise TypeError("a consumer is no sequence: poll() gives a list of records, seek() goes to an offset")
+
+        def __aenter__(self) -> NoReturn:
+            raise TypeError("this consumer is for `with`; log.async_consumer(…) is for `async with`")
+
+        __aexit__ = __aiter__ = __aenter__
+
     def __reduce__(self) -> NoReturn:
         raise TypeError("a consumer cannot be pickled: make one in the worker, embedlog.open(path).consumer(…)")
 
     def _using(self) -> OneThread:
         """The guard to be in; checks that consumer and log are open, and that this is not a forked child."""
         if self._closed and self._closer != get_ident():
-            raise ClosedError("this consumer is closed")
+            raise ClosedError("this consumer was closed; log.consumer(…) makes another")
         self._log._check_open()
         return self._alone
 

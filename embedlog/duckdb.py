@@ -31,6 +31,7 @@ def register(
     `bounds` is what `log.scan` takes beside the topic. Views of these names that are there already are replaced. Gives the
     connection. Raises MissingExtraError without duckdb or pyarrow, UnknownTopicOrPartitionError, ConfigError.
     """
+    _check_log(log)
     try:
         import duckdb
     except ImportError as missing:
@@ -42,8 +43,14 @@ def register(
     return made
 
 
+def _check_log(log: object) -> None:
+    if not isinstance(log, embedlog.Log):
+        raise TypeError(f"the first argument is an open log, not {type(log).__name__}: embedlog.open(path)")
+
+
 def table(log: embedlog.Log, topic: str, **bounds: Any) -> Any:
     """A topic as a pyarrow Dataset, of which DuckDB takes the columns that a query names. Raises as `register` does."""
+    _check_log(log)
     try:
         import pyarrow.dataset
     except ImportError as missing:

@@ -7,6 +7,7 @@ F3  the asyncio twins are looked up when they are asked for: `import embedlog` d
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -17,6 +18,7 @@ from embedlog import backup, log
 from embedlog.admin import Admin
 from embedlog.client_options import ConsumerConfig, Deserializer, K, ProducerConfig, Serializer, V
 from embedlog.consumer import Consumer
+from embedlog.errors import StorageError
 from embedlog.group_admin import GroupAdmin
 from embedlog.isolation import READ_UNCOMMITTED
 from embedlog.options import parse
@@ -292,6 +294,10 @@ def open(
     Raises DirectoryInUseError where a broker is in, ForeignDirectoryError, UnsupportedFormatError, UnsupportedFilesystemError,
     ConfigError, StorageError.
     """
-    if not isinstance(path, (str, os.PathLike)):
-        raise TypeError(f"the path of a log directory is a str or an os.PathLike, not {type(path).__name__}")
-    return Log(path, read_only=read_only, create=create, config=config, **settings)
+    try:
+        return Log(path, read_only=read_only, create=create, config=config, **settings)
+    except StorageError as error:
+        if read_only or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        message = f"{error.message} (read_only=True needs no permission to write)"
+        raise StorageError(message, errno=error.errno, path=error.path, position=error.position) from error

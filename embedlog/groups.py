@@ -191,7 +191,7 @@ class Groups(Offsets):
     def expire(self, deadline_ns: int | None = None) -> int:
         """Forget what nobody has wanted for so long (G4); how many offsets and groups that were."""
         if self.host.read_only:
-            raise ReadOnlyError("the log was opened read-only", path=self.host.path)
+            raise ReadOnlyError("the log was opened read-only; without read_only=True it can be changed", path=self.host.path)
         until, count, now_ms = self.deadline(deadline_ns), 0, system.wall_ms()
         for number in self.topic.written():
             view = self.topic.look(number)

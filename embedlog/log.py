@@ -183,12 +183,12 @@ class Log(Admin, GroupAdmin):
         if self._pid != os.getpid():
             raise ForkedError("this log was opened in the parent process; open it again here", path=self.path)
         if self._closed and self._closer != threading.get_ident():
-            raise ClosedError("the log is closed", path=self.path)
+            raise ClosedError("the log was closed; embedlog.open(path) opens it again", path=self.path)
 
     def _check_writable(self) -> None:
         self._check_open()
         if self.read_only:
-            raise ReadOnlyError("the log was opened read-only", path=self.path)
+            raise ReadOnlyError("the log was opened read-only; without read_only=True it can be changed", path=self.path)
         self._directory.check_still_in()
 
     def _topics_moving(self, done: bool) -> None:
@@ -281,7 +281,7 @@ class Log(Admin, GroupAdmin):
     def _directory_lock(self) -> Iterator[None]:
         """What changes topics or the directory's checkpoints holds this."""
         if self._dir_lock is None:
-            raise ReadOnlyError("the log was opened read-only", path=self.path)
+            raise ReadOnlyError("the log was opened read-only; without read_only=True it can be changed", path=self.path)
         with self._dir_lock.hold(files.deadline_after(self.config.lock_timeout_ms / 1000)):
             yield
 

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, TypeVar
 from embedlog.errors import ConfigError, UnknownOptionError
 
 INT_MAX = 2**31 - 1
+IN_SECONDS = "the time to wait is timeout=, in seconds"  # what is said to `timeout_ms=`
 LONG_MAX = 2**63 - 1
 
 _WORDS = {

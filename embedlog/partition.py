@@ -184,7 +184,7 @@ class Partition(Presence):
         """Lock file and limits for appending, opened when first needed. REQUIRES the mutex."""
         if self.writer is None:
             if self.home.read_only:
-                raise ReadOnlyError("the log was opened read-only", path=self.path)
+                raise ReadOnlyError("the log was opened read-only; without read_only=True it can be changed", path=self.path)
             page, mapped = self.page, self.page_file
             lock = self._open_lock()
             try:

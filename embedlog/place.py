@@ -22,7 +22,7 @@ _LOST_AND_FOUND = "lost+found"  # at the root of a file system
 
 def checked(given: str | os.PathLike[str]) -> Path:
     """The path, absolute. Raises TypeError, ForeignDirectoryError for what no directory can be called."""
-    text = os.fspath(given)
+    text = os.fspath(given) if isinstance(given, os.PathLike) else given
     if not isinstance(text, str):
         raise TypeError(f"the path of a log directory is a str or an os.PathLike of str, not {type(text).__name__}")
     try:
@@ -63,7 +63,7 @@ def enter(path: Path, *, read_only: bool, create: bool, mode: int) -> None:
     if files.exists(path):
         raise ForeignDirectoryError("not a directory", path=path)
     if read_only or not create:
-        raise StorageError("no such log directory", errno=errno.ENOENT, path=path)
+        raise StorageError("no such log directory; read_only=True and create=False make none", errno=errno.ENOENT, path=path)
     missing = [path]
     while not files.exists(missing[-1].parent):
         missing.append(missing[-1].parent)

@@ -28,6 +28,8 @@ def scan(log: embedlog.Log, topic: str, **bounds: Any) -> polars.LazyFrame:
     The log stays open until the frame is collected. Raises MissingExtraError without polars, UnknownTopicOrPartitionError,
     ConfigError.
     """
+    if not isinstance(log, embedlog.Log):
+        raise TypeError(f"the first argument is an open log, not {type(log).__name__}: scan(embedlog.open(path), topic)")
     try:
         import polars
         from polars.io.plugins import register_io_source

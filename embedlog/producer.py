@@ -26,7 +26,7 @@ from embedlog.errors import DeadlineError, EmbedlogError
 from embedlog.figures import producer_metrics
 from embedlog.sending import Pipeline
 from embedlog.transactional import NoTransaction, Transaction
-from embedlog.values import GroupMetadata, Headers, OffsetAndMetadata, ProducerRecord, RecordMetadata, TopicPartition
+from embedlog.values import GroupMetadata, Headers, OffsetAndMetadata, ProducerRecord, RecordMetadata, TopicPartition, seconds
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Future
@@ -121,6 +121,7 @@ class Producer(Generic[K, V]):
 
         Raises DeadlineError after `timeout` seconds, StateError inside a callback.
         """
+        timeout = seconds(timeout, "flush()")
         self._pipeline.check_open()
         began = time.monotonic()
         flushed = self._accumulator.flush(timeout)
@@ -132,6 +133,7 @@ class Producer(Generic[K, V]):
         """Send what is buffered and end; what is not written after `timeout` seconds fails with ClosedError. Idempotent."""
         if os.getpid() != self._pid:
             return
+        timeout = seconds(timeout, "close()")
         began = time.monotonic()
         if not self._closed:
             self._end_transaction(timeout)
@@ -225,6 +227,13 @@ class Producer(Generic[K, V]):
             return
         warnings.warn(f"{self._name} was dropped without close()", ResourceWarning, source=self, stacklevel=2)
         rows.close()  # the thread sends what is there, and ends
+
+    if not TYPE_CHECKING:  # a mistake that checkers see is told at run time, too
+
+        def __aenter__(self) -> NoReturn:
+            raise TypeError("this producer is for `with`; log.async_producer(…) is for `async with`")
+
+        __aexit__ = __aenter__
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Producer cannot be pickled: open the log in the process that sends, and make a producer there")

@@ -9,6 +9,7 @@ G4  columns are encoded on the caller's thread and written on the producer's: th
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -56,6 +57,9 @@ if TYPE_CHECKING:
     from embedlog.config import ProducerConfig
     from embedlog.transactional import NoTransaction, Transaction
 
+logger = logging.getLogger("embedlog.producer")
+
+SECONDS_FROM = 100_000_000  # of 1973: a timestamp of 1970 above it is perhaps one in seconds
 BATCH_BYTES_MAX = 1 << 20  # of send_batch: large batches compress well and are still small beside a segment
 RUN_BYTES = 2 << 20  # encoded at once: what is handed from thread to thread, small enough to stay in the cache on its way
 AHEAD_BYTES = 3 * RUN_BYTES  # of one send_batch on its way to the log: more would only spread over memory that nobody has warmed
@@ -103,6 +107,7 @@ class Pipeline:
         self._choosers: dict[str, Chooser] = {}
         self.interceptors = ProducerInterceptors(config.interceptor_classes, check_call)
         objects = any(hasattr(each, "serialize") for each in (config.key_serializer, config.value_serializer))
+        self._looked_for_seconds = False
         self._row_by_row = bool(self.interceptors) or objects
         self.plain = not (self._row_by_row or config.key_serializer or config.value_serializer or config.partitioner)
 
@@ -181,6 +186,19 @@ class Pipeline:
             raise InvalidRecordError(f"{destination.name} is compacted: every record needs a key")
         if timestamp_ms is not None:
             check_times(destination, timestamp_ms, timestamp_ms)
+            self._look_for_seconds(destination, timestamp_ms)
+
+    def _look_for_seconds(self, destination: Destination, earliest_ms: int) -> None:
+        """A warning, once, for a timestamp of 1970 that is one of today in seconds. It is taken: it may be a real one."""
+        if destination.route is None or not SECONDS_FROM <= earliest_ms < destination.route.seconds_until_ms:
+            return
+        destination.route.seconds_until_ms = 0
+        if not self._looked_for_seconds:
+            self._looked_for_seconds = True
+            logger.warning(
+                "a record for %s has the timestamp %d ms, which lies in 1970: timestamps are in ms, not in seconds (said once)",
+                destination.name, earliest_ms,
+            )  # fmt: skip
 
     def _put(self, destination: Destination, item: Item) -> Future:
         route: Route = destination.route  # type: ignore[assignment]  # destination() made it
@@ -225,7 +243,7 @@ class Pipeline:
         if os.getpid() != self._pid:
             raise ForkedError("the producer belongs to the parent process: open the log again in the child")
         if self._rows.closed:
-            raise ClosedError("the producer is closed")
+            raise ClosedError("the producer was closed, by itself or with its log; log.producer(…) makes another")
         self._log._check_open()
 
     # ---- its fate --------------------------------------------------------------------------------
@@ -266,7 +284,9 @@ class Pipeline:
             values = self._serialized_list("value", given, values)
             destination = self.destination(topic)
             for piece in pieces_of(values, keys, timestamps_ms, headers):
-                check_piece(piece, destination, single_ms, self._config.max_request_size)
+                earliest_ms = check_piece(piece, destination, single_ms, self._config.max_request_size)
+                if earliest_ms is not None:
+                    self._look_for_seconds(destination, earliest_ms)
                 for share in shares(piece, destination, partition, chooser, self._config.partitioner_ignore_keys):
                     self._ship(shipment, destination, piece, share, single_ms)
         except FAILS_THE_FUTURE as failure:

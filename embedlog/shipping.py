@@ -126,15 +126,18 @@ class Shipment:
 # ---- checks --------------------------------------------------------------------------------------
 
 
-def check_piece(piece: Piece, destination: Destination, timestamp_ms: int | None, request_limit: int) -> None:
-    """Raises what makes the whole piece impossible to write, before any of it is."""
+def check_piece(piece: Piece, destination: Destination, timestamp_ms: int | None, request_limit: int) -> int | None:
+    """Raises what makes the piece impossible to write, before any of it is; gives the earliest of the given timestamps."""
     check_sizes(piece, destination, request_limit)
     if "compact" in destination.config.cleanup_policy and _has_nulls(piece.keys):
         raise InvalidRecordError(f"{destination.name} is compacted: every record needs a key")
     if piece.timestamps is not None:
-        check_times(destination, int(piece.timestamps.min()), int(piece.timestamps.max()))
-    elif timestamp_ms is not None:
+        earliest_ms = int(piece.timestamps.min())
+        check_times(destination, earliest_ms, int(piece.timestamps.max()))
+        return earliest_ms
+    if timestamp_ms is not None:
         check_times(destination, timestamp_ms, timestamp_ms)
+    return timestamp_ms
 
 
 def check_times(destination: Destination, earliest_ms: int, latest_ms: int) -> None:

@@ -222,6 +222,8 @@ class TopicRegistry:
 
     def _hint(self, name: str) -> str:
         """What was probably meant by the name of a topic that is not there, and how to make one."""
+        if not _NAME.fullmatch(name):
+            return "; no topic can have this name: a pattern is for consumer().subscribe(pattern=…)"
         near = nearest(name, self.names())
         return f"; did you mean {near[0]!r}?" if near else "; create_topic() makes one"
 

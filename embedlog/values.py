@@ -7,12 +7,15 @@ V3  times are integers, milliseconds since 1970 UTC; -1 stands for "none", as in
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import operator
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from embedlog.errors import ConfigError
 
@@ -35,6 +38,10 @@ __all__ = [
 
 Headers: TypeAlias = Iterable[tuple[str, bytes | None]]  # of one record, as it is sent
 
+LONG_WAIT_S = 100.0  # what waits for longer was perhaps meant in ms
+
+_logger = logging.getLogger("embedlog")
+_warned: set[str] = set()  # calls whose long waits were mentioned
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.ASCII)
 _UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000)
@@ -54,6 +61,27 @@ def milliseconds(time: int | datetime) -> int:
     return time
 
 
+def seconds(timeout: object, call: str) -> float | None:
+    """A `timeout` argument: seconds from 0 on, or None, which waits for ever. Warns of one that was meant in ms.
+
+    Raises TypeError for what is no number, ConfigError for a negative one.
+    """
+    if timeout is None:
+        return None
+    try:
+        found = float("nan") if isinstance(timeout, (str, bytes, bool)) else float(timeout)  # type: ignore[arg-type]
+    except TypeError:
+        found = float("nan")
+    if found != found:
+        raise TypeError(f"timeout of {call}: seconds or None (for ever), not {type(timeout).__name__} {timeout!r:.50}")
+    if found < 0:
+        raise ConfigError(f"timeout of {call}", expected="seconds from 0 on, or None to wait for ever", found=timeout)
+    if found > LONG_WAIT_S and call not in _warned:
+        _warned.add(call)
+        _logger.warning("%s waits for up to %g s: a timeout is in seconds, not in ms (said once)", call, found)
+    return found
+
+
 def duration_ms(text: str, option: str) -> int:
     """Milliseconds of an ISO 8601 duration of days, hours, minutes and seconds, such as "P3D" or "PT1H30M".
 
@@ -66,11 +94,30 @@ def duration_ms(text: str, option: str) -> int:
     return sum(round(float(part) * unit) for part, unit in zip(parts, _UNITS_MS, strict=True) if part is not None)
 
 
-class TopicPartition(NamedTuple):
-    """One partition of one topic; the key of every mapping in the API."""
-
+class _TopicPartition(NamedTuple):
     topic: str
     partition: int
+
+
+class TopicPartition(_TopicPartition):
+    """One partition of one topic; the key of every mapping in the API. Raises TypeError for a number that is no int: it would
+    be another key."""
+
+    __slots__ = ()
+
+    def __new__(cls, topic: str, partition: int) -> Self:
+        if type(partition) is not int:
+            partition = _whole(partition, topic)
+        return tuple.__new__(cls, (topic, partition))
+
+
+def _whole(number: object, topic: object) -> int:
+    """An int out of what is one under another name, such as numpy's."""
+    if not isinstance(number, bool):
+        with contextlib.suppress(TypeError):
+            return operator.index(number)  # type: ignore[arg-type]
+    found = f"{number!r:.50} of {topic!r:.300}"
+    raise TypeError(f"the partition of a TopicPartition is an int, not {type(number).__name__}: found {found}")
 
 
 class NewTopic(NamedTuple):

@@ -80,8 +80,6 @@ class Waiting:
         """What `look` finds, at once or within `timeout_s` (None: for ever); None, or what it gave, if it found nothing."""
         if not subscription.kind:
             raise StateError("nothing is subscribed or assigned: subscribe() or assign() first")
-        if timeout_s is not None and not isinstance(timeout_s, (int, float)):
-            raise TypeError(f"timeout: seconds or None, not {type(timeout_s).__name__}")
         began = self._now = time.monotonic()
         self.count(began)
         deadline = None if timeout_s is None else began + timeout_s
@@ -127,7 +125,7 @@ class Waiting:
     def give_way(self) -> None:
         """Raises ClosedError after `stop`, WakeupError after `wakeup`, once."""
         if self._stopped:
-            raise ClosedError("this consumer was closed")
+            raise ClosedError("this consumer was closed; log.consumer(…) makes another")
         if self._woken:
             self._woken = False
             raise WakeupError("wakeup() was called")

@@ -284,3 +284,18 @@ def test_an_idle_member_costs_next_to_nothing(log: embedlog.Log) -> None:
         before = time.thread_time()
         assert consumer.poll(timeout=1.0) == []
         assert time.thread_time() - before < 0.05
+
+
+def test_before_the_first_poll_there_is_nothing_to_commit(tmp_path: Path) -> None:
+    """Both ways of committing agree; offsets that are given need a member."""
+    heard: list[tuple[Any, Any]] = []
+    with embedlog.open(tmp_path / "log", config=SHORT) as log:
+        log.create_topic("t")
+        with log.consumer("t", group_id="g") as consumer:
+            consumer.commit()
+            consumer.commit_async(callback=lambda offsets, error: heard.append((offsets, error)))
+            consumer.commit()
+            assert heard == [({}, None)]
+            with pytest.raises(CommitFailedError, match="poll to join"):
+                consumer.commit({TopicPartition("t", 0): 0})
+        assert "g" not in log.groups()

@@ -46,7 +46,10 @@ static int future_await(const el_future *self, PyObject *args, PyObject *keyword
     PyObject *timeout = Py_None;
     if (!PyArg_ParseTupleAndKeywords(args, keywords, format, names, &timeout)) return -1;
     double seconds = timeout == Py_None ? -1 : PyFloat_AsDouble(timeout);
-    if (PyErr_Occurred()) return -1;
+    if (PyErr_Occurred()) {
+        if (PyErr_ExceptionMatches(PyExc_TypeError)) PyErr_Format(PyExc_TypeError, "timeout: seconds or None (for ever), not %R", timeout);
+        return -1;
+    }
     int known = el_parcel_wait(self->parcel, timeout != Py_None && seconds < 0 ? 0 : seconds);
     if (known == 0)
         PyErr_Format(self->parcel->accumulator->deadline_error, "the record was not acknowledged within %R s; it may still be", timeout);
@@ -138,6 +141,11 @@ static PyObject *future_get_partition(PyObject *object, void *unused) {
     return PyLong_FromLong(parcel->topic ? parcel->partition : -1);
 }
 
+static PyObject *future_reduce(PyObject *object, PyObject *unused) {
+    PyErr_SetString(PyExc_TypeError, "a Future cannot be pickled: it belongs to its producer; send what result() returns");
+    return NULL;
+}
+
 static PyGetSetDef future_getset[] = {
     {"partition", future_get_partition, NULL, "The partition that was chosen for the record; -1 if there is none, or many.", NULL},
     {"_failure", future_get_failure, NULL, "What it failed of so far, or None; that the user has heard of it is not said by that.", NULL},
@@ -156,6 +164,7 @@ static PyMethodDef future_methods[] = {
     {"add_done_callback", future_add_done_callback, METH_O,
      "add_done_callback(callable)\n\nCalls callable(future) on the producer's thread when the future is done, in the order of the records\n"
      "of a partition. What it raises is logged."},
+    {"__reduce__", future_reduce, METH_NOARGS, "Refused."},
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "Future[T]: for annotations."},
     {NULL},
 };

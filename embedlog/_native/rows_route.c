@@ -3,6 +3,8 @@
 
 #include <structmember.h>
 
+#define EL_SECONDS_FROM 100000000 /* of the year 1973, in seconds */
+
 PyTypeObject *el_route_type;
 
 typedef struct {
@@ -12,6 +14,7 @@ typedef struct {
     int64_t batch_size;          /* Kafka's batch.size: how long a partition is stuck to */
     int64_t request_limit;       /* Kafka's max.request.size, of one record */
     int64_t past_ms, future_ms;  /* how far a given timestamp may lie from now */
+    int64_t seconds_until_ms;    /* below it, and from EL_SECONDS_FROM on, a timestamp is perhaps one in seconds */
     int64_t stuck_bytes;         /* appended to `sticky` since it was drawn */
     uint64_t random;
     int64_t availability_ns;     /* who has not been written for so long gets nothing new; 0: no matter */
@@ -42,6 +45,7 @@ static PyObject *route_new(PyTypeObject *type, PyObject *args, PyObject *keyword
     self->request_limit = request_limit;
     self->past_ms = past_ms;
     self->future_ms = future_ms;
+    self->seconds_until_ms = 31536000000; /* the end of the year 1970 */
     self->keys_required = (int8_t)keys_required;
     self->keys_ignored = (int8_t)keys_ignored;
     self->random = seed | 1;
@@ -161,6 +165,7 @@ static int time_take(const el_route *self, PyObject *given, el_item *item) {
         return 0;
     }
     int64_t ahead = timestamp_ms - item->timestamp_ms;
+    if (timestamp_ms >= EL_SECONDS_FROM && timestamp_ms < self->seconds_until_ms) return 0;
     if (timestamp_ms < 0 || ahead > self->future_ms || -ahead > self->past_ms) return 0;
     item->timestamp_ms = timestamp_ms;
     return 1;
@@ -209,6 +214,7 @@ static PyObject *route_stick(PyObject *object, PyObject *argument) {
 static PyMemberDef route_members[] = {
     {"lanes", T_OBJECT_EX, offsetof(el_route, lanes), READONLY, "The lanes, by partition."},
     {"request_limit", T_LONGLONG, offsetof(el_route, request_limit), READONLY, "Upper bound of one record."},
+    {"seconds_until_ms", T_LONGLONG, offsetof(el_route, seconds_until_ms), 0, "Timestamps below it are looked at for their unit; 0: none."},
     {"sticky", T_INT, offsetof(el_route, sticky), READONLY, "Where records without keys go at present; -1 before the first."},
     {"stuck_bytes", T_LONGLONG, offsetof(el_route, stuck_bytes), READONLY, "What went there since it was drawn."},
     {NULL},
