@@ -59,7 +59,7 @@ class World:
         producer, found = self.producer(**{"linger_ms": 0, **options}), None
         for value in values:
             error = producer.send("t", value, key, partition=0, timestamp_ms=time_ms).exception(60)
-            found = found or (type(error).__name__ if error is not None else None)
+            found = found or error_name(error)
         return found
 
     # ---- what can be seen of partition 0 of the topic `t` ----
@@ -130,10 +130,14 @@ def keys_of(kind: type[Options]) -> list[str]:
     return [name for name, known in options_of(kind).items() if not known.twin]
 
 
+def error_name(error: BaseException | None) -> str | None:
+    return None if error is None else type(error).__name__
+
+
 def name_of(call: Callable[[], object]) -> str | None:
     """The name of the error that a call raises."""
     try:
         call()
     except embedlog.EmbedlogError as error:
-        return type(error).__name__
+        return error_name(error)
     return None
