@@ -83,7 +83,7 @@ def backup(log: Any, destination: str | os.PathLike[str], progress: Progress | N
 
 def _check_place(source: Path, root: Path) -> None:
     """Nothing of ours may lie inside a log directory: a broker does not start on it."""
-    inner, outer = os.path.realpath(root), os.path.realpath(source)
+    inner, outer = files.real_path(root), files.real_path(source)
     if os.path.commonpath([inner, outer]) == outer:
         raise ForeignDirectoryError("a backup cannot lie inside the log directory that it is made of", path=root)
     if files.exists(root) and not files.is_directory(root):

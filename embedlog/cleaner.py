@@ -9,7 +9,6 @@ V4  `purged_to` is raised with the swap: who replays from a look below it begins
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -290,7 +289,7 @@ class _Output:
         with files.opened(self._path, files.WRITE) as fd:
             files.sync(fd, self._path)
         if facts is not None:
-            os.utime(self._path, ns=(facts.modified_ns, facts.modified_ns))
+            files.set_modified(self._path, facts.modified_ns)
         files.sync_directory(self._directory)
         return SegmentInfo(
             self._base,

@@ -338,8 +338,7 @@ class Directory:
     def abandon(self) -> None:
         """In a forked child: give up what was inherited, touching nothing that the parent still uses."""
         fd, self._lock_fd = self._lock_fd, -1
-        if fd >= 0:
-            os.close(fd)
+        files.close_inherited(fd)
 
 
 def check_filesystem(path: Path, shared: str) -> None:

@@ -1,6 +1,7 @@
 """Files: open, read, write, sync, rename, lock; each call goes through the C table with its fault hooks.
 
-I1  whatever fails is a `StorageError` with errno and path; nothing here retries a failed sync
+I1  whatever fails is a `StorageError` with errno and path, and no other module calls Python's own functions on files
+    (`tests/test_raw_calls.py`); nothing here retries a failed sync
 I2  a small file changes by temporary, fsync, rename, fsync of the directory: after a crash it is the old or the new one
 I3  nothing here knows what the bytes mean
 I4  a descriptor is owned by exactly one object; lock descriptors are closed in a forked child, so that they die with their owner
@@ -116,6 +117,27 @@ def write_all(fd: int, data: Buffer, position: int, path: str | os.PathLike[str]
     _checked(system.pwrite(fd, data, position), path, "write")
 
 
+def data_ranges(fd: int, start: int, end: int, path: str | os.PathLike[str] = "") -> Iterator[tuple[int, int]]:
+    """Where between `start` and `end` something is written, as (first byte, the one behind the last); in between are holes.
+
+    A file system that cannot tell calls everything written. Raises StorageError.
+    """
+    while start < end:
+        try:
+            first = os.lseek(fd, start, os.SEEK_DATA)
+            behind = os.lseek(fd, first, os.SEEK_HOLE)
+        except OSError as problem:
+            if problem.errno == errno.ENXIO:
+                return  # nothing but a hole up to the file's end
+            if problem.errno != errno.EINVAL:
+                raise StorageError("cannot look for holes", errno=problem.errno, path=path) from problem
+            first, behind = start, end
+        if first >= end:
+            return
+        yield first, min(behind, end)
+        start = behind
+
+
 def sync(fd: int, path: str | os.PathLike[str] = "") -> None:
     _checked(system.sync(fd, False), path, "fsync")
 
@@ -224,13 +246,45 @@ def is_directory(path: str | os.PathLike[str]) -> bool:
         raise
 
 
+@contextlib.contextmanager
+def _typed(path: str | os.PathLike[str], verb: str) -> Iterator[None]:
+    """For what Python calls itself."""
+    try:
+        yield
+    except OSError as problem:
+        raise StorageError(f"cannot {verb}", errno=problem.errno or errno.EIO, path=path) from problem
+
+
 def listing(path: str | os.PathLike[str]) -> list[str]:
     """Names in a directory, sorted. Raises StorageError."""
     _checked(system.list_hook(os.fspath(path)), path, "list")
-    try:
+    with _typed(path, "list"):
         return sorted(os.listdir(path))
-    except OSError as problem:
-        raise StorageError("cannot list", errno=problem.errno or errno.EIO, path=path) from problem
+
+
+def directories(path: str | os.PathLike[str]) -> list[str]:
+    """Names of the directories in a directory, sorted, links to some included. Raises StorageError."""
+    _checked(system.list_hook(os.fspath(path)), path, "list")
+    with _typed(path, "list"), os.scandir(path) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir())
+
+
+def set_modified(path: str | os.PathLike[str], time_ns: int) -> None:
+    """Let a file say that it was changed then. Raises StorageError."""
+    with _typed(path, "set the time of"):
+        os.utime(path, ns=(time_ns, time_ns))
+
+
+def absolute(path: str | os.PathLike[str]) -> Path:
+    """The path from the root on. Raises StorageError, where the current directory was removed."""
+    with _typed(path, "find the current directory for"):
+        return Path(path).absolute()
+
+
+def real_path(path: str | os.PathLike[str]) -> str:
+    """The path from the root on without symbolic links, as far as it is there. Raises StorageError."""
+    with _typed(path, "find the current directory for"):
+        return os.path.realpath(path)
 
 
 def check_size(size: int, most: int, path: str | os.PathLike[str]) -> int:
@@ -380,12 +434,18 @@ class LockFile:
             close(fd)
 
 
+def close_inherited(fd: int) -> None:
+    """In a forked child: past the fault hooks, which are the parent's."""
+    if fd >= 0:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+
+
 def _after_fork() -> None:
     """In a child: give the inherited descriptors up, or the parent's locks would outlive the parent."""
     for held in list(_fork_closes):
-        if held.fd >= 0:
-            os.close(held.fd)
-            held.fd = -1
+        fd, held.fd = held.fd, -1
+        close_inherited(fd)
 
 
 os.register_at_fork(after_in_child=_after_fork)

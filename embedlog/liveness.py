@@ -159,8 +159,8 @@ class Liveness:
         for lease in list(self._leases):
             lease.abandon()
         for fd in (self._holding, self._asking):
-            if fd >= 0 and not system.mutated("keep_inherited"):
-                os.close(fd)
+            if not system.mutated("keep_inherited"):
+                files.close_inherited(fd)
         self._holding = self._asking = -1
         self._held.clear()
         self._mutex = threading.Lock()  # the parent's may have been held in that moment

@@ -32,7 +32,7 @@ def checked(given: str | os.PathLike[str]) -> Path:
         unusable = "a lone surrogate"
     if unusable:
         raise ForeignDirectoryError(f"not a path: {ascii(text)[:100]}", expected="the path of a directory", found=unusable)
-    path = Path(text).absolute()
+    path = files.absolute(text)
     if (mistake := _mistaken(text)) and not files.is_directory(path):
         raise ForeignDirectoryError(
             f"not a path: {text[:100]!r}", expected=f"the path of a local directory ({mistake[1]})", found=mistake[0]
@@ -77,7 +77,7 @@ def _check(path: Path, *, reading: bool) -> None:
     names = files.listing(path)
     whole = [layout.temporary_of(name) or name for name in names]  # a power loss in the first opening leaves no more
     ours = (name.startswith("embedlog.") or name.endswith("-checkpoint") or name in _OF_A_LOG for name in whole)
-    if any(ours) or any(topic_files.parse_partition_name(name) for name in topic_files.directories_in(path)):
+    if any(ours) or any(topic_files.parse_partition_name(name) for name in files.directories(path)):
         return
     others = [name for name in names if not name.startswith(".") and name != _LOST_AND_FOUND]
     if others or reading:

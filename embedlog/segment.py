@@ -197,12 +197,17 @@ def first_timestamp(directory: Path, base: int, size: int) -> int:
 
 
 def copy_aside(path: Path, start: int, end: int, target: Path, mode: int) -> None:
-    """Keep bytes that are about to be cut, unless they are all zero."""
-    with files.opened(path) as source:
-        pieces = [(at, min(CHUNK_BYTES, end - at)) for at in range(start, end, CHUNK_BYTES)]
-        if not any(files.pread(source, size, at, path).strip(b"\0") for at, size in pieces):
-            return
-        with files.opened(target, files.CREATE | os.O_TRUNC, mode) as fd:
-            for at, size in pieces:
-                files.write_all(fd, files.pread(source, size, at, path), at - start, target)
+    """Keep bytes that are about to be cut, unless they are all zero. What is a hole, or zeros, is a hole in the copy."""
+    with files.opened(path) as source, contextlib.ExitStack() as opened:
+        fd = -1
+        for first, behind in files.data_ranges(source, start, end, path):
+            for at in range(first, behind, CHUNK_BYTES):
+                data = files.pread(source, min(CHUNK_BYTES, behind - at), at, path)
+                if not data.strip(b"\0"):
+                    continue
+                if fd < 0:
+                    fd = opened.enter_context(files.opened(target, files.CREATE | os.O_TRUNC, mode))
+                files.write_all(fd, data, at - start, target)
+        if fd >= 0:
+            files.truncate(fd, end - start, target)
             files.sync(fd, target)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import re
 import uuid
 from collections.abc import Callable, Mapping
@@ -22,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from embedlog import checkpoint, files, layout, recurring
-from embedlog.errors import ForeignDirectoryError, InvalidPartitionsError, StorageError
+from embedlog.errors import ForeignDirectoryError, InvalidPartitionsError
 from embedlog.identity import id_of_name, new_id, read_topic_id, write_topic_id
 from embedlog.topic import RESERVED_TOPICS, Topic, TopicRegistry
 
@@ -77,23 +76,13 @@ def scan_directories(path: Path) -> Directories:
     """Look at all names in a log directory; nothing is opened. Raises StorageError."""
     live: dict[str, dict[int, Path]] = {}
     aside: dict[str, list[Path]] = {"delete": [], "future": [], "stray": [], "unknown": []}
-    for name in directories_in(path):
+    for name in files.directories(path):
         found, match = parse_partition_name(name), _SET_ASIDE.fullmatch(name)
         if found and found[0] not in RESERVED_TOPICS:
             live.setdefault(found[0], {})[found[1]] = path / name
         elif not found and name not in _NOT_TOPICS:
             aside[match[4] if match else "unknown"].append(path / name)
     return Directories(live, *(tuple(aside[form]) for form in ("delete", "future", "stray", "unknown")))
-
-
-def directories_in(path: Path) -> list[str]:
-    """Names of what leads to a directory, sorted. Raises StorageError."""
-    files.listing(path)  # the seam: an injected fault strikes here
-    try:
-        with os.scandir(path) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir())
-    except OSError as problem:
-        raise StorageError("cannot list", errno=problem.errno or errno.EIO, path=path) from problem
 
 
 # ---- creation ------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ S4  pointers live as long as the object here that made them; a page is unmapped 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import struct
@@ -110,7 +111,9 @@ class Page:
         error = ffi.new("int32_t *")
         raw = lib.el_copy_page(fd, writable, error) if locked else lib.el_map(fd, writable, error)
         if error[0]:
-            name = os.readlink(f"/proc/self/fd/{fd}")
+            name = None
+            with contextlib.suppress(OSError):  # for the message only
+                name = os.readlink(f"/proc/self/fd/{fd}")
             raise StorageError("cannot map a control page", errno=errno_of(int(error[0])) or errno.EIO, path=name)
         self.raw = ffi.gc(raw, lib.el_unmap)
         self.writable, self.locked = writable, locked
