@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from embedlog import files, layout, sweeping
+from embedlog import files, holders, layout, sweeping
 from embedlog._native import system
 from embedlog.errors import (
     DirectoryInUseError,
@@ -27,7 +27,7 @@ from embedlog.errors import (
     UnsupportedFormatError,
 )
 from embedlog.identity import ensure_meta, remove_clean_mark, write_clean_mark
-from embedlog.page import cache_number
+from embedlog.page import boot_number, cache_number
 
 SETTLING_S: Final = 0.05  # a broker unlinks `.lock` some time after it has unlocked it
 
@@ -56,7 +56,7 @@ REMOTE_FILESYSTEMS: Final = {
 }
 
 # Words of the directory's control page.
-MARK_INODE, MARK_NS, WAS_CLEAN, WAS_FOREIGN, BY_LOCKS = 0, 1, 2, 3, 12
+MARK_INODE, MARK_NS, WAS_CLEAN, WAS_FOREIGN, BY_LOCKS, BOOT = 0, 1, 2, 3, 12, 15
 
 
 class Directory:
@@ -160,11 +160,25 @@ class Directory:
             self._lock_fd = fd
             self._look_at_mark()
             if self._still_ours(fd, path, settle=first and self.foreign):
-                return first
+                return first or self._nobody_in(path)
             files.close(fd)
             self._lock_fd = -1
             if system.boot_ns() > deadline:
                 raise DirectoryInUseError("somebody keeps replacing the lock file", path=path)
+
+    def _nobody_in(self, path: Path) -> bool:
+        """Others hold `.lock` shared: are they none of ours? Whoever may read the file can hold it so. REQUIRES the door.
+
+        Our mark is taken away by the first one in (B4), and no process outlives its boot. Raises DirectoryInUseError behind a
+        broker's visit: what a control page says of the time before it must not be believed.
+        """
+        if self.clean and self.foreign and (self.page is None or not self.page.word(MARK_INODE)):
+            return False  # no mark was ours: somebody put one there under our processes' feet
+        if self.clean and self.foreign:
+            holder = holders.held_by(path, others=True) or "a process that cannot be seen"
+            raise DirectoryInUseError("somebody who is no embedlog holds the lock file, shared", path=path, found=holder)
+        boot, then = boot_number(), self.page.word(BOOT) if self.page is not None else 0
+        return self.clean or (not self._by_locks and 0 not in (boot, then) and boot != then)
 
     def _still_ours(self, fd: int, path: Path, settle: bool) -> bool:
         if system.mutated("no_stat_again"):
@@ -259,6 +273,7 @@ class Directory:
         if page is None or found is None:
             raise StorageError("the control page vanished while it was being made", path=path)
         page.write_directory(system.identity(self.incarnation, bytes(16), -1, found.device, found.inode))
+        page.set(BOOT, boot_number())
         state = {WAS_CLEAN: self.clean, WAS_FOREIGN: self.foreign, BY_LOCKS: self._by_locks}
         for word, value in ({MARK_INODE: 0, MARK_NS: 0} | state).items():
             page.set(word, int(value))

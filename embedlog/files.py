@@ -346,6 +346,24 @@ def holding(mutex: threading.RLock, deadline_ns: int, path: str | os.PathLike[st
             pass  # it was never taken
 
 
+def open_lock(path: str | os.PathLike[str], mode: int = 0o666) -> int:
+    """A descriptor of a file that is locked; made if need be. Raises StorageError.
+
+    Whoever can open a file can lock it. So only they may read it who may write in its directory: from all others the file's
+    owner takes the permission away, also where an older version left it.
+    """
+    room = look(os.path.join(os.path.dirname(path), os.curdir))
+    for whose in (0o060, 0o006):
+        if room is not None and not room.mode & mode & whose & 0o222:
+            mode &= ~whose
+    fd = open_file(path, CREATE, mode)
+    found = facts(fd, path)
+    if found.mode & 0o666 & ~mode:
+        with contextlib.suppress(OSError):  # it is another user's, who does so when he opens it
+            os.fchmod(fd, found.mode & 0o777 & mode)
+    return fd
+
+
 class LockFile:
     """An OFD lock on a file that is never unlinked and never renamed over (`docs/protocol.md`, locks).
 
@@ -354,7 +372,7 @@ class LockFile:
 
     def __init__(self, path: str | os.PathLike[str], mode: int = 0o666) -> None:
         self.path = os.fspath(path)
-        self.fd = open_file(path, CREATE, mode)
+        self.fd = open_lock(path, mode)
         self.mutex = threading.RLock()
         _fork_closes.add(self)
 

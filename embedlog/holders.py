@@ -14,13 +14,14 @@ from collections.abc import Iterator
 _LOCK = re.compile(r"^lock:.*\bOFDLCK\b.*:([0-9]+) [0-9]+ (?:[0-9]+|EOF)$", re.MULTILINE)
 
 
-def held_by(path: str | os.PathLike[str]) -> str:
-    """Who holds an OFD lock on the file, as words for a message; "" if that cannot be seen."""
+def held_by(path: str | os.PathLike[str], *, others: bool = False) -> str:
+    """Who holds an OFD lock on the file, as words for a message; "" if that cannot be seen. `others`: but for this process."""
     try:
         inode = os.stat(path).st_ino
     except OSError:
         return ""
-    pids = sorted(_pids(os.path.basename(os.fspath(path)), inode))
+    seen = _pids(os.path.basename(os.fspath(path)), inode)
+    pids = sorted(pid for pid in seen if not others or pid != os.getpid())
     named = ", ".join(f"pid {pid}{' (this process)' if pid == os.getpid() else ''}" for pid in pids[:3])
     more = f" and {len(pids) - 3} more" if len(pids) > 3 else ""
     return f"{named}{more} on {socket.gethostname()}" if pids else ""

@@ -229,7 +229,7 @@ class Liveness:
         if self._forked:
             raise ForkedError("this log was opened in the parent process; open it again here", path=self.path)
         if self._holding < 0:
-            self._holding = files.open_file(self.path, files.CREATE, self._mode)
+            self._holding = files.open_lock(self.path, self._mode)
         return self._holding
 
     def _asking_locked(self) -> int:

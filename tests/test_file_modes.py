@@ -28,6 +28,7 @@ KINDS = (
     "poison-", ".deleted", "-delete", "cut-", "snapshot", "timeindex", "durable", "manifest", "page", "sync", "lock", "dirty",
     "control", "topics", "door", "housekeeper", "-checkpoint", "cleanshutdown", "meta.properties", "copy/",
 )  # fmt: skip
+LOCKS = ("embedlog.lock", "embedlog.sync", "embedlog.door", "embedlog.directory", "embedlog.housekeeper", "embedlog.slots")
 ANN, BOB = 50_001, 50_002
 STAFF = 50_000
 
@@ -106,10 +107,24 @@ def test_every_file_and_directory_has_the_mode_that_was_asked_for(tmp_path: Path
         log.backup(tmp_path / "copy")
     seen |= modes(root) | {f"copy/{name}": each for name, each in modes(tmp_path / "copy").items()}
     folder = mode | (mode & 0o444) >> 2
-    wrong = {name: oct(found) for name, (is_dir, found) in seen.items() if found != (folder if is_dir else mode) & ~umask}
+    lock = locks(mode, umask)
+    expected = {name: (folder if is_dir else lock if is_lock(name) else mode) & ~umask for name, (is_dir, _) in seen.items()}
+    wrong = {name: oct(found) for name, (_, found) in seen.items() if found != expected[name]}
     assert wrong == {}
     for part in KINDS:
         assert any(part in name for name in seen), f"no {part} came into being"
+
+
+def is_lock(name: str) -> bool:
+    return Path(name).name in LOCKS
+
+
+def locks(mode: int, umask: int) -> int:
+    """Of a lock file: nothing for those who may not write beside it, as they could lock whatever they can open."""
+    for whose in (0o060, 0o006):
+        if not mode & ~umask & whose & 0o222:
+            mode &= ~whose
+    return mode
 
 
 # ---- other users -----------------------------------------------------------------------------------------------------
@@ -164,6 +179,35 @@ def test_who_may_not_write_is_told_and_changes_nothing(nursery: Nursery, common:
     assert "Permission denied" in str(problem)
     assert modes(root) == before
     ann.call("append", [b"two"])
+    ann.call("close")
+
+
+@needs_root
+@pytest.mark.parametrize("old", [False, True], ids=["new", "made by an older version"])
+def test_who_may_only_read_cannot_stop_writers_by_a_lock(nursery: Nursery, common: Path, old: bool) -> None:
+    """A shared lock needs no more than the right to read: on the door or an append lock it made every writer time out."""
+    root, config = common / "log", QUIET | {"lock.timeout.ms": 200}
+    ann, bob = user(nursery, ANN), user(nursery, BOB)
+    for step in range(2):
+        ann.call("open", str(root), config=config)
+        if step == 0:
+            ann.call("create_topic")
+        ann.call("append", [b"one"])
+        ann.call("flush")
+        ann.call("close")
+        files = [path for path in root.rglob("*") if path.name in LOCKS]
+        if old and step == 0:
+            for path in files:
+                path.chmod(0o644)
+    assert {path.name for path in files} >= {"embedlog.lock", "embedlog.door", "embedlog.directory"}
+    for path in files:
+        assert "Permission denied" in str(refused(bob, "lock_shared", str(path)))
+    assert bob.call("lock_shared", str(root / ".lock"))
+    ann.call("open", str(root), config=config)
+    assert ann.call("append", [b"two"]) == [2]
+    ann.call("flush")
+    bob.call("open", str(root), read_only=True)
+    assert len(bob.call("read")[0]) == 3
     ann.call("close")
 
 

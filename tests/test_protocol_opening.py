@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+import embedlog
+from embedlog.errors import DirectoryInUseError
 from tests.faults.content import Mark, Verdict, value_of
 from tests.faults.processes import Nursery, RemoteError, Victim, state_of, until
-from tests.faults.stage import FakeBroker, Play, fails_without
+from tests.faults.stage import MARK, FakeBroker, Play, fails_without
 from tests.faults.tasks import TOPIC
 
 # -- rule 1 ---------------------------------------------------------------------------------------------------------------
@@ -307,3 +309,53 @@ def test_rule_6_nothing_is_acknowledged_into_a_topic_that_was_deleted(nursery: N
     play.append(b)
     verdict = play.seen_by(b)
     assert not verdict.violations, verdict
+
+
+# ---- who holds `.lock` and is none of us -----------------------------------------------------------
+
+
+def test_a_bystander_who_holds_the_lock_file_shared_hides_no_clean_mark(nursery: Nursery, tmp_path: Path) -> None:
+    """Whoever may read `.lock` can hold it shared: joining what nobody is in would leave the mark there while we write."""
+    play = Play(nursery, tmp_path / "log")
+    bystander = nursery.spawn()
+    assert bystander.call("lock_shared", str(tmp_path / "log" / ".lock"))
+    one = play.enter()
+    assert not (tmp_path / "log" / MARK).exists()
+    play.append(one)
+    other = play.enter()  # is not the first one
+    play.append(other)
+    one.kill()
+    other.kill()
+    third = play.enter()
+    assert len(third.call("read")[0]) == 2
+    play.append(third)
+
+
+def test_a_bystander_after_a_restart_makes_nobody_join_who_is_not_there(
+    nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = Play(nursery, tmp_path / "log")
+    one = play.enter()
+    play.append(one)
+    one.kill()
+    bystander = nursery.spawn()
+    assert bystander.call("lock_shared", str(tmp_path / "log" / ".lock"))
+    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
+        same = log._directory.incarnation
+    monkeypatch.setattr("embedlog.directory.boot_number", lambda: 12345)
+    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
+        assert log._directory.incarnation != same
+        assert sum(1 for _ in log.scan("t").records()) == 1
+
+
+def test_behind_a_brokers_visit_a_bystander_makes_nobody_join(nursery: Nursery, tmp_path: Path) -> None:
+    play = Play(nursery, tmp_path / "log")
+    mark = tmp_path / "log" / MARK
+    mark.unlink()
+    mark.touch()
+    bystander = nursery.spawn()
+    assert bystander.call("lock_shared", str(tmp_path / "log" / ".lock"))
+    with pytest.raises(DirectoryInUseError, match=rf"no embedlog.*found pid {bystander.pid}"):
+        embedlog.open(tmp_path / "log")
+    nursery.end(bystander)
+    play.append(play.enter())

@@ -269,14 +269,14 @@ NULL: Final[Any] = ffi.NULL
 
 
 APPEND_STATES: Final = {
-    MUST_REPAIR: "what somebody did not finish could not be repaired",
-    MUST_ROLL: "no new segment could be begun",
-    MUST_REOPEN: "the files of the active segment could not be opened",
-    MUST_REMAP: "the control page could not be mapped",
+    MUST_REPAIR: "an append that was not finished is still to be repaired",
+    MUST_ROLL: "a new segment is still to be begun",
+    MUST_REOPEN: "the files of the active segment are still to be opened",
+    MUST_REMAP: "the control page is still to be mapped",
     TOO_LARGE: "the batch is too large",
-    IS_POISONED: "the segment whose sync failed could not be left",
-    LOST_DIRECTORY: "the directory's lock file is another one",
-    MUST_CATCH_UP: "what others appended could not be read",
+    IS_POISONED: "the segment whose sync failed is still to be left",
+    LOST_DIRECTORY: "the directory's lock file is still to be taken again",
+    MUST_CATCH_UP: "what others appended is still to be read",
     NOT_DATA: "the batch holds no data",
 }  # what stands in the way where a deadline has passed
 

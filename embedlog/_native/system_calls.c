@@ -12,7 +12,6 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Since Linux 6.8: an id that no second mount gets. Headers may be older: word 18 of struct statx, its mask in word 0. */
@@ -294,17 +293,3 @@ int32_t el_list_hook(const char *path) {
     el_after(EL_CALL_LIST);
     return rc < 0 ? rc : EL_OK;
 }
-
-int64_t el_boot_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_BOOTTIME, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
-int64_t el_wall_ms(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 + atomic_load_explicit(&wall_shift_ms, memory_order_relaxed);
-}
-
-void el_shift_wall(int64_t ms) { atomic_store(&wall_shift_ms, ms); }

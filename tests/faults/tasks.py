@@ -151,6 +151,12 @@ def close(stage: Stage) -> None:
 
 
 @task
+def lock_shared(_: Stage, path: str) -> bool:
+    """As anybody can who may read the file; until this process ends."""
+    return system.lock_try(os.open(path, os.O_RDONLY), False) == 0
+
+
+@task
 def create_topic(stage: Stage, name: str = TOPIC, partitions: int = 1, config: dict[str, Any] | None = None) -> None:
     stage.opened.create_topic(name, partitions, config=config)
 
