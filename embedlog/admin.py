@@ -33,7 +33,7 @@ from embedlog.options import by_field, dotted
 from embedlog.page import map_page
 from embedlog.topic import Topic, TopicRegistry, check_collision, check_name, is_internal
 from embedlog.typed_options import TopicOptions
-from embedlog.values import NewTopic, PartitionDescription, TopicDescription, TopicPartition
+from embedlog.values import NewTopic, PartitionDescription, TopicDescription, TopicPartition, by_partition
 
 if TYPE_CHECKING:
     from embedlog.partition import Partition
@@ -249,8 +249,7 @@ class Admin:
         a start ahead of what is on disk could not be kept; partitions named before that one have theirs.
         """
         self._check_writable()
-        _require_mapping(offsets, "offsets by partition")
-        checked = {TopicPartition(*_pair(tp)): _whole_number(offset, "an offset") for tp, offset in offsets.items()}
+        checked = {tp: _whole_number(offset, "an offset") for tp, offset in by_partition("offsets", offsets).items()}
         targets = {tp: self._deletable(tp, offset) for tp, offset in checked.items()}
         with self._changing():
             return {tp: retention.delete_records(partition, checked[tp]) for tp, partition in targets.items()}
@@ -354,11 +353,6 @@ def _refuse_internal(name: str) -> None:
         raise InvalidTopicError(f"{name} is one of the log's own topics")
 
 
-def _require_mapping(value: object, what: str) -> None:
-    if not isinstance(value, Mapping):
-        raise TypeError(f"{what} are given as a mapping, not {type(value).__name__}")
-
-
 def _whole_number(value: object, what: str) -> int:
     if isinstance(value, bool):
         raise TypeError(f"{what} is an int, not a bool")
@@ -373,9 +367,3 @@ def _count(value: object) -> int:
     if not 1 <= count <= 2**31 - 1:
         raise InvalidPartitionsError("number of partitions", expected="1 to 2147483647", found=count)
     return count
-
-
-def _pair(tp: object) -> tuple[str, int]:
-    if not isinstance(tp, tuple) or len(tp) != 2:
-        raise TypeError(f"a partition is given as TopicPartition(topic, partition), not {tp!r:.100}")
-    return tp[0], _whole_number(tp[1], "a partition's number")

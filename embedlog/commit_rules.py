@@ -31,7 +31,7 @@ from embedlog.group import Group, Refusal
 from embedlog.group_records import encode_offset, encode_offset_key
 from embedlog.internal_topic import Record
 from embedlog.options import INT_MAX, LONG_MAX
-from embedlog.values import GroupMetadata, OffsetAndMetadata, TopicPartition
+from embedlog.values import GroupMetadata, OffsetAndMetadata, TopicPartition, by_partition
 
 NAME_BYTES_MAX: Final = 2**15 - 1  # of a text in Kafka's format
 RECORD_BYTES: Final = 24  # at most, of a record beside its key and value
@@ -84,18 +84,9 @@ def checked_identity(group_id: str, identity: object) -> GroupMetadata:
     return identity
 
 
-def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
+def checked_offsets(offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
     """What is to be committed, each offset with its metadata. Raises TypeError, OffsetOutOfRangeError."""
-    if not isinstance(offsets, Mapping):
-        raise TypeError(f"offsets are a mapping of TopicPartition to OffsetAndMetadata or int, not {type(offsets).__name__}")
-    return {checked_place(place): _checked_offset(place, offset) for place, offset in offsets.items()}
-
-
-def checked_place(place: object) -> TopicPartition:
-    """The partition that a key of a mapping names. Raises TypeError."""
-    if not isinstance(place, tuple) or len(place) != 2 or not isinstance(place[0], str) or type(place[1]) is not int:
-        raise TypeError(f"a key of offsets is a TopicPartition, not {place!r:.100}")
-    return TopicPartition(*place)
+    return {place: _checked_offset(place, offset) for place, offset in by_partition("offsets", offsets).items()}
 
 
 def _checked_offset(place: Any, offset: object) -> OffsetAndMetadata:

@@ -28,9 +28,18 @@ from embedlog.lookup import Lookup
 from embedlog.options import IN_SECONDS, parse, unknown_keyword
 from embedlog.positions import EARLIEST, LATEST, Cursor
 from embedlog.reading import Reading
-from embedlog.subscription import Subscription, topic_partition, topic_partitions
+from embedlog.subscription import Subscription
 from embedlog.turns import OneThread
-from embedlog.values import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition, seconds
+from embedlog.values import (
+    GroupMetadata,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    TopicPartition,
+    by_partition,
+    seconds,
+    topic_partition,
+    topic_partitions,
+)
 
 _numbers = count(1)
 
@@ -275,7 +284,7 @@ class Consumer(Generic[K, V]):
     def offsets_for_times(self, times: Mapping[TopicPartition, Any]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record of each partition at or after a time (ms, or an aware datetime); None where there is none."""
         with self._using():
-            return self._lookup.for_times({topic_partition(tp): time for tp, time in times.items()})
+            return self._lookup.for_times(by_partition("times", times))
 
     # ---- what needs a group ----
 

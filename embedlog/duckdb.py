@@ -12,10 +12,12 @@ V3  of a condition, whatever bounds `offset`, `timestamp` or `partition` narrows
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import embedlog
+from embedlog.front import check_log
+from embedlog.values import topic_partition
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -28,15 +30,20 @@ def register(
 ) -> DuckDBPyConnection:
     """Makes a view of each topic (of all that are not internal), under its name, in `connection`, or in a new database in memory.
 
-    `bounds` is what `log.scan` takes beside the topic. Views of these names that are there already are replaced. Gives the
-    connection. Raises MissingExtraError without duckdb or pyarrow, UnknownTopicOrPartitionError, ConfigError.
+    `bounds` is what `log.scan` takes beside the topic; of a mapping of TopicPartition each topic takes what is its own. Views of
+    these names that are there already are replaced. Gives the connection. Raises MissingExtraError without duckdb or pyarrow,
+    UnknownTopicOrPartitionError, ConfigError.
     """
     _check_log(log)
     try:
         import duckdb
     except ImportError as missing:
         raise embedlog.MissingExtraError("SQL over topics needs duckdb", extra="duckdb") from missing
-    tables = {name: table(log, name, **bounds) for name in (log.topics() if topics is None else topics)}
+    check_log(log, "embedlog.duckdb.register()")
+    if isinstance(topics, str):
+        raise TypeError(f"topics: a list of names, not {topics!r}")
+    names = log.topics() if topics is None else list(topics)
+    tables = {name: table(log, name, **_of_topic(name, names, bounds)) for name in names}
     made = duckdb.connect() if connection is None else connection
     for name, each in tables.items():
         made.register(name, each)
@@ -55,6 +62,7 @@ def table(log: embedlog.Log, topic: str, **bounds: Any) -> Any:
         import pyarrow.dataset
     except ImportError as missing:
         raise embedlog.MissingExtraError("views of topics need pyarrow", extra="duckdb") from missing
+    check_log(log, "embedlog.duckdb.table()")
     whole = log.scan(topic, **bounds)
 
     class Topic(pyarrow.dataset.Dataset):  # type: ignore[misc]
@@ -75,6 +83,20 @@ def table(log: embedlog.Log, topic: str, **bounds: Any) -> Any:
             return pyarrow.dataset.Scanner.from_batches(batches, schema=read.schema, columns=wanted, filter=filter)
 
     return Topic()
+
+
+def _of_topic(name: str, names: list[str], bounds: dict[str, Any]) -> dict[str, Any]:
+    """The bounds of one topic of several. Raises UnknownTopicOrPartitionError for those of a topic that is none of them."""
+    made = dict(bounds)
+    for bound, given in bounds.items():
+        if isinstance(given, Mapping) and all(isinstance(key, tuple) for key in given):
+            places = {topic_partition(key): offset for key, offset in given.items()}
+            odd = next((place for place in places if place.topic not in names), None)
+            if odd is not None:
+                expected = f"one of the topics {', '.join(names)}"
+                raise embedlog.UnknownTopicOrPartitionError(f"{bound} names what is not read", expected=expected, found=repr(odd))
+            made[bound] = {place: offset for place, offset in places.items() if place.topic == name}
+    return made
 
 
 # ---- conditions ------------------------------------------------------------------------------------------------------

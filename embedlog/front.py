@@ -23,7 +23,7 @@ from embedlog.group_admin import GroupAdmin
 from embedlog.isolation import READ_UNCOMMITTED
 from embedlog.options import parse
 from embedlog.producer import Producer
-from embedlog.scan import Scan
+from embedlog.scan import OffsetBound, Scan
 from embedlog.typed_options import ConsumerOptions, LogOptions, ProducerOptions
 
 if TYPE_CHECKING:
@@ -220,8 +220,8 @@ class Log(log.Log):
         topic: str,
         *,
         partitions: int | Iterable[int] | None = None,
-        start_offset: int | Mapping[int, int] | None = None,
-        end_offset: int | Mapping[int, int] | None = None,
+        start_offset: OffsetBound = None,
+        end_offset: OffsetBound = None,
         start_time: int | datetime | None = None,
         end_time: int | datetime | None = None,
         columns: Iterable[str] | None = None,
@@ -229,8 +229,9 @@ class Log(log.Log):
     ) -> Scan:
         """What `topic` holds now between the bounds, to be read any number of times: as records, or as columns.
 
-        Starts are inclusive, ends exclusive; offsets are numbers, or one for each partition; times are ms or aware datetimes.
-        Raises UnknownTopicOrPartitionError, ConfigError, ClosedError.
+        Starts are inclusive, ends exclusive. An offset is one for all partitions, or a mapping of TopicPartition, or of their
+        numbers; what has none is not bounded. Times are ms or aware datetimes. Raises UnknownTopicOrPartitionError (a bound of
+        what is not read, too), ConfigError (a start behind its end), OffsetOutOfRangeError, InvalidTimestampError, ClosedError.
         """
         self._check_open()
         return Scan(
@@ -255,6 +256,14 @@ class Log(log.Log):
         """
         self._check_open()
         backup.backup(self, destination, progress)
+
+
+def check_log(given: object, call: str) -> None:
+    """For the guests, which take an open log. Raises TypeError that says how to make one."""
+    if not isinstance(given, Log):
+        path = repr(str(given)) if isinstance(given, str | os.PathLike) else "path"
+        found = f"{type(given).__name__} {given!r:.100}"
+        raise TypeError(f"{call} takes an open log, such as embedlog.open({path}, read_only=True), not {found}")
 
 
 def _names(topics: tuple[Any, ...]) -> tuple[str, ...]:

@@ -19,7 +19,15 @@ from embedlog.consumer_protocol import TYPE, decode_assignment, decode_subscript
 from embedlog.errors import ConfigError, CorruptRecordError, GroupNotFoundError, UnknownTopicOrPartitionError
 from embedlog.resetting import Target, clamped, parse_target
 from embedlog.topic import check_name
-from embedlog.values import GroupDescription, GroupPartition, MemberDescription, OffsetAndMetadata, TopicPartition
+from embedlog.values import (
+    GroupDescription,
+    GroupPartition,
+    MemberDescription,
+    OffsetAndMetadata,
+    TopicPartition,
+    topic_partition,
+    topic_partitions,
+)
 from embedlog.watching import Watch
 
 if TYPE_CHECKING:
@@ -146,9 +154,11 @@ class GroupAdmin:
             if isinstance(each, str):
                 wanted.update(TopicPartition(each, number) for number in range(self._partition_count(check_name(each))))
             else:
-                wanted.add(_checked_place(each))
-        if target.kind == "each" and not wanted <= target.each.keys():
-            raise ConfigError("to: no offset for a partition", found=", ".join(map(str, sorted(wanted - target.each.keys()))))
+                wanted.add(topic_partition(each))
+        if target.kind == "each" and wanted != target.each.keys():
+            odd = sorted(wanted ^ target.each.keys())
+            expected = "an offset for each of the partitions that `topics` names, and for no other"
+            raise ConfigError("to", expected=expected, found=f"no match for {', '.join(map(str, odd))}")
         return sorted(wanted)
 
     def _place(
@@ -186,7 +196,7 @@ class GroupAdmin:
         GroupNotFoundError; then nothing has changed.
         """
         self._check_writable()
-        wanted = [_checked_place(tp) for tp in tps]
+        wanted = topic_partitions(tps)
         self._evict_dead(group_id)
         self._groups.delete_offsets(group_id, wanted)
 
@@ -216,12 +226,6 @@ class GroupAdmin:
     def _evict_dead(self, group_id: str) -> None:
         if not self.read_only:
             self._groups.evict(checked_group_id(group_id), Watch(self._transactions.liveness), whole=True)
-
-
-def _checked_place(tp: object) -> TopicPartition:
-    if not isinstance(tp, tuple) or len(tp) != 2 or not isinstance(tp[0], str) or type(tp[1]) is not int:
-        raise TypeError(f"a partition is given as TopicPartition(topic, partition), not {tp!r:.100}")
-    return TopicPartition(*tp)
 
 
 # ---- describing ----------------------------------------------------------------------------------

@@ -25,7 +25,6 @@ from embedlog.commit_rules import (
     checked_group_id,
     checked_identity,
     checked_offsets,
-    checked_place,
     commit_records,
     record_bytes,
     refused,
@@ -35,7 +34,7 @@ from embedlog.errors import DeadlineError, UnknownTopicOrPartitionError
 from embedlog.group import Refusal
 from embedlog.group_view import GroupEntries
 from embedlog.internal_topic import Decision, InternalTopic, Record, java_partition
-from embedlog.values import GroupMetadata, OffsetAndMetadata, TopicPartition
+from embedlog.values import GroupMetadata, OffsetAndMetadata, TopicPartition, topic_partitions
 
 if TYPE_CHECKING:
     from embedlog.partition import Partition
@@ -223,7 +222,7 @@ class Offsets:
         With a deadline it waits for transactions that hold offsets of these partitions, and raises DeadlineError; without one it
         gives what counts now. The wait ends with what `asker.give_way()` raises, looked at whenever `Log._wake(asker)` is called.
         """
-        wanted = None if partitions is None else [checked_place(place) for place in partitions]
+        wanted = None if partitions is None else topic_partitions(partitions)
         view, asker = self.entries(group_id), asker or _Patient()
         while view is not None and stable_deadline_ns is not None and view.pending(group_id):
             if wanted is not None and not view.pending(group_id) & set(wanted):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import embedlog
+from embedlog.front import check_log
 
 if TYPE_CHECKING:
     import polars
@@ -35,6 +36,7 @@ def scan(log: embedlog.Log, topic: str, **bounds: Any) -> polars.LazyFrame:
         from polars.io.plugins import register_io_source
     except ImportError as missing:
         raise embedlog.MissingExtraError("lazy frames need polars", extra="polars") from missing
+    check_log(log, "embedlog.polars.scan()")
     whole = log.scan(topic, **bounds)
 
     def source(columns: list[str] | None, predicate: Any, row_count: int | None, batch_rows: int | None) -> Iterator[Any]:

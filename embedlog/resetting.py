@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from embedlog.errors import ConfigError, InvalidTimestampError, NoOffsetForPartitionError
-from embedlog.values import TopicPartition, duration_ms, milliseconds
+from embedlog.values import TopicPartition, duration_ms, milliseconds, topic_partition
 
 EXPECTED: Final = (
     '"earliest", "latest", "current", an offset, an aware datetime, a timedelta back from now, "by_duration:PnDTnHnMnS",'
@@ -88,7 +88,7 @@ def _from_text(text: str) -> Target:
 
 def _from_mapping(to: Mapping[Any, Any]) -> Target:
     if to and all(isinstance(key, tuple) for key in to):
-        return Target("each", each={TopicPartition(*key): _offset(getattr(value, "offset", value)) for key, value in to.items()})
+        return Target("each", each={topic_partition(key): _offset(getattr(value, "offset", value)) for key, value in to.items()})
     if len(to) != 1:
         raise ConfigError("to", expected=EXPECTED, found=repr(dict(to)))
     ((kind, value),) = to.items()

@@ -29,14 +29,14 @@ from embedlog.isolation import READ_COMMITTED, READ_UNCOMMITTED, end_offset
 from embedlog.readahead import read_ahead
 from embedlog.splitting import Split, splits
 from embedlog.subscription import partition_numbers
-from embedlog.values import milliseconds
+from embedlog.values import TopicPartition, milliseconds, topic_partition
 
 if TYPE_CHECKING:
     import pandas
     import pyarrow
 
 Time = int | datetime
-OffsetBound = int | Mapping[int, int] | None
+OffsetBound = int | Mapping[TopicPartition, int] | Mapping[int, int] | None
 
 CHUNK_BYTES = 5 << 20  # the way through Python costs as much as half a MiB; decoded, with keys and values, it fits into 16 MiB
 
@@ -77,8 +77,11 @@ class Scan:
         self._end_ms = OFFSET_MAX if end_time is None else _time("end_time", end_time)
         numbers = _numbers(partitions, topic, partition_numbers(log, topic))
         self.topic_id: str = log._topic(topic).topic_id
-        starts, ends = _offsets("start_offset", start_offset), _offsets("end_offset", end_offset)
-        self._bounds = {number: self._pinned(number, starts(number), ends(number)) for number in numbers}
+        starts, ends = self._offsets("start_offset", start_offset, numbers), self._offsets("end_offset", end_offset, numbers)
+        _check_order(starts, ends)
+        if self._start_ms > self._end_ms:
+            raise ConfigError("start_time", expected=f"at most end_time, {self._end_ms} ms", found=self._start_ms)
+        self._bounds = {number: self._pinned(number, starts.get(number), ends.get(number)) for number in numbers}
 
     def narrowed(
         self,
@@ -97,10 +100,10 @@ class Scan:
         made._start_ms = self._start_ms if start_time is None else max(self._start_ms, _time("start_time", start_time))
         made._end_ms = self._end_ms if end_time is None else min(self._end_ms, _time("end_time", end_time))
         numbers = _numbers(partitions, self.topic, list(self._bounds))
-        starts, ends = _offsets("start_offset", start_offset), _offsets("end_offset", end_offset)
+        starts, ends = self._offsets("start_offset", start_offset, numbers), self._offsets("end_offset", end_offset, numbers)
         made._bounds = {}
         for number in numbers:
-            (first, last), start, end = self._bounds[number], starts(number), ends(number)
+            (first, last), start, end = self._bounds[number], starts.get(number), ends.get(number)
             first, last = max(first, start or 0), last if end is None else min(last, end)
             made._bounds[number] = first, last = first, max(first, last)
             if made.times != self.times and first >= self._log._partition(self.topic, number).bounds().log_start:
@@ -151,6 +154,32 @@ class Scan:
 
     def __repr__(self) -> str:
         return f"Scan({self.topic!r}, bounds={self._bounds}, columns={list(self.columns)})"
+
+    def _offsets(self, name: str, given: OffsetBound, numbers: list[int]) -> dict[int, int]:
+        """A bound by partition, of those that are read. A key that means none of them is an error, not a bound of nothing."""
+        if given is None:
+            return {}
+        if not isinstance(given, Mapping):
+            return dict.fromkeys(numbers, _checked_offset(name, given))
+        made: dict[int, int] = {}
+        for key, offset in given.items():
+            number = self._number(name, key, numbers)
+            if number in made:
+                raise ConfigError(f"{name} names partition {number} twice", expected="one offset for each", found=repr(key))
+            made[number] = _checked_offset(name, offset)
+        return made
+
+    def _number(self, name: str, key: object, numbers: list[int]) -> int:
+        """The partition that a key of a bound means."""
+        if isinstance(key, bool) or not isinstance(key, int | tuple):
+            raise TypeError(f"{name}: a key is a TopicPartition or the number of a partition, not {key!r:.100}")
+        topic, number = (self.topic, key) if isinstance(key, int) else topic_partition(key)
+        if topic != self.topic or number not in numbers:
+            read = f"partitions {', '.join(map(str, numbers))}" if numbers else "no partition"
+            raise UnknownTopicOrPartitionError(
+                f"{name} names what is not read", expected=f"topic {self.topic!r}, {read}", found=repr(key)
+            )
+        return number
 
     # ---- objects ----
 
@@ -257,16 +286,21 @@ def _numbers(partitions: int | Iterable[int] | None, topic: str, known: list[int
     return numbers
 
 
-def _offsets(name: str, given: OffsetBound) -> Any:
-    """A function from a partition's number to its bound, or None."""
-    if given is not None:
-        for offset in given.values() if isinstance(given, Mapping) else [given]:
-            _check_int(name, offset)
-            if offset < 0:
-                raise OffsetOutOfRangeError(f"{name}: an offset is not negative", found=offset)
-    return given.get if isinstance(given, Mapping) else lambda number: given
+def _check_order(starts: Mapping[int, int], ends: Mapping[int, int]) -> None:
+    for number in starts.keys() & ends.keys():
+        if starts[number] > ends[number]:
+            expected = f"at most end_offset, {ends[number]}"
+            raise ConfigError(f"start_offset of partition {number}", expected=expected, found=starts[number])
 
 
-def _check_int(name: str, number: object) -> None:
+def _checked_offset(name: str, offset: object) -> int:
+    made = _check_int(name, offset)
+    if made < 0:
+        raise OffsetOutOfRangeError(f"{name}: an offset is not negative", found=made)
+    return made
+
+
+def _check_int(name: str, number: object) -> int:
     if type(number) is not int:
         raise TypeError(f"{name}: an int, not {type(number).__name__}")
+    return number

@@ -15,20 +15,6 @@ from embedlog.errors import InvalidTopicError, StateError, UnknownTopicOrPartiti
 from embedlog.values import TopicPartition
 
 
-def topic_partition(given: object) -> TopicPartition:
-    """A TopicPartition out of one, or of a plain pair. Raises TypeError for anything else."""
-    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str) and type(given[1]) is int:
-        return TopicPartition(*given)
-    raise TypeError(f"expected a TopicPartition(topic, partition), not {given!r}")
-
-
-def topic_partitions(given: Iterable[object]) -> list[TopicPartition]:
-    """The same for many, without repetition."""
-    if isinstance(given, (str, TopicPartition)):
-        raise TypeError(f"expected an iterable of TopicPartition, not {given!r}")
-    return list(dict.fromkeys(topic_partition(tp) for tp in given))
-
-
 def partition_numbers(log: Any, name: str) -> list[int]:
     """The partitions of a topic that can be read: all, but those being made, and those that other brokers held.
 

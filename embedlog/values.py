@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 from embedlog.errors import ConfigError
 
@@ -32,11 +32,15 @@ __all__ = [
     "RecordMetadata",
     "TopicDescription",
     "TopicPartition",
+    "by_partition",
     "duration_ms",
     "milliseconds",
+    "topic_partition",
+    "topic_partitions",
 ]
 
 Headers: TypeAlias = Iterable[tuple[str, bytes | None]]  # of one record, as it is sent
+Value = TypeVar("Value")
 
 LONG_WAIT_S = 100.0  # what waits for longer was perhaps meant in ms
 
@@ -100,12 +104,14 @@ class _TopicPartition(NamedTuple):
 
 
 class TopicPartition(_TopicPartition):
-    """One partition of one topic; the key of every mapping in the API. Raises TypeError for a number that is no int: it would
-    be another key."""
+    """One partition of one topic; the key of every mapping in the API. Raises TypeError for a topic that is no str, and for a
+    number that is no int: it would be another key."""
 
     __slots__ = ()
 
     def __new__(cls, topic: str, partition: int) -> Self:
+        if not isinstance(topic, str):
+            raise TypeError(f"the topic of a TopicPartition is a str, not {type(topic).__name__}: found {topic!r:.100}")
         if type(partition) is not int:
             partition = _whole(partition, topic)
         return tuple.__new__(cls, (topic, partition))
@@ -118,6 +124,29 @@ def _whole(number: object, topic: object) -> int:
             return operator.index(number)  # type: ignore[arg-type]
     found = f"{number!r:.50} of {topic!r:.300}"
     raise TypeError(f"the partition of a TopicPartition is an int, not {type(number).__name__}: found {found}")
+
+
+def topic_partition(given: object) -> TopicPartition:
+    """A TopicPartition out of one, or of a plain pair. Raises TypeError for anything else."""
+    if isinstance(given, TopicPartition):
+        return given
+    if isinstance(given, tuple) and len(given) == 2:
+        return TopicPartition(*given)
+    raise TypeError(f"a partition is given as TopicPartition(topic, partition), not {given!r:.100}")
+
+
+def topic_partitions(given: Iterable[object]) -> list[TopicPartition]:
+    """The same for many, without repetition."""
+    if isinstance(given, (str, tuple)) and not all(isinstance(each, tuple) for each in given):
+        raise TypeError(f"partitions are given as a list of TopicPartition, not {given!r:.100}")
+    return list(dict.fromkeys(topic_partition(tp) for tp in given))
+
+
+def by_partition(name: str, given: Mapping[Any, Value]) -> dict[TopicPartition, Value]:
+    """A mapping of the user's with its keys checked. Raises TypeError."""
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{name}: a mapping of TopicPartition, not {type(given).__name__}")
+    return {topic_partition(tp): value for tp, value in given.items()}
 
 
 class NewTopic(NamedTuple):

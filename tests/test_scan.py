@@ -27,6 +27,7 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from embedlog.scan import Scan
+from embedlog.values import TopicPartition
 from tests.fake_log import ABORT, COMMIT, FakeLog, FakePartition, Row
 from tests.test_batch import SCHEMA
 
@@ -74,7 +75,10 @@ def test_without_bounds_everything_comes_partition_by_partition(log: FakeLog) ->
 def test_offsets_start_inclusive_end_exclusive(log: FakeLog) -> None:
     assert places(Scan(log, "a", start_offset=10, end_offset=30)) == span(0, 10, 30) + span(1, 10, 25)
     assert places(Scan(log, "a", start_offset={0: 35}, end_offset={1: 3})) == span(0, 35, 40) + span(1, 0, 3)
-    assert places(Scan(log, "a", start_offset=30, end_offset=10)) == []
+    assert places(Scan(log, "a", start_offset=10, end_offset=10)) == []
+    one = Scan(log, "a", start_offset={TopicPartition("a", 0): 38, ("a", 1): 23}, end_offset={TopicPartition("a", 0): 39})
+    two = Scan(log, "a").narrowed(start_offset={0: 38, 1: 23}, end_offset={0: 39})
+    assert places(one) == span(0, 38, 39) + span(1, 23, 25) == places(two)
 
 
 def test_bounds_are_filters_and_may_lie_outside_the_log(log: FakeLog) -> None:
@@ -128,6 +132,22 @@ def test_aware_datetimes_are_times(log: FakeLog) -> None:
         ({"start_offset": -1}, OffsetOutOfRangeError),
         ({"end_offset": {0: -1}}, OffsetOutOfRangeError),
         ({"end_offset": 1.0}, TypeError),
+        ({"start_offset": 30, "end_offset": 10}, ConfigError),
+        ({"start_offset": {1: 3}, "end_offset": 2}, ConfigError),
+        ({"start_offset": {TopicPartition("a", 1): 3}, "end_offset": {1: 2}}, ConfigError),
+        ({"start_time": 2, "end_time": 1}, ConfigError),
+        ({"start_offset": {0: 1, TopicPartition("a", 0): 1}}, ConfigError),
+        ({"end_offset": {"0": 1}}, TypeError),
+        ({"end_offset": {"a": 1}}, TypeError),
+        ({"end_offset": {0.0: 1}}, TypeError),
+        ({"end_offset": {True: 1}}, TypeError),
+        ({"end_offset": {("a", "0"): 1}}, TypeError),
+        ({"end_offset": {("a", 0, 0): 1}}, TypeError),
+        ({"end_offset": [1, 2]}, TypeError),
+        ({"start_offset": {5: 1}}, UnknownTopicOrPartitionError),
+        ({"start_offset": {-1: 1}}, UnknownTopicOrPartitionError),
+        ({"start_offset": {TopicPartition("b", 0): 1}}, UnknownTopicOrPartitionError),
+        ({"start_offset": {0: 1}, "partitions": 1}, UnknownTopicOrPartitionError),
         ({"columns": ["nothing"]}, ConfigError),
         ({"columns": "value"}, TypeError),
         ({"isolation_level": "serializable"}, ConfigError),
@@ -138,11 +158,20 @@ def test_wrong_bounds_are_refused_when_the_scan_is_made(log: FakeLog, bounds: An
         Scan(log, "a", **bounds)
 
 
+def test_narrowed_bounds_are_checked_but_may_cross(log: FakeLog) -> None:
+    """A query may ask for what contradicts itself, and gets nothing."""
+    scan = Scan(log, "a", start_offset=20)
+    assert places(scan.narrowed(end_offset=10)) == [] == places(scan.narrowed(start_offset=30, end_offset=25))
+    for key in (5, TopicPartition("b", 0)):
+        with pytest.raises(UnknownTopicOrPartitionError, match="names what is not read"):
+            scan.narrowed(start_offset={key: 1})  # type: ignore[dict-item]
+
+
 def test_random_bounds_as_a_slow_filter(log: FakeLog, rng: random.Random) -> None:
     everything = [(r.partition, r.offset, r.timestamp_ms) for r in Scan(log, "a").records()]
     for _ in range(60):
-        first, last = rng.randrange(45), rng.randrange(45)
-        begin, end = rng.randrange(45_000), rng.randrange(45_000)
+        first, last = sorted((rng.randrange(45), rng.randrange(45)))
+        begin, end = sorted((rng.randrange(45_000), rng.randrange(45_000)))
         wanted = [(p, o) for p, o, t in everything if first <= o < last and begin <= t < end]
         assert places(Scan(log, "a", start_offset=first, end_offset=last, start_time=begin, end_time=end)) == wanted
 

@@ -12,12 +12,13 @@ T2  `scan` does what the format does on a shorter way: rows go to Spark as Arrow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import embedlog
+from embedlog.scan import OffsetBound
 from embedlog.spark import planning, settings
 from embedlog.spark.settings import DEFAULT_COLUMNS, SPLIT_BYTES
 
@@ -41,8 +42,8 @@ def scan(
     topic: str,
     *,
     partitions: int | Iterable[int] | None = None,
-    start_offset: int | Mapping[int, int] | None = None,
-    end_offset: int | Mapping[int, int] | None = None,
+    start_offset: OffsetBound = None,
+    end_offset: OffsetBound = None,
     start_time: int | datetime | None = None,
     end_time: int | datetime | None = None,
     columns: Iterable[str] | None = None,
