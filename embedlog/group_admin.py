@@ -158,7 +158,7 @@ class GroupAdmin:
         if target.kind == "each" and wanted != target.each.keys():
             odd = sorted(wanted ^ target.each.keys())
             expected = "an offset for each of the partitions that `topics` names, and for no other"
-            raise ConfigError("to", expected=expected, found=f"no match for {', '.join(map(str, odd))}")
+            raise ConfigError("to", expected=expected, found=f"no match for {', '.join(f'{tp.topic}-{tp.partition}' for tp in odd)}")
         return sorted(wanted)
 
     def _place(

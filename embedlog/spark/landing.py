@@ -204,13 +204,14 @@ def _check(log: embedlog.Log, topic: str, files: Sequence[Staged], overwrite: bo
     topics = list(dict.fromkeys([*([topic] if topic else []), *(name for name, _, _ in asked)]))
     rows = {name: f"row {facts.largest_row} of task {task}" for name, facts, task in reversed(asked)}
     for name in topics:
-        _check_topic(log, name, rows.get(name, "no row at all"), overwrite)
+        check_topic(log, name, rows.get(name, "no row at all"), overwrite)
     for name, facts, task in asked:
         _check_facts(log, name, facts, task)
     return topics
 
 
-def _check_topic(log: embedlog.Log, name: str, row: str, overwrite: bool) -> None:
+def check_topic(log: embedlog.Log, name: str, row: str, overwrite: bool) -> None:
+    """Raises UnknownTopicOrPartitionError, InvalidTopicError, PolicyViolationError. `row`: who asks for the topic."""
     check_name(name)
     if is_internal(name):
         raise embedlog.InvalidTopicError(f"topic {name} is the log's own: nobody else writes there (asked for by {row})")

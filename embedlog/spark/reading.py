@@ -17,11 +17,13 @@ from typing import Any
 
 import embedlog
 from embedlog.spark.columns import Shaper, source_columns
+from embedlog.spark.plainly import plainly
 from embedlog.spark.planning import Piece, Task, lost
 
 _frozen = 0  # modules that there were
 
 
+@plainly
 def read(task: Task, schema: Any) -> Iterator[Any]:
     """The record batches of a task, of this schema. Raises EmbedlogError."""
     _freeze()

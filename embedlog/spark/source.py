@@ -15,10 +15,12 @@ from pyspark.sql.types import StructType
 import embedlog
 from embedlog.spark import planning
 from embedlog.spark.columns import arrow_schema, struct_of
+from embedlog.spark.plainly import plainly
 from embedlog.spark.reading import read
 from embedlog.spark.settings import COLUMNS, Settings, parse
 
 
+@plainly
 def schema_of(options: Mapping[str, str]) -> StructType:
     """The columns of a `load()`, for batches and streams alike. Raises ConfigError."""
     return struct_of(parse(options, stream=None).columns)
@@ -46,6 +48,7 @@ class Reader(DataSourceReader):
     def __init__(self, settings: Settings, struct: StructType) -> None:
         self.settings, self.struct = settings, struct
 
+    @plainly
     def partitions(self) -> list[InputPartition]:
         """The tasks; called once for each `load()`, whatever uses it."""
         return [InputPartition(task) for task in planning.plan(self.settings)]
@@ -56,6 +59,7 @@ class Reader(DataSourceReader):
         return read(partition.value, arrow_schema(self.struct))
 
 
+@plainly
 def reader(options: Mapping[str, str], struct: StructType) -> Reader:
     """Raises ConfigError."""
     check_schema(struct)

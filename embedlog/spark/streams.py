@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 import embedlog
 from embedlog.spark.columns import arrow_schema
 from embedlog.spark.following import Follower
+from embedlog.spark.plainly import plainly
 from embedlog.spark.reading import read
 from embedlog.spark.settings import Settings, parse
 from embedlog.spark.source import check_schema
@@ -45,24 +46,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(self.settings.max_offsets or EVERYTHING)
         return ReadAllAvailable()
 
+    @plainly
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self.follower.pin()
 
+    @plainly
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return self.follower.initial()
 
+    @plainly
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
         return self.follower.next(start, getattr(limit, "max_rows", None))
 
+    @plainly
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         return self.follower.latest()
 
+    @plainly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         return [InputPartition(task) for task in self.follower.tasks(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read(partition.value, arrow_schema(self.struct))
 
+    @plainly
     def commit(self, end: dict[str, Any]) -> None:
         """The checkpoint holds what was read; a group is told where one is named."""
         self.follower.done(end)
@@ -73,6 +80,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._follower = None
 
 
+@plainly
 def stream_reader(options: Mapping[str, str], struct: Any) -> StreamReader:
     """Raises ConfigError."""
     check_schema(struct)

@@ -20,6 +20,7 @@ import embedlog
 from embedlog.spark import landing, staging
 from embedlog.spark.landing import Who
 from embedlog.spark.outgoing import Task, sink_columns
+from embedlog.spark.plainly import plainly
 from embedlog.spark.staging import Room, Staged
 from embedlog.spark.write_settings import WriteSettings, parse_write
 
@@ -48,10 +49,12 @@ class BatchWriter(DataSourceArrowWriter):
         self._places = sink_columns(struct, topic=settings.topic, headers=settings.headers)
         self._room = staging.room(settings.staging, f"job-{secrets.token_hex(8)}")
 
+    @plainly
     def write(self, iterator: Iterator[Any]) -> Message:
         task = Task(self._room, self._places, self._settings.topic, task=_task())
         return Message(task.stage(iterator))
 
+    @plainly
     def commit(self, messages: list[Message | None]) -> None:
         who = Who(self._settings.transactional_id, self._settings.batch_id)
         landing.commit(self._settings, who, _staged(messages), self._room, overwrite=self._overwrite)
@@ -71,6 +74,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def _room(self, query: str) -> Room:
         return staging.room(self._settings.staging, f"stream-{query}", self._driver)
 
+    @plainly
     def write(self, iterator: Iterator[Any]) -> Message:
         context = TaskContext.get()
         query = context.getLocalProperty("sql.streaming.queryId")
@@ -78,6 +82,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         task = Task(self._room(query), self._places, self._settings.topic, task=_task(), query=query, batch=batch)
         return Message(task.stage(iterator))
 
+    @plainly
     def commit(self, messages: list[Message | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
         found = _staged(messages)
         if not any(each.rows for each in found):
@@ -95,20 +100,27 @@ def _task() -> int:
     return 0 if context is None else context.partitionId()
 
 
+@plainly
 def writer(options: Mapping[str, str], struct: Any, overwrite: bool) -> BatchWriter:
-    """Raises ConfigError, StorageError where there is no log directory."""
+    """Raises ConfigError, StorageError where there is no log directory, and what there is against the topic, if it is one."""
     settings = parse_write(options, stream=False)
-    _check_directory(settings.directory)
+    _check_place(settings, overwrite)
     return BatchWriter(settings, struct, overwrite)
 
 
+@plainly
 def stream_writer(options: Mapping[str, str], struct: Any) -> StreamWriter:
-    """Raises ConfigError, StorageError where there is no log directory."""
+    """As `writer`; made for each micro-batch."""
     settings = parse_write(options, stream=True)
-    _check_directory(settings.directory)
+    _check_place(settings, overwrite=False)
     return StreamWriter(settings, struct)
 
 
-def _check_directory(path: str) -> None:
+def _check_place(settings: WriteSettings, overwrite: bool) -> None:
+    """Before any task has begun: they may take hours."""
+    path = settings.directory
     if not os.path.isdir(path):
         raise embedlog.StorageError("there is no log directory: embedlog.open() and create_topic() make one", path=path)
+    if settings.topic:
+        with embedlog.open(path, read_only=True) as log:
+            landing.check_topic(log, settings.topic, "the option topic", overwrite)
