@@ -156,9 +156,9 @@ class GroupAdmin:
             else:
                 wanted.add(topic_partition(each))
         if target.kind == "each" and wanted != target.each.keys():
-            odd = sorted(wanted ^ target.each.keys())
+            odd = ", ".join(f"{tp.topic}-{tp.partition}" for tp in sorted(wanted ^ target.each.keys()))
             expected = "an offset for each of the partitions that `topics` names, and for no other"
-            raise ConfigError("to", expected=expected, found=f"no match for {', '.join(f'{tp.topic}-{tp.partition}' for tp in odd)}")
+            raise ConfigError("to", expected=expected, found=f"no match for {odd}")
         return sorted(wanted)
 
     def _place(
