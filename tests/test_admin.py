@@ -312,7 +312,7 @@ BAD_DELETIONS: dict[str, tuple[Any, type[Exception], str]] = {
     "only compacted": ({("events", 0): 4, ("compacted", 0): 0}, e.PolicyViolationError, "found compact"),
     "half an offset": ({("events", 0): 4.5}, TypeError, "an offset is an int, not float"),
     "a topic without a number": ({"events": 4}, TypeError, "TopicPartition"),
-    "a number in words": ({("events", "0"): 4}, TypeError, "the number of a partition is an int"),
+    "a number in words": ({("events", "0"): 4}, TypeError, "the partition of a TopicPartition is an int"),
     "a list": ([("events", 0)], TypeError, "not list"),
 }
 
