@@ -143,6 +143,7 @@ class Admin:
                 self._registry.put(*topics)
                 for topic in topics:
                     self._finish_creation(topic)
+                    _logger.info("created topic %s: %d partitions, settings %s", topic.name, topic.partitions, dict(topic.config))
             except EmbedlogError:
                 for topic in topics:
                     self._take_back(topic)
@@ -239,6 +240,7 @@ class Admin:
             self.config.topic_config(overrides)
             if overrides != topic.config:
                 self._registry.put(replace(topic, config=overrides))
+                _logger.info("topic %s has the settings %s", name, overrides)
 
     def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete the records below an offset of each partition (-1: all that can be read); returns the new log starts.
@@ -284,6 +286,7 @@ class Admin:
         with self._changing():
             topic = replace(self._registry.live(name), state="deleting", growing=0)
             self._registry.put(topic)
+            _logger.info("deleting topic %s with %d partitions", topic.name, topic.partitions)
             self._finish_deletion(topic, self.config.lock_timeout_ms / 1000)
 
     def _finish_deletion(self, topic: Topic, timeout_s: float) -> None:

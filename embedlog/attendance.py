@@ -35,12 +35,13 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from embedlog.group import Group, State, end_delay
+from embedlog.group_figures import heartbeats
 from embedlog.handover import Listener
 from embedlog.membership import NO_GENERATION, Membership, Phase
 from embedlog.positions import Cursor
 from embedlog.reading import Reading
 from embedlog.subscription import Subscription
-from embedlog.values import GroupMetadata, OffsetAndMetadata, TopicPartition
+from embedlog.values import GroupMetadata, OffsetAndMetadata, TopicPartition, brief
 from embedlog.watching import Watch
 
 logger = logging.getLogger("embedlog.consumer")
@@ -309,6 +310,9 @@ class Attendance:
         if not cursors:
             return True
         found = self._committed([cursor.tp for cursor in cursors], deadline_ns)
+        if unknown := [tp for tp, known in found.items() if known is None]:
+            told = (self._group_id, brief(unknown), self._config.auto_offset_reset)
+            logger.info("group %r has committed nothing of %s: auto.offset.reset=%s", *told)
         self.moved += 1
         for cursor in cursors:
             if cursor.tp not in found:
@@ -404,15 +408,8 @@ class Attendance:
     def metrics(self) -> dict[str, Any]:
         """Kafka's figures on commits and rebalances."""
         life_s = max(time.monotonic() - self._reading.waiting.made, 1e-9)
-        return {**self._committing.metrics(life_s), **self.membership.figures.metrics(life_s), **self._heartbeats()}
-
-    def _heartbeats(self) -> dict[str, Any]:
-        """A thread of the core beats: what is told of it is what it was asked for, and how old the last beat is."""
-        ago_s = None
-        if self._lease is not None and not self._lease.lapsed:
-            ago_s = self._config.session_timeout_ms / 1000 - (int(self._lease.good_until_ns) - system.boot_ns()) / 1e9
-        rate = 0.0 if ago_s is None else 1000 / self._config.heartbeat_interval_ms
-        return {"heartbeat-rate": rate, "last-heartbeat-seconds-ago": None if ago_s is None else max(0.0, ago_s)}
+        beats = heartbeats(self._lease, self._config.session_timeout_ms, self._config.heartbeat_interval_ms)
+        return {**self._committing.metrics(life_s), **self.membership.figures.metrics(life_s), **beats}
 
     # ---- the end ---------------------------------------------------------------------------------
 

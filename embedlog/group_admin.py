@@ -25,6 +25,7 @@ from embedlog.values import (
     MemberDescription,
     OffsetAndMetadata,
     TopicPartition,
+    brief,
     topic_partition,
     topic_partitions,
 )
@@ -139,6 +140,7 @@ class GroupAdmin:
         plan = {tp: self._place(tp, target, committed.get(tp), now_ms) for tp in self._scope(group_id, topics, target, committed)}
         if not dry_run:
             self._groups.reset(group_id, plan)
+            _logger.info("group %r: offsets of %s are reset", group_id, brief(plan))
         return plan
 
     def _scope(
@@ -188,6 +190,7 @@ class GroupAdmin:
         self._check_writable()
         self._evict_dead(group_id)
         self._groups.delete(group_id)
+        _logger.info("group %r is deleted", group_id)
 
     def delete_group_offsets(self, group_id: str, tps: Iterable[TopicPartition]) -> None:
         """Forget what a group has committed for these partitions; where that is nothing, nothing changes.
@@ -199,6 +202,7 @@ class GroupAdmin:
         wanted = topic_partitions(tps)
         self._evict_dead(group_id)
         self._groups.delete_offsets(group_id, wanted)
+        _logger.info("group %r: offsets of %s are deleted", group_id, brief(wanted))
 
     def remove_group_members(self, group_id: str, instance_ids: Collection[str] | None = None) -> None:
         """Take the places of these static members away at once, instead of when their sessions end; None: those of all members.

@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from embedlog._native import system
+
 
 class _Times:
     """How often something took how long."""
@@ -90,4 +92,14 @@ class Rebalances:
         }
 
 
-__all__ = ["Rebalances"]
+
+def heartbeats(lease: Any, session_timeout_ms: int, interval_ms: int) -> dict[str, Any]:
+    """Kafka's metrics of heartbeats. A thread of the core writes them: known are its interval, and how old the last one is."""
+    ago_s = None
+    if lease is not None and not lease.lapsed:
+        ago_s = session_timeout_ms / 1000 - (int(lease.good_until_ns) - system.boot_ns()) / 1e9
+    rate = 0.0 if ago_s is None else 1000 / interval_ms
+    return {"heartbeat-rate": rate, "last-heartbeat-seconds-ago": None if ago_s is None else max(0.0, ago_s)}
+
+
+__all__ = ["Rebalances", "heartbeats"]

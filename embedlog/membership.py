@@ -33,7 +33,7 @@ from embedlog.errors import (
 )
 from embedlog.group import Group, Member, Refusal, State
 from embedlog.group_figures import Rebalances
-from embedlog.values import GroupMetadata, TopicPartition
+from embedlog.values import GroupMetadata, TopicPartition, brief
 
 if TYPE_CHECKING:
     from embedlog.subscription import Subscription
@@ -184,6 +184,8 @@ class Membership:
             self.member_id = before
             raise
         self._place = member_id
+        level = logging.DEBUG if rejoining else logging.INFO
+        logger.log(level, "group %r: %r joins for %s", self._group_id, member_id, sorted(topics))
         self.phase, self.wanted, self._joined_with = Phase.JOINING, False, topics
         self._counts = None
         return True
@@ -201,6 +203,7 @@ class Membership:
             given_up = handover.given_up(self._hold.owned(), self._cooperative, self._subscription.topics.__contains__)
             self._hold.commit_before_giving_up(self.metadata(), deadline_ns)
             if given_up is not None:
+                logger.info("group %r: %r gives up %s, to be shared out again", self._group_id, self.member_id, brief(given_up))
                 self.listeners.revoked(given_up)
                 self._hold.hold(self._hold.owned() - set(given_up))
         self._prepared = bool(self._subscription.kind)
@@ -252,6 +255,10 @@ class Membership:
             if self.phase is Phase.IN:  # else a listener left
                 self._hold.hold(assigned)
         if self.phase is Phase.IN:
+            logger.info(
+                "group %r, generation %d: %r has %s (new: %s; given up: %s)",
+                self._group_id, found.generation, self.member_id, brief(assigned), brief(told.added), brief(told.revoked or ()),
+            )  # fmt: skip
             self.listeners.assigned(told.added)
         return self.wanted
 
@@ -284,6 +291,7 @@ class Membership:
         owned = sorted(self._hold.owned())
         self.phase, self.generation, self._prepared, self._counts = Phase.OUT, NO_GENERATION, False, None
         self.figures.fail()
+        logger.info("group %r: this consumer has lost %s", self._group_id, brief(owned))
         try:
             if owned:
                 self.listeners.lost(owned)
@@ -314,6 +322,8 @@ class Membership:
                 self.listeners.lost(owned)
         finally:
             self._hold.hold(())
+            if self.member_id != NOBODY:
+                logger.info("group %r: %r leaves, and gives up %s", self._group_id, self.member_id, brief(owned))
             self.part(deadline_ns)
         self.phase, self.generation, self.member_id, self._place = Phase.OUT, NO_GENERATION, NOBODY, NOBODY
         self._prepared = self.wanted = False

@@ -22,7 +22,7 @@ from embedlog.accumulator import Accumulator
 from embedlog.appenders import Transactional
 from embedlog.client_options import K, ProducerConfig, V
 from embedlog.delivery import Delivery
-from embedlog.errors import DeadlineError, EmbedlogError
+from embedlog.errors import DeadlineError, EmbedlogError, printable
 from embedlog.figures import producer_metrics
 from embedlog.sending import Pipeline
 from embedlog.transactional import NoTransaction, Transaction
@@ -244,7 +244,7 @@ class Producer(Generic[K, V]):
 
 def _name(config: ProducerConfig) -> str:
     """Kafka's default: after the transactional id, or counted in this process."""
-    return config.client_id or f"producer-{config.transactional_id or next(_numbers)}"
+    return printable(config.client_id or f"producer-{config.transactional_id or next(_numbers)}")  # it goes into lines of the log
 
 
 def _tell_of_changes(config: ProducerConfig, name: str) -> None:

@@ -196,6 +196,7 @@ class Reading:
         if cursor.position < 0:
             reset = cursor.reset or self._reset
             cursor.seek(*reset.place(cursor.partition, self._isolation, lambda: time.time_ns() // 1_000_000))
+            logger.debug("%s-%d: reading begins at %d (%s)", *cursor.tp, cursor.position, reset.kind)
         return cursor
 
     def _ready(self, cursor: Cursor) -> bool:

@@ -8,6 +8,7 @@ E4  the wall clock decides here, and only here; a segment without a timestamp co
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from embedlog import checkpoint, files, layout, rolling, segment
@@ -18,6 +19,8 @@ from embedlog.manifest import SegmentInfo
 
 if TYPE_CHECKING:
     from embedlog.partition import Partition
+
+logger = logging.getLogger("embedlog")
 
 
 def wants(partition: Partition) -> bool:
@@ -45,6 +48,8 @@ def retain(partition: Partition) -> int:
             segment.set_aside(partition.path, info.base)
         files.sync_directory(partition.path)
         partition.segments.forget()
+    told = (partition.topic, partition.number, len(doomed), start)
+    logger.info("%s-%d: %d segments below offset %d are deleted by retention", *told)
     return len(doomed)
 
 
@@ -120,6 +125,7 @@ def delete_records(partition: Partition, offset: int) -> int:
         checkpoint.update(
             partition.home.root / layout.LOG_STARTS, {(partition.topic, partition.number): start}, partition.home.mode
         )
+        logger.info("%s-%d: records below offset %d are deleted on demand", partition.topic, partition.number, start)
         return publish_start_locked(partition, now, start).log_start
 
 

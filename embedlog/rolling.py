@@ -48,6 +48,7 @@ def roll_locked(partition: Partition, now: Published) -> Published:
     page.publish(after, partition.home.directory_page)
     system.point("roll-published")
     page.set(system.WORD_ROLL_INTENT, 0)
+    logger.debug("%s-%d: segment %d begins", partition.topic, partition.number, base)
     return after
 
 

@@ -42,6 +42,7 @@ __all__ = [
 Headers: TypeAlias = Iterable[tuple[str, bytes | None]]  # of one record, as it is sent
 Value = TypeVar("Value")
 
+BRIEF_MAX = 400  # characters of partitions in one line of the log
 LONG_WAIT_S = 100.0  # what waits for longer was perhaps meant in ms
 
 _logger = logging.getLogger("embedlog")
@@ -115,6 +116,26 @@ class TopicPartition(_TopicPartition):
         if type(partition) is not int:
             partition = _whole(partition, topic)
         return tuple.__new__(cls, (topic, partition))
+
+
+def brief(places: Iterable[tuple[str, int]]) -> str:
+    """Partitions as a line of the log has them: orders[0-2,5] users[0]; shortened where there are very many."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, number in sorted(places):
+        by_topic.setdefault(topic, []).append(number)
+    text = " ".join(f"{topic}[{_runs(numbers)}]" for topic, numbers in by_topic.items()) or "nothing"
+    return text if len(text) <= BRIEF_MAX else text[: BRIEF_MAX - 1] + "…"
+
+
+def _runs(numbers: list[int]) -> str:
+    """Rising numbers, those that follow on each other as first-last."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ",".join("-".join(map(str, run)) for run in runs)
 
 
 def _whole(number: object, topic: object) -> int:

@@ -225,7 +225,7 @@ def test_columns_that_change_in_another_thread_make_readable_batches_or_none(rng
     columns = columns_of(rows, np.int32)
     assert columns.headers is not None
     assert columns.keys is not None
-    moving = [columns.values.offsets, columns.keys.offsets, columns.headers.values.offsets, columns.headers.keys.offsets]  # type: ignore[union-attr]
+    moving = [columns.values.offsets, columns.keys.offsets, columns.headers.values.offsets, columns.headers.keys.offsets]
     other = [np.roll(each, 1) if number % 2 else each // 2 for number, each in enumerate(moving)]
     own = [each.copy() for each in moving]
     done = threading.Event()

@@ -133,7 +133,7 @@ CALLS: dict[str, Row] = {
     "TopicPartition of a text": (lambda log: TopicPartition("orders", "0"),  # type: ignore[arg-type]
                                  TypeError, ("is an int, not str", "'0'")),
     "open(5)": (lambda log: embedlog.open(5), TypeError, ("str or an os.PathLike of str, not int",)),  # type: ignore[arg-type]
-    "open(bytes)": (lambda log: embedlog.open(b"x"), TypeError, ("str or an os.PathLike of str, not bytes",)),  # type: ignore[arg-type]
+    "open(bytes)": (lambda log: embedlog.open(b"x"), TypeError, ("str or an os.PathLike of str, not bytes",)),
     "pickled future": (producer(lambda made: pickle.dumps(made.send("orders", b"v"))), TypeError, ("result()",)),
     "polars.scan of a path": (lambda log: __import__("embedlog.polars").polars.scan("path", "orders"),
                               TypeError, ("an open log, not str",)),
