@@ -7,6 +7,7 @@ K3  bytes are read and written, never shared: a copy that leans on the blocks of
 K4  indexes and digests are made anew while copying; snapshots and `.txnindex` pass their own checks, or are made anew too
 K5  until it is whole, a mark of ours lies in the copy and nothing opens it; the clean mark comes last, behind all syncs
 K6  what fails takes its files away again, and only its own
+K7  a partition whose files were replaced under the copier is copied once more, from files that were all opened before it (`pins`)
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from embedlog import checkpoint, files, history, identity, index, layout, place, segment, topic_files
-from embedlog._native.system import Published
+from embedlog import checkpoint, files, history, identity, index, layout, place, segment, topic_files, transaction_index
 from embedlog.errors import CorruptRecordError, EmbedlogError, ForeignDirectoryError, StorageError, UnknownTopicOrPartitionError
-from embedlog.manifest import CLOSED, SEALED, Manifest, SegmentInfo
+from embedlog.manifest import CLOSED, SEALED, Manifest, SegmentInfo, Start
+from embedlog.pins import Pin, held, pin_of
 from embedlog.producers import ProducerState
 from embedlog.record import Chain
 from embedlog.topic import Topic, TopicRegistry, is_internal
@@ -31,22 +32,11 @@ if TYPE_CHECKING:
 
     from embedlog.partition import Partition
 
-TRIES: Final = 3  # of one partition whose files are replaced under the copier
-
 Progress = Callable[[int, int], object]  # bytes copied so far, bytes to copy in all
 
 
 class _Moved(Exception):
     """The files of a partition became others while they were copied."""
-
-
-class _Pin(NamedTuple):
-    """One partition as it was at the beginning."""
-
-    partition: Partition
-    now: Published
-    static: object  # what a reader without a live page had loaded
-    segments: list[SegmentInfo]
 
 
 @dataclass
@@ -94,19 +84,13 @@ def _check_place(source: Path, root: Path) -> None:
         raise ForeignDirectoryError("the destination of a backup holds something", path=root, expected="nothing", found=found)
 
 
-def _pin_all(log: Any, name: str) -> list[_Pin]:
+def _pin_all(log: Any, name: str) -> list[Pin]:
     """All partitions of a topic; none if it is deleted just now."""
     try:
         topic: Topic = log._topic(name)
-        return [_pin(log._partition(name, number)) for number in topic.numbers if number < topic.partitions]
+        return [pin_of(log._partition(name, number)) for number in topic.numbers if number < topic.partitions]
     except UnknownTopicOrPartitionError:
         return []
-
-
-def _pin(partition: Partition) -> _Pin:
-    now = partition.published()
-    partition.check_deleted()
-    return _Pin(partition, now, partition.static, partition.segments.all(now))
 
 
 # ---- where it goes -------------------------------------------------------------------------------
@@ -160,7 +144,7 @@ class _Target:
         files.sync_directory(self.root)
         files.unlink(self.root / layout.UNFINISHED)
         self.note(self.root / layout.CLEAN_MARK)
-        identity.write_clean_mark(self.root, mode=self.mode)
+        identity.write_clean_mark(self.root, mode=self.mode, incarnation=os.urandom(16))
 
     def take_back(self) -> None:
         """Remove what was made; our mark goes last, so that what cannot be removed is never taken for a log."""
@@ -184,7 +168,7 @@ class _Copier:
         self._done = 0
         self.total = 0
 
-    def topic(self, name: str, pins: list[_Pin]) -> Topic | None:
+    def topic(self, name: str, pins: list[Pin]) -> Topic | None:
         """All partitions of one topic; None if it was deleted before they were copied."""
         directories: list[Path] = []
         try:
@@ -202,22 +186,19 @@ class _Copier:
         only = () if numbers == tuple(range(len(numbers))) else numbers
         return replace(topic, partitions=max(numbers, default=-1) + 1, only=only, growing=0) if pins else None
 
-    def _partition(self, pin: _Pin, directory: Path, topic: Topic) -> None:
-        for again in range(TRIES):
-            try:
-                taken, state = self._segments(_pin(pin.partition) if again else pin, directory)
-            except _Moved:
-                self._target.remove(directory / each for each in files.listing(directory))
-            else:
-                break
-        else:
-            raise StorageError("the files of this partition keep changing under a backup", path=pin.partition.path)
+    def _partition(self, pin: Pin, directory: Path, topic: Topic) -> None:
+        try:
+            taken, state = self._segments(pin, directory)
+        except _Moved:
+            self._target.remove(directory / each for each in files.listing(directory))
+            with held(pin.partition) as opened:
+                taken, state = self._segments(opened, directory)
         self._beside(pin.partition, directory, taken, state)
         self._target.note(directory / layout.PARTITION_METADATA)
         identity.write_topic_id(directory, topic.topic_id, self._target.mode)
         self._taken[pin.partition.topic, pin.partition.number] = taken
 
-    def _segments(self, pin: _Pin, directory: Path) -> tuple[_Taken, ProducerState]:
+    def _segments(self, pin: Pin, directory: Path) -> tuple[_Taken, ProducerState]:
         """The segments up to the pinned end; those that retention deletes meanwhile are left out. Raises _Moved."""
         partition, taken = pin.partition, _Taken(pin.now.log_start, pin.now.log_end)
         state = _producers(pin)
@@ -234,11 +215,12 @@ class _Copier:
                 self._target.remove(directory / each for each in files.listing(directory))
                 taken.segments.clear()
             except CorruptRecordError as problem:
-                if partition.published().generation == pin.now.generation:
+                if pin.held is not None or partition.published().generation == pin.now.generation:
                     raise
                 raise _Moved from problem
         partition.check_deleted()
-        if partition.published().generation != pin.now.generation or partition.static is not pin.static:
+        moved = partition.published().generation != pin.now.generation or partition.static is not pin.static
+        if moved and pin.held is None:
             raise _Moved
         if not taken.segments:
             raise _Moved
@@ -265,7 +247,8 @@ class _Copier:
         checkpoint.write_epochs(target.note(directory / layout.EPOCHS), kept, target.mode)
         manifest = Manifest(directory, partition.topic_id, target.mode)
         target.note(manifest.path)
-        manifest.rewrite(taken.segments)
+        last = taken.segments[-1]
+        manifest.rewrite(taken.segments, Start(taken.start, -1 if last.gapless else last.base))
 
     def copied(self, size: int) -> None:
         self._done += size
@@ -303,7 +286,7 @@ class _Copier:
         target.close()
 
 
-def _producers(pin: _Pin) -> ProducerState:
+def _producers(pin: Pin) -> ProducerState:
     """The producers as of the newest snapshot below the end; what is copied is replayed into them."""
     if pin.partition.static is not None:
         known = pin.partition.static.history.state
@@ -316,7 +299,7 @@ def _producers(pin: _Pin) -> ProducerState:
 class _Segment:
     """One segment on its way."""
 
-    def __init__(self, copier: _Copier, pin: _Pin, info: SegmentInfo, directory: Path, state: ProducerState) -> None:
+    def __init__(self, copier: _Copier, pin: Pin, info: SegmentInfo, directory: Path, state: ProducerState) -> None:
         self._copier, self._pin, self._info, self._directory, self._state = copier, pin, info, directory, state
         self._source = layout.segment_path(pin.partition.path, info.base)
 
@@ -325,7 +308,7 @@ class _Segment:
         info, directory = self._info, self._directory
         chain = Chain(info.base, gaps_allowed=not info.gapless)
         builder = index.Builder(info.base, self._pin.partition.config.index_interval_bytes)
-        with files.opened(self._source) as fd:
+        with self._pin.opened(info.base) as fd:
             target = layout.segment_path(directory, info.base)
             with self._copier.create(target) as out:
                 walk = self._copy_batches(fd, out, target, chain, builder)
@@ -383,9 +366,7 @@ class _Segment:
 
     def _copy_aborted(self) -> int:
         """How many transactions were aborted up to the pinned end; their file, if there are any."""
-        info, now = self._info, self._pin.now
-        entries = self._pin.partition.aborted.entries(info, now)
-        kept = entries[entries["last_offset"] < now.log_end]
-        if len(kept):
-            self._copier.put(layout.segment_path(self._directory, info.base, layout.TRANSACTION_INDEX), kept.tobytes())
-        return len(kept)
+        kept = self._pin.aborted_in(self._info)
+        if kept:
+            self._copier.put(layout.segment_path(self._directory, self._info.base, layout.TRANSACTION_INDEX), kept)
+        return len(kept) // transaction_index.ENTRY_SIZE

@@ -13,6 +13,9 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 
+import numpy as np
+from numpy.typing import NDArray
+
 from embedlog import files, layout
 from embedlog._native import system
 from embedlog.errors import CorruptRecordError, ForeignDirectoryError, UnsupportedFormatError
@@ -27,6 +30,8 @@ _LINE_END = re.compile(r"\r\n|\n|\r")  # Java's readLine; str.splitlines() would
 _BLANKS = re.compile(r"[ \t\n\x0b\f\r]+")  # Java's \s+
 _NUMBER = re.compile(r"[+-]?[0-9]+")
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+OTHER_EPOCH = "a batch carries another leader epoch than its offset belongs to"
 
 Offsets = dict[tuple[str, int], int]
 
@@ -184,6 +189,20 @@ class EpochCache:
     def epoch_for(self, offset: int) -> int:
         """The epoch in which `offset` was (or will be) written; -1 if it lies before the first one known."""
         return next((epoch for epoch, start in reversed(self.entries) if start <= offset), -1)
+
+    def disagreement(self, bases: NDArray[np.int64], epochs: NDArray[np.int32]) -> tuple[int, int] | None:
+        """The first batch that carries another epoch than its base offset belongs to, as (row, expected)."""
+        if not self.entries:
+            return None
+        latest, start = self.entries[-1]
+        if start <= bases[0] and (epochs == latest).all():
+            return None  # as almost always: all of it is of the newest epoch
+        starts = np.array([start for _, start in self.entries], np.int64)
+        known = np.array([epoch for epoch, _ in self.entries], np.int64)
+        slots = np.searchsorted(starts, bases, side="right") - 1
+        wrong = (slots >= 0) & (known[slots] != epochs)
+        row = int(wrong.argmax())
+        return (row, int(known[slots[row]])) if wrong[row] else None
 
     def end_offset(self, epoch: int, log_end: int) -> tuple[int, int]:
         """(largest known epoch <= `epoch`, the offset at which it ended); (-1, -1) if nothing can be said.

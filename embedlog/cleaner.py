@@ -23,6 +23,7 @@ from embedlog.errors import CorruptRecordError, in_file
 from embedlog.manifest import DIGESTED, SEALED, SegmentInfo, joined_times
 from embedlog.producers import Producer
 from embedlog.record import Batches, Chain, scan
+from embedlog.segments import start_of
 from embedlog.transaction_index import AbortedTransaction
 
 if TYPE_CHECKING:
@@ -192,16 +193,17 @@ class _Pass:
             if not system.mutated("silent_swap"):
                 now = now._replace(generation=now.generation | 1)
             partition.page.publish(now, partition.home.directory_page)
-            _swap_locked(partition, group, made, records)
+            _swap_locked(partition, now, group, made, records)
             purged_to = 0 if system.mutated("purge_unnoted") else min(end, made.next_offset)
             after = now._replace(generation=now.generation + now.generation % 2, purged_to=max(now.purged_to, purged_to))
             partition.publish_locked(after)
 
 
-def _swap_locked(partition: Partition, group: list[SegmentInfo], made: SegmentInfo, records: bytes) -> None:
+def _swap_locked(partition: Partition, now: Published, group: list[SegmentInfo], made: SegmentInfo, records: bytes) -> None:
     directory, bases = partition.path, {info.base for info in group}
     partition.manifest.refresh()
-    partition.manifest.rewrite(info for info in partition.manifest.segments.values() if info.base not in bases)
+    kept = [info for info in partition.manifest.segments.values() if info.base not in bases]
+    partition.manifest.rewrite(kept, start_of(now))
     if system.mutated("aside_before_swap"):
         _set_aside(directory, group, made)
     _rename_all(directory, made.base, layout.CLEANED, layout.SWAP)
@@ -215,7 +217,7 @@ def _swap_locked(partition: Partition, group: list[SegmentInfo], made: SegmentIn
         if files.exists(path):
             files.rename(path, layout.segment_path(directory, made.base, suffix))
     files.sync_directory(directory)
-    partition.manifest.append(made)
+    partition.manifest.note(start_of(now), made)
 
 
 def _set_aside(directory: Path, group: list[SegmentInfo], made: SegmentInfo) -> None:

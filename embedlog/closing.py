@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from embedlog import checkpoint, files, layout, segment
-from embedlog.segments import active_info
+from embedlog.segments import active_info, start_of
 
 if TYPE_CHECKING:
     from embedlog.partition import Partition
@@ -30,7 +30,7 @@ def close_in_order(partition: Partition) -> None:
         partition.page.publish(after, None)
     partition.sync()
     with partition.exclusive() as now:
-        partition.manifest.append(active_info(now))
+        partition.manifest.note(start_of(now), active_info(now))
         partition.manifest.sync()
         files.sync_directory(partition.path)
         if files.unlink(partition.path / layout.DIRTY, missing_ok=True):

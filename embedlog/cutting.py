@@ -19,6 +19,7 @@ from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError
 from embedlog.manifest import DIGESTED
 from embedlog.record import Chain
+from embedlog.segments import start_of
 from embedlog.transaction_index import ENTRY_SIZE
 
 if TYPE_CHECKING:
@@ -86,6 +87,9 @@ def _cut_locked(partition: Partition, now: Published, base: int, end: int, chain
         lost_from,
         now.log_end - 1,
     )
+    partition.manifest.refresh()
+    kept = [info for info in partition.manifest.segments.values() if info.base < base]
+    partition.manifest.rewrite(kept, start_of(now))  # on disk before: what it says of bytes that go would be missed
     _shorten(partition, base, end)
     builder = segment.rebuild(directory, base, end, partition.config.index_interval_bytes, final=False, mode=mode)
     epochs = checkpoint.read_epochs(directory / layout.EPOCHS)

@@ -4,7 +4,8 @@ B1  a door serialises openers and closers, for the whole of what they do
 B2  a broker holds `.lock` exclusively, each of us holds it shared; who gets it exclusively is the first one in
 B3  after locking, and once more behind foreign use, the name must still lead to what was locked: a broker unlinks it late
 B4  the first one in takes the clean mark away, durably, before anything is written; the last one out writes it after the syncs
-B5  our mark is remembered by inode and time: another mark, or ours gone, means that somebody else was here
+B5  our mark is signed with the incarnation: a signed mark proves, in a copy too, that no broker was here since; one without
+    is known by inode and time, and if ours is gone, or another one is there, somebody else was here
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from embedlog.errors import (
     UnsupportedFilesystemError,
     UnsupportedFormatError,
 )
-from embedlog.identity import ensure_meta, remove_clean_mark, write_clean_mark
+from embedlog.identity import ensure_meta, mark_owner, remove_clean_mark, write_clean_mark
 from embedlog.page import boot_number, cache_number
 
 SETTLING_S: Final = 0.05  # a broker unlinks `.lock` some time after it has unlocked it
@@ -108,7 +109,6 @@ class Directory:
             raise
 
     def _enter_read_only(self) -> None:
-        self.foreign = True  # what we remember is of no use to who cannot keep it up to date
         self.refresh()
 
     def refresh(self) -> bool:
@@ -127,8 +127,10 @@ class Directory:
             self.incarnation = self.page.incarnation()
             if state == 1:
                 self._check_same_way(self.page)
-        self.clean = mark is not None
-        self.seen = ((mark.inode, mark.modified_ns) if mark else None, self.incarnation)
+        seen = ((mark.inode, mark.modified_ns) if mark else None, self.incarnation)
+        if seen != self.seen:
+            self._judge(mark, self.page)
+        self.seen = seen
         return state == 1 and self.page is not None
 
     def _probe(self) -> int:
@@ -234,17 +236,21 @@ class Directory:
     # ---- incarnations ----------------------------------------------------------------------------
 
     def _look_at_mark(self) -> None:
-        """Was the directory left in order, and by us?"""
-        mark = files.facts_of(self.path / layout.CLEAN_MARK)
-        page = self._map()
-        remembered = (page.word(MARK_INODE), page.word(MARK_NS)) if page else None
+        self._judge(files.facts_of(self.path / layout.CLEAN_MARK), self._map())
+
+    def _judge(self, mark: system.Facts | None, page: system.Page | None) -> None:
+        """Was the directory left in order, and by us (B5)?"""
+        owner = mark_owner(self.path) if mark is not None else None
         self.clean = mark is not None
-        if remembered is None:
-            self.foreign = mark is not None or any(name.endswith("-checkpoint") for name in files.listing(self.path))
+        if owner is not None:  # a copy that was begun before we came in, and ended after, has our mark beside a later page
+            self.foreign = False
+            self.clean = page is None or page.version() < 0 or page.incarnation() == owner
+        elif page is None:
+            self.foreign = self.clean or any(name.endswith("-checkpoint") for name in files.listing(self.path))
         elif mark is not None:
-            self.foreign = remembered != (mark.inode, mark.modified_ns)
+            self.foreign = (page.word(MARK_INODE), page.word(MARK_NS)) != (mark.inode, mark.modified_ns)
         else:
-            self.foreign = remembered[0] != 0  # ours was there and is gone: a broker takes it away when it starts
+            self.foreign = page.word(MARK_INODE) != 0  # ours was there and is gone: a broker takes it away when it starts
 
     def _map(self) -> system.Page | None:
         path = self.path / layout.CONTROL
@@ -331,7 +337,7 @@ class Directory:
             self._let_go()
 
     def _write_mark(self) -> None:
-        write_clean_mark(self.path, mode=self._mode)
+        write_clean_mark(self.path, mode=self._mode, incarnation=self.incarnation)
         mark = files.facts_of(self.path / layout.CLEAN_MARK)
         if self.page is not None and mark is not None:
             self.page.set(MARK_INODE, mark.inode)
@@ -365,7 +371,7 @@ def check_filesystem(path: Path, shared: str) -> None:
         return
     name = REMOTE_FILESYSTEMS.get(kind, f"type 0x{kind:x}")
     raise UnsupportedFilesystemError(
-        f"file system {name} is not known to keep locks and mapped pages between processes; shared=\"locks\" opens it without any"
+        f'file system {name} is not known to keep locks and mapped pages between processes; shared="locks" opens it without any'
         " mapping, by locks alone: that is slower, and a lock that the file system loses can corrupt the log",
         path=path,
         expected="one of " + ", ".join(sorted(LOCAL_FILESYSTEMS.values())),

@@ -3,6 +3,8 @@
 W1  an identity is a UUID of 16 bytes, written as 22 characters; topic ids and directory ids are never made up twice
 W2  what another version or a broker wrote beside the values known here stays when a file is written again
 W3  the clean mark is written in place, as Kafka does: its existence is its meaning, its content is a courtesy
+W4  our mark is signed: a broker deletes the mark when it starts and never signs its own, so a signed one says, in copies too,
+    that embedlog closed the directory and that no broker was there since
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from embedlog.layout import CLEAN_MARK, META_PROPERTIES, PARTITION_METADATA
 
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}")
+_SIGNATURE = "embedlog"
 
 
 def new_id(random_bytes: Callable[[int], bytes] = os.urandom) -> str:
@@ -191,11 +194,25 @@ def read_clean_mark(directory: str | os.PathLike[str]) -> int | None:
     return epoch if type(epoch) is int else -1
 
 
-def write_clean_mark(directory: str | os.PathLike[str], broker_epoch: int = -1, mode: int = 0o666) -> None:
-    """Say that the directory was closed in order; everything else must be on disk before."""
+def mark_owner(directory: str | os.PathLike[str]) -> bytes | None:
+    """The incarnation that left the mark; None without a mark, and for a mark of a broker or of an embedlog that did not sign."""
+    try:
+        return bytes.fromhex(json.loads(files.read_bytes(Path(directory, CLEAN_MARK)) or b"")[_SIGNATURE])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def write_clean_mark(
+    directory: str | os.PathLike[str], broker_epoch: int = -1, mode: int = 0o666, *, incarnation: bytes | None = None
+) -> None:
+    """Say that the directory was closed in order; everything else must be on disk before.
+
+    `incarnation` signs it (W4).
+    """
     path = Path(directory, CLEAN_MARK)
+    content = {"version": 0, "brokerEpoch": broker_epoch} | ({_SIGNATURE: incarnation.hex()} if incarnation else {})
     with files.opened(path, files.CREATE | os.O_TRUNC, mode) as fd:
-        files.write_all(fd, json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode(), 0, path)
+        files.write_all(fd, json.dumps(content, separators=(",", ":")).encode(), 0, path)
         files.sync(fd, path)
     files.sync_directory(directory)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import xxhash
 
@@ -27,6 +27,8 @@ HEAD = struct.Struct(
 )
 SIZE_BEHIND, CRC_FROM = 12, 16
 SIZE_MIN = {0: 26, 1: 34}  # a null key and a null value
+
+OUT_OF_RANGE: Final = "offset of a message lies outside its segment"
 
 
 class Broken(NamedTuple):
@@ -73,7 +75,7 @@ def scan(view: memoryview, next_offset: int, segment_base: int, rows: Batches) -
         return Broken("offset of a message falls", next_offset, offset)
     first, last = (segment_base, segment_base + RELATIVE_MAX) if segment_base >= 0 else (0, LOG_OFFSET_MAX)
     if not first <= offset <= min(last, LOG_OFFSET_MAX):
-        return Broken("offset of a message lies outside its segment", first if offset < first else last, offset)
+        return Broken(OUT_OF_RANGE, first if offset < first else last, offset)
     timestamp = _timestamp(view, magic)
     attributes &= CODEC_MASK | LOG_APPEND_TIME
     oldest = -1 if attributes & CODEC_MASK else timestamp  # a wrapper's inner messages may be older

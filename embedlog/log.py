@@ -173,7 +173,8 @@ class Log(Admin, GroupAdmin):
         """For a reader: is somebody writing here now, and in which incarnation?"""
         live = self._directory.refresh()
         self._home.incarnation, self._home.directory_page = self._directory.incarnation, self._directory.page
-        self._home.clean, self._home.seen = self._directory.clean, self._directory.seen
+        self._home.clean, self._home.foreign = self._directory.clean, self._directory.foreign
+        self._home.seen = self._directory.seen
         return live
 
     # ---- what the other rooms ask ----------------------------------------------------------------

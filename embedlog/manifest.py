@@ -1,10 +1,13 @@
-"""The manifest: one record per sealed segment, so that opening reads one file, not all of them.
+"""The manifest: one record per sealed segment, so that opening reads one file, not all of them; and where the log starts.
 
-M1  a cache: whatever it says can be found again in the segments, but for the digest, which is made while appending and
-    would bless damage if it were made later
+M1  whatever it says of segments can be found again in them, but for the digest, which is made while appending and would
+    bless damage if it were made later
 M2  appended to under the partition's append lock, one record with one write; a torn or damaged record ends it
 M3  the last record of a base offset counts; records of deleted segments are left until the file is rewritten
-M4  a CLOSED record describes the active segment as an orderly close left it; it is valid while the file still has that size
+M4  a CLOSED record describes the active segment as an orderly close left it, on stable storage: of a file that has grown since
+    it describes the first bytes
+M5  a START record is on stable storage before the log start moves: the checkpoint that a broker reads has no checksum. A manifest
+    that has one never speaks of bytes that were cut or replaced since
 """
 
 from __future__ import annotations
@@ -33,8 +36,11 @@ ENTRY_BYTES: Final = _ENTRY.size + _CHECK.size
 
 SEALED: Final = 1
 CLOSED: Final = 2
+START: Final = 3
 GAPLESS: Final = 1  # every offset is there: a jump is damage
 DIGESTED: Final = 2  # the digest was carried forward while appending
+
+SPARE_RECORDS: Final = 1024  # records that count no more, before the file is written anew
 
 
 class SegmentInfo(NamedTuple):
@@ -73,6 +79,16 @@ def joined_times(infos: Iterable[SegmentInfo]) -> tuple[int, int]:
         lateness_ms = max(lateness_ms, info.lateness_ms, newest - info.min_timestamp)
         newest, oldest = max(newest, info.max_timestamp), min(oldest, info.min_timestamp)
     return oldest, lateness_ms
+
+
+class Start(NamedTuple):
+    """Where the log starts, and which unsealed segment lacks offsets, as one may that a broker left (-1: none)."""
+
+    offset: int
+    gaps_base: int = -1
+
+    def record(self) -> SegmentInfo:
+        return SegmentInfo(self.offset, 0, self.gaps_base, kind=START)
 
 
 def _pack(info: SegmentInfo) -> bytes:
@@ -120,8 +136,10 @@ class Manifest:
         self._read = 0  # bytes of the file that `segments` reflects
         self._inode = 0
         self._entry = _ENTRY  # of the version that the file has
+        self._size = 0  # of the file: more than was read, if what follows is torn or damaged
         self.segments: dict[int, SegmentInfo] = {}
         self.closed: SegmentInfo | None = None
+        self.start: Start | None = None
 
     def refresh(self) -> None:
         """Take in what others appended; start over if the file was rewritten or is of another topic."""
@@ -135,6 +153,7 @@ class Manifest:
             return
         if found.inode != self._inode or found.size < self._read:
             self._forget(found.inode)
+        self._size = found.size
         if found.size - self._read < self._entry.size + _CHECK.size and self._read:
             return
         with files.opened(self.path) as fd:
@@ -143,9 +162,9 @@ class Manifest:
         self._take(raw)
 
     def _forget(self, inode: int) -> None:
-        self._read, self._inode = 0, inode
+        self._read, self._inode, self._size, self._entry = 0, inode, 0, _ENTRY
         self.segments.clear()
-        self.closed = None
+        self.closed = self.start = None
 
     def _take(self, raw: bytes) -> None:
         at = 0
@@ -176,6 +195,9 @@ class Manifest:
         return bool(topic_id == self._topic_id and version >= 2)  # an older one is made again: it is a cache
 
     def _apply(self, info: SegmentInfo) -> None:
+        if info.kind == START:
+            self.start = Start(info.base, info.next_offset)
+            return
         if info.kind == SEALED:
             self.segments[info.base] = info
         self.closed = info if info.kind == CLOSED else None
@@ -185,31 +207,59 @@ class Manifest:
         known = (each for each in (self.segments.get(base), self.closed) if each is not None and each.digested)
         return next((each for each in known if (each.base, each.size, each.digest) == (base, size, digest)), None)
 
-    def append(self, info: SegmentInfo) -> None:
-        """Add a record behind the last good one. REQUIRES the append lock."""
+    @property
+    def whole(self) -> bool:
+        """Whether all of the file was understood, at the last look."""
+        return self._size == self._read
+
+    def begin(self, start: Start) -> None:
+        """The first record of a new log; the first sync of the log puts it on disk, too. REQUIRES the append lock."""
+        with files.opened(self.path, files.EXCLUSIVE, self._mode) as fd:
+            files.write_all(fd, self._head() + _pack(start.record()), 0, self.path)
+        self.refresh()
+
+    def note(self, start: Start, info: SegmentInfo | None = None) -> None:
+        """Add what is new behind the last good record. REQUIRES the append lock."""
         with self._mutex:
             self._refresh()
-            if self._read == 0:
-                self.rewrite([info])
-            elif self._entry is not _ENTRY:
-                self.rewrite([*(each for each in self.segments.values() if each.base != info.base), info])
-            else:
-                self._append(info)
+            added = ([] if start == self.start else [start.record()]) + ([] if info is None else [info])
+            full = self._read > ENTRY_BYTES * (SPARE_RECORDS + 2 * len(self.segments))
+            if added and (self._read == 0 or not self.whole or full or self._entry is not _ENTRY):
+                self.rewrite(self._live(start.offset, info), start)
+            elif added:
+                self._append(added)
 
-    def _append(self, info: SegmentInfo) -> None:
+    def _append(self, infos: list[SegmentInfo]) -> None:
+        raw = b"".join(map(_pack, infos))
         with files.opened(self.path, files.WRITE) as fd:
-            files.write_all(fd, _pack(info), self._read, self.path)
-        self._read += ENTRY_BYTES
-        self._apply(info)
+            files.write_all(fd, raw, self._read, self.path)
+        self._read += len(raw)
+        self._size = self._read
+        for info in infos:
+            self._apply(info)
 
-    def rewrite(self, infos: Iterable[SegmentInfo]) -> None:
+    def _live(self, start: int, added: SegmentInfo | None) -> list[SegmentInfo]:
+        """What is known of segments that are still there, and what is added."""
+        directory = self.path.parent
+        there = [
+            each
+            for each in self.segments.values()
+            if each.next_offset > start or files.exists(layout.segment_path(directory, each.base))
+        ]
+        return there + [each for each in ((self.closed if added is None else None), added) if each is not None]
+
+    def rewrite(self, infos: Iterable[SegmentInfo], start: Start | None) -> None:
         """Replace the whole file. REQUIRES the append lock."""
-        kept = sorted(infos, key=lambda info: info.base)
-        raw = _HEAD.pack(MAGIC, VERSION, _check_of_head(VERSION, self._topic_id), self._topic_id) + b"".join(map(_pack, kept))
+        kept = sorted(infos, key=lambda info: (info.base, info.kind))
+        if start is not None:
+            kept.insert(0, start.record())
         with self._mutex:
-            files.write_atomically(self.path, raw, self._mode)
+            files.write_atomically(self.path, self._head() + b"".join(map(_pack, kept)), self._mode)
             self._forget(0)
             self._refresh()
+
+    def _head(self) -> bytes:
+        return _HEAD.pack(MAGIC, VERSION, _check_of_head(VERSION, self._topic_id), self._topic_id)
 
     def sync(self) -> None:
         if files.exists(self.path):

@@ -122,10 +122,13 @@ def floor_of(mapped: PageFile, topic_id: bytes, partition: int) -> Published | N
     cache = cache_number(mapped.path)
     if not cache or page.word(system.WORD_CACHE) != cache:
         return None
-    own = system.identity(page.incarnation(), topic_id, partition, mapped.identity_device, mapped.inode)
-    if page.check(own) != system.VALID:
-        return None
-    return page.read()
+    return page.read() if in_place(mapped, topic_id, partition) else None
+
+
+def in_place(mapped: PageFile, topic_id: bytes, partition: int) -> bool:
+    """Whether a page was written where it lies now, in whatever incarnation: a copy of one was not."""
+    own = system.identity(mapped.page.incarnation(), topic_id, partition, mapped.identity_device, mapped.inode)
+    return bool(mapped.page.check(own) == system.VALID)
 
 
 class Durable(NamedTuple):

@@ -18,13 +18,22 @@ from embedlog import checkpoint, files, history, holders, identity, layout, reco
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.config import TopicConfig
-from embedlog.errors import ClosedError, LockTimeoutError, StorageError, UnknownTopicOrPartitionError
+from embedlog.errors import (
+    ClosedError,
+    CorruptRecordError,
+    LockTimeoutError,
+    StateError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
+from embedlog.evidence import Loading
 from embedlog.home import Bounds, Home
 from embedlog.manifest import Manifest
-from embedlog.page import DurableRecord, PageFile, cache_number, check, floor_of, make_page, map_page
-from embedlog.segments import active_info
+from embedlog.page import DurableRecord, PageFile, cache_number, check, floor_of, in_place, make_page, map_page
+from embedlog.segments import active_info, start_of
 
 LOOK_INTERVAL_NS: Final = 5_000_000  # a look for a writer opens a file: not at every fetch, as the page would be read
+LOOK_S: Final = 0.001  # between two tries to load what others are changing
 LIVE_LOOK_INTERVAL_NS: Final = 100_000_000  # whether there still is one: a page that nobody holds tells nothing of a broker
 
 
@@ -76,10 +85,32 @@ class Presence:
 
     def _load_static(self) -> None:
         """From the files, as the last one out left them."""
-        seen = self.home.seen
-        self.static = recovery.load(self.loading(write=False))
-        self.page_file, self._seen = None, seen
+        until, pause = self.deadline(), threading.Event()
+        while True:
+            seen = self.home.seen
+            try:
+                loaded = recovery.load(self.loading(write=False, floor=self._floor()))
+                break
+            except (CorruptRecordError, StateError, StorageError):
+                if self.home.refresh is None or (not self.home.refresh() and self.home.seen == seen):
+                    raise
+                if self._switch_to_live():
+                    return  # somebody came in meanwhile, and changed files under us
+                if system.boot_ns() >= until:
+                    raise
+                pause.wait(LOOK_S)
+        self.static, self.page_file, self._seen = loaded, None, seen
         self._forget_files()
+
+    def _floor(self) -> Published | None:
+        """What a page of an earlier incarnation published, for a reader."""
+        mapped = None if self.home.foreign else map_page(self.path / layout.PAGE, writable=False, locked=self.home.locked)
+        if mapped is None:
+            return None
+        try:
+            return floor_of(mapped, self.topic_id, self.number)
+        finally:
+            mapped.close()
 
     def _switch_to_live(self) -> bool:
         """Follow a live page if somebody has made one since: a read-only reader of a directory that others write."""
@@ -159,13 +190,8 @@ class Presence:
             log_start=loaded.published.log_start,
             mode=self.home.mode,
         )
-        sealed = loaded.segments[:-1]
-        self.manifest.refresh()
-        if self.home.foreign or [self.manifest.segments.get(info.base) for info in sealed] != sealed:
-            self.manifest.rewrite(sealed)
-        if loading.clean and self.manifest.closed is None:
-            self.manifest.append(active_info(loaded.published))
-        durable = self._durable_at_load(loading, loaded)
+        self._note_loaded(loading, loaded)
+        durable = self._durable_at_load(loading, loaded, moved=not in_place(mapped, self.topic_id, self.number))
         mapped.page.write(self._expected(mapped), loaded.published, durable)
         if durable < loaded.published.log_end and self.home.directory_page is not None:
             self.home.directory_page.add(system.WORD_UNSYNCED_COUNT, 1)  # what is found is to be flushed in time, too
@@ -175,14 +201,28 @@ class Presence:
         for base in poisoned_bases(self.path):
             mapped.page.set(system.WORD_POISON, base + 1)
 
-    def _durable_at_load(self, loading: recovery.Loading, loaded: recovery.Loaded) -> int:
+    def _note_loaded(self, loading: Loading, loaded: recovery.Loaded) -> None:
+        """Leave a manifest that is true of these files, and of nothing that was cut from them."""
+        manifest, now, sealed = self.manifest, loaded.published, loaded.segments[:-1]
+        manifest.refresh()
+        start = start_of(now)
+        if not sealed and not files.exists(manifest.path):
+            manifest.begin(start)
+        stale = any(base >= now.segment_base for base in manifest.segments) or manifest.start is None or not manifest.whole
+        if loading.foreign or stale or [manifest.segments.get(info.base) for info in sealed] != sealed:
+            closed = manifest.closed if not loading.foreign and not loading.clean else None
+            true = closed is not None and closed.base == now.segment_base and closed.size <= now.segment_size
+            manifest.rewrite([*sealed, *([closed] if closed is not None and true else [])], start)
+        manifest.note(start, active_info(now) if loading.clean and manifest.closed is None else None)
+
+    def _durable_at_load(self, loading: Loading, loaded: recovery.Loaded, *, moved: bool) -> int:
         """What an orderly close, or else a checkpoint, says is on stable storage: below it damage is never cut away.
 
-        A copy that somebody made says so too soon, so what a stranger left is put on stable storage first.
+        A copy that somebody made says so too soon, so what a stranger left, or moved here, is put on stable storage first.
         """
         end = loaded.published.log_end
         durable = end if loading.clean else min(max(loading.known_durable, loading.recovery_point), end)
-        if self.home.foreign:
+        if self.home.foreign or moved:
             for info in loaded.segments:
                 path = layout.segment_path(self.path, info.base)
                 if info.base < durable:
@@ -190,12 +230,12 @@ class Presence:
                         files.datasync(fd, path)
         return durable
 
-    def loading(self, *, write: bool, floor: Published | None = None) -> recovery.Loading:
+    def loading(self, *, write: bool, floor: Published | None = None) -> Loading:
         """What the loader has to know of this partition."""
         dirty = files.exists(self.path / layout.DIRTY) and not self.home.foreign
         points, starts, cleaned = self.home.recovery_points, self.home.log_starts, self.home.cleaned
         durable = None if self.home.foreign else DurableRecord(self.path, self.topic_id).read()
-        return recovery.Loading(
+        return Loading(
             self.path,
             self.topic_id,
             clean=self.home.clean and not dirty,

@@ -368,21 +368,16 @@ class Reader:
         """Each batch carries the epoch that its offset belongs to. Raises CorruptRecordError."""
         if system.mutated("no_epoch_check"):
             return
-        entries = self._epoch_cache(int(batches["leader_epoch"][-1])).entries
-        if not entries or (entries[-1][0] <= batches["base_offset"][0] and (batches["leader_epoch"] == entries[-1][1]).all()):
-            return  # as almost always: all of it is of the newest epoch
-        starts = np.array([start for _, start in entries], np.int64)
-        epochs = np.array([epoch for epoch, _ in entries], np.int64)
-        slots = np.searchsorted(starts, batches["base_offset"], side="right") - 1
-        wrong = (slots >= 0) & (epochs[slots] != batches["leader_epoch"])
-        if wrong.any():
-            at = int(wrong.argmax())
+        cache = self._epoch_cache(int(batches["leader_epoch"][-1]))
+        wrong = cache.disagreement(batches["base_offset"], batches["leader_epoch"])
+        if wrong is not None:
+            row, expected = wrong
             raise CorruptRecordError(
-                "a batch carries another leader epoch than its offset belongs to",
+                checkpoint.OTHER_EPOCH,
                 path=path,
-                position=position + int(batches["position"][at]),
-                expected=int(epochs[slots[at]]),
-                found=int(batches["leader_epoch"][at]),
+                position=position + int(batches["position"][row]),
+                expected=expected,
+                found=int(batches["leader_epoch"][row]),
             )
 
     # ---- by time ---------------------------------------------------------------------------------

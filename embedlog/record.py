@@ -103,6 +103,14 @@ class Problem:
     expected: int | str | None = None
     found: int | str | None = None
 
+    @property
+    def torn(self) -> bool:
+        """Whether a write that was broken off may have left it: not a sound batch with offsets that nobody can have given it."""
+        return self.message not in _NEVER_GIVEN
+
+
+_NEVER_GIVEN = (codec.WORDS[codec.BAD_RANGE], legacy.OUT_OF_RANGE)
+
 
 @dataclass(frozen=True, slots=True)
 class Scanned:

@@ -14,38 +14,18 @@ import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from embedlog import checkpoint, digests, files, history, index, layout, leftovers, segment, transaction_index
+from embedlog import checkpoint, digests, files, history, index, layout, leftovers, segment
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.columns import LOG_OFFSET_MAX
 from embedlog.errors import CorruptRecordError
+from embedlog.evidence import Comparison, Evidence, Loading, Run
 from embedlog.manifest import CLOSED, DIGESTED, GAPLESS, Manifest, SegmentInfo
 from embedlog.record import Chain, Problem
 from embedlog.segments import published_of
 
 logger = logging.getLogger("embedlog")
 _Examined = tuple[SegmentInfo, Published, bool]  # whole: nothing had to be cut
-
-
-@dataclass(frozen=True)
-class Loading:
-    """What a loader is told. `floor` is what an earlier page published in this boot; `known_durable` what was synced before."""
-
-    directory: Path
-    topic_id: bytes
-    clean: bool = False  # an orderly shutdown left this directory, ours or a broker's
-    write: bool = True
-    recovery_point: int = 0
-    log_start: int = 0
-    floor: Published | None = None
-    known_durable: int = 0
-    interval_bytes: int = 4096
-    mode: int = 0o666
-    allocate_bytes: int = 0  # `preallocate`: what a new segment reserves
-    gaps_allowed: bool = False  # the topic is compacted
-    foreign: bool = False  # somebody else wrote here since we last did: what we remember of the files may be out of date
-    producer_expiration_ms: int = 1 << 62  # producers that were idle for longer are not taken over
-    begun: bool = False  # the DIRTY mark was there: somebody had begun to write, even if nothing of it came back
 
 
 @dataclass
@@ -74,27 +54,24 @@ class _Loader:
         self.directory = loading.directory
         self.names = set(names)
         self.bases = layout.bases(names)
-        self.manifest = manifest
         self.epochs = checkpoint.read_epochs(self.directory / layout.EPOCHS)
+        self.manifest = manifest
+        self.evidence = Evidence(loading, manifest, names, self.epochs)
         self.cut: list[str] = []
-        floor = loading.floor
-        self.trusted_end = max(loading.recovery_point, loading.known_durable, floor.log_end if floor else 0)
         self.chain = Chain()
         self.seen_epochs: list[tuple[int, int]] = []
         self.read_again: list[int] = []
         self.saw_producers = False
 
     def run(self) -> Loaded:
-        if not self.bases:
-            self.bases = [self._first_segment()]
         self._check_range()
-        self._check_first()
+        self.bases = self.evidence.check_bases(self.bases) or [self._first_segment()]
         segments: list[SegmentInfo] = []
         active: Published | None = None
         for number, base in enumerate(self.bases):
             last = number + 1 == len(self.bases)
             following = None if last else self.bases[number + 1]
-            trusted = self._trusted(base, following)
+            trusted = self.evidence.trusted(base, following)
             if trusted is not None and not last:
                 segments.append(trusted)
                 self.chain = Chain(trusted.next_offset, trusted.epoch)
@@ -109,116 +86,31 @@ class _Loader:
         return self._finish(segments, active)
 
     def _first_segment(self) -> int:
-        base = self.loading.log_start
+        base = self.evidence.log_start
         if self.loading.write:
             segment.create(self.directory, base, self.loading.mode, self.loading.allocate_bytes)
         return base
 
     def _check_range(self) -> None:
         """Every offset of a segment is an int64. Raises CorruptRecordError for a file's name that leaves no room for that."""
-        if self.bases[-1] > LOG_OFFSET_MAX:
+        if self.bases and self.bases[-1] > LOG_OFFSET_MAX:
             path = layout.segment_path(self.directory, self.bases[-1])
             expected = f"a base offset of at most {LOG_OFFSET_MAX}"
             raise CorruptRecordError("the name of a segment is no offset", path=path, expected=expected, found=self.bases[-1])
-
-    def _check_first(self) -> None:
-        """What retention removed lies below the noted start; what is gone above it was not removed by us."""
-        loading, first = self.loading, self.bases[0]
-        if not loading.clean or loading.foreign:
-            return
-        known = self.manifest.segments.values()
-        gone = [info.base for info in known if info.base < first and info.next_offset > loading.log_start]
-        if gone:
-            path = layout.segment_path(self.directory, min(gone))
-            expected, found = f"a log from offset {loading.log_start} on", f"offset {first}"
-            raise CorruptRecordError("a segment is missing", path=path, expected=expected, found=found)
-
-    def _trusted(self, base: int, following: int | None) -> SegmentInfo | None:
-        """What is known of a segment that need not be read: ours and unchanged, or left by an orderly shutdown."""
-        path = layout.segment_path(self.directory, base)
-        found = files.facts_of(path)
-        indexed = self._indexed(base)
-        size = found.size if found else 0
-        info = self.manifest.segments.get(base)
-        closed = self.manifest.closed
-        if following is None:
-            usable = closed is not None and closed.base == base and closed.size == size and indexed
-            return self._remembered(closed) if closed is not None and usable else None
-        below = following <= max(self.trusted_end, self.loading.recovery_point)
-        if info is not None and info.size == size and info.next_offset == following and indexed and (self.loading.clean or below):
-            return self._remembered(info)
-        if not self.loading.clean and not below:
-            return None
-        if info is not None and not self.loading.foreign:
-            self._check_sealed(info, size, following)
-        with contextlib.suppress(CorruptRecordError):
-            return self._from_files(base, size, following) if indexed else None
-        return None
-
-    def _indexed(self, base: int) -> bool:
-        """The index is there, and the digests that go with it: better read a segment once now than at each seek."""
-        closed = self.manifest.closed
-        info = closed if closed is not None and closed.base == base else self.manifest.segments.get(base)
-        needed = info is not None and info.digested and info.index_entries and self.loading.write and not self.loading.foreign
-        return {layout.file_name(base, each) for each in (layout.INDEX, layout.DIGESTS)[: 2 if needed else 1]} <= self.names
-
-    def _remembered(self, info: SegmentInfo) -> SegmentInfo:
-        """What we know of a segment, as far as it holds: a broker's cleaner may write other heads into as many bytes."""
-        if not self.loading.foreign:
-            return info
-        entries = max(info.transaction_entries, self._transactions_in(info.base))  # too many: it is made again from the log
-        return info._replace(flags=info.flags & ~DIGESTED, transaction_entries=entries, transaction_digest=0)
-
-    def _transactions_in(self, base: int) -> int:
-        return index.count(layout.segment_path(self.directory, base, layout.TRANSACTION_INDEX), transaction_index.ENTRY_SIZE)
-
-    def _check_sealed(self, info: SegmentInfo, size: int, following: int) -> None:
-        """A segment that we sealed is as long as it was, and the one behind it is there. Raises CorruptRecordError.
-
-        Without an orderly close it may be longer: it was sealed, a crash undid that, and the second sealing's record is lost.
-        """
-        if size < info.size or (size > info.size and self.loading.clean):
-            path, what = layout.segment_path(self.directory, info.base), "short" if size < info.size else "long"
-            raise CorruptRecordError(f"a sealed segment is too {what}", path=path, position=size, expected=info.size, found=size)
-        if size == info.size and info.next_offset < following and info.gapless and not self.loading.gaps_allowed:
-            raise CorruptRecordError(
-                "a segment is missing",
-                path=layout.segment_path(self.directory, info.next_offset),
-                expected=f"offset {info.next_offset}",
-                found=f"offset {following}",
-            )
-
-    def _from_files(self, base: int, size: int, following: int) -> SegmentInfo:
-        """A sealed segment that an orderly broker left: its last time-index entry has its largest timestamp."""
-        paths = segment.paths(self.directory, base)
-        newest = index.last_entry(paths.time_index, index.TIME_ENTRY) if files.exists(paths.time_index) else None
-        timestamp, relative = newest or (-1, 0)
-        epoch = self.epochs.epoch_for(following - 1) if following > base else -1
-        return SegmentInfo(
-            base,
-            size,
-            following,
-            timestamp,
-            base + relative,
-            index_entries=index.count(paths.offset_index, index.OFFSET_ENTRY.size),
-            time_entries=index.count(paths.time_index, index.TIME_ENTRY.size),
-            transaction_entries=self._transactions_in(base),
-            epoch=max(epoch, 0),
-        )
 
     # ---- one segment, read -----------------------------------------------------------------------
 
     def _examine(self, base: int, following: int | None, closed: SegmentInfo | None) -> _Examined:
         """Read a segment: from its last index entry if it was closed in order, else all of it. Whole: nothing had to be cut."""
         path = layout.segment_path(self.directory, base)
-        size = segment.size_of(self.directory, base) if path.name in self.names else 0
+        size = self.evidence.size(base)
         if path.name not in self.names and not self.loading.write:  # a reader of a partition that nobody has written to yet
             info = SegmentInfo(base, 0, base, max_timestamp_offset=base, flags=GAPLESS | DIGESTED, min_timestamp=index.EMPTY_MS)
             return info, published_of(info, 0, 0), True
         short = None
-        if following is None and (self.loading.clean or closed is not None) and self._indexed(base):
+        if following is None and (self.loading.clean or closed is not None) and self.evidence.indexed(base):
             with contextlib.suppress(CorruptRecordError):  # an index that cannot be read is made again from the log
-                short = self._from_last_entry(base, path, size, closed)
+                short = self._from_last_entry(base, path, size)
             if short is not None:
                 return short, published_of(short, size - self._last_position(base), short.time_entries), True
         return self._scan(base, path, size, following)
@@ -227,32 +119,31 @@ class _Loader:
         last = index.last_entry(layout.segment_path(self.directory, base, layout.INDEX), index.OFFSET_ENTRY)
         return last[1] if last else 0
 
-    def _from_last_entry(self, base: int, path: Path, size: int, closed: SegmentInfo | None) -> SegmentInfo | None:
+    def _from_last_entry(self, base: int, path: Path, size: int) -> SegmentInfo | None:
         """The active segment of an orderly shutdown: its end lies behind the last index entry. None if it does not agree."""
         paths = segment.paths(self.directory, base)
         if paths.offset_index.name not in self.names or paths.time_index.name not in self.names:
             return None
         last = index.last_entry(paths.offset_index, index.OFFSET_ENTRY)
         start = last[1] if last else 0
-        if last and not 0 <= start < size:
-            return None  # it points outside the log
-        chain = Chain(-1 if last else base, -1, gaps_allowed=True)
+        known = self.evidence.described(base, size)
+        states = known is not None and known.digested and not system.mutated("no_interval_digest")
+        if (last and not 0 <= start < size) or (known is not None and known.size != size):
+            return None  # it points outside the log, or the log is not as long as it was
+        entries = index.count(paths.offset_index, index.OFFSET_ENTRY.size)
+        state = self._seed(base, entries, start) if states else digests.State()
+        if state is None:
+            return None  # a record is lost: that costs time
+        gaps = not known.gapless if known is not None else self.evidence.gaps_in(base, last=True)
+        chain = Chain(-1 if last else base, -1, state.digest, gaps_allowed=gaps)
         if size == 0:
             chain.next_offset = base
-        else:
-            with files.opened(path) as fd:
-                walk = segment.Walk(fd, path, chain, start, size)
-                for batches in walk:
-                    if last is not None:
-                        if int(batches["base_offset"][0]) + int(batches["last_offset_delta"][0]) != base + last[0]:
-                            return None  # the index points elsewhere: read everything
-                        last = None
-                    self._note_epochs(batches)
-            if walk.problem is not None or walk.end != size or last is not None:
-                return None
+        elif not self._walked_from(path, chain, start, size, None if last is None else base + last[0]):
+            return None
+        if known is not None and (chain.next_offset != known.next_offset or (states and chain.digest != known.digest)):
+            return None  # read whole, it shows what is wrong
         newest = index.last_entry(paths.time_index, index.TIME_ENTRY)
         timestamp, relative = newest or (-1, 0)
-        known = closed if closed is not None and closed.next_offset == chain.next_offset else None
         times = index.count(paths.time_index, index.TIME_ENTRY.size)
         if known is not None and (known.time_entries, known.max_timestamp) != (times, timestamp):
             return None  # the time index was changed since: make it again
@@ -263,9 +154,9 @@ class _Loader:
             timestamp,
             base + relative,
             known.digest if known else 0,
-            index.count(paths.offset_index, index.OFFSET_ENTRY.size),
+            entries,
             times,
-            known.transaction_entries if known else self._transactions_in(base),
+            known.transaction_entries if known else self.evidence.transactions_in(base),
             created_ms=known.created_ms if known else 0,
             epoch=max(chain.epoch, self.chain.epoch, 0),
             flags=known.flags if known else GAPLESS | DIGESTED if size == 0 else 0,
@@ -275,41 +166,62 @@ class _Loader:
             lateness_ms=known.lateness_ms if known else 0,
         )
 
-    def _scan(self, base: int, path: Path, size: int, following: int | None, agreed: segment.Walk | None = None) -> _Examined:
-        """Read a segment whole; a second time, up to where the digests agreed, if they did not to the end."""
-        builder = index.Builder(base, self.loading.interval_bytes)
-        self.read_again.append(base)
-        gaps = self.loading.gaps_allowed or base not in self.manifest.segments
-        first = self.chain.next_offset if self.chain.next_offset >= 0 else base
-        chain = Chain(first if gaps else max(first, base), self.chain.epoch, gaps_allowed=True)
-        gapless, expected = True, base
-        end = size if agreed is None or agreed.agreed is None else agreed.agreed
-        with files.opened(path) as fd, digests.opened(self.directory, base, usable=not self.loading.foreign) as records:
-            walk = segment.Walk(fd, path, chain, 0, end, records)
+    def _seed(self, base: int, entries: int, start: int) -> digests.State | None:
+        """The chain digest at the last index entry, or at the segment's start; None if nobody knows it."""
+        if not entries:
+            return digests.State()
+        with digests.opened(self.directory, base) as records:
+            return records.seed(entries - 1, start) if records is not None else None
+
+    def _walked_from(self, path: Path, chain: Chain, start: int, size: int, last_offset: int | None) -> bool:
+        """Whether all from an index entry on is good, and the batch there is the one that it speaks of."""
+        with files.opened(path) as fd:
+            walk = segment.Walk(fd, path, chain, start, size)
             for batches in walk:
-                bases = batches["base_offset"]
-                gapless = (
-                    gapless
-                    and int(bases[0]) == expected
-                    and bool((bases[1:] == (bases + batches["last_offset_delta"] + 1)[:-1]).all())
-                )
-                expected = int(bases[-1]) + int(batches["last_offset_delta"][-1]) + 1
+                if last_offset is not None:
+                    if int(batches["base_offset"][0]) + int(batches["last_offset_delta"][0]) != last_offset:
+                        return False  # the index points elsewhere: read everything
+                    last_offset = None
+                self._note_epochs(batches)
+        return walk.problem is None and walk.end == size and last_offset is None
+
+    def _scan(self, base: int, path: Path, size: int, following: int | None, agreed: segment.Walk | None = None) -> _Examined:
+        """Read a segment whole; a second time, up to where all is as it was known, if it was not to the end."""
+        loading, own = self.loading, not self.loading.foreign
+        builder = index.Builder(base, loading.interval_bytes)
+        self.read_again.append(base)
+        gaps = self.evidence.gaps_in(base, last=following is None)
+        chain = Chain(max(self.chain.next_offset, base), self.chain.epoch, gaps_allowed=gaps)
+        run = Run(base)
+        comparison = Comparison(path, self.evidence.points(base))
+        end = size if agreed is None or agreed.agreed is None else agreed.agreed
+        epochs = self.epochs if own and not system.mutated("no_epoch_check") else None
+        with files.opened(path) as fd, digests.opened(self.directory, base, usable=own) as records:
+            walk = segment.Walk(fd, path, chain, 0, end, records, epochs)
+            for batches in walk:
+                comparison.passed(batches, walk.before)
+                run.add(batches)
                 builder.add(batches, walk.before)
                 self._note_epochs(batches)
         if walk.agreed is not None:
             return self._scan(base, path, size, following, walk)
         chain.next_offset = max(chain.next_offset, base)
         self.chain = Chain(chain.next_offset, chain.epoch)
-        self._check_written(base, path, walk.end, chain)
+        problem = agreed.problem if agreed else walk.problem
+        comparison.ended(walk.end, chain.digest, problem)
         if walk.end < size:
-            self._cut(base, path, walk.end, size, agreed.problem if agreed else walk.problem)
-        whole = walk.end == size and self._reaches(base, chain.next_offset, following)
+            self._check_torn(base, path, walk.end, size, problem, run, proven=comparison.proven == walk.end)
+            self._cut(base, path, walk.end, size, problem)
+        for gap in run.gaps:
+            self.evidence.name_gap(*gap)
+        whole = walk.end == size and self.evidence.follows(base, chain.next_offset, following)
         if following is not None:
             builder.add_time_entry()
-        if self.loading.write:
-            builder.write(self.directory, self.loading.mode)
-        end = chain.next_offset
+        if loading.write:
+            builder.write(self.directory, loading.mode)
+        end, gapless = chain.next_offset, run.gapless
         if following is not None and whole and end < following:
+            self.evidence.name_gap(end, following)
             end, gapless = following, False  # the last records of it were compacted away
         times: Published | SegmentInfo | index.Builder = self.manifest.times_known(base, walk.end, chain.digest) or builder
         floor = self.loading.floor
@@ -331,14 +243,6 @@ class _Loader:
         )
         return info, published_of(info, builder.bytes_since_entry, builder.time_entries, builder.last_time_entry), whole
 
-    def _reaches(self, base: int, end: int, following: int | None) -> bool:
-        """Whether the next segment follows on this one: a power loss may have kept a later file and lost an earlier one (V3)."""
-        if following is None or end == following:
-            return True
-        known = self.manifest.segments.get(base)
-        gaps = self.loading.gaps_allowed or self.loading.foreign or (known is not None and not known.gapless)
-        return gaps and end < following
-
     def _note_epochs(self, batches: object) -> None:
         self.saw_producers = self.saw_producers or bool((batches["producer_id"] >= 0).any())  # type: ignore[index]
         epochs, bases = batches["leader_epoch"].tolist(), batches["base_offset"].tolist()  # type: ignore[index]
@@ -350,21 +254,21 @@ class _Loader:
 
     # ---- damage ----------------------------------------------------------------------------------
 
-    def _check_written(self, base: int, path: Path, end: int, chain: Chain) -> None:
-        """What was published in this boot, or sealed, is there (the digest covers what Kafka's CRC leaves out)."""
-        floor, sealed = self.loading.floor, self.manifest.segments.get(base)
-        known = [] if sealed is None or self.loading.foreign else [(sealed.size, sealed.digested, sealed.digest)]
-        if floor is not None and floor.segment_base == base:
-            known.append((floor.segment_size, bool(floor.flags & DIGESTED), floor.digest))
-        for size, digested, digest in known:
-            if digested and size == end and digest != chain.digest:
-                found = f"{chain.digest:016x}"
-                raise CorruptRecordError(digests.OTHERS, path=path, position=end, expected=f"digest {digest:016x}", found=found)
+    def _check_torn(self, base: int, path: Path, end: int, size: int, problem: Problem | None, run: Run, *, proven: bool) -> None:
+        """What lies behind byte `end` may be cut only if nothing of it can be durable. Raises CorruptRecordError.
 
-    def _cut(self, base: int, path: Path, end: int, size: int, problem: Problem | None) -> None:
-        durable = 0 if system.mutated("truncate_below_recovery_point") else self.trusted_end
-        lost_from = self.chain.next_offset
-        if lost_from < durable:
+        An orderly close leaves nothing torn, but for what lies behind all that was known of the segment (`proven`). Where offsets
+        may be missing, a batch of lower offsets whose checksum is right is none that a torn write makes: its own offset is
+        damaged, or the one before it, which leapt. Nor does one make offsets that the segment cannot hold.
+        """
+        careless = system.mutated("truncate_below_recovery_point")
+        durable, lost_from = 0 if careless else self.evidence.end, self.chain.next_offset
+        torn = not self.loading.clean or proven or careless or lost_from == self.loading.recovery_point > 0
+        torn = torn and (problem is None or problem.torn)
+        if torn and lost_from >= durable and not careless and self.evidence.gaps_in(base, last=False):
+            lower = self._lower_at(path, end, size)
+            torn = lower is None or lower >= (lost_from if run.leapt else durable)
+        if lost_from < durable or not torn:
             raise CorruptRecordError(
                 problem.message if problem else "the file ends inside a batch that was durable",
                 path=path,
@@ -372,6 +276,9 @@ class _Loader:
                 expected=f"offsets up to {durable}" if problem is None or problem.expected is None else problem.expected,
                 found=f"none from {lost_from} on" if problem is None or problem.found is None else problem.found,
             )
+
+    def _cut(self, base: int, path: Path, end: int, size: int, problem: Problem | None) -> None:
+        lost_from = self.chain.next_offset
         what = problem.message if problem else "the file ends inside a batch"
         self.cut.append(f"{path}: {size - end} bytes from byte {end} on, offset {lost_from}: {what}")
         if self.loading.write:
@@ -385,7 +292,7 @@ class _Loader:
         for base in following:
             path = layout.segment_path(self.directory, base)
             self.cut.append(f"{path}: all of it, it lies behind a hole")
-            if base < self.trusted_end:
+            if base < self.evidence.end:
                 raise CorruptRecordError(
                     "a segment below the durable offset does not follow on the one before",
                     path=path,
@@ -397,23 +304,31 @@ class _Loader:
                 files.rename(path, self.directory / f"{layout.CUT}{base:020d}-0")
                 segment.set_aside(self.directory, base)
 
+    @staticmethod
+    def _lower_at(path: Path, position: int, size: int) -> int | None:
+        """The base offset of the batch at a position, if its checksum is right."""
+        with files.opened(path) as fd:
+            for batches in segment.Walk(fd, path, Chain(gaps_allowed=True), position, size):
+                return int(batches["base_offset"][0])
+        return None
+
     # ---- the end ---------------------------------------------------------------------------------
 
     def _finish(self, segments: list[SegmentInfo], active: Published) -> Loaded:
-        loading = self.loading
+        loading, log_start, trusted_end = self.loading, self.evidence.log_start, self.evidence.end
         end = active.log_end
-        if end < loading.log_start:
+        if end < log_start:
             raise CorruptRecordError(
                 "the log ends before its start",
                 path=self.directory,
-                expected=f"a log end of at least {loading.log_start}",
+                expected=f"a log end of at least {log_start}",
                 found=end,
             )
-        if end < self.trusted_end and not loading.foreign and not system.mutated("truncate_below_recovery_point"):
+        if end < trusted_end and not system.mutated("truncate_below_recovery_point"):
             raise CorruptRecordError(
                 "the log ends before what was on stable storage",
                 path=layout.segment_path(self.directory, active.segment_base),
-                expected=f"a log end of at least {self.trusted_end}",
+                expected=f"a log end of at least {trusted_end}",
                 found=end,
             )
         for epoch, start in self.seen_epochs:
@@ -428,7 +343,7 @@ class _Loader:
             self.epochs.assign(seen_epoch + 1, end)
         elif self.epochs.latest_epoch < 0:
             self.epochs.assign(max(active.epoch, 0), end if end > segments[0].base and active.epoch > 0 else segments[0].base)
-        start = max(loading.log_start, segments[0].base)
+        start = max(log_start, segments[0].base)
         self.epochs.truncate_from_start(start)
         epoch = max(self.epochs.latest_epoch, 0)
         if not history.index_holds(self.directory, segments[-1]):  # it is written on: that must not begin with a gap

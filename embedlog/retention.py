@@ -1,7 +1,7 @@
 """Deleting old segments: by log start, by size, by time (format.md 8).
 
 E1  only a prefix of whole segments goes, and the scan stops at the first one that stays
-E2  the log start is published before a file is renamed: whoever then misses a file finds out why
+E2  the log start is in the manifest, on disk, and published before a file is renamed: whoever then misses a file finds out why
 E3  files are renamed first and unlinked after `file.delete.delay.ms`: readers in other processes finish
 E4  the wall clock decides here, and only here; a segment without a timestamp counts by its file's modification time
 """
@@ -16,6 +16,7 @@ from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.errors import OffsetOutOfRangeError
 from embedlog.manifest import SegmentInfo
+from embedlog.segments import start_of
 
 if TYPE_CHECKING:
     from embedlog.partition import Partition
@@ -93,8 +94,10 @@ def _newest(partition: Partition, info: SegmentInfo) -> int:
 
 
 def publish_start_locked(partition: Partition, now: Published, start: int) -> Published:
-    """Raise the log start and cut the epochs before it. REQUIRES the append lock."""
+    """Raise the log start and cut the epochs before it; it is on disk before. REQUIRES the append lock."""
     after = now._replace(log_start=max(start, now.log_start))
+    partition.manifest.note(start_of(after))
+    partition.manifest.sync()
     partition.page.publish(after, partition.home.directory_page)
     epochs = checkpoint.read_epochs(partition.path / layout.EPOCHS)
     if epochs.truncate_from_start(after.log_start):
@@ -122,11 +125,11 @@ def delete_records(partition: Partition, offset: int) -> int:
         if start <= now.log_start:
             return now.log_start
         partition.mark_dirty()
-        checkpoint.update(
-            partition.home.root / layout.LOG_STARTS, {(partition.topic, partition.number): start}, partition.home.mode
-        )
+        noted = {(partition.topic, partition.number): start}
+        now = publish_start_locked(partition, now, start)
+        checkpoint.update(partition.home.root / layout.LOG_STARTS, noted, partition.home.mode)  # for a broker
         logger.info("%s-%d: records below offset %d are deleted on demand", partition.topic, partition.number, start)
-        return publish_start_locked(partition, now, start).log_start
+        return now.log_start
 
 
 def unlink_deleted(partition: Partition) -> int:

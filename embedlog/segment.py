@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlog import digests, files, index, layout
+from embedlog import checkpoint, digests, files, index, layout
 from embedlog.errors import StorageError
 from embedlog.record import Batches, Chain, Problem, scan
 
@@ -43,11 +43,19 @@ class Walk:
 
     The file's name bounds the offsets in it. `end` is the first byte behind the last good batch. `problem` is None
     where the file ended, even in the middle of a batch.
-    `records` of a walk from the start are compared on the way; where they disagree, `agreed` is the end of what is good.
+    `records` of a walk from the start are compared on the way, and `epochs`; where they disagree, `agreed` is the end of what
+    is good.
     """
 
     def __init__(
-        self, fd: int, path: Path, chain: Chain, start: int, size: int, records: digests.Records | None = None
+        self,
+        fd: int,
+        path: Path,
+        chain: Chain,
+        start: int,
+        size: int,
+        records: digests.Records | None = None,
+        epochs: checkpoint.EpochCache | None = None,
     ) -> None:
         self._fd, self._path, self._size = fd, path, size
         self.chain = chain
@@ -56,7 +64,7 @@ class Walk:
         self.end = start
         self.before: NDArray[np.uint64] = np.empty(0, np.uint64)  # the chain digest before each batch of the last chunk
         self.problem: Problem | None = None
-        self._records, self._state = records, digests.State()
+        self._records, self._state, self._epochs = records, digests.State(), epochs
         self.agreed: int | None = None
 
     def __iter__(self) -> Iterator[Batches]:
@@ -90,6 +98,12 @@ class Walk:
         if self._records is not None:
             self._state, self.problem = self._records.compare(self._state, view, batches)
             self.agreed = self._state.agreed if self.problem is not None else None
+        wrong = None
+        if self._epochs is not None and self.problem is None:
+            wrong = self._epochs.disagreement(batches["base_offset"], batches["leader_epoch"])
+        if wrong is not None:
+            self.agreed, found = int(batches["position"][wrong[0]]), int(batches["leader_epoch"][wrong[0]])
+            self.problem = Problem(self.agreed, checkpoint.OTHER_EPOCH, wrong[1], found)
         return self.problem is None
 
 

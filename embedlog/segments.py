@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from embedlog import files, index, layout
 from embedlog._native import system
 from embedlog._native.system import Published
-from embedlog.manifest import CLOSED, SegmentInfo
+from embedlog.manifest import CLOSED, GAPLESS, SegmentInfo, Start
 from embedlog.transaction_index import ENTRY_SIZE
 
 if TYPE_CHECKING:
@@ -129,6 +129,11 @@ class Segments:
             time_entries=index.count(time_path, index.TIME_ENTRY.size),
             transaction_entries=index.count(layout.segment_path(directory, base, layout.TRANSACTION_INDEX), ENTRY_SIZE),
         )
+
+
+def start_of(now: Published) -> Start:
+    """Where the log starts, for the manifest."""
+    return Start(now.log_start, -1 if now.flags & GAPLESS else now.segment_base)
 
 
 def active_info(now: Published) -> SegmentInfo:

@@ -14,6 +14,7 @@ import pytest
 import embedlog
 from embedlog import TopicPartition
 from embedlog._native import system
+from embedlog._native.system import Published
 from embedlog.backup import _Copier
 from embedlog.errors import (
     ClosedError,
@@ -24,10 +25,13 @@ from embedlog.errors import (
     StorageError,
 )
 from embedlog.identity import read_meta
+from embedlog.manifest import SegmentInfo
+from embedlog.partition import Partition
+from embedlog.transaction_index import Entries
 from tests.faults.content import Row, check
 from tests.faults.processes import Died, Nursery
 from tests.faults.stage import FakeBroker, Play
-from tests.test_golden import CLEAN, UNCLEAN, consumed, wanted
+from tests.test_golden import OF_CLEAN, OF_UNCLEAN, consumed, wanted
 
 Expected = Callable[[str, str], list[dict[str, object]]]
 KEPT = {"segment.bytes": 600, "index.interval.bytes": 100, "file.delete.delay.ms": 0}
@@ -109,7 +113,7 @@ def test_sealed_segments_are_byte_for_byte_what_a_close_leaves(log: embedlog.Log
     for path in sorted((tmp_path / "copy").glob("t-*/*")):
         if path.suffix in (".log", ".index", ".timeindex", ".snapshot") or path.name == "leader-epoch-checkpoint":
             assert path.read_bytes() == (log.path / path.relative_to(tmp_path / "copy")).read_bytes(), path
-    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint", ".kafka_cleanshutdown"):
+    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
         assert (tmp_path / "copy" / name).read_bytes() == (log.path / name).read_bytes()
 
 
@@ -156,7 +160,7 @@ def test_a_brokers_directory_is_copied_record_for_record(
     assert {path: path.read_bytes() for path in source.rglob("*") if path.is_file()} == before
     for read_only in (True, False):
         with embedlog.open(tmp_path / "copy", read_only=read_only, config=QUIET) as copy:
-            for topic in CLEAN if name == "clean" else UNCLEAN:
+            for topic in OF_CLEAN if name == "clean" else OF_UNCLEAN:
                 for isolation in ("read_uncommitted", "read_committed"):
                     assert consumed(copy, topic, isolation) == wanted(golden_expected(name, topic), isolation), topic
 
@@ -236,16 +240,71 @@ def test_a_partition_whose_files_are_replaced_is_copied_again(log: embedlog.Log,
     assert content(tmp_path / "copy") == rows(log)
 
 
-def test_files_that_never_rest_end_the_backup(log: embedlog.Log, tmp_path: Path) -> None:
-    partition = log._partition("t", 0)
+def moved(partition: Partition) -> None:
+    with partition.exclusive() as now:
+        partition.page.publish(now._replace(generation=now.generation + 2), None)
+
+
+def test_files_that_never_rest_are_copied_as_they_were_opened(log: embedlog.Log, tmp_path: Path) -> None:
+    partition, calls = log._partition("t", 0), []
 
     def replace(done: int, total: int) -> None:
-        with partition.exclusive() as now:
-            partition.page.publish(now._replace(generation=now.generation + 2), None)
+        calls.append(done)
+        moved(partition)
 
+    log.backup(tmp_path / "copy", progress=replace)
+    assert content(tmp_path / "copy") == rows(log)
+    assert len(calls) > len(list((tmp_path / "copy" / "t-0").glob("*.log")))
+
+
+def test_files_that_cannot_be_opened_between_two_changes_end_the_backup(
+    log: embedlog.Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = log._partition("t", 0)
+    entries = partition.aborted.entries
+
+    def moving(info: SegmentInfo, now: Published) -> Entries:
+        found = entries(info, now)
+        moved(partition)
+        return found
+
+    monkeypatch.setattr(partition.aborted, "entries", moving)
+    monkeypatch.setattr(partition.home, "lock_timeout_ms", 200)
     with pytest.raises(StorageError, match="keep changing"):
-        log.backup(tmp_path / "copy", progress=replace)
+        log.backup(tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
+
+
+def test_a_topic_is_copied_while_it_is_compacted_all_the_time(tmp_path: Path) -> None:
+    """In the middle of each segment's copying all of the log is compacted anew."""
+    config = {"cleanup.policy": "compact", "segment.bytes": 2000, "min.cleanable.dirty.ratio": 0.01, "file.delete.delay.ms": 0}
+    with embedlog.open(tmp_path / "log", config=QUIET | {"log.initial.task.delay.ms": 0}) as log:
+        log.create_topic("c", config=config)
+        written = 0
+
+        def write(count: int) -> None:
+            nonlocal written
+            with log.producer(linger_ms=0) as producer:
+                for number in range(written, written + count):
+                    producer.send("c", b"%d" % number * 20, key=b"%d" % (number % 50)).result(timeout=10)
+            written += count
+
+        def compacted(done: int, total: int) -> None:
+            if written < 2000:
+                write(60)
+                log.housekeep()
+
+        write(300)
+        for turn in range(3):
+            generation = log._partition("c", 0).published().generation
+            expected = {record.key for record in log.scan("c").records()}
+            log.backup(tmp_path / f"copy-{turn}", progress=compacted)
+            assert log._partition("c", 0).published().generation > generation
+            with embedlog.open(tmp_path / f"copy-{turn}", read_only=True) as copy:
+                found = list(copy.scan("c").records())
+            assert {record.key for record in found} == expected
+            assert [record.offset for record in found] == sorted({record.offset for record in found})
+            assert all(record.value == b"%d" % record.offset * 20 for record in found)
 
 
 def test_a_topic_that_is_deleted_meanwhile_is_left_out_whole(log: embedlog.Log, tmp_path: Path) -> None:
@@ -373,9 +432,7 @@ def test_progress_tells_bytes_and_may_end_it(log: embedlog.Log, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kind", ["open", "pwrite", "fsync", "mkdir", "rename", "pread", "list"])
-def test_any_failing_call_is_a_typed_error_and_leaves_nothing(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_failing_call_is_a_typed_error_and_leaves_nothing(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with embedlog.open(tmp_path / "log", config=QUIET) as log:
         log.create_topic("t")
         fill(log, 5)

@@ -156,9 +156,9 @@ def test_what_was_put_right_can_be_used_again(closed: Path) -> None:
         copy = closed.with_name("copy")
         shutil.copytree(closed, copy)
         spoil(copy)
-        spoiled = frozen(copy).keys() - frozen(closed).keys()
         with pytest.raises(EmbedlogError):
             use(copy, read_only=False)
+        spoiled = frozen(copy).keys() - frozen(closed).keys()
         for name in spoiled:
             (copy / name).unlink()
         for path in sorted(closed.rglob("*")):

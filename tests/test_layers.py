@@ -27,8 +27,9 @@ LAYERS: dict[str, str] = {
     "small files beside the log": "checkpoint digests identity index layout manifest page",
     "one segment": "segment",
     "one partition": (
-        "aborted admission adoption cleaner cleaning closing comparing cutting epochs handles history home leftovers marking"
-        " partition presence producers pruning reader recovery retention rolling segments sequencing sync tail transaction_index"
+        "aborted admission adoption cleaner cleaning closing comparing cutting epochs evidence handles history home leftovers"
+        " marking partition presence producers pruning reader recovery retention rolling segments sequencing sync tail"
+        " transaction_index"
     ),
     "named partitions": "place topic topic_files",
     "state machines over internal topics": (
@@ -40,7 +41,7 @@ LAYERS: dict[str, str] = {
     "the public verbs": (
         "accumulator aio aio_consumer aio_listeners aio_producer appenders arrow_in assigning attendance awaiting backup"
         " batch chunks columns_in committing consumer consumer_interceptors consumer_metrics delivery fetcher figures"
-        " group_figures handover lookup membership partitioners positions producer producer_interceptors readahead reading"
+        " group_figures handover lookup membership partitioners pins positions producer producer_interceptors readahead reading"
         " scan sending serializers shipping splitting stops subscription transactional truncation turns waiting"
     ),
     "the front door": "front __init__",

@@ -300,7 +300,7 @@ def test_the_version_before_is_what_it_was(tmp_path: Path) -> None:
     """One record, byte for byte."""
     path = tmp_path / layout.MANIFEST
     info = manifest.SegmentInfo(5, 700, 9, 1_000, 8, 77, 1, 2, 3, 4, 5, 3, manifest.SEALED, 99, 900, 20)
-    manifest.Manifest(tmp_path, bytes(16)).rewrite([info])
+    manifest.Manifest(tmp_path, bytes(16)).rewrite([info], None)
     as_version_2(path)
     assert len(path.read_bytes()) == 32 + 88
     assert path.read_bytes()[32:116] == struct.pack(">HHqqqqqQIIIqiQ", 1, 3, 5, 700, 9, 1_000, 8, 77, 1, 2, 3, 4, 5, 99)

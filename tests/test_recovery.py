@@ -11,6 +11,7 @@ import pytest
 import embedlog
 from embedlog import layout, transaction_index
 from embedlog.manifest import Manifest
+from embedlog.record import Chain, scan
 
 QUIET = {"flush.ms": 3_600_000}
 
@@ -87,7 +88,11 @@ def test_a_segment_that_was_sealed_twice_may_have_lost_the_record_of_the_second_
     manifest = Manifest(partition, raw[16:32])
     manifest.refresh()
     info = manifest.segments[0]
-    manifest.rewrite([info._replace(size=info.size // 2, next_offset=1), manifest.segments[2]])
+    assert manifest.start is not None
+    first, chain = (partition / layout.file_name(0, layout.LOG)).read_bytes()[: info.size // 2], Chain()
+    assert scan(first, chain).consumed == len(first)
+    before = info._replace(size=len(first), next_offset=1, digest=chain.digest)
+    manifest.rewrite([before, manifest.segments[2]], manifest.start)
     (tmp_path / "log" / layout.CLEAN_MARK).unlink()
     (tmp_path / "log" / layout.CONTROL).unlink()
     (partition / layout.PAGE).unlink()

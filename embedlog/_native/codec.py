@@ -34,6 +34,7 @@ WORDS: dict[int, str] = {
     lib.EL_BAD_DELTA: "offset of a record is outside its batch or falls",
 }
 BAD_CRC: int = lib.EL_BAD_CRC
+BAD_RANGE: int = lib.EL_BAD_RANGE
 BAD_COUNT: int = lib.EL_BAD_COUNT
 DIGEST_SIZE: int = lib.EL_DIGEST_SIZE
 RECORD_SIZE_MIN: int = lib.EL_RECORD_SIZE_MIN

@@ -1,0 +1,427 @@
+"""What is known of a partition's files, against files that are not so: an error, in every way of opening, never a shorter log."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import embedlog
+from embedlog import TopicPartition, evidence, identity, layout
+from embedlog._native import system
+from embedlog.checkpoint import EpochCache
+from embedlog.manifest import Manifest, Start
+
+QUIET = {"housekeeping": False}
+COUNT = 60
+HERE = TopicPartition("t", 0)
+PARTITION = "t-0"
+Opening = Callable[[Path], Path]
+
+
+def write(path: Path, count: int = COUNT, config: dict[str, object] | None = None) -> embedlog.Log:
+    log = embedlog.open(path, config=QUIET)
+    log.create_topic("t", config={"segment.bytes": 1000} | (config or {}))
+    with log.producer(linger_ms=0) as producer:
+        for number in range(count):
+            producer.send("t", b"%d" % number * 20).result(timeout=10)
+    return log
+
+
+def read(path: Path, *, read_only: bool = False, committed: bool = False) -> list[int]:
+    isolation = "read_committed" if committed else "read_uncommitted"
+    with embedlog.open(path, read_only=read_only, config={} if read_only else QUIET) as log:
+        return [record.offset for record in log.scan("t", isolation_level=isolation).records()]
+
+
+def logs(path: Path) -> list[Path]:
+    return sorted((path / PARTITION).glob("*.log"))
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {each.name: each.read_bytes() for each in logs(path)}
+
+
+@pytest.fixture
+def closed(tmp_path: Path) -> Path:
+    with write(tmp_path / "log") as log:
+        log.backup(tmp_path / "backup")
+    return tmp_path / "log"
+
+
+def in_place(path: Path) -> Path:
+    return path
+
+
+def copied(path: Path) -> Path:
+    return Path(shutil.copytree(path, path.with_name("copy")))
+
+
+def backed_up(path: Path) -> Path:
+    return path.with_name("backup")
+
+
+def middle_missing(path: Path) -> None:
+    logs(path)[2].unlink()
+
+
+def first_missing(path: Path) -> None:
+    logs(path)[0].unlink()
+
+
+def last_missing(path: Path) -> None:
+    logs(path)[-1].unlink()
+
+
+def middle_emptied(path: Path) -> None:
+    os.truncate(logs(path)[2], 0)
+
+
+def last_emptied(path: Path) -> None:
+    os.truncate(logs(path)[-1], 0)
+
+
+def last_cut(path: Path) -> None:
+    os.truncate(logs(path)[-1], logs(path)[-1].stat().st_size // 2)
+
+
+def all_missing(path: Path) -> None:
+    for each in logs(path):
+        each.unlink()
+
+
+DAMAGES = [middle_missing, first_missing, last_missing, middle_emptied, last_emptied, last_cut, all_missing]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("place", [in_place, copied, backed_up])
+@pytest.mark.parametrize("read_only", [False, True], ids=["writing", "reading"])
+def test_a_segment_that_is_missing_or_short_is_no_shorter_log(
+    closed: Path, place: Opening, damage: Callable[[Path], None], read_only: bool
+) -> None:
+    path = place(closed)
+    damage(path)
+    before = contents(path)
+    with pytest.raises(embedlog.CorruptRecordError):
+        read(path, read_only=read_only)
+    assert contents(path) == before
+
+
+@pytest.mark.parametrize("place", [in_place, copied])
+@pytest.mark.parametrize("read_only", [False, True], ids=["writing", "reading"])
+def test_an_empty_stray_segment_behind_the_end_is_not_part_of_the_log(closed: Path, place: Opening, read_only: bool) -> None:
+    path = place(closed)
+    (path / PARTITION / layout.file_name(10**9, layout.LOG)).touch()
+    assert read(path, read_only=read_only) == list(range(COUNT))
+    with embedlog.open(path, read_only=True) as log:
+        assert log.consumer().end_offsets([HERE])[HERE] == COUNT
+
+
+def test_of_a_compacted_topic_a_segment_that_is_missing_is_noticed(tmp_path: Path) -> None:
+    """Offsets are missing there anyhow; the manifest knows where each segment ends all the same."""
+    config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01, "segment.bytes": 1000}
+    with embedlog.open(tmp_path / "log", config=QUIET) as log:
+        log.create_topic("t", config=config)
+        with log.producer(linger_ms=0) as producer:
+            for number in range(200):
+                producer.send("t", b"%d" % number * 20, key=b"%d" % (number // 4)).result(timeout=10)
+        log.housekeep()
+    right = read(tmp_path / "log", read_only=True)
+    assert 0 < len(right) < 200
+    path = copied(tmp_path / "log")
+    logs(path)[1].unlink()
+    for read_only in (True, False):
+        with pytest.raises(embedlog.CorruptRecordError, match="a segment is missing"):
+            read(path, read_only=read_only)
+    assert read(tmp_path / "log") == right
+
+
+# ---- fields outside Kafka's checksum ----------------------------------------------------------------------------------
+
+
+def killed(nursery_path: Path, *, flushed: bool) -> Path:
+    """A log whose writer was killed: its files as they are, in a process that ends without closing."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            log = write(nursery_path)
+            if flushed:
+                log.flush()
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    return nursery_path
+
+
+def heads(path: Path) -> list[int]:
+    data, found, at = path.read_bytes(), [], 0
+    while at < len(data):
+        found.append(at)
+        at += 12 + int(struct.unpack_from(">i", data, at + 8)[0])
+    return found
+
+
+def flip(path: Path, position: int, bit: int) -> None:
+    with path.open("r+b") as file:
+        before = os.pread(file.fileno(), 1, position)
+        os.pwrite(file.fileno(), bytes([before[0] ^ 1 << bit]), position)
+
+
+@pytest.mark.parametrize("bit", [0, 3, 10, 20, 33, 62])
+@pytest.mark.parametrize("back", [1, 2], ids=["last", "second last"])
+@pytest.mark.parametrize("place", [in_place, copied])
+@pytest.mark.parametrize("read_only", [False, True], ids=["writing", "reading"])
+def test_a_damaged_base_offset_of_a_durable_batch_cuts_nothing_away(
+    tmp_path: Path, place: Opening, read_only: bool, back: int, bit: int
+) -> None:
+    path = place(killed(tmp_path / "log", flushed=True))
+    last = logs(path)[-1]
+    flip(last, heads(last)[-back] + 7 - bit // 8, bit % 8)
+    before = contents(path)
+    with pytest.raises(embedlog.CorruptRecordError) as noticed:
+        read(path, read_only=read_only)
+    assert noticed.value.path == str(last)
+    assert contents(path) == before
+
+
+def test_a_damaged_leader_epoch_of_the_last_batch_is_noticed_in_a_copy(tmp_path: Path) -> None:
+    """No digest reaches it there: the epochs' checkpoint knows it."""
+    path = copied(killed(tmp_path / "log", flushed=True))
+    last = logs(path)[-1]
+    flip(last, heads(last)[-1] + 15, 2)
+    for read_only in (True, False):
+        with pytest.raises(embedlog.CorruptRecordError, match="another leader epoch"):
+            read(path, read_only=read_only)
+
+
+def test_a_batch_of_another_epoch_that_equals_where_its_own_began_is_noticed() -> None:
+    epochs, bases = np.array([7, 7], np.int32), np.array([7, 8], np.int64)
+    assert EpochCache([(0, 0), (1, 7)]).disagreement(bases, epochs) == (0, 1)
+    assert EpochCache([(0, 0), (7, 7)]).disagreement(bases, epochs) is None
+    assert EpochCache([(0, 8)]).disagreement(bases, np.array([5, 0], np.int32)) is None, "nothing is known before"
+    assert EpochCache().disagreement(bases, epochs) is None
+
+
+def test_a_transaction_index_is_compared_by_readers_too(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with embedlog.open(path, config=QUIET) as log:
+        log.create_topic("t")
+        with log.producer(transactional_id="x") as producer:
+            producer.init_transactions()
+            for number in range(6):
+                producer.begin_transaction()
+                producer.send("t", b"%d" % number).result(timeout=10)
+                producer.abort_transaction() if number % 2 else producer.commit_transaction()
+    right = read(path, read_only=True, committed=True)
+    assert len(right) == 3
+    index = next((path / PARTITION).glob("*.txnindex"))
+    for position in range(10, 34, 3):
+        flip(index, position, 1)
+        assert read(path, read_only=True, committed=True) == right, position
+        flip(index, position, 1)
+
+
+# ---- a broker's directory ---------------------------------------------------------------------------------------------
+
+
+def as_a_brokers(path: Path, *, clean: bool) -> Path:
+    """The same, as a broker leaves it: without anything of ours."""
+    for each in path.rglob("embedlog.*"):
+        each.unlink()
+    mark = path / layout.CLEAN_MARK
+    mark.unlink()
+    if clean:
+        mark.write_text('{"version":0,"brokerEpoch":7}')
+    return path
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "unclean"])
+@pytest.mark.parametrize("read_only", [False, True], ids=["writing", "reading"])
+def test_a_gap_that_nothing_explains_is_named(
+    closed: Path, caplog: pytest.LogCaptureFixture, clean: bool, read_only: bool
+) -> None:
+    path = as_a_brokers(copied(closed), clean=clean)
+    if not clean:
+        (path / layout.RECOVERY_POINTS).unlink()
+    middle_missing(path)
+    first, following = (int(logs(path)[at].stem) for at in (1, 2))
+    with caplog.at_level(logging.WARNING):
+        found = read(path, read_only=read_only)
+    missing = sorted(set(range(COUNT)) - set(found))
+    assert missing
+    assert first < missing[0]
+    assert missing[-1] == following - 1
+    assert f"offsets {missing[0]} to {missing[-1]} are missing" in caplog.text
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "unclean"])
+def test_a_brokers_log_without_a_gap_is_read_without_a_warning(
+    closed: Path, caplog: pytest.LogCaptureFixture, clean: bool
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert read(as_a_brokers(copied(closed), clean=clean), read_only=True) == list(range(COUNT))
+    assert not caplog.records
+
+
+def test_gaps_of_a_topic_that_was_compacted_are_not_named(
+    golden_copy: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = golden_copy("clean")
+    with caplog.at_level(logging.WARNING), embedlog.open(path, read_only=True) as log:
+        for name in log.topics():
+            assert sum(1 for _ in log.scan(name).records()) >= 0
+    assert "nothing says that they were compacted" not in caplog.text
+
+
+@pytest.mark.parametrize("read_only", [False, True], ids=["writing", "reading"])
+def test_a_brokers_log_that_ends_before_its_recovery_point_is_damaged(closed: Path, read_only: bool) -> None:
+    path = as_a_brokers(copied(closed), clean=True)
+    logs(path)[-1].unlink()
+    with pytest.raises(embedlog.CorruptRecordError, match="ends before what was on stable storage"):
+        read(path, read_only=read_only)
+
+
+@pytest.mark.parametrize(("number", "bit"), [(1, 10), (1, 33), (-1, 33), (-1, 40)])
+def test_a_base_offset_that_leapt_in_an_unclean_log_of_a_broker_is_damage(closed: Path, number: int, bit: int) -> None:
+    """The sound batches that follow it are no torn tail, and an offset that no segment can hold is no offset."""
+    path = as_a_brokers(copied(closed), clean=False)
+    (path / layout.RECOVERY_POINTS).unlink()
+    last = logs(path)[-1]
+    flip(last, heads(last)[number] + 7 - bit // 8, bit % 8)
+    before = contents(path)
+    for read_only in (True, False):
+        with pytest.raises(embedlog.CorruptRecordError):
+            read(path, read_only=read_only)
+    assert contents(path) == before
+
+
+def test_a_segment_larger_than_any_can_be_is_refused(closed: Path) -> None:
+    path = copied(closed)
+    os.truncate(logs(path)[-1], 1 << 32)
+    for read_only in (True, False):
+        with pytest.raises(embedlog.CorruptRecordError, match="larger than any can be"):
+            read(path, read_only=read_only)
+
+
+# ---- whose mark it is -------------------------------------------------------------------------------------------------
+
+
+def test_our_mark_is_signed_and_a_brokers_is_not(closed: Path, golden_copy: Callable[[str], Path]) -> None:
+    with (closed / layout.CONTROL).open("r+b") as file:
+        page = system.Page(file.fileno(), True)
+    assert identity.mark_owner(closed) == page.incarnation()
+    page.close()
+    assert json.loads((closed / layout.CLEAN_MARK).read_text())["brokerEpoch"] == -1
+    assert identity.read_clean_mark(closed) == -1
+    assert identity.mark_owner(golden_copy("clean")) is None
+    assert identity.mark_owner(golden_copy("unclean")) is None
+
+
+def test_a_mark_that_was_copied_before_the_rest_says_nothing(closed: Path) -> None:
+    """A copy of a live directory, begun while nobody had it open: the mark is of then, the rest of now."""
+    mark = (closed / layout.CLEAN_MARK).read_bytes()
+    log = embedlog.open(closed, config=QUIET)
+    with log.producer(linger_ms=0) as producer:
+        for number in range(COUNT, COUNT + 20):
+            producer.send("t", b"%d" % number * 20).result(timeout=10)
+    path = copied(closed)
+    log.close()
+    (path / layout.CLEAN_MARK).write_bytes(mark)
+    for read_only in (True, False):
+        assert read(path, read_only=read_only) == list(range(COUNT + 20))
+
+
+def test_what_an_older_version_left_is_read_as_before(closed: Path) -> None:
+    """No signature, no start in the manifest."""
+    manifest = Manifest(closed / PARTITION, topic_id_of(closed))
+    manifest.refresh()
+    assert manifest.closed is not None
+    manifest.rewrite([*manifest.segments.values(), manifest.closed], None)
+    (closed / layout.CLEAN_MARK).write_text('{"version":0,"brokerEpoch":-1}')
+    path = copied(closed)
+    assert read(path, read_only=True) == list(range(COUNT))
+    assert read(path) == list(range(COUNT))
+    manifest = Manifest(path / PARTITION, topic_id_of(path))
+    manifest.refresh()
+    assert manifest.start == Start(0)
+
+
+def topic_id_of(path: Path) -> bytes:
+    found = identity.read_topic_id(path / PARTITION)
+    assert found is not None
+    return identity.id_bytes(found)
+
+
+# ---- where the log starts ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noted", ["0\n0\n", "0\n1\nt 0 3\n", "0\n1\nt 0 40\n", "0\n1\nu 0 7\n"])
+@pytest.mark.parametrize("read_only", [False, True], ids=["writing", "reading"])
+def test_the_manifest_knows_where_the_log_starts(tmp_path: Path, noted: str, read_only: bool) -> None:
+    with write(tmp_path / "log") as log:
+        log.delete_records({HERE: 7})
+    path = copied(tmp_path / "log")
+    (path / layout.LOG_STARTS).write_text(noted)
+    assert read(path, read_only=read_only) == list(range(7, COUNT))
+
+
+def test_the_start_is_known_behind_a_kill(tmp_path: Path) -> None:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            write(tmp_path / "log").delete_records({HERE: 7})
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    (tmp_path / "log" / layout.LOG_STARTS).unlink()
+    assert read(tmp_path / "log", read_only=True) == list(range(7, COUNT))
+    assert read(tmp_path / "log") == list(range(7, COUNT))
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+@pytest.mark.parametrize("place", [in_place, copied])
+def test_a_first_segment_that_is_missing_behind_a_kill_is_noticed(tmp_path: Path, place: Opening, flushed: bool) -> None:
+    path = place(killed(tmp_path / "log", flushed=flushed))
+    first = logs(path)[0]
+    for each in (path / PARTITION).glob(first.stem + "*"):
+        each.unlink()
+    for read_only in (True, False):
+        with pytest.raises(embedlog.CorruptRecordError, match="a segment is missing"):
+            read(path, read_only=read_only)
+
+
+def test_what_retention_removed_is_not_missed_behind_a_kill(tmp_path: Path) -> None:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            log = write(tmp_path / "log", config={"retention.bytes": 2000})
+            log.housekeep()
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    for path in (copied(tmp_path / "log"), tmp_path / "log"):
+        found = read(path, read_only=True)
+        assert found
+        assert found[0] > 0
+        assert found[-1] == COUNT - 1
+        assert read(path) == found
+
+
+# ---- comparing ------------------------------------------------------------------------------------------------------
+
+
+def test_a_comparison_goes_by_every_point_that_is_passed() -> None:
+    point = evidence.Point(10, 1, 5, True, True)
+    comparison = evidence.Comparison(Path("x.log"), [point])
+    with pytest.raises(embedlog.CorruptRecordError, match="file ends inside a batch"):
+        comparison.ended(4, 0, None)
+    with pytest.raises(embedlog.CorruptRecordError, match="heads of this segment"):
+        evidence.Comparison(Path("x.log"), [point]).ended(10, 6, None)
+    comparison.ended(20, 0, None)

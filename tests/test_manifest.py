@@ -1,0 +1,62 @@
+"""The manifest's file: what is appended to it counts, whatever of it is damaged, and it stays small."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from embedlog import layout
+from embedlog.manifest import CLOSED, Manifest, SegmentInfo, Start
+
+TOPIC = bytes(range(16))
+
+
+@pytest.fixture
+def closed(tmp_path: Path) -> Path:
+    """The manifest of a partition with three sealed segments that was closed in order."""
+    manifest = Manifest(tmp_path, TOPIC)
+    manifest.begin(Start(0))
+    for base in range(0, 30, 10):
+        manifest.note(Start(0), SegmentInfo(base, 100, base + 10))
+        (tmp_path / layout.file_name(base, layout.LOG)).touch()
+    manifest.note(Start(0), SegmentInfo(30, 50, 35, kind=CLOSED))
+    return tmp_path
+
+
+def flip(path: Path, position: int, bit: int) -> None:
+    with path.open("r+b") as file:
+        before = os.pread(file.fileno(), 1, position)
+        os.pwrite(file.fileno(), bytes([before[0] ^ 1 << bit]), position)
+
+
+def test_a_manifest_that_is_damaged_in_the_middle_is_written_anew(closed: Path) -> None:
+    """What is appended behind the good part would else stand before older records, which were read after it."""
+    path = closed / layout.MANIFEST
+    whole = Manifest(closed, TOPIC)
+    whole.refresh()
+    flip(path, 32 + 100, 3)
+    damaged = Manifest(closed, TOPIC)
+    damaged.refresh()
+    assert not damaged.whole
+    damaged.note(Start(5), SegmentInfo(7, 1, 8))
+    again = Manifest(closed, TOPIC)
+    again.refresh()
+    assert again.whole
+    assert again.start == Start(5)
+    assert set(again.segments) == set(damaged.segments)
+    assert again.closed is None
+    assert whole.closed is not None
+
+
+def test_a_manifest_does_not_grow_for_ever(closed: Path) -> None:
+    manifest = Manifest(closed, TOPIC)
+    manifest.refresh()
+    known, at_end = dict(manifest.segments), manifest.closed
+    for number in range(3000):
+        manifest.note(Start(number % 5))
+    assert manifest.path.stat().st_size < 90 * 1200
+    again = Manifest(closed, TOPIC)
+    again.refresh()
+    assert (again.segments, again.closed, again.start) == (known, at_end, Start(2999 % 5))
