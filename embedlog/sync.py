@@ -98,6 +98,17 @@ class Syncer:
     @contextlib.contextmanager
     def _use(self) -> Iterator[files.LockFile]:
         """The sync lock's file, not locked yet; it and the descriptors stay open inside the block."""
+        partition, page = self._partition, self._partition.page
+        if not page.hold():
+            raise ClosedError(f"partition {partition.topic}-{partition.number} is closed")
+        try:
+            with self._use_held() as lock:
+                yield lock
+        finally:
+            page.let_go()
+
+    @contextlib.contextmanager
+    def _use_held(self) -> Iterator[files.LockFile]:
         partition = self._partition
         with self._opening:
             fresh, lock = self._lock is None, self._lock

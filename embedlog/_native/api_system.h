@@ -87,9 +87,11 @@ uint8_t *el_map(int32_t fd, int32_t writable, int32_t *error);
 /* The same for a log that trusts no mapping: a private copy, which is read and written under a lock on the file. */
 uint8_t *el_copy_page(int32_t fd, int32_t writable, int32_t *error);
 int32_t el_unmap(uint8_t *page);
+/* Puts zeros in the place of a mapped page, so that its file is not in use any more; el_unmap is still to come. */
+int32_t el_let_go(uint8_t *page);
 /* How many pages were lost under us (SIGBUS) since the process began. */
 int64_t el_lost_pages(void);
-/* Install the handler, chained before whatever handles SIGBUS now. Call it again after somebody else installed one. */
+/* Install the handler, chained before whatever handles SIGBUS now. Each el_map does so, too: others may be installed later. */
 int32_t el_guard(void);
 
 /* The control page of a partition: the published tuple. Sizes in bytes, times in ms. */

@@ -3,8 +3,8 @@
 S1  nothing here knows what a topic is; results are numbers, codes are the C core's (``api_system.h``)
 S2  a negative code below -1000 is a system error: ``errno_of`` tells which
 S3  every wait of the main thread that may be long comes in slices of at most 100 ms, so that Ctrl-C and SIGTERM are seen
-S4  pointers live as long as the object here that made them; a page is unmapped when its last reference dies, never under a
-    thread that reads it or sleeps on it
+S4  pointers live as long as the object here that made them; a page that is closed shows zeros to who still reads it or sleeps on
+    it, at once or when nobody holds it for writing any more, and its file is in use no longer
 """
 
 from __future__ import annotations
@@ -119,10 +119,27 @@ class Page:
         self.writable, self.locked = writable, locked
         self.closed = False
         self._room = threading.local()
+        self._closing = threading.Lock()
+        self._holders = 0
 
     def close(self) -> None:
-        """Begin nothing with it any more. The mapping goes with the last reference: a thread may be asleep on it."""
-        self.closed = True
+        """Begin nothing with it any more. Its file is unmapped, or will be when the last who holds it lets it go (S4)."""
+        with self._closing:
+            self.closed = True
+            if not self._holders:
+                lib.el_let_go(self.raw)
+
+    def hold(self) -> bool:
+        """What is written into it reaches its file until `let_go`; False if it is closed. For who writes beside a `close`."""
+        with self._closing:
+            self._holders += not self.closed
+            return not self.closed
+
+    def let_go(self) -> None:
+        with self._closing:
+            self._holders -= 1
+            if self.closed and not self._holders:
+                lib.el_let_go(self.raw)
 
     def check(self, expected: Any) -> int:
         """VALID, FOREIGN, LOST, NEWER, DAMAGED or OLDER."""
