@@ -114,7 +114,7 @@ def groups(log: embedlog.Log) -> Groups:
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The golden directories, unpacked; nobody writes here (`golden_copy` is for that)."""
     target = tmp_path_factory.mktemp("golden")
-    for name in ("golden.tar.xz", "golden-4.4.0.tar.xz"):
+    for name in ("golden.tar.xz", "golden-4.4.0.tar.xz", "golden-3.9.1.tar.xz"):
         with tarfile.open(DATA / name) as archive:
             archive.extractall(target, filter="data")
     return target

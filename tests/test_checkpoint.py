@@ -128,7 +128,7 @@ def test_update_does_not_overwrite_what_it_cannot_read(tmp_path: Path) -> None:
 
 def test_a_brokers_checkpoints_are_read_and_written_back_the_same(golden: Path, tmp_path: Path) -> None:
     names = list(golden.glob("*/log/*-checkpoint"))
-    assert len(names) == 16
+    assert len(names) == 24
     for path in names:
         offsets = checkpoint.read_offsets(path)
         copy = tmp_path / path.name

@@ -19,7 +19,7 @@ from embedlog.group import Member
 from embedlog.group_records import encode_group, encode_group_key
 from tests.faults.processes import until
 from tests.joining import commit, joined, left
-from tests.kafka import CLEAN
+from tests.kafka import BOTH_PROTOCOLS
 
 CONFIG = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 2}
 START_MS = 1_700_000_000_000
@@ -150,7 +150,7 @@ def listed(log: embedlog.Log) -> list[tuple[str, ...]]:
     ]
 
 
-@pytest.mark.parametrize("clean", CLEAN)
+@pytest.mark.parametrize("clean", BOTH_PROTOCOLS)
 def test_a_brokers_groups_are_shown_as_its_own_tool_lists_them(golden: Path, clean: str) -> None:
     expected = rows_of((golden / clean / "expected" / "groups.txt").read_text())
     assert len(expected) == {"clean": 5, "clean-4.4.0": 7}[clean]

@@ -15,7 +15,7 @@ from embedlog.group_view import GroupEntries
 from embedlog.record import decode as decode_batches
 from embedlog.values import OffsetAndMetadata, TopicPartition
 from tests.grouping import A, B, emptied, stable
-from tests.kafka import CLEAN
+from tests.kafka import BOTH_PROTOCOLS
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -254,7 +254,7 @@ def golden_view(golden: Path, name: str, until: int | None = None) -> GroupEntri
     return view
 
 
-@pytest.mark.parametrize("clean", CLEAN)
+@pytest.mark.parametrize("clean", BOTH_PROTOCOLS)
 def test_a_brokers_groups_and_offsets_are_those_that_its_tool_lists(golden: Path, clean: str) -> None:
     """But for what a transaction aborted: batches are told apart one layer up."""
     listed: dict[str, dict[TopicPartition, int]] = {}

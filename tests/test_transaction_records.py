@@ -72,7 +72,7 @@ def test_what_a_broker_wrote_is_understood(golden: Path, name: str) -> None:
                 assert value is not None
                 view.apply(key, value)
                 assert encode_key(decode_key(key) or "") == key
-                assert len(encode(decode(value))) == len(value)
+                assert len(encode(decode(value))) == len(value) or value[:2] == bytes(2)  # Kafka 3 writes version 0, we write 1
                 assert decode(encode(decode(value))) == decode(value)
                 count += 1
     assert count >= 2
@@ -80,7 +80,7 @@ def test_what_a_broker_wrote_is_understood(golden: Path, name: str) -> None:
     if name in CLEAN:
         assert states["offsets-commit"].status is Status.COMPLETE_COMMIT  # type: ignore[union-attr]
         assert states["offsets-abort"].status is Status.COMPLETE_ABORT  # type: ignore[union-attr]
-    left_open = {"clean": [], "clean-4.4.0": ["transaction-left-open-writer-0"]}
+    left_open = {"clean": [], **dict.fromkeys(CLEAN[1:], ["transaction-left-open-writer-0"])}
     assert view.unsettled() == left_open.get(name, ["transactions-writer-0"])
     for each, state in states.items():
         assert state is not None

@@ -35,7 +35,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 TOOLS_VERSION = "4.3.1"
-VERSIONS = {TOOLS_VERSION: HERE / "pom.xml", "4.4.0": HERE / "pom-4.4.0.xml"}
+VERSIONS = {TOOLS_VERSION: HERE / "pom.xml", "4.4.0": HERE / "pom-4.4.0.xml", "3.9.1": HERE / "pom-3.9.1.xml"}
 KAFKA_VERSION = os.environ.get("EMBEDLOG_KAFKA", TOOLS_VERSION)  # of this run's broker
 CACHE = Path(os.environ.get("EMBEDLOG_ORACLE_DIR", Path.home() / ".cache" / "embedlog-oracle"))
 
