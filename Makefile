@@ -38,7 +38,7 @@ EXTRAS := test,check$(if $(shell command -v java 2>/dev/null),$(comma)spark)
 say_no = { echo 'embedlog: $(1)' >&2; exit 1; }
 
 .PHONY: help install demo demo-spark test test-kafka test-spark test-faults test-sanitize test-arm test-slow \
-    test-all check bench docs clean
+    test-all fuzz check bench docs clean
 
 help:
 	@echo 'make demo           write, tail, share, search and read the standard library as a topic: a few seconds'
@@ -48,6 +48,7 @@ help:
 	@echo 'make test-faults    all experiments, mutants and models: about two hours on two cores (RESUME=1 goes on)'
 	@echo 'make test-spark     all that needs Spark, in sessions and small clusters'
 	@echo 'make test-sanitize  the suite with every line of C watched (ASan, UBSan)'
+	@echo 'make fuzz           the C core under fuzzers (clang, ASan, UBSan): FUZZ_RUNS executions of each harness'
 	@echo 'make test-arm       the C core compiled for arm64, and run where there is an emulator'
 	@echo 'make test-slow      the suite with its slow tests and all that asks a real Kafka'
 	@echo 'make test-all       all of these, with the figures of all at the end'
@@ -147,6 +148,11 @@ test-arm: $(VENV)/.tools
 	    echo 'embedlog: the C core compiles for arm64 without a warning'; \
 	    command -v qemu-aarch64 >/dev/null || { echo 'embedlog: compiled for arm64, but not run: install qemu-user'; exit 0; }; \
 	    qemu-aarch64 build/arm64/selfcheck build/arm64/room
+
+# Ten million executions a harness take minutes each: FUZZ_JOBS run side by side, FUZZ_ONLY names some. What is missing is told.
+FUZZ_RUNS ?= 10000000
+fuzz: install
+	@FUZZ_RUNS=$(FUZZ_RUNS) $(BIN)/python tests/native/fuzz/drive.py
 
 test-slow: install $(VENV)/.connect
 	@$(IN_ROOM) $(WITHIN) 60m $(PYTEST) $(PARALLEL) -m 'not faults' $(ARGS) $(OR_KEPT)

@@ -17,7 +17,9 @@ ROOM = Path(__file__).resolve().parent
 FLAGS = ["-O3", "-std=c11", "-fvisibility=hidden", "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64"]
 STRICT_FLAGS = ["-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-Wno-unused-parameter", "-Wno-missing-field-initializers"]
 # Frame pointers make the sanitizers' reports readable; -O1 keeps the lines of code apart.
-SANITIZE_FLAGS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-O1", "-g"]
+# Python's own -fwrapv would hide overflows.
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-wrapv"]
+SANITIZE_FLAGS = [*SANITIZERS, "-fno-omit-frame-pointer", "-O1", "-g"]
 SANITIZE_LINK_FLAGS = ["-fsanitize=address,undefined"]
 
 

@@ -18,7 +18,8 @@ typedef struct {
 /* What a batch may grow to. One that promises more records than it can hold is refused by the walk. */
 static int64_t size_most(const el_batch *batch) {
     int64_t records = (batch->size - EL_HEADER_SIZE) / EL_RECORD_SIZE_MIN;
-    return batch->size + (batch->records < records ? batch->records : records) * GROWTH_OF_RECORD;
+    if (batch->records < records) records = batch->records > 0 ? batch->records : 0;
+    return batch->size + records * GROWTH_OF_RECORD;
 }
 
 INLINE int64_t horizon_of(const el_batch *batch) { return batch->attributes & HORIZON_BIT ? batch->base_timestamp : -1; }
@@ -133,7 +134,7 @@ int64_t el_clean_run(const el_cleaner *cleaner, const uint8_t *data, int64_t siz
     for (*done = 0; *done < batch_count; ++*done) {
         const el_batch *batch = &batches[*done];
         int64_t position = batch->position - base;
-        if (batch->size < EL_HEADER_SIZE || position < 0 || position > size - batch->size || batch->records < 0) return EL_EINVALID;
+        if (batch->size < EL_HEADER_SIZE || position < 0 || position > size - batch->size) return EL_EINVALID;
         if ((batch->attributes & CODEC_MASK) || batch->magic != MAGIC) return EL_EINVALID;
         int64_t most = size_most(batch);
         if (most > capacity - written) return written > 0 ? written : EL_ESPACE;

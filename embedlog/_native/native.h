@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "api_checksum.h"
 #include "api_codec.h"
 #include "api_compact.h"
 #include "api_digests.h"
