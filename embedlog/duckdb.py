@@ -34,12 +34,11 @@ def register(
     these names that are there already are replaced. Gives the connection. Raises MissingExtraError without duckdb or pyarrow,
     UnknownTopicOrPartitionError, ConfigError.
     """
-    _check_log(log)
+    check_log(log, "embedlog.duckdb.register()")
     try:
         import duckdb
     except ImportError as missing:
         raise embedlog.MissingExtraError("SQL over topics needs duckdb", extra="duckdb") from missing
-    check_log(log, "embedlog.duckdb.register()")
     if isinstance(topics, str):
         raise TypeError(f"topics: a list of names, not {topics!r}")
     names = log.topics() if topics is None else list(topics)
@@ -50,19 +49,13 @@ def register(
     return made
 
 
-def _check_log(log: object) -> None:
-    if not isinstance(log, embedlog.Log):
-        raise TypeError(f"the first argument is an open log, not {type(log).__name__}: embedlog.open(path)")
-
-
 def table(log: embedlog.Log, topic: str, **bounds: Any) -> Any:
     """A topic as a pyarrow Dataset, of which DuckDB takes the columns that a query names. Raises as `register` does."""
-    _check_log(log)
+    check_log(log, "embedlog.duckdb.table()")
     try:
         import pyarrow.dataset
     except ImportError as missing:
         raise embedlog.MissingExtraError("views of topics need pyarrow", extra="duckdb") from missing
-    check_log(log, "embedlog.duckdb.table()")
     whole = log.scan(topic, **bounds)
 
     class Topic(pyarrow.dataset.Dataset):  # type: ignore[misc]

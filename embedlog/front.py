@@ -262,8 +262,7 @@ def check_log(given: object, call: str) -> None:
     """For the guests, which take an open log. Raises TypeError that says how to make one."""
     if not isinstance(given, Log):
         path = repr(str(given)) if isinstance(given, str | os.PathLike) else "path"
-        found = f"{type(given).__name__} {given!r:.100}"
-        raise TypeError(f"{call} takes an open log, such as embedlog.open({path}, read_only=True), not {found}")
+        raise TypeError(f"{call} takes an open log, not {type(given).__name__}: embedlog.open({path}, read_only=True)")
 
 
 def _names(topics: tuple[Any, ...]) -> tuple[str, ...]:

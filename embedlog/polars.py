@@ -29,14 +29,12 @@ def scan(log: embedlog.Log, topic: str, **bounds: Any) -> polars.LazyFrame:
     The log stays open until the frame is collected. Raises MissingExtraError without polars, UnknownTopicOrPartitionError,
     ConfigError.
     """
-    if not isinstance(log, embedlog.Log):
-        raise TypeError(f"the first argument is an open log, not {type(log).__name__}: scan(embedlog.open(path), topic)")
+    check_log(log, "embedlog.polars.scan()")
     try:
         import polars
         from polars.io.plugins import register_io_source
     except ImportError as missing:
         raise embedlog.MissingExtraError("lazy frames need polars", extra="polars") from missing
-    check_log(log, "embedlog.polars.scan()")
     whole = log.scan(topic, **bounds)
 
     def source(columns: list[str] | None, predicate: Any, row_count: int | None, batch_rows: int | None) -> Iterator[Any]:

@@ -175,7 +175,7 @@ def test_an_engine_takes_an_open_log_and_says_so(log: embedlog.Log, tmp_path: Pa
         lambda given: embedlog.duckdb.table(given, "t"),
     ):
         for given in ("data", tmp_path):
-            with pytest.raises(TypeError, match=rf"takes an open log, such as embedlog.open\('{given}', read_only=True\)"):
+            with pytest.raises(TypeError, match=rf"an open log, not \w+: embedlog.open\('{given}', read_only=True\)"):
                 call(given)
 
 
