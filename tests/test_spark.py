@@ -182,6 +182,71 @@ def test_what_is_wrong_is_said_on_the_driver(spark: Any, log: embedlog.Log, opti
         load(spark, log.path, **options).count()
 
 
+def test_an_error_is_a_sentence_and_no_tour_of_our_modules(spark: Any, log: embedlog.Log) -> None:
+    """Planned or read: the frame that Spark calls, the one that shortens the rest, and what is wrong."""
+    damaged = log.path / "t-0" / f"{0:020d}.log"
+    frame = load(spark, log.path, subscribe="t")
+    frame.count()  # planned
+    raw = bytearray(damaged.read_bytes())
+    raw[-1] ^= 1
+    damaged.write_bytes(raw)
+    for asked, words in (
+        (lambda: load(spark, log.path, subscribe="missing").count(), "no such topic: missing"),
+        (lambda: load(spark, log.path, subscribe="t", startingOffsetz="1").count(), "did you mean startingOffsets?"),
+        (lambda: load(spark, log.path, subscribe="t", kafka_bootstrap_servers="a:1").count(), "kafka.bootstrap.servers"),
+        (lambda: frame.count(), "topic t, partition 0"),
+    ):
+        with pytest.raises(Exception, match="Traceback") as caught:
+            asked()
+        told = str(caught.value).split("JVM stacktrace")[0].split("Driver stacktrace")[0]
+        trace = told[told.index("Traceback") :]
+        assert words in trace
+        ours = [line for line in trace.splitlines() if "/embedlog/" in line and line.lstrip().startswith("File ")]
+        assert len(ours) <= 2, trace
+
+
+@pytest.mark.slow
+def test_spark_still_shares_pushed_filters_among_the_uses_of_one_load(spark: Any, log: embedlog.Log) -> None:
+    """Why no filter is taken: rows would be missing. The day this fails, `DataSourceReader.pushFilters` can be used."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    class Pushed(DataSourceReader):
+        def __init__(self) -> None:
+            self.limit = 10
+
+        def pushFilters(self, filters: list[Any]) -> Any:  # noqa: N802
+            for each in filters:
+                if type(each).__name__ == "LessThan":
+                    self.limit = each.value
+                yield each  # Spark is asked to apply all of them again
+
+        def partitions(self) -> list[Any]:
+            return [InputPartition(self.limit)]
+
+        def read(self, partition: Any) -> Iterator[Any]:
+            return iter([(number,) for number in range(partition.value)])
+
+    class Numbers(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "numbers"
+
+        def schema(self) -> str:
+            return "n INT"
+
+        def reader(self, schema: Any) -> Any:
+            return Pushed()
+
+    spark.dataSource.register(Numbers)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = spark.read.format("numbers").load()
+        assert frame.where("n < 3").count() == 3
+        assert frame.count() == 3, "ten are right"
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+
+
 @pytest.mark.slow
 def test_a_directory_that_is_not_there_is_named(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
