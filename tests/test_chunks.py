@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import embedlog
+import embedlog.polars
 from embedlog import TopicPartition, chunks, compression, decoding
 from embedlog.columns import Window
 from embedlog.errors import CorruptRecordError
@@ -31,6 +32,8 @@ WAYS: dict[str, Callable[[embedlog.Log], list[Any]]] = {
     "scan": lambda log: [row for each in log.scan("t") for row in each.to_pylist()],
     "records": lambda log: list(log.scan("t").records()),
     "arrow": lambda log: log.scan("t").to_arrow().to_pylist(),
+    "pandas": lambda log: log.scan("t").to_pandas().to_numpy().tolist(),
+    "polars": lambda log: embedlog.polars.scan(log, "t").collect().rows(),
     "time": lambda log: [log.consumer("t").offsets_for_times({TopicPartition("t", 0): 5})],
 }
 each_way = pytest.mark.parametrize("way", WAYS)

@@ -53,6 +53,19 @@ def test_many_partitions_are_written_synced_and_read_with_few_descriptors(tmp_pa
     assert descriptors() == before
 
 
+def test_a_closed_log_without_mappings_keeps_no_descriptor(tmp_path: Path) -> None:
+    before = descriptors()
+    log = embedlog.open(tmp_path / "log", config={"shared": "locks", "housekeeping": False})
+    log.create_topic("t", 20)
+    with log.producer() as producer:
+        for number in range(20):
+            producer.send("t", b"x", partition=number).result()
+    assert descriptors() > before + 20  # a page each: it is read and written through its file
+    log.close()
+    assert descriptors() == before
+    assert log.path  # it is the closing that counts, not the collection of the object
+
+
 def test_segments_that_fill_faster_than_they_are_synced_keep_few_descriptors(tmp_path: Path) -> None:
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
         log.create_topic("t", config={"segment.bytes": 200, "flush.ms": 3_600_000})

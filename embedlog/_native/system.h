@@ -81,6 +81,7 @@ int32_t el_page_enter(const uint8_t *page, int exclusive);
 int32_t el_page_leave(const uint8_t *page, int changed);
 int el_page_is_private(const uint8_t *page);
 int32_t el_drop_copy(uint8_t *page);
+int32_t el_close_copy(uint8_t *page);
 
 void el_futex_wake(_Atomic uint32_t *word, int count);
 int el_futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t timeout_ns);

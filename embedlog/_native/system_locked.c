@@ -49,9 +49,23 @@ uint8_t *el_copy_page(int32_t fd, int32_t writable, int32_t *error) {
     return room + PAGE_AT;
 }
 
+int32_t el_close_copy(uint8_t *page) {
+    el_private *own = private_of(page);
+    if (pthread_mutex_trylock(&own->mutex))
+        return EL_OK;                     /* somebody is at it: its descriptor is closed with the last reference */
+    if (own->depth == 0 && own->fd >= 0) {
+        close(own->fd);
+        own->fd = -1;                     /* from now on it cannot be locked (K3) */
+        memset(page, 0, EL_PAGE_BYTES);
+    }
+    pthread_mutex_unlock(&own->mutex);
+    return EL_OK;
+}
+
 int32_t el_drop_copy(uint8_t *page) {
     el_private *own = private_of(page);
-    close(own->fd);
+    if (own->fd >= 0)
+        close(own->fd);
     pthread_mutex_destroy(&own->mutex);
     return munmap(page - PAGE_AT, ROOM_BYTES) < 0 ? EL_SYSTEM_ERROR(errno) : EL_OK;
 }

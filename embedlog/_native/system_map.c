@@ -123,7 +123,7 @@ uint8_t *el_map(int32_t fd, int32_t writable, int32_t *error) {
 
 int32_t el_let_go(uint8_t *page) {
     if (el_page_is_private(page))
-        return EL_OK;
+        return el_close_copy(page);
     return zeros_over((uintptr_t)page) == MAP_FAILED ? EL_SYSTEM_ERROR(errno) : EL_OK;
 }
 
