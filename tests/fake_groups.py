@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 from embedlog import group as machine
@@ -159,6 +160,7 @@ class GroupLog(FakeLog):
 
     def __init__(self, **partition_counts: int) -> None:
         super().__init__(**partition_counts)
+        self.path = Path(f"log in memory {id(self)}")  # recurring messages are known by it
         self._groups = FakeGroups(self)
         self.liveness = FakeLiveness()
         self._transactions = SimpleNamespace(liveness=self.liveness, help=lambda partition: False)

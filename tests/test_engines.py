@@ -67,7 +67,7 @@ ENGINES = (by_scan, by_polars, by_duckdb, by_pandas)
 
 @pytest.fixture(scope="module")
 def golden_logs(golden: Path) -> Iterator[dict[str, embedlog.Log]]:
-    logs = {name: embedlog.open(golden / name / "log", read_only=True) for name in ("clean", "unclean")}
+    logs = {name: embedlog.open(golden / name / "log", read_only=True) for name in {name for name, _ in TOPICS}}
     yield logs
     for log in logs.values():
         log.close()

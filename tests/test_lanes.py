@@ -15,6 +15,7 @@ import pytest
 from embedlog import awaiting
 from embedlog._native import _rows
 from embedlog._native._rows import Future
+from embedlog.columns import BATCH
 from embedlog.errors import DeadlineError, ForkedError, StateError
 from embedlog.values import RecordMetadata
 from tests.batches import Row, batch
@@ -84,7 +85,7 @@ def test_what_a_lane_encodes_is_what_the_slow_twin_encodes(rng: random.Random) -
         twin += batch(start, some)
         start += parcel.count
     assert bytes(run) == twin
-    assert len(table) == 72 * len(parcels)
+    assert len(table) == BATCH.itemsize * len(parcels)
     assert start == len(rows)
 
 
