@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from embedlog import files, layout, recurring, retention, topic_files
+from embedlog import files, keywords, layout, recurring, retention, topic_files
 from embedlog._native import system
 from embedlog.config import LogConfig, TopicConfig, parse
 from embedlog.errors import (
@@ -43,6 +43,7 @@ SETTLING_S = 0.1  # how long a change of one topic waits for the locks of anothe
 _logger = logging.getLogger("embedlog")
 
 
+@keywords.checked
 class Admin:
     """The verbs, for `Log` to inherit. **Threads**: any; **processes**: the directory lock orders them."""
 

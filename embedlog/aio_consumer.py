@@ -18,6 +18,7 @@ from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, Self, TypeVar
 
+from embedlog import keywords
 from embedlog._native._rows import Record
 from embedlog.aio import Crew, OneTask
 from embedlog.aio_listeners import Bridge
@@ -27,7 +28,6 @@ from embedlog.committing import Callback
 from embedlog.consumer import Consumer, until
 from embedlog.errors import ClosedError, ConfigError
 from embedlog.handover import Listener
-from embedlog.options import IN_SECONDS, unknown_keyword
 from embedlog.reading import Reading
 from embedlog.values import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition, seconds
 
@@ -54,6 +54,7 @@ class _Fetch:
         return self._ended or bool(self.found)
 
 
+@keywords.checked
 class AsyncConsumer(Generic[K, V]):
     """Reads partitions as `Consumer` does, without ever blocking the event loop; its verbs are coroutines.
 
@@ -124,7 +125,7 @@ class AsyncConsumer(Generic[K, V]):
         Cancelled, it has handed out nothing, and the next call hands out what this one would have. Raises as `Consumer.poll`.
         """
         if unknown:
-            raise unknown_keyword("poll()", unknown, ("timeout", "max_records"), timeout_ms=IN_SECONDS)
+            raise keywords.unknown_keyword("AsyncConsumer.poll()", next(iter(unknown)), ("timeout", "max_records"))
         limit = self._config.max_poll_records if max_records is None else max_records
         if limit < 1:
             raise ConfigError("max_records", expected="at least 1", found=max_records)

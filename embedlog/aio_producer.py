@@ -19,6 +19,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
+from embedlog import keywords
 from embedlog.aio import Crew
 from embedlog.client_options import K, ProducerConfig, V
 from embedlog.errors import ClosedError
@@ -37,6 +38,7 @@ THREADS = 4  # that wait for what takes its time: a flush, columns without room
 LOOK_S = 1.0  # how long a topic that is sent to the careful way is taken to be what it was
 
 
+@keywords.checked
 class AsyncProducer(Generic[K, V]):
     """Sends records into one log without ever blocking the event loop; its verbs are coroutines.
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embedlog import keywords
 from embedlog._native import _rows
 from embedlog._native._rows import Record
 from embedlog.arrow_layout import ALL_COLUMNS, Layout, schema
@@ -41,6 +42,7 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
+@keywords.checked
 class Batch:
     """Consecutive records of one partition in columns.
 

@@ -16,6 +16,7 @@ from time import monotonic_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, Self
 
+from embedlog import keywords
 from embedlog._native._rows import Record
 from embedlog.attendance import Attendance
 from embedlog.batch import Batch
@@ -25,7 +26,7 @@ from embedlog.consumer_metrics import ConsumerMetrics
 from embedlog.errors import ClosedError, ConcurrentUseError, ConfigError, InvalidGroupIdError, OffsetOutOfRangeError
 from embedlog.handover import Listener
 from embedlog.lookup import Lookup
-from embedlog.options import IN_SECONDS, parse, unknown_keyword
+from embedlog.options import parse
 from embedlog.positions import EARLIEST, LATEST, Cursor
 from embedlog.reading import Reading
 from embedlog.subscription import Subscription
@@ -44,6 +45,7 @@ from embedlog.values import (
 _numbers = count(1)
 
 
+@keywords.checked
 class Consumer(Generic[K, V]):
     """Reads partitions, from where it stands to their end, and then waits for more.
 
@@ -105,15 +107,11 @@ class Consumer(Generic[K, V]):
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
-        **unknown: Never,
     ) -> None:
         """Reads all partitions of these topics, or of those whose whole name matches; replaces what was subscribed.
 
         Raises UnknownTopicOrPartitionError, StateError if partitions are assigned, InvalidGroupIdError for listeners.
         """
-        if unknown:
-            known = ("topics", "pattern", "on_assigned", "on_revoked", "on_lost")
-            raise unknown_keyword("subscribe()", unknown, known, listener="on_assigned, on_revoked and on_lost are callables")
         with self._using():
             if on_assigned or on_revoked or on_lost:
                 self._grouped("subscribe() with listeners")
@@ -162,7 +160,7 @@ class Consumer(Generic[K, V]):
         CorruptRecordError and SerializationError when the record at the position cannot be handed out (`seek` past it).
         """
         if unknown:
-            raise unknown_keyword("poll()", unknown, ("timeout", "max_records"), timeout_ms=IN_SECONDS)
+            raise keywords.unknown_keyword("Consumer.poll()", next(iter(unknown)), ("timeout", "max_records"))
         limit = self._config.max_poll_records if max_records is None else max_records
         if limit < 1:
             raise ConfigError("max_records", expected="at least 1", found=max_records)

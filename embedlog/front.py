@@ -14,7 +14,7 @@ from datetime import datetime
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from embedlog import backup, log
+from embedlog import backup, keywords, log
 from embedlog.admin import Admin
 from embedlog.client_options import ConsumerConfig, Deserializer, K, ProducerConfig, Serializer, V
 from embedlog.consumer import Consumer
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["Log", "open"]
 
 
+@keywords.checked
 class Log(log.Log):
     """One open log directory; made by `embedlog.open`. A context manager; `close` is idempotent.
 
@@ -282,7 +283,7 @@ def _consumer_config(group_id: str | None, config: Mapping[str, Any] | None, opt
 for _mixin in (Admin, GroupAdmin):  # Python's own errors name a call by this: by the class that users know
     for _name, _verb in vars(_mixin).items():
         if isinstance(_verb, FunctionType):
-            _verb.__qualname__ = f"Log.{_name}"
+            _verb.__qualname__ = getattr(_verb, "__wrapped__", _verb).__qualname__ = f"Log.{_name}"
 
 
 def open(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from embedlog import group as machine
+from embedlog import keywords
 from embedlog._native import system
 from embedlog.commit_rules import checked_group_id, checked_instances, refused
 from embedlog.consumer_protocol import TYPE, decode_assignment, decode_subscription
@@ -44,6 +45,7 @@ Scope = str | TopicPartition | Iterable[str | TopicPartition] | None
 _logger = logging.getLogger("embedlog")
 
 
+@keywords.checked
 class GroupAdmin:
     """The verbs, for `Log` to inherit. **Threads**: any; **processes**: the lock of a group's partition orders them."""
 

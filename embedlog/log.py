@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn, Self, Unpack
 
-from embedlog import closing, files, layout, leftovers, place, topic_files
+from embedlog import closing, files, keywords, layout, leftovers, place, topic_files
 from embedlog._native import system
 from embedlog.admin import Admin
 from embedlog.config import LogConfig, TopicConfig, parse
@@ -44,6 +44,7 @@ _open_logs: weakref.WeakSet[Log] = weakref.WeakSet()
 STATIC_LOOK_S: Final = 0.1  # how often a reader of a directory that nobody writes looks whether somebody does
 
 
+@keywords.checked
 class Log(Admin, GroupAdmin):
     """An open log directory. Threads: every method may be called from any thread. Pickling is refused: open it in the worker."""
 

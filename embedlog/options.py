@@ -20,7 +20,6 @@ from typing import Any, ClassVar, TypeVar
 from embedlog.errors import ConfigError, UnknownOptionError
 
 INT_MAX = 2**31 - 1
-IN_SECONDS = "the time to wait is timeout=, in seconds"  # what is said to `timeout_ms=`
 LONG_MAX = 2**63 - 1
 
 _WORDS = {
@@ -234,13 +233,6 @@ def _unknown(cls: type[Options], key: str) -> UnknownOptionError:
 def nearest(name: str, known: Iterable[str]) -> list[str]:
     """The known name that `name` most likely means, in a list; an empty one if there is none."""
     return difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-
-
-def unknown_keyword(call: str, wrong: Mapping[str, Any], known: tuple[str, ...], **hints: str) -> UnknownOptionError:
-    """What a call without options says to keywords it does not know; `hints`: names of other clients → what is meant here."""
-    name = next(iter(wrong))
-    near = [f"did you mean {each}?" for each in nearest(name, known)] or [f"it takes {', '.join(known)}"]
-    return UnknownOptionError(f"{call} has no argument {name}; {hints.get(name, near[0])}")
 
 
 def _checked(known: Option, key: str, value: object) -> Any:

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self
 
+from embedlog import keywords
 from embedlog._native import system
 from embedlog.accumulator import Accumulator
 from embedlog.appenders import Transactional
@@ -36,6 +37,7 @@ logger = logging.getLogger("embedlog.producer")
 _numbers = itertools.count(1)
 
 
+@keywords.checked
 class Producer(Generic[K, V]):
     """Sends records into one log; made by `log.producer()`, best used in a `with` statement.
 

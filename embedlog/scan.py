@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from embedlog import keywords
 from embedlog._native import _rows
 from embedlog._native._rows import Record
 from embedlog.arrow_layout import ALL_COLUMNS, Layout, checked_columns, schema
@@ -43,6 +44,7 @@ CHUNK_BYTES = 5 << 20  # the way through Python costs as much as half a MiB; dec
 SPLIT_BYTES = 64 << 20  # half a second's work
 
 
+@keywords.checked
 class Scan:
     """Records of some partitions of a topic between bounds; made by `log.scan`.
 
