@@ -154,11 +154,24 @@ def test_a_plan_made_before_an_append_does_not_see_it(log: embedlog.Log) -> None
         ({"endingOffsetsByTimestamp": '{"t": 3000}'}, span(0, 0, 3) + span(1, 0, 3)),
         ({"startingTimestamp": "99999999"}, []),
         ({"startingOffsets": "50", "endingOffsets": "50"}, []),
-        ({"startingOffsets": "60", "endingOffsets": "50"}, []),
     ],
 )
 def test_bounds(log: embedlog.Log, options: dict[str, str], wanted: list[tuple[int, int]]) -> None:
     assert offsets(tasks(log.path, **options)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"startingOffsets": "60", "endingOffsets": "50"}, "startingOffsets of topic t, partition 0.*at most endingOffsets, 50"),
+        ({"startingOffsets": '{"t": {"1": 60}}', "endingOffsets": '{"t": {"1": 50}}'}, "startingOffsets of topic t, partition 1"),
+        ({"startingTimestamp": "1001", "endingTimestamp": "1000"}, "startingTimestamp of topic t.*endingTimestamp, 1000, found 1001"),
+    ],
+)
+def test_a_start_behind_its_end_is_refused(log: embedlog.Log, options: dict[str, str], words: str) -> None:
+    with pytest.raises(embedlog.ConfigError, match=words):
+        tasks(log.path, **options)
+    assert offsets(tasks(log.path, startingOffsets="60", endingTimestamp="1000")) == [], "an offset and a time cannot be compared"
 
 
 def test_single_partitions_and_patterns(log: embedlog.Log) -> None:
@@ -273,6 +286,7 @@ def test_a_directory_that_a_machine_does_not_see(tmp_path: Path) -> None:
 
 def test_damage_is_told_with_its_place(big: embedlog.Log) -> None:
     planned = tasks(big.path, "big")
+    big.flush()  # what is not synced yet is checked at the end of the fixture, too
     path = sorted((big.path / "big-1").glob("*.log"))[4]
     raw = bytearray(path.read_bytes())
     raw[100] ^= 1

@@ -107,6 +107,7 @@ class Topics:
         starts, ends = self._by_time(start), self._by_time(end)
         made = []
         for name, partition in self.partitions:
+            _check_order(start, end, name, partition.partition)
             first = self.offset(name, partition, start, starts)
             last = self.offset(name, partition, end, ends)
             made.append(Piece(name, self.descriptions[name].topic_id, partition.partition, first, max(first, last)))
@@ -161,6 +162,14 @@ class Topics:
             if (topic, number) not in read:
                 place = topic if number is None else f"{topic}, partition {number}"
                 raise embedlog.ConfigError(f"{bound.option} names what is not read: {place}")
+
+
+def _check_order(start: Bound, end: Bound, topic: str, number: int) -> None:
+    """Raises ConfigError for a start that is told to lie behind its end."""
+    first, last = start.of(topic, number), end.of(topic, number)
+    if start.by_time == end.by_time and isinstance(first, int) and isinstance(last, int) and first > last:
+        place = f"topic {topic}, partition {number}"
+        raise embedlog.ConfigError(f"{start.option} of {place}", expected=f"at most {end.option}, {last}", found=first)
 
 
 def lost(message: str, fatal: bool, *, topic: str, partition: int, offset: int, path: str, begin: int, end: int) -> None:
