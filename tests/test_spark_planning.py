@@ -165,7 +165,7 @@ def test_bounds(log: embedlog.Log, options: dict[str, str], wanted: list[tuple[i
     [
         ({"startingOffsets": "60", "endingOffsets": "50"}, "startingOffsets of topic t, partition 0.*at most endingOffsets, 50"),
         ({"startingOffsets": '{"t": {"1": 60}}', "endingOffsets": '{"t": {"1": 50}}'}, "startingOffsets of topic t, partition 1"),
-        ({"startingTimestamp": "1001", "endingTimestamp": "1000"}, "startingTimestamp of topic t.*endingTimestamp, 1000, found 1001"),
+        ({"startingTimestamp": "1001", "endingTimestamp": "1000"}, "startingTimestamp of topic t.*endingTimestamp, 1000"),
     ],
 )
 def test_a_start_behind_its_end_is_refused(log: embedlog.Log, options: dict[str, str], words: str) -> None:
