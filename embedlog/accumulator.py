@@ -5,7 +5,7 @@ A2  who waits for memory is served in the order of coming: nobody overtakes, not
 A3  the thread sleeps until somebody rings or a linger is over: an idle producer costs nothing
 A4  callbacks run on the thread, after their future is done, in the order of the fates; the thread never waits for itself
 A5  the thread knows this room, never the producer: a producer that is dropped can be collected, and closes itself
-A6  at the interpreter's exit what is buffered is written, or a warning says how many records were dropped
+A6  at the interpreter's exit what is buffered is written, or warnings say how many records are lost and why
 A7  a forked child forgets it all: the records are the parent's
 A8  a lane is written by whoever has its turn: the thread, or in C a caller who waits for a record (`rows_direct.c`)
 """
@@ -29,7 +29,8 @@ from embedlog.errors import ClosedError, DeadlineError, ForkedError, StateError
 from embedlog.values import RecordMetadata
 
 if TYPE_CHECKING:
-    from embedlog._native._rows import Future, Lane
+    from embedlog._native._rows import Future, Lane, Parcel
+    from embedlog.losses import Losses
 
 logger = logging.getLogger("embedlog.producer")
 
@@ -77,8 +78,15 @@ class Delivery(Protocol):
     def drop(self, error: Exception) -> None:
         """What waits for another attempt is to fail."""
 
+    def abandon(self, parcel: Parcel, error: Exception) -> int:
+        """Fail what nobody has begun to write; how many records that are."""
+
     def give_up(self, error: Exception) -> None:
         """The thread ends, and what waits fails now."""
+
+    @property
+    def losses(self) -> Losses:
+        """What the program has not heard of."""
 
 
 class Accumulator:
@@ -99,6 +107,7 @@ class Accumulator:
         self._thread: threading.Thread | None = None
         self._calling = False  # on the thread: inside callbacks
         self._abandoned = False
+        self._left_alone = False
         self.blocked_count = 0
         self.blocked: Callable[[float], None] = lambda seconds: None  # told of each wait for memory how long it was
         self.rows = _rows.Accumulator(
@@ -216,27 +225,32 @@ class Accumulator:
         self._give_room()
         return True
 
-    def abandon(self) -> int:
-        """Fails what the thread has not taken yet, after a close() that did not suffice; returns the number of records."""
-        dropped = self.drop(ClosedError("the producer was closed before the record was written"))
+    def abandon(self) -> None:
+        """Fails what the thread has not taken yet, after a close() that did not suffice."""
+        self.drop(ClosedError("the producer was closed before the record was written"))
         if not self.on_thread():
             self._settled()  # the thread may be held up for ever
             self.rows.end()
-        if dropped:
-            logger.warning("%s was closed with %d records that were not written: they are dropped", self._name, dropped)
-        return dropped
+
+    def leave_alone(self) -> None:
+        """The producer was dropped: what is here is sent, and what fails of it is logged, as nobody else can hear of it."""
+        self._left_alone = True
+        self.rows.close()
+        if self._thread is None:
+            self._delivery.losses.log_unheard()
+
+    def afterwards(self, call: Callable[[], object]) -> None:
+        """Calls behind the callbacks of what is settled: now, if the thread has ended."""
+        future, promise = self.rows.promise(False)
+        future._observe(lambda _: call())
+        promise.keep(None)
 
     def drop(self, error: Exception) -> int:
         """Fails what the thread has not taken yet; returns the number of records."""
         dropped = 0
         self._delivery.drop(error)
         for parcel in self.rows.pending():
-            run = parcel.run
-            if not parcel.abandon(error):
-                continue
-            dropped += parcel.count
-            if run is not None:
-                run.settled((), error)
+            dropped += self._delivery.abandon(parcel, error)
         self.rows.ring()
         return dropped
 
@@ -279,6 +293,7 @@ class Accumulator:
             self.drop(error)
             self._settled()
             self.rows.end()
+            self._delivery.losses.log_unheard()  # close() has returned
             return True
         lanes, pause_s = self.rows.ready()
         if len(lanes) > 1:
@@ -290,6 +305,8 @@ class Accumulator:
         if lanes:
             return False
         if self.rows.end():
+            if self._left_alone:
+                self._delivery.losses.log_unheard()
             return True
         self.rows.wait(pause_s)
         return False
@@ -332,6 +349,7 @@ def _close_all() -> None:
         try:
             if not accumulator.close(EXIT_TIMEOUT_S):
                 accumulator.abandon()
+            accumulator._delivery.losses.log_unheard()
         except Exception:  # noqa: BLE001  (the others are closed all the same)
             report("a producer could not be closed")
 

@@ -109,7 +109,7 @@ class AsyncProducer(Generic[K, V]):
         except BaseException as error:  # also when the task is cancelled: they hear of each record
             pipeline.interceptors.on_acknowledgement(nowhere(changed), error)
             raise
-        future.add_done_callback(partial(pipeline.acknowledged, changed))
+        future._observe(partial(pipeline.acknowledged, changed))
         return future
 
     async def _sent(self, pipeline: Pipeline, given: ProducerRecord) -> Future:
@@ -118,7 +118,7 @@ class AsyncProducer(Generic[K, V]):
             destination = await self._destination(pipeline, given)
             return await self._put(pipeline, destination, pipeline.item(destination, given))
         except FAILS_THE_FUTURE as error:
-            return pipeline.failed(error)
+            return pipeline.failed(given, error)
 
     async def _destination(self, pipeline: Pipeline, given: ProducerRecord) -> Destination:
         """What is known of a topic; asked anew if it was forgotten, was not looked at for a while, or lacks the partition."""
@@ -222,11 +222,16 @@ class AsyncProducer(Generic[K, V]):
         """
         timeout = seconds(timeout, "flush()")
         producer = await self._made()
-        await self._crew.run(lambda: producer.flush(self._await_orphans(timeout)))
+        await self._crew.run(lambda: producer._flush(self._await_orphans(timeout)))
+        producer._losses.raise_unheard()  # here: a task that was cancelled leaves the failures to the next call
 
     async def close(self, timeout: float | None = None) -> None:
-        """As `Producer.close`: sends what is buffered and ends. Cancelled, it goes on behind the task's back. Idempotent."""
-        timeout = seconds(timeout, "close()")
+        """As `Producer.close`: sends what is buffered and ends. Cancelled, it goes on, and logs what fails. Idempotent."""
+        await self._end(seconds(timeout, "close()"))
+        if self._sync is not None:
+            self._sync._losses.raise_unheard()
+
+    async def _end(self, timeout: float | None = None) -> None:
         if self._closed:
             return
         self._closed = True
@@ -235,7 +240,11 @@ class AsyncProducer(Generic[K, V]):
         try:
             if producer is not None:
                 # Not behind those who wait for room: it ends their wait
-                await self._steps.run(lambda: producer.close(self._await_orphans(timeout)))
+                await self._steps.run(lambda: producer._end(self._await_orphans(timeout)))
+        except asyncio.CancelledError:
+            if producer is not None:
+                self._steps.post(producer._losses.log_unheard)  # when it has ended
+            raise
         finally:
             self._crew.dismiss()
             self._steps.dismiss()
@@ -295,7 +304,7 @@ class AsyncProducer(Generic[K, V]):
     def _abort_after_failure(self) -> None:
         """On a thread, behind what was called before; nothing if there is nothing to abort any more."""
         if self._sync is not None:
-            self._sync._transaction.abort_after_failure()
+            self._sync._abort_after_failure()
 
     async def _step(self, name: str, call: Callable[[Producer], Outcome]) -> Outcome:
         producer = await self._made()
@@ -343,7 +352,11 @@ class AsyncProducer(Generic[K, V]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.close()
+        if kind is None:
+            return await self.close()
+        await self._end()
+        if self._sync is not None:
+            self._sync._losses.log_unheard()
 
     if not TYPE_CHECKING:  # a mistake that checkers see is told at run time, too
 

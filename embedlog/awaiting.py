@@ -70,7 +70,7 @@ def await_future(future: Future) -> Generator[Any, None, Any]:
         bridge = _bridge()
         waiter: asyncio.Future[None] = bridge.loop.create_future()
         bridge.hasten(future)
-        future.add_done_callback(lambda _: bridge.tell(waiter))
+        future._observe(lambda _: bridge.tell(waiter))  # a task that is cancelled meanwhile hears of no failure
         yield from waiter
     return future.result()
 

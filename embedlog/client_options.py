@@ -154,6 +154,11 @@ class ProducerConfig(Options):
         (), "Objects, or classes to make them of, whose `on_send` and `on_acknowledgement` see every record, in this order.",
         "objects"
     )
+    on_delivery_error: str = option(
+        "raise", "What flush() and close() do about records that failed and whose futures were not asked: raise a DeliveryError,"
+        " or log a warning for each topic and reason. With acks=0: log.", "choice", choices=("raise", "log"),
+        differs="Kafka: failures reach futures and callbacks only.",
+    )
     key_serializer: Serializer[Any] | None = option(
         None, "Makes bytes of keys; None: keys are bytes.", "serializer", optional=True
     )

@@ -38,6 +38,7 @@ from embedlog.errors import (
 )
 from embedlog.figures import Figures
 from embedlog.home import Appended
+from embedlog.losses import Losses
 from embedlog.sequencing import Going
 from embedlog.shipping import UNKNOWN_OFFSET
 from embedlog.stops import Attempt, Destination, Stop
@@ -66,7 +67,7 @@ class Delivery:
     Threads: `destination`, `drop` and `harvest` from any, the others from the producer's own only.
     """
 
-    def __init__(self, log: Any, settings: ProducerConfig) -> None:
+    def __init__(self, log: Any, settings: ProducerConfig, name: str) -> None:
         self._log = log
         self._settings = settings
         self._lock = threading.Lock()
@@ -77,6 +78,7 @@ class Delivery:
         self.routes: dict[str, Route] = {}  # what send() looks into first; without an entry it takes the careful way
         self.failed: Callable[[BaseException], None] = lambda error: None  # hears of every error before the futures do
         self.figures = Figures()
+        self.losses = Losses(name, self.figures, raises=settings.on_delivery_error == "raise" and settings.acks != "0")
         self.in_flight = 0  # batches that are being written
 
     # ---- destinations ----------------------------------------------------------------------------
@@ -345,24 +347,34 @@ class Delivery:
         """These were not written. They are settled before anything is said: what logs is the user's, and may raise."""
         count = sum(parcel.count for parcel in parcels)
         try:
-            self.figures.note({"error": count})
+            self.losses.count(count)
             self.failed(error)
             for parcel in parcels:
-                if parcel.run is not None:
+                if parcel.run is not None:  # its shipment says what is lost
                     parcel.run.settled(pieces, error)
-                parcel.fail(error)
+                    parcel.fail(error)
+                else:
+                    self.losses.fail(parcel, stop.destination.name, parcel.partition, error, parcel.count)
         finally:
             _rows.settle_open(parcels, error)
         if not isinstance(error, EmbedlogError):
             place = stop.destination.name, stop.lane.partition
             logger.error("writing to %s-%d failed in a way that was not foreseen", *place, exc_info=error)
-        logger.warning("%d records for %s-%d were not written: %s", count, stop.destination.name, stop.lane.partition, error)
 
     def drop(self, error: Exception) -> None:
         """What waits for another attempt fails instead, at the thread's next look."""
         for stop in list(self._stops.values()):
             stop.dropped = error
             stop.lane.rest(0)
+
+    def abandon(self, parcel: Parcel, error: Exception) -> int:
+        """Fails a parcel, unless somebody has begun to write it; gives its records."""
+        run = parcel.run
+        if not self.losses.abandon(parcel, error):
+            return 0
+        if run is not None:
+            run.settled((), error)
+        return parcel.count
 
     def give_up(self, error: Exception) -> None:
         """The thread ends: what waits for another attempt fails."""

@@ -11,7 +11,7 @@ R5  a text of an error is one printable line: names and values in it may come fr
       the names         UnknownTopicOrPartitionError  TopicExistsError  InvalidTopicError  InvalidPartitionsError
                         NoOffsetForPartitionError*
       the input         RecordTooLargeError  InvalidRecordError  InvalidTimestampError  PolicyViolationError
-                        SerializationError*  ConfigError > UnknownOptionError (TypeError)  InvalidGroupIdError
+                        SerializationError*  DeliveryError  ConfigError > UnknownOptionError (TypeError)  InvalidGroupIdError
                         OutOfOrderSequenceError
       the group         CommitFailedError > UnknownMemberError  IllegalGenerationError   RebalanceInProgressError
                         GroupNotFoundError  GroupNotEmptyError  GroupSubscribedError  GroupSizeError
@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import errno as errno_names
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -208,6 +208,21 @@ class SerializationError(PlacedError):
         names = {"topic": self.topic, "partition": self.partition, "offset": self.offset}
         known = ", ".join(f"{name} {value}" for name, value in names.items() if value is not None)
         return f"{self.message} ({known})" if known else self.message
+
+
+class DeliveryError(EmbedlogError):
+    """Records are not in the log, and the program has not asked their futures: raised by flush(), close() and leaving `with`.
+
+    `count` of them; `errors`: the first (topic, partition or None, exception), one for each partition and reason.
+    """
+
+    def __init__(self, message: str, *, count: int = 0, errors: Sequence[tuple[str, int | None, Any]] = (), **facts: Any) -> None:
+        super().__init__(message, **facts)
+        self.count = count
+        self.errors = list(errors)
+
+    def _keywords(self) -> dict[str, Any]:
+        return super()._keywords() | {"count": self.count, "errors": self.errors}
 
 
 class ConfigError(EmbedlogError):

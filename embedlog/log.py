@@ -18,13 +18,13 @@ from typing import Any, Final, NoReturn, Self, Unpack
 from embedlog import closing, files, keywords, layout, leftovers, place, topic_files
 from embedlog._native import system
 from embedlog.admin import Admin
+from embedlog.children import Children
 from embedlog.config import LogConfig, TopicConfig, parse
 from embedlog.directory import Directory
 from embedlog.errors import (
     ClosedError,
     EmbedlogError,
     ForkedError,
-    ListenerError,
     ReadOnlyError,
     UnknownTopicOrPartitionError,
 )
@@ -67,7 +67,7 @@ class Log(Admin, GroupAdmin):
         self._mutex = threading.RLock()
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._waiters: weakref.WeakKeyDictionary[object, system.Waiter] = weakref.WeakKeyDictionary()
-        self._children: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._children = Children()
         system.guard()
         mode = self.config.file_mode
         place.enter(self.path, read_only=read_only, create=create, mode=mode)
@@ -362,14 +362,16 @@ class Log(Admin, GroupAdmin):
             self._housekeeper.by_hand(files.deadline_after(self.config.lock_timeout_ms / 1000))
 
     def close(self) -> None:
-        """Leave the directory; the last process out closes it in order. Idempotent. Raises DurabilityError if that sync fails."""
+        """Leave the directory; the last process out closes it in order. Idempotent.
+
+        Raises DurabilityError if that sync fails, and in the end DeliveryError if producers that it closed have lost records.
+        """
         if self._pid != os.getpid():
             return
-        for child in list(self._children):
-            try:
-                child.close()  # outside the mutex: a producer that sends its last records looks partitions up
-            except ListenerError as problem:  # the others, and the log, are closed all the same
-                logger.error("closing %r: %s", child, problem)
+        with self._children.closed():  # outside the mutex: a producer that sends its last records looks partitions up
+            self._leave()
+
+    def _leave(self) -> None:
         with self._mutex:
             if self._closed:
                 return

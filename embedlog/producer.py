@@ -26,7 +26,7 @@ from embedlog.delivery import Delivery
 from embedlog.errors import DeadlineError, EmbedlogError, printable
 from embedlog.figures import producer_metrics
 from embedlog.sending import Pipeline
-from embedlog.transactional import NoTransaction, Transaction
+from embedlog.transactional import FAILED, NoTransaction, Transaction
 from embedlog.values import GroupMetadata, Headers, OffsetAndMetadata, ProducerRecord, RecordMetadata, TopicPartition, seconds
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ class Producer(Generic[K, V]):
         self._closed = False
         self._name = _name(config)
         _tell_of_changes(config, self._name)
-        self._delivery = Delivery(log, config)
+        self._delivery = Delivery(log, config, self._name)
+        self._losses = self._delivery.losses
         self._accumulator = Accumulator(
             f"embedlog-{self._name}",
             self._delivery,
@@ -119,11 +120,15 @@ class Producer(Generic[K, V]):
     # ---- life ------------------------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send everything at once and wait until the fate of each record is known; failures are in the futures.
+        """Send everything at once and wait until the fate of each record is known.
 
-        Raises DeadlineError after `timeout` seconds, StateError inside a callback.
+        Raises DeliveryError if records failed since the last call whose futures were not asked and have no callbacks (logged with
+        on_delivery_error="log" and with acks=0); DeadlineError after `timeout` seconds, StateError inside a callback.
         """
-        timeout = seconds(timeout, "flush()")
+        self._flush(seconds(timeout, "flush()"))
+        self._losses.raise_unheard()
+
+    def _flush(self, timeout: float | None) -> None:
         self._pipeline.check_open()
         began = time.monotonic()
         flushed = self._accumulator.flush(timeout)
@@ -132,10 +137,17 @@ class Producer(Generic[K, V]):
             raise DeadlineError("not everything could be written in time", expected=f"{timeout} s")
 
     def close(self, timeout: float | None = None) -> None:
-        """Send what is buffered and end; what is not written after `timeout` seconds fails with ClosedError. Idempotent."""
+        """Send what is buffered and end; what is not written after `timeout` seconds fails with ClosedError. Idempotent.
+
+        Raises DeliveryError as flush() does, once the producer is closed. Leaving `with` does the same, but logs such failures if
+        an exception leaves it.
+        """
         if os.getpid() != self._pid:
             return
-        timeout = seconds(timeout, "close()")
+        self._end(seconds(timeout, "close()"))
+        self._losses.raise_unheard()
+
+    def _end(self, timeout: float | None) -> None:
         began = time.monotonic()
         if not self._closed:
             self._end_transaction(timeout)
@@ -144,7 +156,7 @@ class Producer(Generic[K, V]):
             self._accumulator.abandon()
         if not self._closed:
             self._closed = True
-            self._pipeline.interceptors.close()
+            self._accumulator.afterwards(self._pipeline.interceptors.close)
 
     def _end_transaction(self, timeout: float | None) -> None:
         try:
@@ -173,12 +185,17 @@ class Producer(Generic[K, V]):
     def commit_transaction(self) -> None:
         """Send what is buffered and commit. Raises what a record failed of: then the transaction can only be aborted."""
         self._pipeline.check_open()
-        self._transaction.commit()
+        try:
+            self._transaction.commit()
+        finally:
+            if self._transaction.state in FAILED:
+                self._losses.take()  # what this raises says it
 
     def abort_transaction(self) -> None:
         """Abort: what is still buffered fails with TransactionAbortedError, what is written is never seen as committed."""
         self._pipeline.check_open()
         self._transaction.abort()
+        self._losses.take()  # it was to be seen as a whole or not at all
 
     def send_offsets_to_transaction(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group_metadata: GroupMetadata
@@ -195,8 +212,12 @@ class Producer(Generic[K, V]):
             yield self
             self.commit_transaction()
         except BaseException:
-            self._transaction.abort_after_failure()
+            self._abort_after_failure()
             raise
+
+    def _abort_after_failure(self) -> None:
+        self._transaction.abort_after_failure()
+        self._losses.take()
 
     def partitions_for(self, topic: str) -> set[int]:
         """The numbers of a topic's partitions. Raises UnknownTopicOrPartitionError."""
@@ -221,14 +242,18 @@ class Producer(Generic[K, V]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+        if kind is None:
+            return self.close()
+        if os.getpid() == self._pid:
+            self._end(None)
+            self._losses.log_unheard()
 
     def __del__(self) -> None:
         rows = getattr(self, "_rows", None)
         if rows is None or rows.closed or os.getpid() != self._pid:
             return
         warnings.warn(f"{self._name} was dropped without close()", ResourceWarning, source=self, stacklevel=2)
-        rows.close()  # the thread sends what is there, and ends
+        self._accumulator.leave_alone()  # the thread sends what is there, and ends
 
     if not TYPE_CHECKING:  # a mistake that checkers see is told at run time, too
 

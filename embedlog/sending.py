@@ -102,6 +102,7 @@ class Pipeline:
         self._accumulator = accumulator
         self._transaction = transaction
         self._rows = accumulator.rows
+        self._losses = delivery.losses
         self._serializers = {"key": _as_method(config.key_serializer), "value": _as_method(config.value_serializer)}
         self._partitioner = config.partitioner() if isinstance(config.partitioner, type) else config.partitioner
         self._choosers: dict[str, Chooser] = {}
@@ -124,7 +125,7 @@ class Pipeline:
         except BaseException as error:  # also when it is interrupted: they hear of each record
             self.interceptors.on_acknowledgement(nowhere(changed), error)
             raise
-        future.add_done_callback(partial(self.acknowledged, changed))
+        future._observe(partial(self.acknowledged, changed))
         return future
 
     def _sent(self, given: ProducerRecord) -> Future:
@@ -133,7 +134,7 @@ class Pipeline:
             destination = self.destination(given.topic)
             return self._put(destination, self.item(destination, given))
         except FAILS_THE_FUTURE as error:
-            return self.failed(error)
+            return self.failed(given, error)
 
     def item(self, destination: Destination, given: ProducerRecord) -> Item:
         """What the route takes: serialized, partitioned, checked. Neither waits nor touches a file."""
@@ -248,16 +249,16 @@ class Pipeline:
 
     # ---- its fate --------------------------------------------------------------------------------
 
-    def failed(self, error: EmbedlogError) -> Future:
+    def failed(self, given: ProducerRecord, error: EmbedlogError) -> Future:
         """A future that failed inside the call: its callbacks run at once, in the caller's thread."""
-        self._delivery.figures.note({"error": 1})
+        self._losses.count(1)
         self._transaction.failed(error)
         future, promise = self._rows.promise(True)
-        promise.fail(error)
+        self._losses.fail(promise, given.topic, given.partition, error, 1)
         return future
 
     def acknowledged(self, sent: ProducerRecord, future: Future) -> None:
-        error = future.exception()
+        error = future._failure
         if error is None:
             self.interceptors.on_acknowledgement(future.result(), None)
         else:
@@ -276,24 +277,29 @@ class Pipeline:
             return self._send_rows(given, rows_of(values, keys, timestamps_ms, headers))
         self._accumulator.start()
         future, promise = self._rows.promise(False)
-        shipment = Shipment(topic, promise)
+        shipment = Shipment(topic, promise, self._losses)
         error: EmbedlogError | None = None
+        lost, row_count = 0, _row_count(values)
         try:
             self.check_usable()
             keys = self._serialized_list("key", given, keys)
             values = self._serialized_list("value", given, values)
             destination = self.destination(topic)
+            seen = 0
             for piece in pieces_of(values, keys, timestamps_ms, headers):
+                seen += piece.count
+                row_count = max(row_count, seen)
                 earliest_ms = check_piece(piece, destination, single_ms, self._config.max_request_size)
                 if earliest_ms is not None:
                     self._look_for_seconds(destination, earliest_ms)
                 for share in shares(piece, destination, partition, chooser, self._config.partitioner_ignore_keys):
                     self._ship(shipment, destination, piece, share, single_ms)
         except FAILS_THE_FUTURE as failure:
-            error = failure
+            error, lost = failure, max(1, row_count - shipment.row_count)
+            self._losses.count(lost)
             self._transaction.failed(error)
         finally:
-            shipment.finish(error)
+            shipment.finish(error, lost)
         return future
 
     def _ship(self, shipment: Shipment, destination: Destination, piece: Piece, share: Share, timestamp_ms: int | None) -> None:
@@ -320,7 +326,9 @@ class Pipeline:
             number = destination.route.stick(run.size) if share.partition == STICK and destination.route else share.partition
             shipment.leave(run.size)
             leg = Leg(shipment, number, run)
-            if destination.stops[number].lane.push_run(leg, run.record_count, run.size) is None:
+            if destination.stops[number].lane.push_run(leg, run.record_count, run.size) is not None:
+                shipment.row_count += run.record_count
+            else:
                 leg.settled((), None)  # it has not left
                 self.check_usable()
                 raise InvalidTransactionStateError("the transaction ended while send_batch was at work")
@@ -337,7 +345,7 @@ class Pipeline:
         """Row by row, for those who want to see each record; the result is put together as that of columns is."""
         self._accumulator.start()  # which calls back those who wait for the promise
         future, promise = self._rows.promise(False)
-        shipment = Shipment(common.topic, promise)
+        shipment = Shipment(common.topic, promise, self._losses)
         try:
             for value, key, timestamp_ms, headers, partition in rows:
                 own = common.partition if common.partition is not None else partition
@@ -387,10 +395,18 @@ def _as_method(serializer: Any) -> Serialize | None:
 def _arrived(shipment: Shipment, future: Future) -> None:
     error = future.exception()
     if error is not None:
-        shipment.arrived(future.partition, (), error)
+        shipment.arrived(future.partition, (), error, lost=1)
         return
     place = future.result()
     shipment.arrived(place.partition, ((place.offset, place.offset + 1),), None, topic=place.topic)
+
+
+def _row_count(values: Any) -> int:
+    """The rows of a column as far as it can say: of a stream, none before they are read."""
+    try:
+        return len(values)
+    except TypeError:
+        return 0
 
 
 def nowhere(given: ProducerRecord) -> RecordMetadata:

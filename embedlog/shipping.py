@@ -16,12 +16,19 @@ from numpy.typing import NDArray
 
 from embedlog import record
 from embedlog.columns import HEADER_SIZE
-from embedlog.errors import InvalidRecordError, InvalidTimestampError, RecordTooLargeError, UnknownTopicOrPartitionError
+from embedlog.errors import (
+    DurabilityError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    RecordTooLargeError,
+    UnknownTopicOrPartitionError,
+)
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Parcel
     from embedlog.columns import BytesColumn
     from embedlog.columns_in import Piece
+    from embedlog.losses import Losses
     from embedlog.partitioners import Chooser
     from embedlog.stops import Destination
 
@@ -49,15 +56,22 @@ class Leg:
 
     def settled(self, pieces: tuple[tuple[int, int], ...], error: Exception | None) -> None:
         """To be told once: where the run came to lie, or why it did not."""
-        self._shipment.arrived(self._partition, pieces, error, size=self.encoded.size)
+        lost = 0 if error is None else self.encoded.record_count
+        if lost and not isinstance(error, DurabilityError):
+            lost -= sum(end - base for base, end in pieces)
+        self._shipment.arrived(self._partition, pieces, error, size=self.encoded.size, lost=lost)
 
 
 class Shipment:
     """All runs of one `send_batch`; keeps its promise when the last one has arrived and no more will leave."""
 
-    def __init__(self, topic: str, promise: Parcel) -> None:
+    def __init__(self, topic: str, promise: Parcel, losses: Losses) -> None:
         self._topic = topic
         self._promise = promise
+        self._losses = losses
+        self.row_count = 0  # that have left
+        self._lost = 0  # rows that were not written
+        self._lost_in: int | None = None  # the partition of the first ones
         self._changed = threading.Condition()
         self._size = 0  # bytes that are under way
         self._under_way = 1  # the one that finish() takes away
@@ -84,10 +98,13 @@ class Shipment:
         *,
         topic: str | None = None,
         size: int = 0,
+        lost: int = 0,
     ) -> None:
         """Where some rows came to lie, or why they did not; in another topic only if an interceptor sent them there."""
         with self._changed:
-            self._error = self._error or error
+            if error is not None and self._error is None:
+                self._error, self._lost_in = error, None if partition == STICK else partition
+            self._lost += lost
             self._size -= size
             self._under_way -= 1
             try:
@@ -105,11 +122,11 @@ class Shipment:
         if self._error is None:
             self._promise.keep(self._places)
         else:
-            self._promise.fail(self._error)
+            self._losses.fail(self._promise, self._topic, self._lost_in, self._error, max(1, self._lost))
 
-    def finish(self, error: Exception | None = None) -> None:
-        """No further run will leave."""
-        self.arrived(STICK, (), error)
+    def finish(self, error: Exception | None = None, lost: int = 0) -> None:
+        """No further run will leave; so many rows never did."""
+        self.arrived(STICK, (), error, lost=lost)
 
     def _note(self, topic: str, partition: int, base: int, count: int) -> None:
         """Join what follows on in one partition: nobody else appended in between. Offsets below 0 are not known."""

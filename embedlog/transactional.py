@@ -77,6 +77,9 @@ CALLS: Mapping[State, tuple[str, ...]] = {
 }
 
 
+FAILED = frozenset({State.ABORTABLE_ERROR, State.FATAL_ERROR})  # a record or a call has failed for good
+
+
 class Machine:
     """The state, and the error that brought it there. Pure: no lock, no clock, no log."""
 

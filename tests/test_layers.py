@@ -37,11 +37,12 @@ LAYERS: dict[str, str] = {
         " modern_group offsets ownership replica resetting sweeping transaction_records transaction_state transaction_view"
         " transactions watching"
     ),
-    "one open directory": "admin directory group_admin housekeeper log",
+    "one open directory": "admin children directory group_admin housekeeper log",
     "the public verbs": (
         "accumulator aio aio_consumer aio_listeners aio_producer appenders arrow_in assigning attendance awaiting backup"
         " batch chunks columns_in committing consumer consumer_interceptors consumer_metrics delivery fetcher figures"
-        " group_figures handover lookup membership partitioners pins positions producer producer_interceptors readahead reading"
+        " group_figures handover lookup losses membership partitioners pins positions producer producer_interceptors readahead"
+        " reading"
         " scan sending serializers shipping splitting stops subscription transactional truncation turns waiting"
     ),
     "the front door": "front __init__",

@@ -197,6 +197,7 @@ static PyObject *parcel_get_body(PyObject *object, void *unused) {
 }
 
 static PyMemberDef parcel_members[] = {
+    {"topic", T_OBJECT_EX, offsetof(el_parcel, topic), READONLY, "Name of the topic; a promise has none."},
     {"count", T_INT, offsetof(el_parcel, count), READONLY, "Records."},
     {"size", T_LONGLONG, offsetof(el_parcel, size), READONLY, "Bytes, the batch header included, before compression."},
     {"partition", T_INT, offsetof(el_parcel, partition), READONLY, "Number of the partition."},

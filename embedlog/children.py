@@ -1,0 +1,64 @@
+"""What a log has made: producers and consumers, which are closed with it.
+
+C1  each is closed, whatever another one raises
+C2  what producers have lost is raised when everything is closed; where something else is raised, it is logged
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from embedlog.errors import DeliveryError, ListenerError
+
+logger = logging.getLogger("embedlog")
+
+
+class Children:
+    """The producers and consumers of one log; those that are dropped are forgotten. Threads: any."""
+
+    def __init__(self) -> None:
+        self._all: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def add(self, child: Any) -> None:
+        self._all.add(child)
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Closes them before the block. Raises DeliveryError after it."""
+        lost = self._close()
+        try:
+            yield
+        except BaseException:
+            for each in lost:
+                log_loss(each)
+            raise
+        if lost:
+            raise joined(lost)
+
+    def _close(self) -> list[DeliveryError]:
+        lost: list[DeliveryError] = []
+        for child in list(self._all):
+            try:
+                child.close()
+            except DeliveryError as problem:
+                lost.append(problem)
+            except ListenerError as problem:  # the others, and the log, are closed all the same
+                logger.error("closing %r: %s", child, problem)
+        return lost
+
+
+def joined(lost: list[DeliveryError]) -> DeliveryError:
+    """The losses of several producers as one error."""
+    if len(lost) == 1:
+        return lost[0]
+    errors = [one for each in lost for one in each.errors]
+    return DeliveryError("; ".join(each.message for each in lost), count=sum(each.count for each in lost), errors=errors)
+
+
+def log_loss(lost: DeliveryError) -> None:
+    """For where something else is raised."""
+    logger.warning("a producer was closed with its log: %s", lost)
