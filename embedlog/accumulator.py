@@ -242,8 +242,8 @@ class Accumulator:
     def afterwards(self, call: Callable[[], object]) -> None:
         """Calls behind the callbacks of what is settled: now, if the thread has ended."""
         future, promise = self.rows.promise(False)
-        future._observe(lambda _: call())
         promise.keep(None)
+        future._observe(lambda _: call())
 
     def drop(self, error: Exception) -> int:
         """Fails what the thread has not taken yet; returns the number of records."""

@@ -39,6 +39,17 @@ class Children:
         if lost:
             raise joined(lost)
 
+    @staticmethod
+    @contextmanager
+    def heard(leaving: type[BaseException] | None) -> Iterator[None]:
+        """Where another exception leaves `with`, that one is to be raised: losses are logged."""
+        try:
+            yield
+        except DeliveryError as lost:
+            if leaving is None:
+                raise
+            log_loss(lost)
+
     def _close(self) -> list[DeliveryError]:
         lost: list[DeliveryError] = []
         for child in list(self._all):

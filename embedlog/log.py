@@ -13,6 +13,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
 from typing import Any, Final, NoReturn, Self, Unpack
 
 from embedlog import closing, files, keywords, layout, leftovers, place, topic_files
@@ -413,8 +414,9 @@ class Log(Admin, GroupAdmin):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with self._children.heard(kind):
+            self.close()
 
     def __repr__(self) -> str:
         return f"<embedlog.Log {str(self.path)!r}{' read-only' if self.read_only else ''}{' closed' if self._closed else ''}>"

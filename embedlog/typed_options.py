@@ -139,6 +139,7 @@ class ProducerOptions(TypedDict, total=False):
     partitioner_adaptive_partitioning_enable: bool
     partitioner_availability_timeout_ms: int
     interceptor_classes: Sequence[Any]
+    on_delivery_error: Literal["raise", "log"]
 
 
 class ConsumerOptions(TypedDict, total=False):

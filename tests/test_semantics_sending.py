@@ -14,6 +14,7 @@ from embedlog import partitioners
 from embedlog.errors import (
     ClosedError,
     DeadlineError,
+    DeliveryError,
     InvalidRecordError,
     RecordTooLargeError,
     StateError,
@@ -215,7 +216,7 @@ def test_metadata_of_a_log_append_time_topic_has_that_time(log: embedlog.Log, pr
 # ---- flush and close ----------------------------------------------------------------------------
 
 
-def test_flush_makes_all_of_now_due_raises_no_failures_and_lets_others_send(log: embedlog.Log) -> None:
+def test_flush_makes_all_of_now_due_raises_unheard_failures_and_lets_others_send(log: embedlog.Log) -> None:
     with log.producer(linger_ms=LONG_MS, delivery_timeout_ms=10 * LONG_MS) as producer:
         stop = threading.Event()
 
@@ -226,8 +227,10 @@ def test_flush_makes_all_of_now_due_raises_no_failures_and_lets_others_send(log:
         other = threading.Thread(target=send_on)
         other.start()
         futures = [producer.send("one", b"v"), producer.send("one", b"x" * (2 << 20))]
-        producer.flush(10)
+        with pytest.raises(DeliveryError, match="1 record not written"):
+            producer.flush(10)
         assert [future.done() for future in futures] == [True, True]
+        producer.flush(10)
         stop.set()
         other.join(10)
 
@@ -245,20 +248,24 @@ def test_close_with_a_timeout_fails_the_rest_by_force(log: embedlog.Log, stuck: 
     producer.send("one", b"taken")
     assert stuck.reached.wait(10)
     waiting = producer.send("one", b"waits")
-    producer.close(timeout)
+    with pytest.raises(DeliveryError, match="1 record not written"):
+        producer.close(timeout)
     with pytest.raises(ClosedError, match="closed before the record was written"):
         waiting.result(0)
     stuck.go.set()
 
 
-def test_close_inside_a_callback_is_forced_at_once(log: embedlog.Log, stuck: Stuck) -> None:
+@pytest.mark.parametrize(("timeout", "written"), [(0, False), (None, True)])
+def test_close_inside_a_callback_writes_the_rest_there_or_is_forced(
+    log: embedlog.Log, stuck: Stuck, timeout: float | None, written: bool
+) -> None:
     producer = log.producer(linger_ms=0)
     closing = producer.send("one", b"v")
-    closing.add_done_callback(lambda future: producer.close())
+    closing.add_done_callback(lambda future: producer.close(timeout))
     assert stuck.reached.wait(10)
     waiting = producer.send("one", b"waits")
     stuck.go.set()
-    assert isinstance(waiting.exception(10), ClosedError)
+    assert isinstance(waiting.exception(10), ClosedError) is not written
     with pytest.raises(ClosedError):
         producer.send("one", b"late")
 
