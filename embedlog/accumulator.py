@@ -213,13 +213,13 @@ class Accumulator:
         """On the thread: writes what is here. Inside a delivery, where a finalizer may call it, that is left to the delivery."""
         deadline = FOREVER if timeout_s is None else time.monotonic() + timeout_s
         while self._calling and self.rows.pending():
-            lanes, pause_s = self.rows.ready()
-            for lane in lanes:
-                self._deliver(lane)
             left_s = _left(deadline)
             if left_s == 0:
                 self._abandoned = True
                 return False
+            lanes, pause_s = self.rows.ready()
+            for lane in lanes:
+                self._deliver(lane)
             if not lanes:
                 self.rows.wait(min((each for each in (pause_s, left_s) if each is not None), default=None))
         self._give_room()

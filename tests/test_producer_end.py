@@ -56,7 +56,7 @@ def test_a_close_that_runs_out_of_time_fails_the_rest(log: embedlog.Log, stuck: 
     with pytest.raises(DeliveryError) as lost:
         producer.close(timeout=0.05)
     assert lost.value.count == 6
-    producer.close()
+    producer.close(timeout=0)
     for future in (dropped, batch):
         with pytest.raises(ClosedError, match="before the record was written"):
             future.result(0)
