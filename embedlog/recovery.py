@@ -103,7 +103,7 @@ class _Loader:
     def _examine(self, base: int, following: int | None, closed: SegmentInfo | None) -> _Examined:
         """Read a segment: from its last index entry if it was closed in order, else all of it. Whole: nothing had to be cut."""
         path = layout.segment_path(self.directory, base)
-        size = self.evidence.size(base)
+        size = self.evidence.size(base) if path.name in self.names else 0  # made just now: what it reserves is no data
         if path.name not in self.names and not self.loading.write:  # a reader of a partition that nobody has written to yet
             info = SegmentInfo(base, 0, base, max_timestamp_offset=base, flags=GAPLESS | DIGESTED, min_timestamp=index.EMPTY_MS)
             return info, published_of(info, 0, 0), True
