@@ -35,6 +35,12 @@ def test_both_extensions_are_limited_to_the_stable_abi() -> None:
         assert str(module.__file__).endswith(".abi3.so"), module.__file__
 
 
+def test_spark_finds_the_format_wherever_a_program_is_started(tmp_path: Path) -> None:
+    """It lists the modules on the path, which an import hook of an editable install is not."""
+    done = python("import pkgutil; print([module.name for module in pkgutil.iter_modules()])", cwd=tmp_path)
+    assert "pyspark_embedlog" in done.stdout, done.stderr
+
+
 def test_typed() -> None:
     assert (Path(embedlog.__file__).parent / "py.typed").exists()
 

@@ -208,6 +208,32 @@ def test_segments_between_others_are_left_out(tmp_path: Path, bytes_read: Callab
             assert bytes_read() < at_most * log_bytes(path), bounds
 
 
+def test_a_reader_opens_no_index_that_it_does_not_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One partition of many, all of it: the others stay closed, and no index is asked where a segment begins."""
+    path, seen = tmp_path / "log", list[Path]()
+    with opened(path) as log:
+        log.create_topic("t", partitions=5, config={"segment.bytes": 8_000})
+        with log.producer() as producer:
+            for number in range(3000):
+                producer.send("t", b"v" * 40, partition=number % 5, timestamp_ms=number)
+    real = files.open_file
+
+    def noted(file: Any, *arguments: Any, **keywords: Any) -> int:
+        seen.append(Path(file))
+        return real(file, *arguments, **keywords)
+
+    monkeypatch.setattr(files, "open_file", noted)
+    with opened(path, read_only=True) as log:
+        assert sum(1 for _ in log.scan("t", partitions=3).records()) == 600
+    inside = [file.relative_to(path).parts for file in seen if file.is_relative_to(path)]
+    assert {parts[0] for parts in inside if parts[-1] != "partition.metadata"} >= {"t-3"}
+    assert not [parts for parts in inside if len(parts) > 1 and parts[0] != "t-3" and parts[-1] != "partition.metadata"]
+    last = max((path / "t-3").glob("*.log")).stem
+    indexes = [Path(parts[-1]) for parts in inside if parts[-1].endswith("index")]
+    assert {file.stem for file in indexes} <= {last}, "the end of the active segment"
+    assert len({parts for parts in inside if parts[-1].endswith(".log")}) > 3
+
+
 # ---- what is known is not believed blindly ---------------------------------------------------------------------------
 
 
