@@ -6,8 +6,10 @@ import copy
 import gc
 import pickle
 import random
+import weakref
 from array import array
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ import pytest
 from embedlog._native import _rows
 from embedlog._native._rows import Record
 from embedlog.columns import BytesColumn
+from tests.producing import run_program
 
 # ---- records ------------------------------------------------------------------------------------
 
@@ -176,3 +179,84 @@ def test_a_list_of_something_else_is_refused_with_the_type(odd: object) -> None:
     assert caught.value.args[0] is type(odd)
     with pytest.raises(TypeError):
         _rows.column_fill([b"good", odd], 0, bytearray(100), bytearray(100), None)
+
+
+# ---- records that hold objects -----------------------------------------------------------------------------------------
+
+
+FREED = """
+    import threading
+    from embedlog import Record
+
+    def free(wrap):
+        record = None
+        for _ in range(30_000):
+            record = Record("t", 0, 0, 0, 0, None, wrap(record))
+        del record
+
+    threading.stack_size(1 << 18)  # a frame for each of them would be some megabytes
+    wraps = [lambda each: each, lambda each: [each], lambda each: {"inner": each}, lambda each: (each,)]
+    threads = [threading.Thread(target=free, args=(wrap,)) for wrap in wraps]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print("freed")
+"""
+
+
+def test_a_chain_of_records_is_freed_without_using_up_the_stack(tmp_path: Path) -> None:
+    done = run_program(FREED, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "freed" in done.stdout
+
+
+class Watched:
+    """An object that tells when it is gone, and what it saw of a record then."""
+
+    record: Any = None
+    seen: ClassVar[list[tuple[Any, Any, Any]]] = []
+
+    def __del__(self) -> None:
+        if self.record is not None:
+            Watched.seen.append((self.record.topic, self.record.key, self.record.headers))
+
+
+@pytest.mark.parametrize("place", ["key", "value", "headers"])
+def test_records_in_a_cycle_are_collected(place: str) -> None:
+    watched = Watched()
+    gone = weakref.ref(watched)
+    held: list[Any] = [watched]
+    given: Any = [("name", held)] if place == "headers" else held
+    held.append(record(**{place: given}))
+    del watched, held, given
+    assert gone() is not None
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_finalizer_sees_a_record_with_all_of_its_fields() -> None:
+    Watched.seen.clear()
+    watched = Watched()
+    watched.record = record(value=[watched], key=b"k")
+    del watched
+    gc.collect()
+    assert len(Watched.seen) == 1
+    assert Watched.seen[0][0] == "t"
+
+
+def test_records_of_bytes_are_none_of_the_collectors_business() -> None:
+    assert not gc.is_tracked(record())
+    assert not gc.is_tracked(record(key=None, value="text", headers=()))
+    assert gc.is_tracked(record(value={"a": 1}))
+    assert gc.get_referents(record(value={"a": 1})).count({"a": 1}) == 1
+    offsets = np.arange(3, dtype=np.int64)
+    column = (b"abc", np.arange(4, dtype=np.int32))
+    made = _rows.records_from_columns(
+        "t", 0, offsets, offsets, np.zeros(3, np.int8), np.zeros(3, np.int32), column, column, None, 0, 3
+    )
+    assert not any(gc.is_tracked(each) for each in made)
+    copied = copy.copy(made[0])
+    assert copied == made[0]
+    del made, copied
+    gc.collect()

@@ -56,12 +56,13 @@ typedef struct {
     int64_t offset, timestamp_ms;
     int32_t partition, leader_epoch;
     int8_t timestamp_type;
+    int8_t shared;           /* it may hold objects of the user's: the collector looks at it, and freeing it may free others */
 } el_record;
 
 extern PyTypeObject *el_record_type;
 extern PyObject *el_no_headers; /* the empty tuple, shared by all */
 
-/* A record with all its objects NULL, or NULL with an exception set. */
+/* A record with all its objects NULL, or NULL with an exception set. For bytes, None and headers of our own: they are in no cycle. */
 el_record *el_record_alloc(void);
 
 /* ---- futures, parcels, lanes ------------------------------------------------------------------------------------ */

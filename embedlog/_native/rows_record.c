@@ -1,4 +1,8 @@
-/* Record: one record as a Python object. */
+/* Record: one record as a Python object.
+ *
+ * O1  records of bytes are in no cycle: they have no part in garbage collection (tp_is_gc) and none of its room, however many there are
+ * O2  records may hold records (as deserialised values, many deep): those are freed one after the other, not one inside of the other
+ */
 #include "rows.h"
 
 #include <structmember.h>
@@ -8,15 +12,65 @@ PyObject *el_no_headers;
 
 /* ---- the type --------------------------------------------------------------------------------------------------- */
 
-static void record_dealloc(PyObject *self) {
-    el_record *record = (el_record *)self;
-    PyTypeObject *type = Py_TYPE(self);
+static void record_free(el_record *record) {
+    PyTypeObject *type = Py_TYPE(EL_OBJECT(record));
     Py_XDECREF(record->topic);
     Py_XDECREF(record->key);
     Py_XDECREF(record->value);
     Py_XDECREF(record->headers);
-    PyObject_Free(self);
+    if (record->shared) PyObject_GC_Del(record);
+    else PyObject_Free(record);
     Py_DECREF(type);
+}
+
+/* Records that were dropped while others were being freed, by their `offset`: their turn comes when the outermost one is done. */
+static _Thread_local intptr_t dropped;
+static _Thread_local int depth;
+
+enum { DEPTH_MAX = 40 }; /* as deep as Python lets its own containers go */
+
+static void record_free_shared(el_record *record) {
+    PyObject_GC_UnTrack(record);
+    if (depth >= DEPTH_MAX) {
+        record->offset = dropped;
+        dropped = (intptr_t)record;
+        return;
+    }
+    depth++;
+    record_free(record);
+    while (depth == 1 && dropped) {
+        record = (el_record *)dropped;
+        dropped = (intptr_t)record->offset;
+        record_free(record);
+    }
+    depth--;
+}
+
+static void record_dealloc(PyObject *self) {
+    el_record *record = (el_record *)self;
+    if (record->shared) record_free_shared(record);
+    else record_free(record);
+}
+
+static int record_is_gc(PyObject *self) { return ((el_record *)self)->shared; }
+
+static int record_traverse(PyObject *self, visitproc visit, void *arg) {
+    el_record *record = (el_record *)self;
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(record->topic);
+    Py_VISIT(record->key);
+    Py_VISIT(record->value);
+    Py_VISIT(record->headers);
+    return 0;
+}
+
+/* Whoever still sees the record finds None: no field of it is ever missing. */
+static int record_clear(PyObject *self) {
+    el_record *record = (el_record *)self;
+    el_replace(&record->key, Py_None);
+    el_replace(&record->value, Py_None);
+    el_replace(&record->headers, el_no_headers);
+    return 0;
 }
 
 el_record *el_record_alloc(void) {
@@ -24,6 +78,21 @@ el_record *el_record_alloc(void) {
     if (!record) return (el_record *)PyErr_NoMemory();
     memset(record, 0, sizeof *record);
     return (el_record *)PyObject_Init(EL_OBJECT(record), el_record_type);
+}
+
+/* The same for any objects. To be tracked once they are in. */
+static el_record *record_alloc_shared(void) {
+    el_record *record = PyObject_GC_New(el_record, el_record_type);
+    if (!record) return NULL;
+    memset((char *)record + sizeof(PyObject), 0, sizeof *record - sizeof(PyObject));
+    record->shared = 1;
+    return record;
+}
+
+/* What cannot be part of a cycle, and holds nothing that is freed with it. */
+static int is_plain(PyObject *object) {
+    return object == Py_None || object == el_no_headers || Py_IS_TYPE(object, &PyBytes_Type) || Py_IS_TYPE(object, &PyUnicode_Type) ||
+           Py_IS_TYPE(object, &PyLong_Type) || Py_IS_TYPE(object, &PyFloat_Type) || Py_IS_TYPE(object, &PyBool_Type);
 }
 
 static PyObject *record_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
@@ -35,18 +104,24 @@ static PyObject *record_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     if (!PyArg_ParseTupleAndKeywords(args, keywords, "OiLLbOO|Oi:Record", names, &topic, &partition, &offset, &timestamp_ms,
                                      &timestamp_type, &key, &value, &headers, &leader_epoch))
         return NULL;
-    el_record *record = el_record_alloc();
-    if (!record) return NULL;
+    headers = PySequence_Tuple(headers);
+    if (!headers) return NULL;
+    int plain = is_plain(topic) && is_plain(key) && is_plain(value) && is_plain(headers);
+    el_record *record = plain ? el_record_alloc() : record_alloc_shared();
+    if (!record) {
+        Py_DECREF(headers);
+        return NULL;
+    }
     record->topic = Py_NewRef(topic);
     record->key = Py_NewRef(key);
     record->value = Py_NewRef(value);
+    record->headers = headers;
     record->partition = partition;
     record->offset = offset;
     record->timestamp_ms = timestamp_ms;
     record->timestamp_type = timestamp_type;
     record->leader_epoch = leader_epoch;
-    record->headers = PySequence_Tuple(headers);
-    if (!record->headers) Py_CLEAR(record);
+    if (record->shared) PyObject_GC_Track(record);
     return EL_OBJECT(record);
 }
 
@@ -105,12 +180,14 @@ static PyMethodDef record_own_methods[] = {
 };
 
 static PyType_Slot record_slots[] = {
-    {Py_tp_new, record_new},         {Py_tp_dealloc, record_dealloc}, {Py_tp_repr, record_repr}, {Py_tp_richcompare, record_compare},
-    {Py_tp_hash, record_hash},       {Py_tp_members, record_members}, {Py_tp_methods, record_own_methods},
-    {Py_tp_doc, "One record; read-only."}, {0, NULL},
+    {Py_tp_new, record_new},     {Py_tp_dealloc, record_dealloc},          {Py_tp_traverse, record_traverse},
+    {Py_tp_clear, record_clear}, {Py_tp_is_gc, record_is_gc},              {Py_tp_repr, record_repr},
+    {Py_tp_hash, record_hash},   {Py_tp_richcompare, record_compare},      {Py_tp_members, record_members},
+    {Py_tp_methods, record_own_methods}, {Py_tp_doc, "One record; read-only."}, {0, NULL},
 };
 
-static PyType_Spec record_spec = {"embedlog.Record", sizeof(el_record), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, record_slots};
+static PyType_Spec record_spec = {"embedlog.Record", sizeof(el_record), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC, record_slots};
 
 int el_record_ready(PyObject *module) {
     el_no_headers = PyTuple_New(0);
