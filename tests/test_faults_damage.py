@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.faults.damage import is_cache
+from tests.faults.loading import STATES, WAYS
 from tests.faults.processes import Nursery
 from tests.faults.tasks import TOPIC
 from tests.figures import pieces, tell
 
-BITS_PIECES, FILES_PIECES, DAMAGE_PIECES = 8, 16, 8
+BITS_PIECES, FILES_PIECES, DAMAGE_PIECES, LOADING_PIECES = 8, 16, 8, 4
 Report = tuple[dict[str, int], list[str]]
 
 
@@ -106,6 +107,39 @@ def test_e6_kills_the_mutant(nursery: Nursery, tmp_path: Path, mutant: str) -> N
     print(f"E6 with {mutant}: {counts}")
     assert bad, f"{mutant} survived"
     tell("mutants", killed=1)
+
+
+def at_rest(nursery: Nursery, tmp_path: Path, state: str, way: str, seed: int, most: int, *pieces: int) -> Report:
+    """Damage to a log that was left in a state, opened in a way."""
+    maker = nursery.spawn()
+    if state == "closed":
+        maker.call("build_durable", str(tmp_path / "log"), state)
+        nursery.end(maker)
+    else:
+        maker.start("build_durable", str(tmp_path / "log"), state)
+        maker.wait_dead()
+    report: Report = nursery.spawn().call(
+        "damage_at_rest", str(tmp_path / "log"), state, way, seed, most, *pieces, deadline_s=1700
+    )
+    return report
+
+
+AT_REST = [(state, way) for state in STATES for way in WAYS if state == "closed" or not way.startswith("backup")]
+
+
+@pytest.mark.parametrize(("state", "way"), AT_REST)
+def test_e6_what_is_loaded_is_right_or_refused(nursery: Nursery, tmp_path: Path, seed: int, state: str, way: str) -> None:
+    """Some bits of the fields that no checksum covers, behind the last index entry, and some files gone, empty or cut."""
+    told("E6, loading", at_rest(nursery, tmp_path, state, way, seed, 16))
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("state", "way"), AT_REST)
+@pieces(LOADING_PIECES)
+def test_e6_all_that_is_loaded_is_right_or_refused(nursery: Nursery, tmp_path: Path, state: str, way: str, piece: int) -> None:
+    """Every bit, every file."""
+    told("E6, loading", at_rest(nursery, tmp_path, state, way, 0, 1 << 30, piece, LOADING_PIECES))
 
 
 def test_what_is_damaged_is_named_with_file_and_position(nursery: Nursery, tmp_path: Path) -> None:

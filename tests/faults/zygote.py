@@ -32,6 +32,7 @@ def serve(control: socket.socket) -> None:
         landing,
         leasing,
         live,
+        loading,
         offsets,
         powerloss,
         rebalancing,
