@@ -203,7 +203,7 @@ def _swap_locked(partition: Partition, now: Published, group: list[SegmentInfo],
     directory, bases = partition.path, {info.base for info in group}
     partition.manifest.refresh()
     kept = [info for info in partition.manifest.segments.values() if info.base not in bases]
-    partition.manifest.rewrite(kept, start_of(now))
+    partition.manifest.rewrite(kept, start_of(now, partition.home.visit))
     if system.mutated("aside_before_swap"):
         _set_aside(directory, group, made)
     _rename_all(directory, made.base, layout.CLEANED, layout.SWAP)
@@ -217,7 +217,7 @@ def _swap_locked(partition: Partition, now: Published, group: list[SegmentInfo],
         if files.exists(path):
             files.rename(path, layout.segment_path(directory, made.base, suffix))
     files.sync_directory(directory)
-    partition.manifest.note(start_of(now), made)
+    partition.manifest.note(start_of(now, partition.home.visit), made)
 
 
 def _set_aside(directory: Path, group: list[SegmentInfo], made: SegmentInfo) -> None:

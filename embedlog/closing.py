@@ -30,7 +30,7 @@ def close_in_order(partition: Partition) -> None:
         partition.page.publish(after, None)
     partition.sync()
     with partition.exclusive() as now:
-        partition.manifest.note(start_of(now), active_info(now))
+        partition.manifest.note(start_of(now, partition.home.visit), active_info(now))
         partition.manifest.sync()
         files.sync_directory(partition.path)
         if files.unlink(partition.path / layout.DIRTY, missing_ok=True):

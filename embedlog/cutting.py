@@ -89,7 +89,8 @@ def _cut_locked(partition: Partition, now: Published, base: int, end: int, chain
     )
     partition.manifest.refresh()
     kept = [info for info in partition.manifest.segments.values() if info.base < base]
-    partition.manifest.rewrite(kept, start_of(now))  # on disk before: what it says of bytes that go would be missed
+    # On disk before: what it says of bytes that go would be missed.
+    partition.manifest.rewrite(kept, start_of(now, partition.home.visit))
     _shorten(partition, base, end)
     builder = segment.rebuild(directory, base, end, partition.config.index_interval_bytes, final=False, mode=mode)
     epochs = checkpoint.read_epochs(directory / layout.EPOCHS)

@@ -5,7 +5,8 @@ B2  a broker holds `.lock` exclusively, each of us holds it shared; who gets it 
 B3  after locking, and once more behind foreign use, the name must still lead to what was locked: a broker unlinks it late
 B4  the first one in takes the clean mark away, durably, before anything is written; the last one out writes it after the syncs
 B5  our mark is signed with the incarnation: a signed mark proves, in a copy too, that no broker was here since; one without
-    is known by inode and time, and if ours is gone, or another one is there, somebody else was here
+    is known by inode and time, and if ours is gone, or another one is there, somebody else was here; the number of that visit is
+    noted first: of a partition that was not loaded since, the manifest is of a time before it
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from embedlog.errors import (
     UnsupportedFilesystemError,
     UnsupportedFormatError,
 )
-from embedlog.identity import ensure_meta, mark_owner, remove_clean_mark, write_clean_mark
+from embedlog.identity import ensure_meta, mark_owner, note_visit, read_visit, remove_clean_mark, write_clean_mark
 from embedlog.page import boot_number, cache_number
 
 SETTLING_S: Final = 0.05  # a broker unlinks `.lock` some time after it has unlocked it
@@ -72,6 +73,7 @@ class Directory:
         self.incarnation = os.urandom(16)
         self.clean = False
         self.foreign = False
+        self.visit = 0
         self.seen: object = None  # by a reader, at its last look: differs once somebody has come or gone
 
     def _deadline(self) -> int:
@@ -240,6 +242,7 @@ class Directory:
 
     def _judge(self, mark: system.Facts | None, page: system.Page | None) -> None:
         """Was the directory left in order, and by us (B5)?"""
+        self.visit = read_visit(self.path)
         owner = mark_owner(self.path) if mark is not None else None
         self.clean = mark is not None
         if owner is not None:  # a copy that was begun before we came in, and ended after, has our mark beside a later page
@@ -267,6 +270,8 @@ class Directory:
             raise UnsupportedFormatError(
                 "the control page was written by a newer embedlog", path=path, expected=system.PAGE_VERSION, found=page.version()
             )
+        if self.foreign or self.visit < 0:
+            self.visit = note_visit(self.path, self._mode)  # before what tells of it goes
         if not system.mutated("keep_mark"):
             remove_clean_mark(self.path)
         ensure_meta(self.path, self._mode)
@@ -303,7 +308,7 @@ class Directory:
                 found=page.version(),
             )
         self._check_same_way(page)
-        self.incarnation = page.incarnation()
+        self.incarnation, self.visit = page.incarnation(), read_visit(self.path)
         self.clean, self.foreign = bool(page.word(WAS_CLEAN)), bool(page.word(WAS_FOREIGN))
 
     def _check_same_way(self, page: system.Page) -> None:

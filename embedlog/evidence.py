@@ -117,13 +117,15 @@ class Evidence:
             self.log_start = first  # two that agree: another version removed what lies before
         elif first > start.offset:
             raise self._missing(start.offset, f"a log from offset {start.offset} on", f"offset {first}")
+        elif loading.log_start > start.offset and not self._manifest.whole:
+            self.log_start = loading.log_start  # the manifest lost its end, and with it the newer start
         elif loading.log_start > start.offset:
-            logger.warning(
-                "%s says that %s starts at %d; it starts at %d, as the manifest knows: the checkpoint is damaged",
-                self._directory.parent / layout.LOG_STARTS,
-                self._directory.name,
-                loading.log_start,
-                start.offset,
+            raise CorruptRecordError(
+                f"{layout.LOG_STARTS} and the manifest, which is written first, differ on where the log starts:"
+                " remove the one that is wrong",
+                path=self._directory / layout.MANIFEST,
+                expected=f"offset {loading.log_start}",
+                found=f"offset {start.offset}",
             )
 
     def _missing(self, base: int, expected: str, found: str) -> CorruptRecordError:

@@ -152,6 +152,7 @@ class Home:
     read_only: bool = False
     clean: bool = False  # the directory was left in order before this incarnation
     foreign: bool = False  # somebody else wrote here since we last did
+    visit: int = 0  # the number of the last visit of somebody else, 0: there was none
     locked: bool = False  # shared="locks": nothing is mapped, data is written through, each read opens its file
     mode: int = 0o666
     lock_timeout_ms: int = 10_000

@@ -13,6 +13,7 @@ import base64
 import hashlib
 import itertools
 import json
+import logging
 import os
 import re
 from collections.abc import Callable
@@ -20,13 +21,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from embedlog import files
+from embedlog._native import codec
 from embedlog.checkpoint import INT_MAX, lines_of, malformed, number_of
 from embedlog.errors import ForeignDirectoryError, UnsupportedFormatError
-from embedlog.layout import CLEAN_MARK, META_PROPERTIES, PARTITION_METADATA
+from embedlog.layout import CLEAN_MARK, META_PROPERTIES, PARTITION_METADATA, VISIT
 
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}")
 _SIGNATURE = "embedlog"
+_VISIT = re.compile(rb"[0-9a-f]{8} [0-9a-f]{8}\n")
+_VISIT_BYTES = 64
+
+logger = logging.getLogger("embedlog")
 
 
 def new_id(random_bytes: Callable[[int], bytes] = os.urandom) -> str:
@@ -200,6 +206,25 @@ def mark_owner(directory: str | os.PathLike[str]) -> bytes | None:
         return bytes.fromhex(json.loads(files.read_bytes(Path(directory, CLEAN_MARK)) or b"")[_SIGNATURE])
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def read_visit(directory: str | os.PathLike[str]) -> int:
+    """The number of the last visit of somebody else; 0: there was none that we saw, -1: the file is damaged."""
+    path = Path(directory, VISIT)
+    data = files.read_bytes(path, _VISIT_BYTES)
+    if data is None:
+        return 0
+    if _VISIT.fullmatch(data) and int(data[9:17], 16) == codec.crc32c(data[:8]):
+        return int(data[:8], 16)
+    logger.warning("%s is damaged: all partitions are examined as after a visit of a broker", path)
+    return -1
+
+
+def note_visit(directory: str | os.PathLike[str], mode: int = 0o666) -> int:
+    """A new number for a visit that was just found, on disk when it returns: what our manifests say is of a time before it."""
+    number = b"%08x" % (int.from_bytes(os.urandom(4)) | 1)
+    files.write_atomically(Path(directory, VISIT), b"%s %08x\n" % (number, codec.crc32c(number)), mode)
+    return int(number, 16)
 
 
 def write_clean_mark(

@@ -40,6 +40,7 @@ DIRECTORY_LOCK: Final = "embedlog.directory"
 HOUSEKEEPER: Final = "embedlog.housekeeper"
 CONTROL: Final = "embedlog.control"
 SLOTS: Final = "embedlog.slots"  # who is alive
+VISIT: Final = "embedlog.visit"  # the number of the last visit of a broker
 BROKER_LOCK: Final = ".lock"
 CLEAN_MARK: Final = ".kafka_cleanshutdown"
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"

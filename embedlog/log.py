@@ -153,6 +153,7 @@ class Log(Admin, GroupAdmin):
             read_only=self.read_only,
             clean=directory.clean,
             foreign=directory.foreign,
+            visit=directory.visit,
             locked=self.config.shared == "locks",
             mode=self.config.file_mode,
             lock_timeout_ms=self.config.lock_timeout_ms,
@@ -176,7 +177,7 @@ class Log(Admin, GroupAdmin):
         live = self._directory.refresh()
         self._home.incarnation, self._home.directory_page = self._directory.incarnation, self._directory.page
         self._home.clean, self._home.foreign = self._directory.clean, self._directory.foreign
-        self._home.seen = self._directory.seen
+        self._home.seen, self._home.visit = self._directory.seen, self._directory.visit
         return live
 
     # ---- what the other rooms ask ----------------------------------------------------------------

@@ -82,13 +82,17 @@ def joined_times(infos: Iterable[SegmentInfo]) -> tuple[int, int]:
 
 
 class Start(NamedTuple):
-    """Where the log starts, and which unsealed segment lacks offsets, as one may that a broker left (-1: none)."""
+    """Where the log starts, and which unsealed segment lacks offsets, as one may that a broker left (-1: none).
+
+    `visit` is the last visit of a broker to the directory that the manifest knows of: after a later one it says nothing certain.
+    """
 
     offset: int
     gaps_base: int = -1
+    visit: int = 0
 
     def record(self) -> SegmentInfo:
-        return SegmentInfo(self.offset, 0, self.gaps_base, kind=START)
+        return SegmentInfo(self.offset, 0, self.gaps_base, digest=self.visit, kind=START)
 
 
 def _pack(info: SegmentInfo) -> bytes:
@@ -196,7 +200,7 @@ class Manifest:
 
     def _apply(self, info: SegmentInfo) -> None:
         if info.kind == START:
-            self.start = Start(info.base, info.next_offset)
+            self.start = Start(info.base, info.next_offset, info.digest)
             return
         if info.kind == SEALED:
             self.segments[info.base] = info

@@ -104,7 +104,7 @@ class Presence:
 
     def _floor(self) -> Published | None:
         """What a page of an earlier incarnation published, for a reader."""
-        mapped = None if self.home.foreign else map_page(self.path / layout.PAGE, writable=False, locked=self.home.locked)
+        mapped = None if self._changed_by_others() else map_page(self.path / layout.PAGE, writable=False, locked=self.home.locked)
         if mapped is None:
             return None
         try:
@@ -175,7 +175,7 @@ class Presence:
         raise UnknownTopicOrPartitionError(problem, path=self.path, expected=expected, found=found)
 
     def _load_locked(self, mapped: PageFile) -> None:
-        floor = None if self.home.foreign else floor_of(mapped, self.topic_id, self.number)
+        floor = None if self._changed_by_others() else floor_of(mapped, self.topic_id, self.number)
         loading = self.loading(write=True, floor=floor)
         if not loading.clean:
             self.mark_dirty()
@@ -205,7 +205,7 @@ class Presence:
         """Leave a manifest that is true of these files, and of nothing that was cut from them."""
         manifest, now, sealed = self.manifest, loaded.published, loaded.segments[:-1]
         manifest.refresh()
-        start = start_of(now)
+        start = start_of(now, self.home.visit)
         if not sealed and not files.exists(manifest.path):
             manifest.begin(start)
         stale = any(base >= now.segment_base for base in manifest.segments) or manifest.start is None or not manifest.whole
@@ -222,7 +222,7 @@ class Presence:
         """
         end = loaded.published.log_end
         durable = end if loading.clean else min(max(loading.known_durable, loading.recovery_point), end)
-        if self.home.foreign or moved:
+        if loading.foreign or moved:
             for info in loaded.segments:
                 path = layout.segment_path(self.path, info.base)
                 if info.base < durable:
@@ -230,11 +230,19 @@ class Presence:
                         files.datasync(fd, path)
         return durable
 
+    def _changed_by_others(self) -> bool:
+        """Whether a broker may have changed the files since we last loaded them, in this incarnation or in one before."""
+        self.manifest.refresh()
+        start = self.manifest.start
+        noted = start.visit if start is not None else 0 if files.exists(self.manifest.path) else self.home.visit
+        return self.home.foreign or noted != self.home.visit
+
     def loading(self, *, write: bool, floor: Published | None = None) -> Loading:
         """What the loader has to know of this partition."""
+        foreign = self._changed_by_others()
         dirty = files.exists(self.path / layout.DIRTY) and not self.home.foreign
         points, starts, cleaned = self.home.recovery_points, self.home.log_starts, self.home.cleaned
-        durable = None if self.home.foreign else DurableRecord(self.path, self.topic_id).read()
+        durable = None if foreign else DurableRecord(self.path, self.topic_id).read()
         return Loading(
             self.path,
             self.topic_id,
@@ -248,7 +256,7 @@ class Presence:
             mode=self.home.mode,
             allocate_bytes=self.config.segment_bytes if self.config.preallocate else 0,
             gaps_allowed=self.config.compacted or bool(cleaned and cleaned.of(self.topic, self.number)),
-            foreign=self.home.foreign,
+            foreign=foreign,
             begun=dirty,
             producer_expiration_ms=self.home.producer_expiration_ms,
         )

@@ -96,7 +96,7 @@ def _newest(partition: Partition, info: SegmentInfo) -> int:
 def publish_start_locked(partition: Partition, now: Published, start: int) -> Published:
     """Raise the log start and cut the epochs before it; it is on disk before. REQUIRES the append lock."""
     after = now._replace(log_start=max(start, now.log_start))
-    partition.manifest.note(start_of(after))
+    partition.manifest.note(start_of(after, partition.home.visit))
     partition.manifest.sync()
     partition.page.publish(after, partition.home.directory_page)
     epochs = checkpoint.read_epochs(partition.path / layout.EPOCHS)

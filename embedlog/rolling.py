@@ -43,7 +43,7 @@ def roll_locked(partition: Partition, now: Published) -> Published:
     config = partition.config
     segment.create(partition.path, base, partition.home.mode, config.segment_bytes if config.preallocate else 0)
     system.point("roll-created")
-    partition.manifest.note(start_of(now), active_info(now)._replace(time_entries=times, kind=SEALED))
+    partition.manifest.note(start_of(now, partition.home.visit), active_info(now)._replace(time_entries=times, kind=SEALED))
     after = fresh(now, base, partition.config.segment_jitter_ms)
     page.publish(after, partition.home.directory_page)
     system.point("roll-published")

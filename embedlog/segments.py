@@ -131,9 +131,9 @@ class Segments:
         )
 
 
-def start_of(now: Published) -> Start:
+def start_of(now: Published, visit: int) -> Start:
     """Where the log starts, for the manifest."""
-    return Start(now.log_start, -1 if now.flags & GAPLESS else now.segment_base)
+    return Start(now.log_start, -1 if now.flags & GAPLESS else now.segment_base, visit)
 
 
 def active_info(now: Published) -> SegmentInfo:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -14,10 +13,8 @@ import numpy as np
 import pytest
 
 import embedlog
-from embedlog import TopicPartition, evidence, identity, layout
-from embedlog._native import system
+from embedlog import TopicPartition, evidence, layout
 from embedlog.checkpoint import EpochCache
-from embedlog.manifest import Manifest, Start
 
 QUIET = {"housekeeping": False}
 COUNT = 60
@@ -310,59 +307,10 @@ def test_a_segment_larger_than_any_can_be_is_refused(closed: Path) -> None:
             read(path, read_only=read_only)
 
 
-# ---- whose mark it is -------------------------------------------------------------------------------------------------
-
-
-def test_our_mark_is_signed_and_a_brokers_is_not(closed: Path, golden_copy: Callable[[str], Path]) -> None:
-    with (closed / layout.CONTROL).open("r+b") as file:
-        page = system.Page(file.fileno(), True)
-    assert identity.mark_owner(closed) == page.incarnation()
-    page.close()
-    assert json.loads((closed / layout.CLEAN_MARK).read_text())["brokerEpoch"] == -1
-    assert identity.read_clean_mark(closed) == -1
-    assert identity.mark_owner(golden_copy("clean")) is None
-    assert identity.mark_owner(golden_copy("unclean")) is None
-
-
-def test_a_mark_that_was_copied_before_the_rest_says_nothing(closed: Path) -> None:
-    """A copy of a live directory, begun while nobody had it open: the mark is of then, the rest of now."""
-    mark = (closed / layout.CLEAN_MARK).read_bytes()
-    log = embedlog.open(closed, config=QUIET)
-    with log.producer(linger_ms=0) as producer:
-        for number in range(COUNT, COUNT + 20):
-            producer.send("t", b"%d" % number * 20).result(timeout=10)
-    path = copied(closed)
-    log.close()
-    (path / layout.CLEAN_MARK).write_bytes(mark)
-    for read_only in (True, False):
-        assert read(path, read_only=read_only) == list(range(COUNT + 20))
-
-
-def test_what_an_older_version_left_is_read_as_before(closed: Path) -> None:
-    """No signature, no start in the manifest."""
-    manifest = Manifest(closed / PARTITION, topic_id_of(closed))
-    manifest.refresh()
-    assert manifest.closed is not None
-    manifest.rewrite([*manifest.segments.values(), manifest.closed], None)
-    (closed / layout.CLEAN_MARK).write_text('{"version":0,"brokerEpoch":-1}')
-    path = copied(closed)
-    assert read(path, read_only=True) == list(range(COUNT))
-    assert read(path) == list(range(COUNT))
-    manifest = Manifest(path / PARTITION, topic_id_of(path))
-    manifest.refresh()
-    assert manifest.start == Start(0)
-
-
-def topic_id_of(path: Path) -> bytes:
-    found = identity.read_topic_id(path / PARTITION)
-    assert found is not None
-    return identity.id_bytes(found)
-
-
 # ---- where the log starts ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("noted", ["0\n0\n", "0\n1\nt 0 3\n", "0\n1\nt 0 40\n", "0\n1\nu 0 7\n"])
+@pytest.mark.parametrize("noted", ["0\n0\n", "0\n1\nt 0 3\n", "0\n1\nu 0 7\n"])
 @pytest.mark.parametrize("read_only", [False, True], ids=["writing", "reading"])
 def test_the_manifest_knows_where_the_log_starts(tmp_path: Path, noted: str, read_only: bool) -> None:
     with write(tmp_path / "log") as log:
@@ -370,6 +318,27 @@ def test_the_manifest_knows_where_the_log_starts(tmp_path: Path, noted: str, rea
     path = copied(tmp_path / "log")
     (path / layout.LOG_STARTS).write_text(noted)
     assert read(path, read_only=read_only) == list(range(7, COUNT))
+
+
+@pytest.mark.parametrize("read_only", [False, True], ids=["writing", "reading"])
+def test_a_start_above_the_one_that_was_written_first_is_damage(tmp_path: Path, read_only: bool) -> None:
+    """One of the two is wrong: deleted records do not come back, and none vanish."""
+    with write(tmp_path / "log") as log:
+        log.delete_records({HERE: 7})
+    (tmp_path / "log" / layout.LOG_STARTS).write_text("0\n1\nt 0 40\n")
+    with pytest.raises(embedlog.CorruptRecordError, match="differ on where the log starts"):
+        read(tmp_path / "log", read_only=read_only)
+
+
+def test_a_manifest_that_lost_its_end_does_not_bring_deleted_records_back(tmp_path: Path) -> None:
+    log = write(tmp_path / "log")
+    log.delete_records({HERE: 7})
+    path = copied(tmp_path / "log")
+    log.close()
+    manifest = path / PARTITION / layout.MANIFEST
+    os.truncate(manifest, manifest.stat().st_size - 1)
+    assert read(path, read_only=True) == list(range(7, COUNT))
+    assert read(path) == list(range(7, COUNT))
 
 
 def test_the_start_is_known_behind_a_kill(tmp_path: Path) -> None:

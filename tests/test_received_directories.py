@@ -22,7 +22,7 @@ NAMES = (
     "t-0/partition.metadata", f"t-0/embedlog.digests-{LAST}", "embedlog.control", "embedlog.door", "embedlog.directory",
     "embedlog.topics", "embedlog.slots", "embedlog.housekeeper", ".lock", ".kafka_cleanshutdown", "meta.properties",
     "recovery-point-offset-checkpoint", "replication-offset-checkpoint", "log-start-offset-checkpoint",
-    "cleaner-offset-checkpoint", "embedlog.topics.tmp", "t-0/embedlog.manifest.tmp",
+    "cleaner-offset-checkpoint", "embedlog.visit", "embedlog.topics.tmp", "t-0/embedlog.manifest.tmp",
 )  # fmt: skip
 
 
