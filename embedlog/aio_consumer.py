@@ -129,7 +129,8 @@ class AsyncConsumer(Generic[K, V]):
         limit = self._config.max_poll_records if max_records is None else max_records
         if limit < 1:
             raise ConfigError("max_records", expected="at least 1", found=max_records)
-        timeout = seconds(timeout, "poll()")
+        if timeout != 0.0:
+            timeout = seconds(timeout, "poll()")
         with self._alone:
             consumer = await self._made()
             if not self._has_ahead(consumer):

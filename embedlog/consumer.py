@@ -23,7 +23,14 @@ from embedlog.batch import Batch
 from embedlog.client_options import ConsumerConfig, K, V
 from embedlog.committing import Callback
 from embedlog.consumer_metrics import ConsumerMetrics
-from embedlog.errors import ClosedError, ConcurrentUseError, ConfigError, InvalidGroupIdError, OffsetOutOfRangeError
+from embedlog.errors import (
+    ClosedError,
+    ConcurrentUseError,
+    ConfigError,
+    InvalidGroupIdError,
+    OffsetOutOfRangeError,
+    printable,
+)
 from embedlog.handover import Listener
 from embedlog.lookup import Lookup
 from embedlog.options import parse
@@ -164,7 +171,8 @@ class Consumer(Generic[K, V]):
         limit = self._config.max_poll_records if max_records is None else max_records
         if limit < 1:
             raise ConfigError("max_records", expected="at least 1", found=max_records)
-        timeout = seconds(timeout, "poll()")
+        if timeout != 0.0:
+            timeout = seconds(timeout, "poll()")
         with self._using():
             self._reading.recall()
             return self._waiting.wait_for(lambda: self._reading.collect(limit), timeout, self._subscription) or []
@@ -369,7 +377,7 @@ class Consumer(Generic[K, V]):
         self.close()
 
     def __repr__(self) -> str:
-        return f"<embedlog.Consumer {self._name}{' closed' if self._closed else ''}>"
+        return f"<embedlog.Consumer {printable(self._name)}{' closed' if self._closed else ''}>"
 
     if not TYPE_CHECKING:  # what others' consumers can; checkers are to refuse it
 

@@ -114,6 +114,7 @@ def test_a_name_with_control_characters_forges_no_line(log: embedlog.Log, lines:
     evil = "x\nERROR forged \x1b[2J"
     with log.producer(client_id=evil, acks=1), log.consumer("orders", group_id=evil, client_id=evil) as consumer:
         consumer.poll(0.2)
+        assert repr(consumer).isprintable()
     said: list[Any] = lines(logging.DEBUG)
     assert [each for each in said if "forged" in each]
     assert [each for each in said if not each.isprintable()] == []
