@@ -30,8 +30,9 @@ from embedlog.values import GroupMetadata, Headers, OffsetAndMetadata, ProducerR
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Future, Route
+    from embedlog.transaction_state import Outcome
 
-Outcome = TypeVar("Outcome")
+Done = TypeVar("Done")
 
 TURN = 500  # records that are taken before other tasks get a turn
 THREADS = 4  # that wait for what takes its time: a flush, columns without room
@@ -251,7 +252,7 @@ class AsyncProducer(Generic[K, V]):
 
     # ---- transactions ----------------------------------------------------------------------------
 
-    async def init_transactions(self) -> Any:
+    async def init_transactions(self) -> Outcome | None:
         """As `Producer.init_transactions`. For all calls of this section: one that is cancelled has not begun, or goes on to its
         end; the error's note says which, and the next call waits for that end.
         """
@@ -306,7 +307,7 @@ class AsyncProducer(Generic[K, V]):
         if self._sync is not None:
             self._sync._abort_after_failure()
 
-    async def _step(self, name: str, call: Callable[[Producer], Outcome]) -> Outcome:
+    async def _step(self, name: str, call: Callable[[Producer], Done]) -> Done:
         producer = await self._made()
         fate: list[bool] = []
         try:

@@ -20,7 +20,7 @@ from embedlog.client_options import ConsumerConfig, Deserializer, K, ProducerCon
 from embedlog.consumer import Consumer
 from embedlog.errors import StorageError
 from embedlog.group_admin import GroupAdmin
-from embedlog.isolation import READ_UNCOMMITTED
+from embedlog.isolation import READ_UNCOMMITTED, Isolation
 from embedlog.options import parse
 from embedlog.producer import Producer
 from embedlog.scan import OffsetBound, Scan
@@ -226,7 +226,7 @@ class Log(log.Log):
         start_time: int | datetime | None = None,
         end_time: int | datetime | None = None,
         columns: Iterable[str] | None = None,
-        isolation_level: str = READ_UNCOMMITTED,
+        isolation_level: Isolation = READ_UNCOMMITTED,
     ) -> Scan:
         """What `topic` holds now between the bounds, to be read any number of times: as records, or as columns.
 

@@ -9,15 +9,16 @@ I3  the last stable offset is an upper bound that the partition enforces; here i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embedlog.record import CONTROL, TRANSACTIONAL, Batches
 
-READ_UNCOMMITTED = "read_uncommitted"
-READ_COMMITTED = "read_committed"
+Isolation: TypeAlias = Literal["read_uncommitted", "read_committed"]
+READ_UNCOMMITTED: Final = "read_uncommitted"
+READ_COMMITTED: Final = "read_committed"
 
 
 def end_offset(bounds: Any, isolation: str) -> int:

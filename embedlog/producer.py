@@ -31,6 +31,7 @@ from embedlog.values import GroupMetadata, Headers, OffsetAndMetadata, ProducerR
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Future
+    from embedlog.transaction_state import Outcome
 
 logger = logging.getLogger("embedlog.producer")
 
@@ -167,7 +168,7 @@ class Producer(Generic[K, V]):
 
     # ---- transactions ----------------------------------------------------------------------------
 
-    def init_transactions(self) -> Any:
+    def init_transactions(self) -> Outcome | None:
         """Take over the transactional id: producers that had it before are fenced, what they left open is finished or aborted.
 
         Once, before anything else; returns what became of the last transaction of this id, or None if there was none.

@@ -26,7 +26,7 @@ from embedlog.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from embedlog.isolation import READ_COMMITTED, READ_UNCOMMITTED, end_offset
+from embedlog.isolation import READ_COMMITTED, READ_UNCOMMITTED, Isolation, end_offset
 from embedlog.readahead import read_ahead
 from embedlog.splitting import Split, splits
 from embedlog.subscription import partition_numbers
@@ -66,7 +66,7 @@ class Scan:
         start_time: Time | None = None,
         end_time: Time | None = None,
         columns: Iterable[str] | None = None,
-        isolation_level: str = READ_UNCOMMITTED,
+        isolation_level: Isolation = READ_UNCOMMITTED,
     ) -> None:
         if isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
             expected = f"{READ_UNCOMMITTED} or {READ_COMMITTED}"

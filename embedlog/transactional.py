@@ -35,6 +35,7 @@ from embedlog.values import GroupMetadata, OffsetAndMetadata, TopicPartition
 if TYPE_CHECKING:
     from embedlog.accumulator import Accumulator
     from embedlog.figures import Figures
+    from embedlog.transaction_state import Outcome
 
 logger = logging.getLogger("embedlog.producer")
 
@@ -117,7 +118,7 @@ class Machine:
 class Owner(Protocol):
     """What stands for the transactional id in the log."""
 
-    def init(self, deadline_ns: int) -> Any: ...
+    def init(self, deadline_ns: int) -> Outcome | None: ...
     def begin(self) -> None: ...
     def end(self, commit: bool, deadline_ns: int) -> None: ...
     def close(self) -> None: ...
@@ -151,7 +152,7 @@ class Transaction:
 
     # ---- the verbs -------------------------------------------------------------------------------
 
-    def init(self) -> Any:
+    def init(self) -> Outcome | None:
         """What became of the last transaction under this id."""
         with self._verb("init_transactions", "init", State.INITIALIZING) as deadline_ns:
             outcome = self._owner.init(deadline_ns)

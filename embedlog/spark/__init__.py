@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import Any
 
 import embedlog
+from embedlog.isolation import Isolation
 from embedlog.scan import OffsetBound
 from embedlog.spark import planning, settings
 from embedlog.spark.settings import DEFAULT_COLUMNS, SPLIT_BYTES
@@ -47,7 +48,7 @@ def scan(
     start_time: int | datetime | None = None,
     end_time: int | datetime | None = None,
     columns: Iterable[str] | None = None,
-    isolation_level: str = "read_uncommitted",
+    isolation_level: Isolation = "read_uncommitted",
     fail_on_data_loss: bool = True,
     max_bytes_per_partition: int = SPLIT_BYTES,
     min_partitions: int = 0,

@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import embedlog
+from embedlog.isolation import Isolation
 
 logger = logging.getLogger("embedlog.spark")
 
@@ -289,7 +290,7 @@ class Settings:
     max_records: int = 0
     max_bytes: int = SPLIT_BYTES
     fail_on_data_loss: bool = True
-    isolation: str = "read_uncommitted"
+    isolation: Isolation = "read_uncommitted"
     max_offsets: int = 0
     min_offsets: int = 0
     max_delay_ms: int = 900_000
