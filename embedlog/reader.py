@@ -283,25 +283,31 @@ class Reader:
 
     def place(self, info: SegmentInfo, offset: int) -> Place:
         """Where in a segment a search for an offset begins."""
+        nowhere = Place(-1, info.base - 1, 0)
         if info.index_entries == 0 or offset <= info.base:
-            return Place(-1, info.base - 1, 0)
-        try:
-            with self.handles.borrow(self._directory, info.base, layout.INDEX) as fd:
-                return index.offset_floor(fd, info.index_entries, info.base, offset)
-        except (StorageError, CorruptRecordError) as problem:
-            if isinstance(problem, StorageError) and problem.errno != 2:
-                raise
-            return Place(-1, info.base - 1, 0)  # no index: time is lost, not data
+            return nowhere
+        return self._indexed(
+            info, layout.INDEX, lambda fd: index.offset_floor(fd, info.index_entries, info.base, offset), nowhere
+        )
 
     def cut(self, info: SegmentInfo, position: int, after: int) -> index.Cut | None:
         """Where a segment can be cut at or below byte `position`, or else behind it, but above `after`; None without an entry."""
+        return self._indexed(
+            info, layout.INDEX, lambda fd: index.cut(fd, info.index_entries, info.base, position, after), None
+        )
+
+    def _indexed(self, info: SegmentInfo, suffix: str, search: Callable[[int], T], otherwise: T) -> T:
+        """What is found in an index; `otherwise` if there is none, or less of it than there should be: time is lost, not data."""
         try:
-            with self.handles.borrow(self._directory, info.base, layout.INDEX) as fd:
-                return index.cut(fd, info.index_entries, info.base, position, after)
-        except (StorageError, CorruptRecordError) as problem:
-            if isinstance(problem, StorageError) and problem.errno != 2:
+            with self.handles.borrow(self._directory, info.base, suffix) as fd:
+                return search(fd)
+        except CorruptRecordError:
+            return otherwise
+        except StorageError as problem:
+            if problem.errno != errno.ENOENT:
+                problem.path = problem.path or str(layout.segment_path(self._partition.path, info.base, suffix))
                 raise
-            return None
+            return otherwise
 
     def _chain(self, info: SegmentInfo, hint: _Hint, offset: int) -> Chain:
         expected = offset if info.gapless and offset >= 0 else -1
@@ -423,10 +429,6 @@ class Reader:
     def _time_start(self, info: SegmentInfo, timestamp_ms: int) -> int:
         if info.time_entries == 0:
             return info.base
-        try:
-            with self.handles.borrow(self._directory, info.base, layout.TIME_INDEX) as fd:
-                return index.time_floor(fd, info.time_entries, info.base, timestamp_ms)
-        except StorageError as problem:
-            if problem.errno != 2:
-                raise
-            return info.base
+        return self._indexed(
+            info, layout.TIME_INDEX, lambda fd: index.time_floor(fd, info.time_entries, info.base, timestamp_ms), info.base
+        )

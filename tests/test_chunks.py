@@ -244,3 +244,23 @@ def test_a_control_record_that_is_cut_short_names_file_and_byte(tmp_path: Path) 
     with pytest.raises(CorruptRecordError) as told, embedlog.open(path, config=QUIET) as log:
         list(log.scan("t", isolation_level="read_committed").records())
     assert (told.value.path, told.value.position) == (str(path / "t-0" / LOG_NAME), len(GOOD))
+
+
+@pytest.mark.parametrize("name", ["index", "timeindex"])
+@pytest.mark.parametrize("how", ["cut", "gone"])
+def test_an_index_that_is_lost_beside_us_costs_time_and_no_answer(tmp_path: Path, name: str, how: str) -> None:
+    config = {"segment.bytes": 20_000, "index.interval.bytes": 100}
+    with embedlog.open(tmp_path / "log", config=QUIET) as log:
+        log.create_topic("t", config=config)
+        with log.producer(linger_ms=0) as producer:
+            for number in range(300):
+                producer.send("t", bytes(100), timestamp_ms=1_000 + number).result()
+        (index,) = (tmp_path / "log" / "t-0").glob(f"{0:020d}.{name}")
+        os.truncate(index, 5) if how == "cut" else index.unlink()
+        with log.consumer("t") as consumer:
+            tp = TopicPartition("t", 0)
+            found = consumer.offsets_for_times({tp: 1_050})[tp]
+            assert found is not None
+            assert found.offset == 50
+            consumer.seek(tp, 60)
+            assert consumer.poll(1, max_records=1)[0].offset == 60
