@@ -127,7 +127,7 @@ class AsyncProducer(Generic[K, V]):
         known, until = self._known.get(topic, (None, 0.0))
         current = known is not None and pipeline.known(topic) is known
         recent = current and (topic in self._routes or time.monotonic() < until)
-        if known is not None and recent and (partition is None or partition < len(known.stops)):
+        if known is not None and recent and (partition is None or known.stop_of(partition) is not None):
             return known
         found = await self._steps.run(lambda: pipeline.destination(topic))
         self._known[topic] = found, time.monotonic() + LOOK_S

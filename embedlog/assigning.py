@@ -9,8 +9,8 @@ A3  Kafka's user data: `sticky` says what it had before it gave everything up, `
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from embedlog.assignors import ASSIGNORS, Assignor, Member
@@ -117,10 +117,35 @@ def members_of(group: Group) -> dict[str, Member]:
 # ---- what the leader says ------------------------------------------------------------------------
 
 
-def assign(strategy: Strategy, members: Mapping[str, Member], counts: Mapping[str, int], cooperative: bool) -> dict[str, bytes]:
-    """The assignment of every member, as a sync carries it. Raises AssignorError, for an assignor that raises too."""
+def assign(
+    strategy: Strategy, members: Mapping[str, Member], here: Mapping[str, Sequence[int]], cooperative: bool
+) -> dict[str, bytes]:
+    """The assignment of every member, as a sync carries it. Raises AssignorError, for an assignor that raises too.
+
+    `here` has the partitions of each topic, rising. Where some are missing, which other brokers hold, an assignor sees those that
+    are here as if they were numbered from 0.
+    """
+    sparse = {topic: numbers for topic, numbers in here.items() if numbers and numbers[-1] >= len(numbers)}
+    places = {topic: {number: place for place, number in enumerate(numbers)} for topic, numbers in sparse.items()}
+    seen = {member_id: _renumbered(member, places) for member_id, member in members.items()} if sparse else members
+    found = _assigned(strategy, seen, {topic: len(numbers) for topic, numbers in here.items()}, cooperative)
+    given = {each: [(topic, sparse.get(topic), place) for topic, place in found.get(each, ())] for each in members}
+    return {
+        member_id: encode_assignment(TopicPartition(topic, numbers[at] if numbers else at) for topic, numbers, at in each)
+        for member_id, each in given.items()
+    }
+
+
+def _renumbered(member: Member, places: Mapping[str, Mapping[int, int]]) -> Member:
+    owned = [(tp, places[tp.topic].get(tp.partition) if tp.topic in places else tp.partition) for tp in member.owned]
+    return replace(member, owned=[TopicPartition(tp.topic, place) for tp, place in owned if place is not None])
+
+
+def _assigned(
+    strategy: Strategy, members: Mapping[str, Member], counts: Mapping[str, int], cooperative: bool
+) -> Mapping[str, Iterable[TopicPartition]]:
     try:
-        found = strategy.assign(dict(members), dict(counts))
+        found: Any = strategy.assign(dict(members), dict(counts))
     except Exception as problem:  # whatever a user's assignor raises: the group must hear nothing of it
         raise AssignorError(f"the assignor {strategy.name!r} failed: {problem!r}") from problem
     wrong = _fault(found, members, counts)
@@ -128,7 +153,7 @@ def assign(strategy: Strategy, members: Mapping[str, Member], counts: Mapping[st
         wrong = _too_early(found, members)
     if wrong is not None:
         raise AssignorError(f"the assignor {strategy.name!r} {wrong}; nothing of it counts")
-    return {member_id: encode_assignment(found.get(member_id, ())) for member_id in members}
+    return dict(found)
 
 
 def _fault(found: Any, members: Mapping[str, Member], counts: Mapping[str, int]) -> str | None:

@@ -42,6 +42,7 @@ from embedlog.losses import Losses
 from embedlog.sequencing import Going
 from embedlog.shipping import UNKNOWN_OFFSET
 from embedlog.stops import Attempt, Destination, Stop
+from embedlog.subscription import partition_numbers
 from embedlog.topic import check_name, is_internal
 
 if TYPE_CHECKING:
@@ -93,10 +94,10 @@ class Delivery:
             if found is None:
                 config = self._log._topic_config(topic)
                 found = Destination(topic, config, self._settings, rows)
-                found.take_over(self._gone.pop(topic, [])[:count])
+                found.take_over(self._gone.pop(topic, []))
                 self.destinations[topic] = found
-            if found.route is None or len(found.stops) < count:
-                found.grow(count)
+            if found.route is None or found.partition_count < count:
+                found.grow(count, partition_numbers(self._log, topic))
                 self._stops.update((stop.lane, stop) for stop in found.stops)
             if fast and found.route is not None:
                 self.routes[topic] = found.route
@@ -111,11 +112,11 @@ class Delivery:
             changed = config is not destination.config and config != destination.config
         except EmbedlogError:  # it is gone, or the log is closed: the next send() says so
             count, changed, config = 0, True, destination.config
-        if count == len(destination.stops) and not changed:
+        if count == destination.partition_count and not changed:
             return
         with self._lock:
             self.routes.pop(destination.name, None)
-            if count < len(destination.stops):
+            if count < destination.partition_count:
                 self._gone[destination.name] = destination.stops
                 self.destinations.pop(destination.name, None)
             elif changed:
@@ -125,7 +126,7 @@ class Delivery:
         """The topic's new settings for what is sent from now on, over the lanes that are there."""
         fresh = Destination(destination.name, config, self._settings, destination.rows)
         fresh.take_over(destination.stops)
-        fresh.grow(len(fresh.stops))
+        fresh.grow(destination.partition_count)
         self.destinations[destination.name] = fresh
 
     # ---- on the producer's thread ----------------------------------------------------------------

@@ -19,7 +19,7 @@ from embedlog.commit_rules import checked_group_id, checked_instances, refused
 from embedlog.consumer_protocol import TYPE, decode_assignment, decode_subscription
 from embedlog.errors import ConfigError, CorruptRecordError, GroupNotFoundError, UnknownTopicOrPartitionError
 from embedlog.resetting import Target, clamped, parse_target
-from embedlog.topic import check_name
+from embedlog.topic import Topic, check_name
 from embedlog.values import (
     GroupDescription,
     GroupPartition,
@@ -60,7 +60,7 @@ class GroupAdmin:
         def _check_writable(self) -> None: ...
         def _topics(self) -> list[str]: ...
         def _partition(self, name: str, number: int) -> Partition: ...
-        def _partition_count(self, name: str) -> int: ...
+        def _topic(self, name: str) -> Topic: ...
 
     # ---- asking ----------------------------------------------------------------------------------
 
@@ -156,7 +156,7 @@ class GroupAdmin:
         wanted: set[TopicPartition] = set()
         for each in [topics] if isinstance(topics, str | TopicPartition) else topics:
             if isinstance(each, str):
-                wanted.update(TopicPartition(each, number) for number in range(self._partition_count(check_name(each))))
+                wanted.update(TopicPartition(each, number) for number in self._topic(check_name(each)).here)
             else:
                 wanted.add(topic_partition(each))
         if target.kind == "each" and wanted != target.each.keys():

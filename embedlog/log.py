@@ -254,9 +254,10 @@ class Log(Admin, GroupAdmin):
             return found
         if type(number) is not int:
             raise TypeError(f"a partition's number is an int, not {type(number).__name__}")
-        if number not in topic.numbers or number >= max(topic.partitions, max(topic.only, default=-1) + 1):
+        if number not in topic.here:
+            expected = f"one of {_few(topic.here)}" if topic.only else f"0 to {topic.partitions - 1}"
             raise UnknownTopicOrPartitionError(
-                f"topic {name!r} has no partition {number}", path=self.path, expected=f"0 to {topic.partitions - 1}", found=number
+                f"topic {name!r} has no partition {number}", path=self.path, expected=expected, found=number
             )
         with self._mutex:
             found = self._partitions.get((name, number))
@@ -424,6 +425,10 @@ class Log(Admin, GroupAdmin):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Log cannot be pickled: call embedlog.open(path) in the worker")
+
+
+def _few(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
 
 
 def _after_fork() -> None:

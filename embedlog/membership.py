@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import socket
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -214,8 +214,8 @@ class Membership:
         strategy = next(each for each in self._strategies if each.name == found.protocol)
         members = assigning.members_of(found)
         topics = self._topics_of({topic for member in members.values() for topic in member.topics})
-        counts = {topic: known[1] for topic, known in topics.items()}
-        said = assigning.assign(strategy, members, counts, self._cooperative)
+        here = {topic: known[1] for topic, known in topics.items()}
+        said = assigning.assign(strategy, members, here, self._cooperative)
         sync = group.sync
         me, instance_id = self.member_id, self._config.group_instance_id
         try:
@@ -265,7 +265,7 @@ class Membership:
     def _is_shared_out(self, found: Group) -> bool:
         """Whether somebody has each partition that there is: while nobody led, nobody saw new ones."""
         given = {tp for each in found.members.values() for tp in decode_assignment(each.assignment)}
-        return all((name, number) in given for name, (_, count) in (self._counts or {}).items() for number in range(count))
+        return all((name, number) in given for name, (_, here) in (self._counts or {}).items() for number in here)
 
     # ---- falling out -----------------------------------------------------------------------------
 
@@ -341,8 +341,8 @@ class Membership:
 
     # ---- topics ----------------------------------------------------------------------------------
 
-    def _topics_of(self, names: Iterable[str]) -> dict[str, tuple[Any, int]]:
-        """Identity and number of partitions of the topics that are there."""
+    def _topics_of(self, names: Iterable[str]) -> dict[str, tuple[Any, Sequence[int]]]:
+        """Identity and partitions of the topics that are there."""
         found = {}
         for name in sorted(names):
             known = self._subscription.known(name)

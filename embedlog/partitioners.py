@@ -33,15 +33,20 @@ class Chooser:
         self._choose: Callable[..., Any] = partitioner.for_topic(topic) if hasattr(partitioner, "for_topic") else partitioner
         self.sees_records = sees_records(self._choose)
 
-    def of_record(self, key: Any, key_bytes: bytes | None, value: Any, value_bytes: bytes | None, partitions: list[int]) -> int:
-        """The partition of a record. Raises ConfigError for a negative answer, TypeError for one that is no int."""
-        if not self.sees_records:
-            return self.of_key(key_bytes, partitions)
-        return _checked(self._choose(self._topic, key, key_bytes, value, value_bytes, partitions), partitions)
+    def of_record(
+        self, key: Any, key_bytes: bytes | None, value: Any, value_bytes: bytes | None, every: Sequence[int], here: list[int]
+    ) -> int:
+        """The partition of a record, of `every` there is and those that are `here`.
 
-    def of_key(self, key_bytes: bytes | None, partitions: list[int]) -> int:
+        Raises ConfigError for a negative answer, TypeError for one that is no int.
+        """
+        if not self.sees_records:
+            return self.of_key(key_bytes, every, here)
+        return _checked(self._choose(self._topic, key, key_bytes, value, value_bytes, every), every)
+
+    def of_key(self, key_bytes: bytes | None, every: Sequence[int], here: list[int]) -> int:
         """The same for one that is asked for the key alone. REQUIRES not `sees_records`."""
-        return _checked(self._choose(key_bytes, partitions, partitions), partitions)
+        return _checked(self._choose(key_bytes, every, here), every)
 
 
 def sees_records(choose: Callable[..., Any]) -> bool:
@@ -66,7 +71,7 @@ def _takes(signature: inspect.Signature, count: int) -> bool:
     return True
 
 
-def _checked(answer: Any, partitions: list[int]) -> int:
+def _checked(answer: Any, partitions: Sequence[int]) -> int:
     if not isinstance(answer, int) or isinstance(answer, bool):
         raise TypeError(f"the partitioner returned {answer!r}, which is no partition")
     if answer < 0:

@@ -26,6 +26,7 @@ from embedlog.delivery import Delivery
 from embedlog.errors import DeadlineError, EmbedlogError, printable
 from embedlog.figures import producer_metrics
 from embedlog.sending import Pipeline
+from embedlog.subscription import partition_numbers
 from embedlog.transactional import FAILED, NoTransaction, Transaction
 from embedlog.values import GroupMetadata, Headers, OffsetAndMetadata, ProducerRecord, RecordMetadata, TopicPartition, seconds
 
@@ -223,7 +224,7 @@ class Producer(Generic[K, V]):
     def partitions_for(self, topic: str) -> set[int]:
         """The numbers of a topic's partitions. Raises UnknownTopicOrPartitionError."""
         self._pipeline.check_open()
-        return set(range(self._log._partition_count(topic)))
+        return set(partition_numbers(self._log, topic))
 
     def metrics(self) -> dict[str, float]:
         """Kafka's key figures, by Kafka's names and in its units: totals since the producer was made, `-rate` a second,

@@ -35,7 +35,7 @@ from embedlog.errors import (
     SerializationError,
     UnknownTopicOrPartitionError,
 )
-from embedlog.partitioners import Chooser
+from embedlog.partitioners import Chooser, partition_of
 from embedlog.producer_interceptors import ProducerInterceptors
 from embedlog.shipping import (
     RECORD_OVERHEAD,
@@ -162,8 +162,10 @@ class Pipeline:
         """The given partition, or the user's partitioner's; None leaves the choice to the route."""
         partition = given.partition
         if partition is None and self._partitioner is not None:
-            every = list(range(len(destination.stops)))
-            partition = self._chooser(destination.name).of_record(given.key, key, given.value, value, every)
+            chooser = self._chooser(destination.name)
+            partition = chooser.of_record(given.key, key, given.value, value, destination.every, destination.numbers)
+        elif partition is None and key is not None and destination.is_sparse and not self._config.partitioner_ignore_keys:
+            partition = partition_of(key, destination.partition_count)  # which may not be here
         if partition is not None:
             check_partition(destination, partition)
         return partition
@@ -326,7 +328,8 @@ class Pipeline:
             number = destination.route.stick(run.size) if share.partition == STICK and destination.route else share.partition
             shipment.leave(run.size)
             leg = Leg(shipment, number, run)
-            if destination.stops[number].lane.push_run(leg, run.record_count, run.size) is not None:
+            stop = destination.stop_of(number)
+            if stop is not None and stop.lane.push_run(leg, run.record_count, run.size) is not None:
                 shipment.row_count += run.record_count
             else:
                 leg.settled((), None)  # it has not left

@@ -212,14 +212,14 @@ def shares(
     piece: Piece, destination: Destination, partition: int | None, chooser: Chooser | None, keys_ignored: bool
 ) -> Iterator[Share]:
     """Which rows go where. Raises UnknownTopicOrPartitionError."""
-    count = len(destination.stops)
+    count = destination.partition_count
     if partition is not None:
         check_partition(destination, partition)
         yield Share(partition, None)
         return
     numbers: NDArray[Any] | None = piece.partitions
     if chooser is not None:
-        numbers = _asked(piece, numbers, chooser, list(range(count)))
+        numbers = _asked(piece, numbers, chooser, destination)
     elif piece.keys is not None and not keys_ignored:
         hashed = record.partitions_of(piece.keys, count)
         numbers = hashed if numbers is None else np.where(numbers < 0, hashed, numbers)
@@ -232,7 +232,19 @@ def shares(
     if loose.any() and destination.route is not None:
         # Among others, they go to one partition in one draw: two shares of one partition would not be in input order
         numbers = np.where(loose, destination.route.stick(int(loose.sum()) * RECORD_OVERHEAD), numbers)
-    yield from _grouped(numbers.astype(np.int32, copy=False), count, _rows_at_once(piece, count))
+    here = np.array(destination.numbers, np.int32)
+    yield from _grouped(_places(destination, numbers, here), here.tolist(), _rows_at_once(piece, len(here)))
+
+
+def _places(destination: Destination, numbers: NDArray[Any], here: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Which of the partitions that are here each number is. Raises UnknownTopicOrPartitionError."""
+    if not destination.is_sparse:
+        return numbers.astype(np.int32, copy=False)
+    found = np.searchsorted(here, numbers).astype(np.int32)
+    missing = here[np.minimum(found, len(here) - 1)] != numbers
+    if missing.any():
+        check_partition(destination, int(numbers[missing][0]))
+    return found
 
 
 def _rows_at_once(piece: Piece, partition_count: int) -> int:
@@ -242,26 +254,28 @@ def _rows_at_once(piece: Piece, partition_count: int) -> int:
     return max(1, SHARE_BYTES * partition_count * piece.count // size)
 
 
-def _grouped(numbers: NDArray[np.int32], partition_count: int, rows_at_once: int) -> Iterator[Share]:
-    for start in range(0, len(numbers), rows_at_once):
-        some = numbers[start : start + rows_at_once]
-        for number, rows in enumerate(record.group_by_partition(some, partition_count)):
+def _grouped(places: NDArray[np.int32], here: list[int], rows_at_once: int) -> Iterator[Share]:
+    for start in range(0, len(places), rows_at_once):
+        some = places[start : start + rows_at_once]
+        for number, rows in zip(here, record.group_by_partition(some, len(here)), strict=True):
             if len(rows):
                 yield Share(number, rows + start if start else rows)
 
 
 def check_partition(destination: Destination, partition: int, least: int = 0) -> None:
-    if not least <= partition < len(destination.stops):
-        raise UnknownTopicOrPartitionError(
-            f"{destination.name} has no partition {partition}", expected=f"0 to {len(destination.stops) - 1}", found=partition
-        )
+    if partition < least or (partition >= 0 and destination.stop_of(partition) is None):
+        numbers = destination.numbers
+        some = ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
+        expected = f"one of those that are here: {some}" if destination.is_sparse else f"0 to {len(numbers) - 1}"
+        raise UnknownTopicOrPartitionError(f"{destination.name} has no partition {partition}", expected=expected, found=partition)
 
 
 def _asked(
-    piece: Piece, numbers: NDArray[Any] | None, chooser: Chooser, partitions: list[int]
+    piece: Piece, numbers: NDArray[Any] | None, chooser: Chooser, destination: Destination
 ) -> NDArray[np.int64]:
     """The user's partitioner, for every row that has no partition yet."""
     answer = np.full(piece.count, -1, dtype=np.int64) if numbers is None else numbers.astype(np.int64)
     for row in np.flatnonzero(answer < 0):
-        answer[row] = chooser.of_key(None if piece.keys is None else piece.keys[int(row)], partitions)
+        key = None if piece.keys is None else piece.keys[int(row)]
+        answer[row] = chooser.of_key(key, destination.every, destination.numbers)
     return answer

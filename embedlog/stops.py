@@ -7,6 +7,8 @@ S2  what is on its way stays with its stop until its fate is known: an attempt i
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from embedlog._native import _rows
@@ -72,7 +74,8 @@ class Destination:
         self.batch_size = max(1, settings.batch_size)
         self.codec, self.level = _codec(config, settings)
         self.record_limit = config.max_decompressed_message_bytes if self.codec else INT_MAX  # of a record's own bytes
-        self.stops: list[Stop] = []
+        self.stops: list[Stop] = []  # of the partitions that are here, by rising numbers
+        self.partition_count = 0  # of the topic: other brokers of a cluster may hold some of them
         self.rows = rows
         self._settings = settings
         self.route: Route | None = None
@@ -84,11 +87,36 @@ class Destination:
             stop.destination = self
             stop.lane.limit = min(self.batch_size, self.batch_limit)
 
-    def grow(self, partition_count: int) -> None:
-        """Stops for further partitions, and a route over all of them."""
-        for number in range(len(self.stops), partition_count):
-            lane = _rows.Lane(self.rows, self.name, number, min(self.batch_size, self.batch_limit))
-            self.stops.append(Stop(self, lane))
+    @property
+    def numbers(self) -> list[int]:
+        """The partitions that can be written."""
+        return [stop.lane.partition for stop in self.stops]
+
+    @property
+    def every(self) -> Sequence[int]:
+        """All partitions of the topic; the list is the caller's own."""
+        return range(self.partition_count) if self.is_sparse else list(range(self.partition_count))
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the topic has partitions that are not here."""
+        return len(self.stops) != self.partition_count
+
+    def stop_of(self, number: int) -> Stop | None:
+        """Where a partition's lane leads, None if it is not here."""
+        place = bisect_left(self.stops, number, key=_number) if self.is_sparse else number
+        found = self.stops[place] if 0 <= place < len(self.stops) else None
+        return found if found is not None and found.lane.partition == number else None
+
+    def grow(self, partition_count: int, numbers: Iterable[int] = ()) -> None:
+        """Stops for further partitions, and a route over all of them; `numbers` are those of the topic's that are here."""
+        known = {stop.lane.partition: stop for stop in self.stops}
+        self.partition_count, limit = partition_count, min(self.batch_size, self.batch_limit)
+        self.stops = [
+            known.get(number) or Stop(self, _rows.Lane(self.rows, self.name, number, limit))
+            for number in sorted({*known, *numbers})
+            if number < partition_count
+        ]
         own_time = self.config.message_timestamp_type == "CreateTime"
         self.route = _rows.Route(
             self.rows,
@@ -102,7 +130,12 @@ class Destination:
             seed=int.from_bytes(os.urandom(8), "little"),
             adaptive=self._settings.partitioner_adaptive_partitioning_enable,
             availability_ms=self._settings.partitioner_availability_timeout_ms,
+            partition_count=partition_count,
         )
+
+
+def _number(stop: Stop) -> int:
+    return stop.lane.partition
 
 
 def _codec(config: TopicConfig, settings: ProducerConfig) -> tuple[int, int | None]:

@@ -8,7 +8,7 @@ S2  topics are looked at again before each wait; without a group, a partition th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from embedlog.errors import InvalidTopicError, StateError, UnknownTopicOrPartitionError
@@ -16,13 +16,8 @@ from embedlog.values import TopicPartition
 
 
 def partition_numbers(log: Any, name: str) -> list[int]:
-    """The partitions of a topic that can be read: all, but those being made, and those that other brokers held.
-
-    Raises UnknownTopicOrPartitionError.
-    """
-    topic = log._topic(name)
-    made: int = max(topic.partitions, max(topic.only, default=-1) + 1)
-    return [number for number in topic.numbers if number < made]
+    """The partitions of a topic that can be used. Raises UnknownTopicOrPartitionError."""
+    return list(log._topic(name).here)
 
 
 class Subscription:
@@ -72,13 +67,13 @@ class Subscription:
             names = self._log.topics(include_internal=not self._exclude_internal)
             self.topics = frozenset(name for name in names if self._pattern.fullmatch(name))
 
-    def known(self, name: str) -> tuple[str, int] | None:
-        """Identity and number of partitions of a topic, any; None if there is none now."""
+    def known(self, name: str) -> tuple[str, Sequence[int]] | None:
+        """Identity and partitions of a topic, any; None if there is none now."""
         try:
             topic = self._log._topic(name)
         except UnknownTopicOrPartitionError:
             return None
-        return topic.topic_id, topic.partitions
+        return topic.topic_id, topic.here
 
     def partitions(self) -> list[TopicPartition]:
         """The partitions to be read now. Raises UnknownTopicOrPartitionError."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -22,7 +22,7 @@ from typing import Any
 import xxhash
 
 from embedlog import files
-from embedlog.checkpoint import NAME_LENGTH_MAX
+from embedlog.checkpoint import INT_MAX, NAME_LENGTH_MAX
 from embedlog.errors import ForeignDirectoryError, InvalidTopicError, UnknownTopicOrPartitionError, UnsupportedFormatError
 from embedlog.identity import id_bytes
 from embedlog.options import nearest
@@ -30,6 +30,7 @@ from embedlog.options import nearest
 TOPICS = "embedlog.topics"
 VERSION = 1
 WORD_TRUST_NS = 100_000_000  # a page that was lost under us tells of nothing any more
+PARTITIONS_MAX = 1 << 20  # of a topic that is all here: each has a directory
 STATES = ("creating", "live", "deleting")
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 RESERVED_TOPICS = frozenset({"__cluster_metadata"})  # KRaft's own log, no topic
@@ -92,11 +93,19 @@ class Topic:
         return id_bytes(self.topic_id)
 
     @property
-    def numbers(self) -> list[int]:
-        """The partitions that have, or will have, a directory here."""
+    def numbers(self) -> Sequence[int]:
+        """The partitions that have, or will have, a directory here, rising."""
         if not self.only:
-            return list(range(max(self.partitions, self.growing)))
+            return range(max(self.partitions, self.growing))
         return sorted({*self.only, *range(self.partitions, self.growing)})
+
+    @property
+    def here(self) -> Sequence[int]:
+        """The partitions that can be used, rising: all, but those being made, and those that other brokers hold."""
+        if not self.only:
+            return range(self.partitions)
+        made = max(self.partitions, self.only[-1] + 1)
+        return [number for number in self.numbers if number < made]
 
     @property
     def finished(self) -> bool:
@@ -127,11 +136,11 @@ def _decode_topic(path: Path, name: str, entry: object) -> Topic:
             config={str(key): str(value) for key, value in rest.pop("config").items()},
             state=rest.pop("state"),
             growing=rest.pop("growing", 0),
-            only=tuple(rest.pop("only", ())),
+            only=tuple(sorted(rest.pop("only", ()))),
             others=rest,
         )
         numbers = (topic.partitions, topic.growing, *topic.only)
-        if topic.partitions < 1 or min(numbers) < 0 or not all(type(each) is int for each in numbers):
+        if not all(type(each) is int for each in numbers) or topic.partitions < 1 or not _are_numbers(topic, numbers):
             raise ValueError(f"partitions {topic.partitions}, growing {topic.growing}, only {topic.only}")
         if topic.state not in STATES:
             raise ValueError(f"state {topic.state!r}")
@@ -139,6 +148,11 @@ def _decode_topic(path: Path, name: str, entry: object) -> Topic:
     except (KeyError, TypeError, ValueError, AttributeError, InvalidTopicError) as problem:
         raise ForeignDirectoryError(f"the entry of {name!r} cannot be read ({problem!r}); {_REBUILD}", path=path) from problem
     return topic
+
+
+def _are_numbers(topic: Topic, numbers: Sequence[int]) -> bool:
+    """Whether these can be numbers and counts of partitions; where nothing says which are here, all of them are looked for."""
+    return min(numbers) >= 0 and max(numbers) <= (INT_MAX + 1 if topic.only else PARTITIONS_MAX)
 
 
 # ---- the file ------------------------------------------------------------------------------------

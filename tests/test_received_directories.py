@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 import embedlog
-from embedlog.errors import EmbedlogError, ForeignDirectoryError, StorageError
+from embedlog import TopicPartition
+from embedlog.errors import EmbedlogError, ForeignDirectoryError, StorageError, UnknownTopicOrPartitionError
 from tests.resting import COUNT, QUIET, closed, fill, frozen, use, values
 
 __all__ = ["closed"]
@@ -170,3 +172,85 @@ def test_a_topic_without_an_id_keeps_the_one_a_reader_gave_it(closed: Path) -> N
         assert one.describe_topic("t").topic_id == two.describe_topic("t").topic_id
         one._adopt_again()
         assert one.describe_topic("t").topic_id == two.describe_topic("t").topic_id
+
+
+NUMBERS = (0, 5, 2**31 - 1)
+
+
+@pytest.fixture
+def sparse(closed: Path) -> Path:
+    """One broker's part of a topic: the other partitions lay with others. Its largest number is no size of anything."""
+    part = closed.with_name("part")
+    part.mkdir()
+    for number in NUMBERS:
+        shutil.copytree(closed / "t-0", part / f"t-{number}", ignore=shutil.ignore_patterns("embedlog.*"))
+    return part
+
+
+def test_a_reader_of_a_part_of_a_topic_reads_what_is_here(sparse: Path) -> None:
+    with embedlog.open(sparse, read_only=True) as log:
+        assert len(values(log)) == COUNT * len(NUMBERS)
+        assert tuple(each.partition for each in log.describe_topic("t").partitions) == NUMBERS
+        with log.consumer("t", auto_offset_reset="earliest") as consumer:
+            assert sum(1 for _ in zip(range(COUNT * len(NUMBERS)), consumer, strict=False)) == COUNT * len(NUMBERS)
+
+
+def test_records_without_a_key_go_to_partitions_that_are_here(sparse: Path) -> None:
+    with embedlog.open(sparse, config=QUIET) as log:
+        used = set()
+        for _ in range(40):
+            with log.producer() as producer:
+                assert producer.partitions_for("t") == set(NUMBERS)
+                used.add(producer.send("t", b"x").result(10).partition)
+                used |= {place[1] for place in producer.send_batch("t", [b"y"] * 10).result(10)}
+        assert used == set(NUMBERS)
+
+
+def test_a_key_whose_partition_is_elsewhere_is_refused(sparse: Path) -> None:
+    """Where another broker would put it: to put it elsewhere would tear the key's records apart."""
+    with embedlog.open(sparse, config=QUIET) as log, log.producer(max_block_ms=60_000) as producer:
+        key = b"foobar"
+        with pytest.raises(UnknownTopicOrPartitionError, match=r"has no partition [0-9]+: expected one of.* 0, 5, 2147483647"):
+            producer.send("t", b"x", key).result(10)
+        with pytest.raises(UnknownTopicOrPartitionError, match="one of"):
+            producer.send_batch("t", [b"x"], [key]).result(10)
+        with pytest.raises(UnknownTopicOrPartitionError, match="one of"):
+            producer.send("t", b"x", partition=3).result(10)
+        for number in NUMBERS:
+            assert producer.send("t", b"x", partition=number).result(10).partition == number
+            assert producer.send_batch("t", [b"x"], partition=number).result(10)[0][1] == number
+
+
+def test_partitioners_are_told_what_is_here(sparse: Path) -> None:
+    asked = []
+
+    def choose(key: bytes | None, every: Sequence[int], here: Sequence[int]) -> int:
+        asked.append((len(every), tuple(here)))
+        return here[-1]
+
+    with embedlog.open(sparse, config=QUIET) as log, log.producer(partitioner=choose) as producer:
+        assert producer.send("t", b"x").result(10).partition == NUMBERS[-1]
+        assert {each[1] for each in producer.send_batch("t", [b"x"] * 3).result(10)} == {NUMBERS[-1]}
+    assert set(asked) == {(2**31, NUMBERS)}
+
+
+@pytest.mark.parametrize("strategy", ["range", "roundrobin", "sticky", "cooperative-sticky"])
+def test_a_group_shares_what_is_here(sparse: Path, strategy: str) -> None:
+    with embedlog.open(sparse, config=QUIET) as log:
+        facts = {"group_id": "g", "auto_offset_reset": "earliest", "partition_assignment_strategy": [strategy]}
+        one, other = log.consumer("t", **facts), log.consumer("t", **facts)
+        wanted = {TopicPartition("t", number) for number in NUMBERS}
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            one.poll(0.05)
+            other.poll(0.05)
+            if one.assignment() and other.assignment() and one.assignment() | other.assignment() == wanted:
+                break
+        assert one.assignment() | other.assignment() == wanted
+        assert not one.assignment() & other.assignment()
+        one.commit()
+        other.commit()
+        log.flush()
+        log.backup(sparse.with_name("copy"))
+    with embedlog.open(sparse.with_name("copy"), read_only=True) as copy:
+        assert len(values(copy)) == COUNT * len(NUMBERS)

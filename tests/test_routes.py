@@ -189,3 +189,42 @@ def test_what_is_shut_takes_nothing() -> None:
     assert way.lanes[0].push_run(object(), 1, 1) is None
     shared.shut = False
     assert way.append(b"x", None, None, None, ()) is not None
+
+
+# ---- where some partitions are elsewhere ----------------------------------------------------------
+
+
+def part(numbers: list[int], shared: _rows.Accumulator, **facts: Any) -> _rows.Route:
+    lanes = [_rows.Lane(shared, "t", number, 16384) for number in numbers]
+    given = {"request_limit": 1 << 20, "past_ms": 2**62, "future_ms": 1000, "keys_required": False, "keys_ignored": False, "seed": 7}
+    return _rows.Route(shared, lanes, batch_size=1, **(given | facts))
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_a_route_over_a_part_of_a_topic_goes_to_lanes_by_their_numbers(adaptive: bool) -> None:
+    numbers = [0, 3, 7, 2**31 - 1]
+    way = part(numbers, accumulator(), partition_count=2**31, adaptive=adaptive)
+    for lane in way.lanes:
+        before = lane.queued_bytes
+        assert way.append(b"v", None, lane.partition, None, ()) is not None
+        assert lane.queued_bytes > before
+    for number in (1, 2, 4, 6, 8, 2**31 - 2):
+        assert way.append(b"v", None, number, None, ()) is None
+    assert {way.stick(1) for _ in range(200)} == set(numbers)
+
+
+@pytest.mark.parametrize("key", VECTORS)
+def test_a_key_goes_where_it_would_go_if_all_were_here_or_nowhere(key: bytes) -> None:
+    for count in (3, 10, 2**31):
+        number = (VECTORS[key] & 0x7FFFFFFF) % count
+        here = part(sorted({0, number, count - 1}), accumulator(), partition_count=count)
+        assert here.append(b"v", key, None, None, ()) is not None
+        assert [lane.partition for lane in here.lanes if lane.queued_bytes] == [number]
+        elsewhere = part([each for each in range(min(count, 11)) if each != number][:5], accumulator(), partition_count=count)
+        assert elsewhere.append(b"v", key, None, None, ()) is None
+
+
+@pytest.mark.parametrize(("numbers", "count"), [([1, 0], 2), ([0, 0], 2), ([0, 2], 2), ([-1], 2), ([0], 2**31 + 1)])
+def test_a_route_of_wrong_lanes_is_refused(numbers: list[int], count: int) -> None:
+    with pytest.raises(ValueError, match="rise|below"):
+        part(numbers, accumulator(), partition_count=count)

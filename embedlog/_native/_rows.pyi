@@ -191,6 +191,7 @@ class Route:
         seed: int,
         adaptive: bool = False,
         availability_ms: int = 0,
+        partition_count: int = 0,
     ) -> Route: ...
     @property
     def lanes(self) -> list[Lane]: ...

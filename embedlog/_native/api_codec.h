@@ -85,7 +85,7 @@ typedef struct {
 } el_bytes;
 
 /* Partition of every key: (murmur2 & 0x7fffffff) % partitions; -1 for null. EL_EINVALID if offsets are not rising within the data. */
-int el_partitions(const el_bytes *keys, int32_t partitions, int32_t *out);
+int el_partitions(const el_bytes *keys, int64_t partitions, int32_t *out);
 
 /* Groups rows by partition number (stable): rows[starts[p] .. starts[p + 1]) are the rows of p; starts has partitions + 1 places.
  * Rows numbered -1 are left out. Returns the count of rows placed, or EL_EINVALID for a number outside 0 .. partitions - 1. */

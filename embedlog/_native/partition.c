@@ -1,8 +1,8 @@
 /* Keys to partitions: murmur2 over a column, and the rows of each partition gathered. */
 #include "bytes.h"
 
-int el_partitions(const el_bytes *keys, int32_t partitions, int32_t *out) {
-    if (partitions <= 0) return EL_EINVALID;
+int el_partitions(const el_bytes *keys, int64_t partitions, int32_t *out) {
+    if (partitions <= 0 || partitions > INT64_C(1) + INT32_MAX) return EL_EINVALID;
     for (int64_t row = 0; row < keys->count; row++) {
         if (bytes_is_null(keys, row)) {
             out[row] = -1;

@@ -10,7 +10,8 @@ PyTypeObject *el_route_type;
 typedef struct {
     PyObject_HEAD
     el_accumulator *accumulator;
-    PyObject *lanes;             /* list of Lane, one a partition */
+    PyObject *lanes;             /* list of Lane, one a partition that is here, by rising numbers */
+    int64_t partition_count;     /* what keys are spread over: partitions that other brokers hold count as well */
     int64_t batch_size;          /* Kafka's batch.size: how long a partition is stuck to */
     int64_t request_limit;       /* Kafka's max.request.size, of one record */
     int64_t past_ms, future_ms;  /* how far a given timestamp may lie from now */
@@ -20,22 +21,52 @@ typedef struct {
     int64_t availability_ns;     /* who has not been written for so long gets nothing new; 0: no matter */
     int32_t sticky, count;
     int8_t keys_required, keys_ignored, adaptive;
+    int8_t sparse;               /* a lane's place is not its partition's number */
 } el_route;
+
+static el_lane *route_lane(const el_route *self, int32_t place) { return (el_lane *)PyList_GetItem(self->lanes, place); }
+
+/* Lanes of one topic, by rising numbers below the count of partitions. Sets an exception. */
+static int lanes_check(el_route *self) {
+    int64_t before = -1;
+    for (int32_t place = 0; place < self->count; place++) {
+        PyObject *each = PyList_GetItem(self->lanes, place);
+        if (!Py_IS_TYPE(each, el_lane_type)) return PyErr_SetString(PyExc_TypeError, "a route is made of lanes"), -1;
+        int64_t number = ((el_lane *)each)->partition;
+        if (number <= before) return PyErr_SetString(PyExc_ValueError, "the lanes of a route rise"), -1;
+        self->sparse |= number != place;
+        before = number;
+    }
+    if (self->partition_count == 0) self->partition_count = before + 1;
+    self->sparse |= self->partition_count != self->count;
+    if (before < self->partition_count && self->partition_count <= INT64_C(1) + INT32_MAX) return 0;
+    return PyErr_SetString(PyExc_ValueError, "a partition's number lies below their count"), -1;
+}
+
+/* Where the lane of a partition stands, -1 if the partition is not here. */
+static int32_t route_place(const el_route *self, int64_t partition) {
+    if (!self->sparse) return partition >= 0 && partition < self->count ? (int32_t)partition : -1;
+    int32_t low = 0, high = self->count;
+    while (low < high) {
+        int32_t middle = low + (high - low) / 2;
+        if (route_lane(self, middle)->partition < partition) low = middle + 1;
+        else high = middle;
+    }
+    return low < self->count && route_lane(self, low)->partition == partition ? low : -1;
+}
 
 static PyObject *route_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     static char *names[] = {"accumulator", "lanes", "batch_size", "request_limit", "past_ms", "future_ms", "keys_required",
-                            "keys_ignored", "seed", "adaptive", "availability_ms", NULL};
+                            "keys_ignored", "seed", "adaptive", "availability_ms", "partition_count", NULL};
     PyObject *accumulator, *lanes;
-    long long batch_size, request_limit, past_ms, future_ms, availability_ms = 0;
+    long long batch_size, request_limit, past_ms, future_ms, availability_ms = 0, partition_count = 0;
     unsigned long long seed;
     int keys_required, keys_ignored, adaptive = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O!LLLLppK|pL:Route", names, el_accumulator_type, &accumulator, &PyList_Type, &lanes,
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O!LLLLppK|pLL:Route", names, el_accumulator_type, &accumulator, &PyList_Type, &lanes,
                                      &batch_size, &request_limit, &past_ms, &future_ms, &keys_required, &keys_ignored, &seed, &adaptive,
-                                     &availability_ms))
+                                     &availability_ms, &partition_count))
         return NULL;
     Py_ssize_t count = PyList_Size(lanes);
-    for (Py_ssize_t i = 0; i < count; i++)
-        if (!Py_IS_TYPE(PyList_GetItem(lanes, i), el_lane_type)) return PyErr_SetString(PyExc_TypeError, "a route is made of lanes"), NULL;
     if (count < 1 || count > INT32_MAX) return PyErr_SetString(PyExc_ValueError, "a route has a lane at least"), NULL;
     el_route *self = (el_route *)PyType_GenericAlloc(type, 0);
     if (!self) return NULL;
@@ -52,9 +83,11 @@ static PyObject *route_new(PyTypeObject *type, PyObject *args, PyObject *keyword
     self->adaptive = (int8_t)adaptive;
     self->availability_ns = availability_ms < INT64_MAX / 2000000 ? availability_ms * 1000000 : INT64_MAX / 2;
     self->count = (int32_t)count;
+    self->partition_count = partition_count;
     self->sticky = -1;
-    if (!self->lanes) Py_CLEAR(self);
-    return EL_OBJECT(self);
+    if (self->lanes && lanes_check(self) == 0) return EL_OBJECT(self);
+    Py_DECREF(EL_OBJECT(self));
+    return NULL;
 }
 
 static int route_traverse(PyObject *object, visitproc visit, void *arg) {
@@ -76,8 +109,6 @@ static void route_dealloc(PyObject *object) {
 }
 
 /* ---- the choice ------------------------------------------------------------------------------------------------- */
-
-static el_lane *route_lane(const el_route *self, int32_t partition) { return (el_lane *)PyList_GetItem(self->lanes, partition); }
 
 static uint64_t random_below(el_route *self, uint64_t bound) {
     self->random ^= self->random << 13;
@@ -140,7 +171,7 @@ static void sticky_draw(el_route *self) {
     self->stuck_bytes = 0;
 }
 
-/* Stays with a partition until batch.size bytes went there and its last parcel is full or gone, or until twice that in any case. */
+/* The place of a lane: stays with it until batch.size bytes went there and its last parcel is full or gone, or until twice that in any case. */
 static int32_t sticky_partition(el_route *self, const el_item *item) {
     if (self->sticky < 0 || self->stuck_bytes >= 2 * self->batch_size ||
         (self->stuck_bytes >= self->batch_size && !el_lane_fits(route_lane(self, self->sticky), item)))
@@ -149,7 +180,7 @@ static int32_t sticky_partition(el_route *self, const el_item *item) {
 }
 
 static int32_t key_partition(const el_route *self, const uint8_t *key, Py_ssize_t size) {
-    return (int32_t)((el_murmur2(key, (size_t)size) & 0x7fffffff) % (uint32_t)self->count);
+    return route_place(self, (el_murmur2(key, (size_t)size) & 0x7fffffff) % (uint32_t)self->partition_count);
 }
 
 /* ---- the fast path ---------------------------------------------------------------------------------------------- */
@@ -171,14 +202,14 @@ static int time_take(const el_route *self, PyObject *given, el_item *item) {
     return 1;
 }
 
-/* The partition, or -1 if Python must look at it; `stuck`: it is the one that records without keys stay with. */
+/* The place of the partition's lane, or -1 if Python must look at it; `stuck`: it is the one that records without keys stay with. */
 static int32_t partition_take(el_route *self, PyObject *given, const el_item *item, int *stuck) {
     *stuck = given == Py_None && (item->key_size < 0 || self->keys_ignored);
     if (given == Py_None) return *stuck ? sticky_partition(self, item) : key_partition(self, item->key, item->key_size);
     if (!Py_IS_TYPE(given, &PyLong_Type)) return -1;
     long long partition = PyLong_AsLongLong(given);
     if (partition == -1 && PyErr_Occurred()) PyErr_Clear();
-    return partition >= 0 && partition < self->count ? (int32_t)partition : -1;
+    return route_place(self, partition);
 }
 
 static PyObject *route_append(PyObject *object, PyObject *const *args, Py_ssize_t count) {
@@ -208,14 +239,14 @@ static PyObject *route_stick(PyObject *object, PyObject *argument) {
     if (PyErr_Occurred()) return NULL;
     if (self->sticky < 0 || self->stuck_bytes >= self->batch_size) sticky_draw(self);
     self->stuck_bytes += size;
-    return PyLong_FromLong(self->sticky);
+    return PyLong_FromLong(route_lane(self, self->sticky)->partition);
 }
 
 static PyMemberDef route_members[] = {
-    {"lanes", T_OBJECT_EX, offsetof(el_route, lanes), READONLY, "The lanes, by partition."},
+    {"lanes", T_OBJECT_EX, offsetof(el_route, lanes), READONLY, "The lanes, by rising partitions."},
     {"request_limit", T_LONGLONG, offsetof(el_route, request_limit), READONLY, "Upper bound of one record."},
     {"seconds_until_ms", T_LONGLONG, offsetof(el_route, seconds_until_ms), 0, "Timestamps below it are looked at for their unit; 0: none."},
-    {"sticky", T_INT, offsetof(el_route, sticky), READONLY, "Where records without keys go at present; -1 before the first."},
+    {"sticky", T_INT, offsetof(el_route, sticky), READONLY, "Place among the lanes where records without keys go at present; -1 before the first."},
     {"stuck_bytes", T_LONGLONG, offsetof(el_route, stuck_bytes), READONLY, "What went there since it was drawn."},
     {NULL},
 };
