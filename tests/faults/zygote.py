@@ -29,6 +29,7 @@ def serve(control: socket.socket) -> None:
     from tests.faults import (  # noqa: F401
         compacting,
         damage,
+        hostile,
         landing,
         leasing,
         live,
