@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from embedlog import files, keywords, layout, recurring, retention, topic_files
+from embedlog import files, keywords, layout, locks, recurring, retention, topic_files
 from embedlog._native import system
 from embedlog.config import LogConfig, TopicConfig, parse
 from embedlog.errors import (
@@ -335,7 +335,7 @@ def mark_deleted(
     path: Path, directory_page: system.Page | None, deadline_ns: int, mode: int = 0o666, locked: bool = False
 ) -> None:
     """Set DELETED on a partition's page, under its append lock, and wake who waits for records there."""
-    lock = files.LockFile(path / layout.LOCK, mode)
+    lock = locks.LockFile(path / layout.LOCK, mode)
     try:
         lock.lock(deadline_ns)
         mapped = None if system.mutated("no_deleted_flag") else map_page(path / layout.PAGE, writable=True, locked=locked)

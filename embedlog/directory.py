@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from embedlog import files, holders, layout, sweeping
+from embedlog import files, holders, layout, locks, sweeping
 from embedlog._native import system
 from embedlog.errors import (
     DirectoryInUseError,
@@ -67,7 +67,7 @@ class Directory:
     def __init__(self, path: Path, *, read_only: bool, mode: int, lock_timeout_ms: int, shared: str) -> None:
         self.path, self.read_only, self._mode = path, read_only, mode
         self._timeout_ms, self._shared = lock_timeout_ms, shared
-        self._door: files.LockFile | None = None
+        self._door: locks.LockFile | None = None
         self._lock_fd = -1
         self.page: system.Page | None = None
         self.incarnation = os.urandom(16)
@@ -95,7 +95,7 @@ class Directory:
             self._enter_read_only()
             prepare(False)
             return
-        self._door = files.LockFile(self.path / layout.DOOR, self._mode)
+        self._door = locks.LockFile(self.path / layout.DOOR, self._mode)
         try:
             with self._door.hold(self._deadline()):
                 first = self._take_lock()

@@ -1,10 +1,10 @@
-"""Files: open, read, write, sync, rename, lock; each call goes through the C table with its fault hooks.
+"""Files: open, read, write, sync, rename; each call goes through the C table with its fault hooks.
 
 I1  whatever fails is a `StorageError` with errno and path, and no other module calls Python's own functions on files
     (`tests/test_raw_calls.py`); nothing here retries a failed sync
 I2  a small file changes by temporary, fsync, rename, fsync of the directory: after a crash it is the old or the new one
 I3  nothing here knows what the bytes mean
-I4  a descriptor is owned by exactly one object; lock descriptors are closed in a forked child, so that they die with their owner
+I4  a descriptor is owned by exactly one object
 I5  a log directory is input: what is opened is a regular file of that name and no link to another, the name of a temporary
     cannot be known before, and no file is read whole that is larger than such a file can be (`docs/layout.md`, security)
 """
@@ -14,17 +14,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import socket
 import stat
-import threading
-import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from embedlog import holders, lockorder
 from embedlog._native import system
-from embedlog.errors import CorruptRecordError, LockTimeoutError, StateError, StorageError
+from embedlog.errors import CorruptRecordError, StorageError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -37,10 +33,9 @@ EXCLUSIVE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL
 TEMPORARY: Final = ".tmp"
 WHOLE_BYTES_MAX: Final = 64 << 20  # of a file that is read whole: topics and checkpoints of 100,000 partitions have a third of it
 
-_fork_closes: weakref.WeakSet[LockFile] = weakref.WeakSet()
 
-
-def _checked(code: int, path: str | os.PathLike[str], verb: str) -> int:
+def checked(code: int, path: str | os.PathLike[str], verb: str) -> int:
+    """What a call of the core gave. Raises StorageError for a negative code."""
     if code >= 0:
         return code
     number = system.errno_of(code) or errno.EIO
@@ -65,7 +60,7 @@ def _not_opened(code: int, path: str | os.PathLike[str]) -> int:
     found = look(path) if number in _NOT_REGULAR else None
     if found is not None:
         _check_regular(found, number, path)
-    return _checked(code, path, "open")
+    return checked(code, path, "open")
 
 
 def _check_regular(found: system.Facts, number: int, path: str | os.PathLike[str]) -> None:
@@ -104,7 +99,7 @@ def opened(path: str | os.PathLike[str], flags: int = READ, mode: int = 0o666) -
 
 def pread_into(fd: int, buffer: Buffer, position: int, path: str | os.PathLike[str] = "") -> int:
     """Bytes read, fewer than the buffer holds only at the end of the file."""
-    return _checked(system.pread_into(fd, buffer, position), path, "read")
+    return checked(system.pread_into(fd, buffer, position), path, "read")
 
 
 def pread(fd: int, size: int, position: int, path: str | os.PathLike[str] = "") -> bytes:
@@ -114,7 +109,7 @@ def pread(fd: int, size: int, position: int, path: str | os.PathLike[str] = "") 
 
 def write_all(fd: int, data: Buffer, position: int, path: str | os.PathLike[str] = "") -> None:
     """All of `data` at `position`, or StorageError."""
-    _checked(system.pwrite(fd, data, position), path, "write")
+    checked(system.pwrite(fd, data, position), path, "write")
 
 
 def data_ranges(fd: int, start: int, end: int, path: str | os.PathLike[str] = "") -> Iterator[tuple[int, int]]:
@@ -139,11 +134,11 @@ def data_ranges(fd: int, start: int, end: int, path: str | os.PathLike[str] = ""
 
 
 def sync(fd: int, path: str | os.PathLike[str] = "") -> None:
-    _checked(system.sync(fd, False), path, "fsync")
+    checked(system.sync(fd, False), path, "fsync")
 
 
 def datasync(fd: int, path: str | os.PathLike[str] = "") -> None:
-    _checked(system.sync(fd, True), path, "fdatasync")
+    checked(system.sync(fd, True), path, "fdatasync")
 
 
 def sync_directory(path: str | os.PathLike[str]) -> None:
@@ -155,20 +150,20 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
 
 
 def truncate(fd: int, size: int, path: str | os.PathLike[str] = "") -> None:
-    _checked(system.truncate(fd, size), path, "truncate")
+    checked(system.truncate(fd, size), path, "truncate")
 
 
 def allocate(fd: int, size: int, path: str | os.PathLike[str] = "") -> None:
     """Reserve blocks, so that a store into a mapping of the file cannot fail for want of space."""
-    _checked(_unless_interrupted(system.allocate, fd, size), path, "allocate")
+    checked(_unless_interrupted(system.allocate, fd, size), path, "allocate")
 
 
 def rename(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    _checked(system.rename(os.fspath(source), os.fspath(target)), source, f"rename to {os.path.basename(os.fspath(target))}")
+    checked(system.rename(os.fspath(source), os.fspath(target)), source, f"rename to {os.path.basename(os.fspath(target))}")
 
 
 def link(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    _checked(system.link(os.fspath(source), os.fspath(target)), target, "link")
+    checked(system.link(os.fspath(source), os.fspath(target)), target, "link")
 
 
 def unlink(path: str | os.PathLike[str], missing_ok: bool = False) -> bool:
@@ -176,7 +171,7 @@ def unlink(path: str | os.PathLike[str], missing_ok: bool = False) -> bool:
     code = system.unlink(os.fspath(path))
     if missing_ok and system.errno_of(code) == errno.ENOENT:
         return False
-    _checked(code, path, "remove")
+    checked(code, path, "remove")
     return True
 
 
@@ -185,12 +180,12 @@ def mkdir(path: str | os.PathLike[str], mode: int = 0o777, exist_ok: bool = Fals
     code = system.mkdir(os.fspath(path), mode)
     if exist_ok and system.errno_of(code) == errno.EEXIST:
         return False
-    _checked(code, path, "make directory")
+    checked(code, path, "make directory")
     return True
 
 
 def rmdir(path: str | os.PathLike[str]) -> None:
-    _checked(system.rmdir(os.fspath(path)), path, "remove directory")
+    checked(system.rmdir(os.fspath(path)), path, "remove directory")
 
 
 def facts(fd: int, path: str | os.PathLike[str] = "") -> system.Facts:
@@ -199,7 +194,7 @@ def facts(fd: int, path: str | os.PathLike[str] = "") -> system.Facts:
 
 
 def _never(code: int, path: str | os.PathLike[str]) -> system.Facts:
-    _checked(code, path, "look at")
+    checked(code, path, "look at")
     raise AssertionError(code)
 
 
@@ -257,14 +252,14 @@ def _typed(path: str | os.PathLike[str], verb: str) -> Iterator[None]:
 
 def listing(path: str | os.PathLike[str]) -> list[str]:
     """Names in a directory, sorted. Raises StorageError."""
-    _checked(system.list_hook(os.fspath(path)), path, "list")
+    checked(system.list_hook(os.fspath(path)), path, "list")
     with _typed(path, "list"):
         return sorted(os.listdir(path))
 
 
 def directories(path: str | os.PathLike[str]) -> list[str]:
     """Names of the directories in a directory, sorted, links to some included. Raises StorageError."""
-    _checked(system.list_hook(os.fspath(path)), path, "list")
+    checked(system.list_hook(os.fspath(path)), path, "list")
     with _typed(path, "list"), os.scandir(path) as entries:
         return sorted(entry.name for entry in entries if entry.is_dir())
 
@@ -325,133 +320,6 @@ def write_atomically(path: str | os.PathLike[str], data: bytes, mode: int = 0o66
     sync_directory(target.parent)
 
 
-def owned(mutex: threading.RLock) -> bool:
-    """Whether this thread has it: the lock knows, where an interrupt may have come before a variable was set."""
-    return bool(mutex._is_owned())  # type: ignore[attr-defined]
-
-
-@contextlib.contextmanager
-def holding(mutex: threading.RLock, deadline_ns: int, path: str | os.PathLike[str]) -> Iterator[None]:
-    """A mutex until a deadline, never twice by one thread; an interrupt at any point leaves it free. Raises LockTimeoutError."""
-    if owned(mutex):
-        raise StateError("this thread holds the lock already", path=path)
-    try:
-        if not mutex.acquire(timeout=max(0.0, (deadline_ns - system.boot_ns()) / 1e9)):
-            raise LockTimeoutError("lock held by another thread of this process until the deadline", path=path)
-        yield
-    finally:
-        try:
-            mutex.release()  # in one step: between a question and the release an interrupt could come
-        except RuntimeError:
-            pass  # it was never taken
-
-
-def open_lock(path: str | os.PathLike[str], mode: int = 0o666) -> int:
-    """A descriptor of a file that is locked; made if need be. Raises StorageError.
-
-    Whoever can open a file can lock it. So only they may read it who may write in its directory: from all others the file's
-    owner takes the permission away, also where an older version left it.
-    """
-    room = look(os.path.join(os.path.dirname(path), os.curdir))
-    for whose in (0o060, 0o006):
-        if room is not None and not room.mode & mode & whose & 0o222:
-            mode &= ~whose
-    fd = open_file(path, CREATE, mode)
-    found = facts(fd, path)
-    if found.mode & 0o666 & ~mode:
-        with contextlib.suppress(OSError):  # it is another user's, who does so when he opens it
-            os.fchmod(fd, found.mode & 0o777 & mode)
-    return fd
-
-
-class LockFile:
-    """An OFD lock on a file that is never unlinked and never renamed over (`docs/protocol.md`, locks).
-
-    Threads: one mutex in front of the descriptor; `hold` may be called from any thread, never nested.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], mode: int = 0o666) -> None:
-        self.path = os.fspath(path)
-        self.fd = open_lock(path, mode)
-        self.mutex = threading.RLock()
-        _fork_closes.add(self)
-
-    def try_lock(self, exclusive: bool = True) -> bool:
-        """Take the lock now, or tell that somebody else holds it."""
-        code = system.lock_try(self.fd, exclusive)
-        if code == system.EAGAIN:
-            return False
-        _checked(code, self.path, "lock")
-        lockorder.taken(self.path)
-        return True
-
-    def lock(self, deadline_ns: int, exclusive: bool = True) -> None:
-        """Wait for the lock. Raises LockTimeoutError, which says who holds it as far as the file tells."""
-        lockorder.taken(self.path)
-        code = system.lock_until(self.fd, exclusive, deadline_ns)
-        if code == system.TIMED_OUT:
-            raise LockTimeoutError(f"lock not free before the deadline; held by {self.owner()}", path=self.path)
-        _checked(code, self.path, "lock")
-
-    def unlock(self) -> None:
-        system.unlock(self.fd)
-        lockorder.left(self.path)
-
-    @contextlib.contextmanager
-    def hold(self, deadline_ns: int) -> Iterator[None]:
-        """The lock, exclusively, with the mutex in front: threads that share a descriptor do not exclude each other."""
-        with holding(self.mutex, deadline_ns, self.path), self._held():
-            self.lock(deadline_ns)
-            self.sign()
-            yield
-
-    @contextlib.contextmanager
-    def hold_while(self, needed: Callable[[], bool], nap: Callable[[], None], deadline_ns: int) -> Iterator[bool]:
-        """As `hold`, but False, without the lock, as soon as it is no longer `needed`; `nap` is called while others have it."""
-        with holding(self.mutex, deadline_ns, self.path), self._held():
-            while wanted := needed():
-                if self.try_lock():
-                    self.sign()
-                    break
-                if system.boot_ns() >= deadline_ns:
-                    self.lock(deadline_ns)  # once more, for its message
-                nap()
-            yield wanted
-
-    @contextlib.contextmanager
-    def _held(self) -> Iterator[None]:
-        """What is locked inside is unlocked on every way out."""
-        try:
-            yield
-        finally:
-            try:
-                self.unlock()
-            except BaseException:  # an interrupt before it had done its work: again, which does no harm
-                self.unlock()
-                raise
-
-    def sign(self) -> None:
-        """Leave a note who holds it: for messages only, nothing is decided by it."""
-        note = f"pid {os.getpid()} on {socket.gethostname()}\n".ljust(96).encode()[:96]
-        system.pwrite(self.fd, note, 0)
-
-    def owner(self) -> str:
-        """Who holds it, in words: what the kernel tells, else the note of whoever had it last."""
-        if seen := holders.held_by(self.path):
-            return seen
-        try:
-            note = pread(self.fd, 96, 0, self.path).decode(errors="replace").strip()
-        except StorageError:
-            note = ""
-        return note or "an unknown process"
-
-    def close(self) -> None:
-        lockorder.left(self.path)
-        if self.fd >= 0:
-            fd, self.fd = self.fd, -1
-            close(fd)
-
-
 def close_inherited(fd: int) -> None:
     """In a forked child: past the fault hooks, which are the parent's."""
     if fd >= 0:
@@ -459,14 +327,10 @@ def close_inherited(fd: int) -> None:
             os.close(fd)
 
 
-def _after_fork() -> None:
-    """In a child: give the inherited descriptors up, or the parent's locks would outlive the parent."""
-    for held in list(_fork_closes):
-        fd, held.fd = held.fd, -1
-        close_inherited(fd)
-
-
-os.register_at_fork(after_in_child=_after_fork)
+def restrict(fd: int, mode: int) -> None:
+    """Take permissions away, where this process may."""
+    with contextlib.suppress(OSError):
+        os.fchmod(fd, mode)
 
 
 def deadline_after(seconds: float | None) -> int:

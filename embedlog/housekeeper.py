@@ -12,7 +12,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from embedlog import checkpoint, cleaner, closing, files, layout, recurring, retention, topic_files
+from embedlog import checkpoint, cleaner, closing, files, layout, locks, recurring, retention, topic_files
 from embedlog._native import system
 from embedlog.errors import ClosedError, EmbedlogError, UnknownTopicOrPartitionError
 
@@ -34,7 +34,7 @@ class Housekeeper:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._lock = files.LockFile(log.path / layout.HOUSEKEEPER, log.config.file_mode)
+        self._lock = locks.LockFile(log.path / layout.HOUSEKEEPER, log.config.file_mode)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._seen_unsynced = -1

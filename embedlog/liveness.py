@@ -16,7 +16,7 @@ import weakref
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from embedlog import files, layout
+from embedlog import files, layout, locks
 from embedlog._native import leases, system
 from embedlog._native.leases import SLOT_BYTES
 from embedlog.errors import ForkedError, StorageError
@@ -229,7 +229,7 @@ class Liveness:
         if self._forked:
             raise ForkedError("this log was opened in the parent process; open it again here", path=self.path)
         if self._holding < 0:
-            self._holding = files.open_lock(self.path, self._mode)
+            self._holding = locks.open_lock(self.path, self._mode)
         return self._holding
 
     def _asking_locked(self) -> int:

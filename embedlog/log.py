@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, Unpack
 
-from embedlog import closing, files, keywords, layout, leftovers, place, topic_files
+from embedlog import closing, files, keywords, layout, leftovers, locks, place, topic_files
 from embedlog._native import system
 from embedlog.admin import Admin
 from embedlog.children import Children
@@ -75,7 +75,7 @@ class Log(Admin, GroupAdmin):
         self._registry = TopicRegistry(self.path, mode)
         self._registry.moving = self._topics_moving
         self._registry.word = self._topics_told
-        self._dir_lock = None if read_only else files.LockFile(self.path / layout.DIRECTORY_LOCK, mode)
+        self._dir_lock = None if read_only else locks.LockFile(self.path / layout.DIRECTORY_LOCK, mode)
         self._directory = Directory(
             self.path, read_only=read_only, mode=mode, lock_timeout_ms=self.config.lock_timeout_ms, shared=self.config.shared
         )

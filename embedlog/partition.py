@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from embedlog import files, history, layout, lockorder, marking, rolling
+from embedlog import files, history, layout, lockorder, locks, marking, rolling
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.aborted import Aborted
@@ -57,7 +57,7 @@ class Partition(Presence):
     def __init__(self, home: Home, topic: str, number: int, path: Path, topic_id: bytes, config: TopicConfig) -> None:
         super().__init__(home, topic, number, path, topic_id, config)
         self._lock_name = str(path / layout.LOCK)
-        self.lock_file: files.LockFile | None = None
+        self.lock_file: locks.LockFile | None = None
         self.writer: system.Writer | None = None
         self.writer_fds: tuple[int, ...] = ()
         self.segments = Segments(self)
@@ -89,7 +89,7 @@ class Partition(Presence):
     # ---- locking ---------------------------------------------------------------------------------
 
     def _mutex_until(self, deadline_ns: int) -> contextlib.AbstractContextManager[None]:
-        return files.holding(self.mutex, deadline_ns, self.path)
+        return locks.holding(self.mutex, deadline_ns, self.path)
 
     @contextlib.contextmanager
     def exclusive(self, deadline_ns: int | None = None) -> Iterator[Published]:
@@ -228,7 +228,7 @@ class Partition(Presence):
 
     def release(self) -> bool:
         """Give back the descriptors of an idle writer, not those of its syncs; False if it is at work."""
-        if files.owned(self.mutex):
+        if locks.owned(self.mutex):
             return False
         try:
             if not self.mutex.acquire(blocking=False):

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from embedlog import checkpoint, files, history, holders, identity, layout, recovery
+from embedlog import checkpoint, files, history, holders, identity, layout, locks, recovery
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.config import TopicConfig
@@ -148,11 +148,11 @@ class Presence:
         finally:
             lock.close()
 
-    def _open_lock(self) -> files.LockFile:
+    def _open_lock(self) -> locks.LockFile:
         """The lock file, made by whoever comes first. Raises UnknownTopicOrPartitionError if the partition is gone."""
         if not files.is_directory(self.path):
             raise UnknownTopicOrPartitionError(f"partition {self.topic}-{self.number} has no directory", path=self.path)
-        return files.LockFile(self.path / layout.LOCK, self.home.mode)
+        return locks.LockFile(self.path / layout.LOCK, self.home.mode)
 
     def _page_locked(self) -> PageFile:
         """The valid page of this incarnation, loaded from the files if nobody has done so yet."""
@@ -352,7 +352,7 @@ class Presence:
     def deadline(self) -> int:
         return system.boot_ns() + self.home.lock_timeout_ms * 1_000_000
 
-    def _lock_os(self, lock: files.LockFile, deadline_ns: int) -> None:
+    def _lock_os(self, lock: locks.LockFile, deadline_ns: int) -> None:
         code = system.lock_until(lock.fd, True, deadline_ns)
         if code == system.TIMED_OUT:
             raise self._lock_timeout()

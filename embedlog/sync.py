@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from embedlog import cutting, files, layout, recurring, segment
+from embedlog import cutting, files, layout, locks, recurring, segment
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.errors import ClosedError, DurabilityError, LockTimeoutError, StorageError
@@ -53,7 +53,7 @@ class Syncer:
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
-        self._lock: files.LockFile | None = None
+        self._lock: locks.LockFile | None = None
         self._fds: dict[int, int] = {}  # segment base -> descriptor of our own
         self._believed: set[int] = set()  # bases whose descriptor has seen every write since `durable`
         self._record = DurableRecord(partition.path, partition.topic_id)
@@ -96,7 +96,7 @@ class Syncer:
             lock.close()
 
     @contextlib.contextmanager
-    def _use(self) -> Iterator[files.LockFile]:
+    def _use(self) -> Iterator[locks.LockFile]:
         """The sync lock's file, not locked yet; it and the descriptors stay open inside the block."""
         partition, page = self._partition, self._partition.page
         if not page.hold():
@@ -108,12 +108,12 @@ class Syncer:
             page.let_go()
 
     @contextlib.contextmanager
-    def _use_held(self) -> Iterator[files.LockFile]:
+    def _use_held(self) -> Iterator[locks.LockFile]:
         partition = self._partition
         with self._opening:
             fresh, lock = self._lock is None, self._lock
             if lock is None:
-                lock = self._lock = files.LockFile(partition.path / layout.SYNC_LOCK, partition.home.mode)
+                lock = self._lock = locks.LockFile(partition.path / layout.SYNC_LOCK, partition.home.mode)
             self._users += 1
         try:
             partition.home.syncers.opened(partition) if fresh else partition.home.syncers.used(partition)

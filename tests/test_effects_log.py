@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog import OffsetAndMetadata, TopicPartition, cleaner, files
+from embedlog import OffsetAndMetadata, TopicPartition, cleaner, locks
 from embedlog._native import system
 from embedlog.config import LogConfig
 from tests.effects import OLD_MS, Effect, Elsewhere, Seen, World, check, keys_of, name_of
@@ -236,15 +236,15 @@ def waits_for_a_lock(world: World) -> str | None:
     world.topic()
     other = world.open()
     waiting = threading.Event()
-    hold = files.LockFile.hold
+    hold = locks.LockFile.hold
 
-    def noting(lock: files.LockFile, deadline_ns: int) -> Any:
+    def noting(lock: locks.LockFile, deadline_ns: int) -> Any:
         waiting.set()
         return hold(lock, deadline_ns)
 
     with ThreadPoolExecutor() as pool, pytest.MonkeyPatch.context() as patch:
         with world.log._directory_lock():
-            patch.setattr(files.LockFile, "hold", noting)
+            patch.setattr(locks.LockFile, "hold", noting)
             changing = pool.submit(name_of, lambda: other.create_topic("u"))
             assert waiting.wait(60)
             if world.value < 1000:

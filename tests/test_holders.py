@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import embedlog
-from embedlog import files, holders
+from embedlog import holders, locks
 from embedlog._native import system
 from embedlog.errors import EmbedlogError, LockTimeoutError, StorageError
 from tests.faults.processes import Nursery
@@ -25,7 +25,7 @@ def test_a_lock_is_held_by_whom_the_kernel_says(nursery: Nursery, tmp_path: Path
     path.write_bytes(b"pid 999999999 on elsewhere")
     assert holders.held_by(path) == ""
     assert holders.held_by(tmp_path / "absent") == ""
-    lock = files.LockFile(path)
+    lock = locks.LockFile(path)
     try:
         assert holders.held_by(path) == ""  # open is not locked
         assert lock.owner().startswith("pid 999999999")

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import embedlog
-from embedlog import files, record
+from embedlog import files, locks, record
 from embedlog._native import system
 
 ROOMS = ("partition.py", "sequencing.py", "sync.py", "files.py", "contextlib.py")
@@ -69,9 +69,9 @@ def test_an_interrupt_anywhere_leaves_no_lock_behind(tmp_path: Path, way: str) -
     with embedlog.open(tmp_path / "log", config=settings) as log, embedlog.open(tmp_path / "log", config=settings) as other:
         log.create_topic("t")
         mine, theirs = log._partition("t", 0), other._partition("t", 0)
-        locks = [files.LockFile(tmp_path / "lock") for _ in range(2)]
+        locks = [locks.LockFile(tmp_path / "lock") for _ in range(2)]
 
-        def take(partition: Any, lock: files.LockFile) -> None:
+        def take(partition: Any, lock: locks.LockFile) -> None:
             with partition.exclusive() if way == "exclusive" else lock.hold(system.boot_ns() + PATIENCE_MS * 1_000_000):
                 pass
 

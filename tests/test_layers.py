@@ -23,7 +23,7 @@ LAYERS: dict[str, str] = {
     "what can go wrong, what can be set": "_platform errors options keywords client_options config recurring typed_options",
     "the native core": "_native",
     "bytes and files": "arrow_layout buffers columns compaction compression decoding encoding files holders isolation legacy"
-    " lockorder primitives record snappy values",
+    " lockorder locks primitives record snappy values",
     "small files beside the log": "checkpoint digests identity index layout manifest page",
     "one segment": "segment",
     "one partition": (

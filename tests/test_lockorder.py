@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from embedlog import files, layout, lockorder
+from embedlog import layout, lockorder, locks
 from embedlog._native import system
 from tests.producing import run_program
 
@@ -50,8 +50,8 @@ def test_a_whole_life_takes_locks_in_order(tmp_path: Path) -> None:
 )
 def test_a_lock_taken_too_late_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, second: str) -> None:
     monkeypatch.setattr(lockorder, "enabled", True)
-    one = files.LockFile(tmp_path / first)
-    other = files.LockFile(tmp_path / second)
+    one = locks.LockFile(tmp_path / first)
+    other = locks.LockFile(tmp_path / second)
     soon = system.boot_ns() + 10**9
     with one.hold(soon), pytest.raises(RuntimeError, match="out of order"), other.hold(soon):
         pass

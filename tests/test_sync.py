@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import embedlog
-from embedlog import files, layout, page
+from embedlog import layout, locks, page
 from embedlog._native import recording, system
 from embedlog.partition import Partition
 from tests.faults.powerloss import changes
@@ -167,7 +167,7 @@ def test_a_sync_that_retention_overtakes_does_not_fail(nursery: Nursery, tmp_pat
 
 @contextlib.contextmanager
 def held_by_another(partition: Partition) -> Iterator[None]:
-    other = files.LockFile(partition.path / layout.SYNC_LOCK)
+    other = locks.LockFile(partition.path / layout.SYNC_LOCK)
     with other.hold(system.boot_ns() + 10**10):
         yield
     other.close()

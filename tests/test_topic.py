@@ -84,7 +84,7 @@ def test_topics_are_there_again_for_the_next_process(tmp_path: Path) -> None:
     assert second.names() == ["events", "growing"]
     assert [each.name for each in second.unfinished()] == ["growing", "new"]
     assert second.generation == first.generation == 2
-    assert (kept.numbers, growing.numbers) == ([0, 2], [0, 1, 2, 3])
+    assert (list(kept.numbers), list(growing.numbers)) == ([0, 2], [0, 1, 2, 3])
 
 
 def test_the_file_can_be_read_by_a_person(tmp_path: Path) -> None:
