@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from embedlog import checkpoint, files
 from embedlog._native import system
@@ -22,6 +22,19 @@ from embedlog.handles import Handles
 
 if TYPE_CHECKING:
     from embedlog.partition import Partition
+
+
+UNDONE: Final = {
+    system.MUST_REPAIR: "an append that was not finished is still to be repaired",
+    system.MUST_ROLL: "a new segment is still to be begun",
+    system.MUST_REOPEN: "the files of the active segment are still to be opened",
+    system.MUST_REMAP: "the control page is still to be mapped",
+    system.TOO_LARGE: "the batch is too large",
+    system.IS_POISONED: "the segment whose sync failed is still to be left",
+    system.LOST_DIRECTORY: "the directory's lock file is still to be taken again",
+    system.MUST_CATCH_UP: "what others appended is still to be read",
+    system.NOT_DATA: "the batch holds no data",
+}  # what stands in the way where a deadline has passed
 
 
 class Appended(NamedTuple):

@@ -27,7 +27,7 @@ from embedlog.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from embedlog.home import Appended, Home
+from embedlog.home import UNDONE, Appended, Home
 from embedlog.manifest import DIGESTED
 from embedlog.presence import Presence
 from embedlog.producers import ProducerState
@@ -139,7 +139,7 @@ class Partition(Presence):
             if late:
                 raise self._lock_timeout()
         elif late and code > 0 and code != system.IS_DELETED:
-            raise LockTimeoutError("not in order before the deadline", path=self.path, found=system.APPEND_STATES[code])
+            raise LockTimeoutError("not in order before the deadline", path=self.path, found=UNDONE[code])
         elif code == system.MUST_REPAIR:
             self._repair(deadline_ns)
         elif code == system.MUST_REMAP:

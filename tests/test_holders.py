@@ -12,6 +12,7 @@ import embedlog
 from embedlog import holders, locks
 from embedlog._native import system
 from embedlog.errors import EmbedlogError, LockTimeoutError, StorageError
+from embedlog.home import UNDONE
 from tests.faults.processes import Nursery
 from tests.faults.stage import Play
 from tests.resting import QUIET, closed
@@ -73,7 +74,7 @@ def test_who_holds_the_door_is_named_and_not_who_signed_it_last(nursery: Nursery
 def test_what_stands_in_the_way_of_an_append_is_said_in_words(closed: Path) -> None:
     with embedlog.open(closed, config=QUIET) as log:
         partition = log._partition("t", 0)
-        for code, words in system.APPEND_STATES.items():
+        for code, words in UNDONE.items():
             with pytest.raises((LockTimeoutError, EmbedlogError)) as problem:
                 partition._settle(code, 0)
             assert words in str(problem.value)

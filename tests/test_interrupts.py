@@ -19,7 +19,7 @@ import embedlog
 from embedlog import files, locks, record
 from embedlog._native import system
 
-ROOMS = ("partition.py", "sequencing.py", "sync.py", "files.py", "contextlib.py")
+ROOMS = ("partition.py", "sequencing.py", "sync.py", "files.py", "locks.py", "contextlib.py")
 # Only a lock that stays behind takes so long. Less is not enough: the next holder repairs, with a sync or two, on a busy machine.
 PATIENCE_MS = 30_000
 LOOKS = {dis.opmap[name] for name in ("CALL", "RESUME", "JUMP_BACKWARD") if name in dis.opmap}  # behind these it looks
@@ -69,23 +69,23 @@ def test_an_interrupt_anywhere_leaves_no_lock_behind(tmp_path: Path, way: str) -
     with embedlog.open(tmp_path / "log", config=settings) as log, embedlog.open(tmp_path / "log", config=settings) as other:
         log.create_topic("t")
         mine, theirs = log._partition("t", 0), other._partition("t", 0)
-        locks = [locks.LockFile(tmp_path / "lock") for _ in range(2)]
+        pair = [locks.LockFile(tmp_path / "lock") for _ in range(2)]
 
         def take(partition: Any, lock: locks.LockFile) -> None:
             with partition.exclusive() if way == "exclusive" else lock.hold(system.boot_ns() + PATIENCE_MS * 1_000_000):
                 pass
 
-        take(mine, locks[0])
-        take(theirs, locks[1])
+        take(mine, pair[0])
+        take(theirs, pair[1])
         nth = 1
         while True:
             interrupt = Interrupt(nth)
-            interrupt.run(lambda: take(mine, locks[0]))
+            interrupt.run(lambda: take(mine, pair[0]))
             if interrupt.struck is None:
                 break
             try:
-                take(theirs, locks[1])
-                take(mine, locks[0])
+                take(theirs, pair[1])
+                take(mine, pair[0])
             except embedlog.LockTimeoutError as problem:
                 pytest.fail(f"interrupted at {interrupt.struck}: {problem}")
             nth += 1

@@ -270,19 +270,6 @@ NULL: Final[Any] = ffi.NULL
  MUST_CATCH_UP, NOT_DATA) = range(11)  # fmt: skip
 
 
-APPEND_STATES: Final = {
-    MUST_REPAIR: "an append that was not finished is still to be repaired",
-    MUST_ROLL: "a new segment is still to be begun",
-    MUST_REOPEN: "the files of the active segment are still to be opened",
-    MUST_REMAP: "the control page is still to be mapped",
-    TOO_LARGE: "the batch is too large",
-    IS_POISONED: "the segment whose sync failed is still to be left",
-    LOST_DIRECTORY: "the directory's lock file is still to be taken again",
-    MUST_CATCH_UP: "what others appended is still to be read",
-    NOT_DATA: "the batch holds no data",
-}  # what stands in the way where a deadline has passed
-
-
 def known(producer_id: int) -> Any:
     """An `el_known` that holds nothing yet."""
     return ffi.new("el_known *", {"producer_id": producer_id, "seen": -1, "epoch": -1})
