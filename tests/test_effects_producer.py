@@ -188,6 +188,14 @@ def stored(world: World) -> tuple[Any, Any]:
     return record.key, record.value
 
 
+def flush_behind_a_loss(world: World) -> str | None:
+    """A record that is too large, and whose future is not asked."""
+    world.topic()
+    producer = world.producer(max_request_size=100)
+    producer.send("t", b"x" * 200)
+    return name_of(lambda: producer.flush(60))
+
+
 def twice(data: bytes) -> bytes:
     return data * 2
 
@@ -234,6 +242,7 @@ TABLE: dict[str, Effect] = {
     "partitioner_availability_timeout_ms": Elsewhere(
         "test_routes.py::test_a_partition_that_is_not_written_to_any_more_gets_nothing_new", "it is about the odds of many draws"
     ),
+    "on_delivery_error": Seen(flush_behind_a_loss, [("raise", "DeliveryError"), ("log", None)]),
     "interceptor_classes": Seen(stored, [((), (b"key", b"value")), ((Changing,), (b"key", b"changed"))]),
     "key_serializer": Seen(stored, [(None, (b"key", b"value")), (twice, (b"keykey", b"value"))]),
     "value_serializer": Seen(stored, [(None, (b"key", b"value")), (twice, (b"key", b"valuevalue"))]),
