@@ -154,8 +154,15 @@ class Producer(Generic[K, V]):
         if not self._closed:
             self._end_transaction(timeout)
         self._routes.clear()
-        if not self._accumulator.close(None if timeout is None else max(0.0, began + timeout - time.monotonic())):
+        if self._accumulator.close(None if timeout is None else max(0.0, began + timeout - time.monotonic())):
+            self._end_interceptors()
+            return
+        try:
             self._accumulator.abandon()
+        finally:  # what a callback raises in the main thread goes on
+            self._end_interceptors()
+
+    def _end_interceptors(self) -> None:
         if not self._closed:
             self._closed = True
             self._accumulator.afterwards(self._pipeline.interceptors.close)
