@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from embedlog import edges
 from embedlog._native import _rows
 from embedlog.awaiting import await_future
 from embedlog.errors import ClosedError, DeadlineError, ForkedError, StateError
@@ -52,18 +53,9 @@ def run_callback(future: Future, callback: Callable[[Future], object]) -> None:
     try:
         callback(future)
     except BaseException as error:  # whatever a user's callback raises: the thread must go on
-        if isinstance(error, (KeyboardInterrupt, SystemExit)) and threading.current_thread() is threading.main_thread():
+        if edges.interrupts(error):
             raise
         logger.exception("a callback of a sent record raised")
-
-
-def report(message: str, *arguments: object) -> None:
-    """Logs the exception at hand, and raises nothing: the handlers of the log are the user's, and may."""
-    try:
-        logger.exception(message, *arguments)
-    except BaseException:  # noqa: BLE001  (the thread's edge)
-        with contextlib.suppress(BaseException):  # the hook is the user's, too, and the last way to say it
-            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
 
 
 class Delivery(Protocol):
@@ -281,7 +273,7 @@ class Accumulator:
             try:
                 ended = self._round()
             except BaseException:  # noqa: BLE001  (no memory, say: every future waits for this thread)
-                report("%s: a round failed in a way that was not foreseen", self._name)
+                edges.report(logger, "%s: a round failed in a way that was not foreseen", self._name)
                 self.rows.wait(FAILURE_PAUSE_S)
         _live.discard(self)
 
@@ -317,7 +309,7 @@ class Accumulator:
         try:
             self._delivery.deliver(lane)
         except BaseException:  # noqa: BLE001  (a mistake of ours must not end the thread: every future waits for it)
-            report("%s: delivering to %s-%d failed", self._name, lane.topic, lane.partition)
+            edges.report(logger, "%s: delivering to %s-%d failed", self._name, lane.topic, lane.partition)
             lane.rest(FAILURE_PAUSE_S)
         finally:
             lane.leave()
@@ -351,7 +343,7 @@ def _close_all() -> None:
                 accumulator.abandon()
             accumulator._delivery.losses.log_unheard()
         except Exception:  # noqa: BLE001  (the others are closed all the same)
-            report("a producer could not be closed")
+            edges.report(logger, "a producer could not be closed")
 
 
 def _end_with_the_process() -> None:

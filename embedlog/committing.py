@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from embedlog import files
+from embedlog import edges, files
 from embedlog._native import system
 from embedlog.consumer_interceptors import ConsumerInterceptors
 from embedlog.errors import EmbedlogError, LockTimeoutError, RetriableCommitFailedError
@@ -149,7 +149,9 @@ class Committing:
                     callback(offsets, error)
                 elif error is not None:
                     logger.error("an asynchronous commit of group %r failed: %s", self._group_id, error)
-            except Exception:  # whatever a user's callback raises: the others are called all the same
+            except BaseException as problem:  # whatever a user's callback raises: the others are called all the same
+                if edges.interrupts(problem):
+                    raise
                 logger.exception("the callback of a commit failed")
 
     def metrics(self, life_s: float) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
+from embedlog import edges
 from embedlog._native._rows import Record
 from embedlog.errors import ConfigError
 from embedlog.values import OffsetAndMetadata, TopicPartition
@@ -38,7 +39,9 @@ class ConsumerInterceptors:
                 if any(type(record) is not Record for record in changed):
                     raise TypeError("on_consume returns a list of Records")
                 records = changed
-            except Exception:  # whatever a user's interceptor raises: the records must go on
+            except BaseException as problem:  # whatever a user's interceptor raises: the records must go on
+                if edges.interrupts(problem):
+                    raise
                 logger.exception("on_consume of the interceptor %r failed", each)
         return records
 
@@ -47,7 +50,9 @@ class ConsumerInterceptors:
         for each in self._committing:
             try:
                 each.on_commit(offsets)
-            except Exception:  # the commit stands
+            except BaseException as problem:  # the commit stands
+                if edges.interrupts(problem):
+                    raise
                 logger.exception("on_commit of the interceptor %r failed", each)
 
     def close(self) -> None:
@@ -55,7 +60,9 @@ class ConsumerInterceptors:
             if hasattr(each, "close"):
                 try:
                     each.close()
-                except Exception:  # the others are closed all the same
+                except BaseException as problem:  # the others are closed all the same
+                    if edges.interrupts(problem):
+                        raise
                     logger.exception("close of the interceptor %r failed", each)
 
 

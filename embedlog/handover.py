@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
+from embedlog import edges
 from embedlog.errors import ListenerError, WakeupError
 from embedlog.values import TopicPartition
 
@@ -83,7 +84,9 @@ class Listeners:
         self._calling = True
         try:
             listener(list(tps))
-        except Exception as problem:  # whatever a user's listener raises: the assignment stands (H4)
+        except BaseException as problem:  # whatever a user's listener raises: the assignment stands (H4)
+            if edges.interrupts(problem):
+                raise
             if self._error is not None:
                 logger.exception("%s failed behind another listener", name)
             elif isinstance(problem, WakeupError):

@@ -12,7 +12,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from embedlog import checkpoint, cleaner, closing, files, layout, locks, recurring, retention, topic_files
+from embedlog import checkpoint, cleaner, closing, edges, files, layout, locks, recurring, retention, topic_files
 from embedlog._native import system
 from embedlog.errors import ClosedError, EmbedlogError, UnknownTopicOrPartitionError
 
@@ -65,9 +65,12 @@ class Housekeeper:
             try:
                 with self._reported("a round"):
                     self.tick()
-            except Exception as problem:  # noqa: BLE001 (the edge of a thread: a defect must not end the flushing)
+            except BaseException as problem:  # noqa: BLE001 (the edge of a thread: a defect must not end the flushing)
                 what = f"housekeeping of {self._log.path}"
-                recurring.report(logger, logging.ERROR, (self._log.path, "defect"), what, problem, trace=True)
+                try:
+                    recurring.report(logger, logging.ERROR, (self._log.path, "defect"), what, problem, trace=True)
+                except BaseException:  # noqa: BLE001 (a handler of the log's, which is the user's)
+                    edges.hook()
 
     def tick(self) -> None:
         """What is due now, unless another process is at it: the lock is held for the work only, never by an idle one."""

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from embedlog import edges
 from embedlog.errors import ConfigError
 from embedlog.values import ProducerRecord, RecordMetadata
 
@@ -43,7 +44,9 @@ class ProducerInterceptors:
                     raise TypeError(f"on_send returns a ProducerRecord, not {type(changed).__name__}")
                 self._check(changed)
                 record = changed
-            except Exception:  # whatever a user's interceptor raises: the record must go on
+            except BaseException as error:  # whatever a user's interceptor raises: the record must go on
+                if edges.interrupts(error):
+                    raise
                 logger.exception("on_send of the interceptor %r failed on a record for %s", each, record.topic)
         return record
 
@@ -54,7 +57,9 @@ class ProducerInterceptors:
                 continue
             try:
                 each.on_acknowledgement(metadata, error)
-            except Exception:  # whatever a user's interceptor raises: the others must hear of it too
+            except BaseException as raised:  # whatever a user's interceptor raises: the others must hear of it too
+                if edges.interrupts(raised):
+                    raise
                 logger.exception("on_acknowledgement of the interceptor %r failed", each)
 
     def close(self) -> None:
@@ -62,7 +67,9 @@ class ProducerInterceptors:
         for each in self._all:
             try:
                 getattr(each, "close", _nothing)()
-            except Exception:  # whatever a user's interceptor raises: the others must be closed too
+            except BaseException as error:  # whatever a user's interceptor raises: the others must be closed too
+                if edges.interrupts(error):
+                    raise
                 logger.exception("close of the interceptor %r failed", each)
 
 

@@ -20,7 +20,7 @@ PACKAGE = ROOT / "embedlog"
 
 # A module imports from its own line (never in a circle) or from lines above; never from below.
 LAYERS: dict[str, str] = {
-    "what can go wrong, what can be set": "_platform errors options keywords client_options config recurring typed_options",
+    "what can go wrong, what can be set": "_platform edges errors options keywords client_options config recurring typed_options",
     "the native core": "_native",
     "bytes and files": "arrow_layout buffers columns compaction compression decoding encoding files holders isolation legacy"
     " lockorder locks primitives record snappy values",
