@@ -143,7 +143,7 @@ def sources(folder: Path) -> dict[str, str]:
     return texts
 
 
-def judge(folder: Path, texts: dict[str, str], errors: list[tuple[str, int, str]]) -> None:
+def judge(texts: dict[str, str], errors: list[tuple[str, int, str]]) -> None:
     """Every wrong line has an error, everything else none. Lines count from 1."""
     wrong = texts["wrong.py"].splitlines()
     first = wrong.index("# ---- wrong from here") + 2
@@ -203,7 +203,7 @@ def test_mypy_agrees_with_the_documents(tmp_path: Path) -> None:
     )
     found = re.findall(r"^(\w+\.py):(\d+): error: (.*)", answer.stdout, re.MULTILINE)
     assert found, answer.stdout + answer.stderr
-    judge(tmp_path, texts, [(name, int(line), text) for name, line, text in found])
+    judge(texts, [(name, int(line), text) for name, line, text in found])
 
 
 def test_pyright_agrees_with_the_documents(tmp_path: Path) -> None:
@@ -218,4 +218,4 @@ def test_pyright_agrees_with_the_documents(tmp_path: Path) -> None:
     if not answer.stdout.lstrip().startswith("{"):
         pytest.skip(f"pyright cannot run here: {(answer.stdout + answer.stderr).strip().splitlines()[-1:]}")
     found = [each for each in json.loads(answer.stdout)["generalDiagnostics"] if each["severity"] == "error"]
-    judge(tmp_path, texts, [(Path(each["file"]).name, each["range"]["start"]["line"] + 1, each["message"]) for each in found])
+    judge(texts, [(Path(each["file"]).name, each["range"]["start"]["line"] + 1, each["message"]) for each in found])
