@@ -10,9 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars
 import pytest
 
 import embedlog
+import embedlog.duckdb
+import embedlog.polars
 from embedlog import TopicPartition, files, layout, manifest
 from embedlog._native import codec
 from tests.conftest import ROOT
@@ -182,6 +185,25 @@ def check_part(log: embedlog.Log, path: Path, bytes_read: Callable[[], int]) -> 
     bytes_read()
     assert found(log, end_time=12_000) == between(rows, 0, 12_000)
     assert bytes_read() < 0.3 * log_bytes(path)
+
+
+def test_conditions_of_polars_and_duckdb_read_no_more(tmp_path: Path, bytes_read: Callable[[], int]) -> None:
+    path, kind = tmp_path / "log", polars.Datetime("ms", "UTC")
+    with opened(path) as log:
+        log.create_topic("t", config={"segment.bytes": 20_000})
+        write(log, list(range(10_000, 40_000, 10)))
+        frame = embedlog.polars.scan(log, "t")
+        with embedlog.duckdb.register(log) as connection:
+            bytes_read()
+            for low, high in ((0, 12_000), (20_000, 21_000)):
+                time = polars.col("timestamp")
+                part = frame.filter(time >= polars.lit(low).cast(kind), time < polars.lit(high).cast(kind)).collect()
+                assert part.height == (high - max(low, 10_000)) // 10
+                assert bytes_read() < 0.3 * log_bytes(path)
+                moments = f"make_timestamptz({low} * 1000) and timestamp < make_timestamptz({high} * 1000)"
+                counted = connection.sql(f"select count(*) from t where timestamp >= {moments}").fetchall()
+                assert counted == [(part.height,)]
+                assert bytes_read() < 0.3 * log_bytes(path)
 
 
 def write_and_die(path: Path, times: list[int]) -> None:
