@@ -19,8 +19,8 @@ NATIVE = Path("embedlog/_native")
 if not sys.platform.startswith("linux") or platform.machine() not in {"x86_64", "aarch64"}:
     sys.exit(f"embedlog runs on Linux on x86-64 and arm64 only; this is {sys.platform} on {platform.machine()}")
 
-# Checksum and hash know no Python, so both modules carry them.
-SHARED = [*NATIVE.glob("crc32c*.c"), NATIVE / "hash.c"]
+# Checksum, hash and the sealing of headers know no Python, so both modules carry them.
+SHARED = [*NATIVE.glob("crc32c*.c"), NATIVE / "hash.c", NATIVE / "header.c"]
 
 core = runpy.run_path(str(NATIVE / "build.py"))
 rows = Extension(

@@ -235,8 +235,8 @@ int64_t el_callbacks_hear(el_parcel *parcel, int64_t count);
 void el_callbacks_drop(el_parcel *parcel);
 int el_callbacks_visit(el_parcel *parcel, visitproc visit, void *arg);
 
-/* The 61 bytes before the parcel's records, which are in place; `sequence` of its first record. */
-void el_header_write(uint8_t *batch, const el_parcel *parcel, int64_t size, int64_t base_offset, int codec, int32_t sequence);
+/* The 61 bytes before the parcel's records, which are in place, and the same as a row, at position 0; `sequence` of its first record. */
+void el_header_write(uint8_t *batch, const el_parcel *parcel, int64_t size, int64_t base_offset, int codec, int32_t sequence, el_batch *row);
 
 /* Takes the lane's turn: 1, or 0 if somebody has it. */
 int el_lane_enter(el_lane *lane);

@@ -5,6 +5,7 @@
  * D2  whatever is unusual (a roll, a lock that is not free, an error, columns, a durable topic) is the thread's: the parcels are
  *     as they were, and the thread begins with them; a batch that may or may not be in has the same sequences again there
  * D3  the thread is told to look after the lane now and then, as it does behind every write of its own */
+#include "batch.h"
 #include "rows.h"
 
 #include <time.h>
@@ -149,9 +150,9 @@ static int parcel_write(el_lane *lane, el_parcel *parcel, int64_t deadline_ns, e
     int64_t began_ns = el_now_ns();
     enum el_fate before = (enum el_fate)parcel->fate;
     parcel->fate = EL_TAKEN;
-    el_header_write(parcel->data, parcel, parcel->size, 0, 0, lane->next_sequence);
+    el_batch row;
+    el_header_write(parcel->data, parcel, parcel->size, 0, 0, lane->next_sequence, &row);
     el_known known = {.producer_id = lane->producer_id, .seen = lane->seen, .next_sequence = lane->next_sequence, .epoch = lane->producer_epoch};
-    el_batch row = {.min_timestamp = parcel->min_timestamp};
     int32_t code;
     Py_BEGIN_ALLOW_THREADS
     code = lane->append(lane->raw, parcel->data, parcel->size, &row, 1, lane->producer_id >= 0 ? &known : NULL, deadline_ns, out);
@@ -161,7 +162,7 @@ static int parcel_write(el_lane *lane, el_parcel *parcel, int64_t deadline_ns, e
     if (lane->producer_id >= 0) lane->seen = out->seen;
     parcel->base_offset = out->base_offset;
     parcel->append_time_ms = out->append_time_ms;
-    lane->next_sequence = (int32_t)((lane->next_sequence + (int64_t)parcel->count) & INT32_MAX);
+    lane->next_sequence = el_sequence_after(lane->next_sequence, row.last_offset_delta);
     figures_note(&lane->figures, parcel, began_ns);
     lane->accumulator->direct_count++;
     el_parcel_settle(parcel, EL_DELIVERED);

@@ -35,10 +35,10 @@ static int headers_measure(el_item *item, PyObject *headers) {
     Py_ssize_t count = PyTuple_Size(headers), key_size, value_size;
     const uint8_t *key, *value;
     item->headers = headers;
-    item->header_bytes = el_varint_size(count);
+    item->header_bytes = varint_size(count);
     for (Py_ssize_t i = 0; i < count; i++) {
         if (!header_find(headers, i, &key, &key_size, &value, &value_size)) return 0;
-        item->header_bytes += el_varint_size(key_size) + key_size + el_varint_size(value_size) + (value_size > 0 ? value_size : 0);
+        item->header_bytes += varint_size(key_size) + key_size + varint_size(value_size) + (value_size > 0 ? value_size : 0);
     }
     return 1;
 }
@@ -52,23 +52,23 @@ int64_t el_item_bound(const el_item *item) {
 }
 
 int64_t el_item_size(const el_item *item, int64_t timestamp_delta, int32_t offset_delta) {
-    return 1 + el_varint_size(timestamp_delta) + el_varint_size(offset_delta) + el_varint_size(item->key_size) +
-           (item->key_size > 0 ? item->key_size : 0) + el_varint_size(item->value_size) + (item->value_size > 0 ? item->value_size : 0) +
+    return 1 + varint_size(timestamp_delta) + varint_size(offset_delta) + varint_size(item->key_size) +
+           (item->key_size > 0 ? item->key_size : 0) + varint_size(item->value_size) + (item->value_size > 0 ? item->value_size : 0) +
            item->header_bytes;
 }
 
 static uint8_t *bytes_write(uint8_t *out, const uint8_t *data, Py_ssize_t size) {
-    out = el_varint_write(out, size);
+    out = put_length(out, size);
     if (size <= 0) return out;
     memcpy(out, data, (size_t)size);
     return out + size;
 }
 
 static uint8_t *headers_write(uint8_t *out, const el_item *item) {
-    const uint8_t *key, *value;
-    Py_ssize_t key_size, value_size;
+    const uint8_t *key = NULL, *value = NULL;
+    Py_ssize_t key_size = 0, value_size = -1; /* each is found again: tuples, texts and bytes do not change */
     Py_ssize_t count = item->headers ? PyTuple_Size(item->headers) : 0;
-    out = el_varint_write(out, count);
+    out = put_small(out, count);
     for (Py_ssize_t i = 0; i < count; i++) {
         header_find(item->headers, i, &key, &key_size, &value, &value_size);
         out = bytes_write(bytes_write(out, key, key_size), value, value_size);
@@ -77,10 +77,10 @@ static uint8_t *headers_write(uint8_t *out, const el_item *item) {
 }
 
 uint8_t *el_item_write(const el_item *item, int64_t size, int64_t timestamp_delta, int32_t offset_delta, uint8_t *out) {
-    out = el_varint_write(out, size);
+    out = put_length(out, size);
     *out++ = 0; /* attributes, unused */
-    out = el_varint_write(out, timestamp_delta);
-    out = el_varint_write(out, offset_delta);
+    out = put_small(out, timestamp_delta);
+    out = put_length(out, offset_delta);
     out = bytes_write(out, item->key, item->key_size);
     out = bytes_write(out, item->value, item->value_size);
     if (item->headers) return headers_write(out, item);

@@ -75,7 +75,7 @@ int el_lane_fits(const el_lane *lane, const el_item *item) {
     const el_parcel *open = lane->last;
     if (!open || open->fate != EL_OPEN || open->count == INT32_MAX) return 0;
     int64_t size = el_item_size(item, item->timestamp_ms - open->base_timestamp, open->count);
-    return open->size + el_varint_size(size) + size <= lane->limit;
+    return open->size + varint_size(size) + size <= lane->limit;
 }
 
 static int parcel_reserve(el_parcel *parcel, int64_t size) {
@@ -94,7 +94,7 @@ static el_parcel *parcel_open(const el_lane *lane, const el_item *item) {
     if (!parcel) return NULL;
     int64_t size = el_item_size(item, 0, 0);
     int64_t hint = lane->capacity_hint > CAPACITY_MIN ? lane->capacity_hint : CAPACITY_MIN;
-    int64_t least = EL_HEADER_SIZE + el_varint_size(size) + size;
+    int64_t least = EL_HEADER_SIZE + varint_size(size) + size;
     if (parcel_reserve(parcel, hint > least ? hint : least) < 0) {
         Py_DECREF(EL_OBJECT(parcel));
         return NULL;
@@ -116,7 +116,7 @@ static void lane_begin(el_lane *lane, el_parcel *parcel) {
 
 /* The item in the parcel, at the lane's end. REQUIRES: room. Cannot fail. */
 static void parcel_write(el_lane *lane, el_parcel *parcel, const el_item *item, int64_t size, int64_t delta) {
-    int64_t whole = el_varint_size(size) + size;
+    int64_t whole = varint_size(size) + size;
     el_item_write(item, size, delta, parcel->count, parcel->data + parcel->size);
     parcel->size += whole;
     parcel->count++;
@@ -140,7 +140,7 @@ PyObject *el_lane_put(el_lane *lane, const el_item *item) {
     int refused = lane->accumulator->closed || lane->accumulator->shut;
     int64_t delta = failed ? 0 : item->timestamp_ms - parcel->base_timestamp;
     int64_t size = failed ? 0 : el_item_size(item, delta, parcel->count);
-    if (failed || refused || parcel_reserve(parcel, parcel->size + el_varint_size(size) + size) < 0) {
+    if (failed || refused || parcel_reserve(parcel, parcel->size + varint_size(size) + size) < 0) {
         Py_XDECREF(EL_OBJECT(fresh));
         Py_DECREF(EL_OBJECT(future));
         return refused && !failed ? Py_NewRef(Py_None) : NULL;

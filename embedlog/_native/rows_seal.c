@@ -1,27 +1,25 @@
 /* Sealing: parcels become one run of batches, ready to be stamped and appended. */
+#include "batch.h"
 #include "rows.h"
 
-/* Field positions of a batch header, magic 2. */
-enum {
-    AT_LENGTH = 8, AT_EPOCH = 12, AT_MAGIC = 16, AT_CRC = 17, AT_ATTRIBUTES = 21, AT_LAST_DELTA = 23, AT_BASE_TIMESTAMP = 27,
-    AT_MAX_TIMESTAMP = 35, AT_PRODUCER_ID = 43, AT_PRODUCER_EPOCH = 51, AT_BASE_SEQUENCE = 53, AT_COUNT = 57,
-    LENGTH_OVERHEAD = 12, MAGIC = 2
-};
-
-void el_header_write(uint8_t *batch, const el_parcel *parcel, int64_t size, int64_t base_offset, int codec, int32_t sequence) {
-    store_be64(batch, (uint64_t)base_offset);
-    store_be32(batch + AT_LENGTH, (uint32_t)(size - LENGTH_OVERHEAD));
-    store_be32(batch + AT_EPOCH, 0);
-    batch[AT_MAGIC] = MAGIC;
-    store_be16(batch + AT_ATTRIBUTES, (uint16_t)codec);
-    store_be32(batch + AT_LAST_DELTA, (uint32_t)(parcel->count - 1));
-    store_be64(batch + AT_BASE_TIMESTAMP, (uint64_t)parcel->base_timestamp);
-    store_be64(batch + AT_MAX_TIMESTAMP, (uint64_t)parcel->max_timestamp);
-    store_be64(batch + AT_PRODUCER_ID, (uint64_t)parcel->lane->producer_id);
-    store_be16(batch + AT_PRODUCER_EPOCH, (uint16_t)parcel->lane->producer_epoch);
-    store_be32(batch + AT_BASE_SEQUENCE, parcel->lane->producer_id < 0 ? UINT32_MAX : (uint32_t)sequence);
-    store_be32(batch + AT_COUNT, (uint32_t)parcel->count);
-    store_be32(batch + AT_CRC, el_crc32c(0, batch + AT_ATTRIBUTES, (size_t)(size - AT_ATTRIBUTES)));
+void el_header_write(uint8_t *batch, const el_parcel *parcel, int64_t size, int64_t base_offset, int codec, int32_t sequence, el_batch *row) {
+    const el_lane *lane = parcel->lane;
+    *row = (el_batch){
+        .size = (int32_t)size,
+        .base_offset = base_offset,
+        .base_timestamp = parcel->base_timestamp,
+        .max_timestamp = parcel->max_timestamp,
+        .min_timestamp = parcel->min_timestamp < 0 ? -1 : parcel->min_timestamp,
+        .producer_id = lane->producer_id,
+        .producer_epoch = lane->producer_epoch,
+        .base_sequence = lane->producer_id < 0 ? -1 : sequence,
+        .last_offset_delta = parcel->count - 1,
+        .records = parcel->count,
+        .attributes = (int16_t)codec,
+        .magic = MAGIC,
+    };
+    el_header_seal(batch, row);
+    row->crc = load_be32(batch + CRC_AT);
 }
 
 typedef struct {
@@ -51,25 +49,6 @@ static void pieces_release(el_piece *pieces, Py_ssize_t count) {
     PyMem_Free(pieces);
 }
 
-/* The same header as a row of numbers. */
-static void row_write(el_batch *row, const uint8_t *batch, const el_piece *piece, int64_t position, int64_t base_offset) {
-    memset(row, 0, sizeof *row);
-    row->position = position;
-    row->size = (int32_t)piece->size;
-    row->base_offset = base_offset;
-    row->base_timestamp = piece->parcel->base_timestamp;
-    row->max_timestamp = piece->parcel->max_timestamp;
-    row->min_timestamp = piece->parcel->min_timestamp < 0 ? -1 : piece->parcel->min_timestamp;
-    row->producer_id = (int64_t)load_be64(batch + AT_PRODUCER_ID);
-    row->producer_epoch = (int16_t)load_be16(batch + AT_PRODUCER_EPOCH);
-    row->base_sequence = (int32_t)load_be32(batch + AT_BASE_SEQUENCE);
-    row->last_offset_delta = piece->parcel->count - 1;
-    row->records = piece->parcel->count;
-    row->attributes = (int16_t)load_be16(batch + AT_ATTRIBUTES);
-    row->magic = MAGIC;
-    row->crc = load_be32(batch + AT_CRC);
-}
-
 static void pieces_write(const el_piece *pieces, Py_ssize_t count, int codec, uint8_t *run, el_batch *rows) {
     int64_t base_offset = 0;
     int32_t sequence = count ? pieces->parcel->lane->next_sequence : 0;
@@ -78,9 +57,9 @@ static void pieces_write(const el_piece *pieces, Py_ssize_t count, int codec, ui
         const el_piece *piece = &pieces[i];
         const uint8_t *body = piece->body.obj ? piece->body.buf : piece->parcel->data + EL_HEADER_SIZE;
         memcpy(out + EL_HEADER_SIZE, body, (size_t)piece->size - EL_HEADER_SIZE);
-        el_header_write(out, piece->parcel, piece->size, base_offset, piece->body.obj ? codec : 0, sequence);
-        sequence = (int32_t)(((int64_t)sequence + piece->parcel->count) & INT32_MAX);
-        row_write(&rows[i], out, piece, out - run, base_offset);
+        el_header_write(out, piece->parcel, piece->size, base_offset, piece->body.obj ? codec : 0, sequence, &rows[i]);
+        rows[i].position = out - run;
+        sequence = el_sequence_after(sequence, rows[i].last_offset_delta);
         out += piece->size;
         base_offset += piece->parcel->count;
     }

@@ -17,7 +17,7 @@
 /* Since Linux 6.8: an id that no second mount gets. Headers may be older: word 18 of struct statx, its mask in word 0. */
 enum { EL_STATX_MNT_ID_UNIQUE = 0x4000, EL_STATX_MNT_ID_WORD = 18 };
 
-static _Atomic int64_t wall_shift_ms, failed_syncs;
+static _Atomic int64_t failed_syncs;
 
 /* Run `call` behind the hook; `rc` < 0 is its errno. */
 #define HOOKED(kind, fd, path, size, call)                                \
