@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import random
+import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+import embedlog
+from tests.faults.content import check, value_of
 from tests.faults.damage import is_cache
 from tests.faults.loading import STATES, WAYS
-from tests.faults.processes import Nursery
+from tests.faults.loading import look as look_at
+from tests.faults.processes import Nursery, until
 from tests.faults.tasks import TOPIC
 from tests.figures import pieces, tell
 
 BITS_PIECES, FILES_PIECES, DAMAGE_PIECES, LOADING_PIECES = 8, 16, 8, 4
+COPIES = 8
 Report = tuple[dict[str, int], list[str]]
 
 
@@ -140,6 +149,58 @@ def test_e6_what_is_loaded_is_right_or_refused(nursery: Nursery, tmp_path: Path,
 def test_e6_all_that_is_loaded_is_right_or_refused(nursery: Nursery, tmp_path: Path, state: str, way: str, piece: int) -> None:
     """Every bit, every file."""
     told("E6, loading", at_rest(nursery, tmp_path, state, way, 0, 1 << 30, piece, LOADING_PIECES))
+
+
+def copied_piece_by_piece(source: Path, target: Path, rng: random.Random) -> None:
+    """One file after the other, in any order, as they are by then; those that are gone meanwhile are left out."""
+    names = [each.relative_to(source) for each in source.rglob("*") if each.is_file()]
+    rng.shuffle(names)
+    for name in names:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            (target / name).write_bytes((source / name).read_bytes())
+
+
+def write_until(stop: threading.Event, log: embedlog.Log, rng: random.Random) -> None:
+    with log.producer(linger_ms=0) as producer:
+        for number in itertools.count():
+            if stop.is_set():
+                return
+            producer.send(TOPIC, value_of(1, number, rng.randint(20, 200))).result(timeout=30)
+
+
+def grown(log: embedlog.Log, end: int) -> bool:
+    return log._partition(TOPIC, 0).bounds().log_end > end
+
+
+def test_e6_a_copy_of_a_live_log_is_right_or_refused(tmp_path: Path, rng: random.Random) -> None:
+    """Its files are of different times: the records of one time, or a typed error, never a hole or a wrong one."""
+    right = refused = 0
+    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
+        log.create_topic(TOPIC, config={"segment.bytes": 4000, "retention.bytes": 60_000, "index.interval.bytes": 500})
+        stop = threading.Event()
+        writer = threading.Thread(target=write_until, args=(stop, log, random.Random(rng.random())))
+        writer.start()
+        try:
+            for number in range(COPIES):
+                copy = tmp_path / f"copy-{number}"
+                until(partial(grown, log, log._partition(TOPIC, 0).bounds().log_end + 50), "the writer to go on")
+                if number % 2:
+                    log.flush()
+                copied_piece_by_piece(tmp_path / "log", copy, rng)
+                log.housekeep()
+                for read_only in (True, False):
+                    found = look_at(copy, read_only=read_only)
+                    if isinstance(found, str):
+                        refused += 1
+                        continue
+                    verdict = check(found, {})
+                    assert not verdict.violations, verdict
+                    right += 1
+        finally:
+            stop.set()
+            writer.join()
+    tell("E6, live copies", copies=COPIES, right=right, typed_errors=refused, wrong_or_fewer=0)
 
 
 def test_what_is_damaged_is_named_with_file_and_position(nursery: Nursery, tmp_path: Path) -> None:
