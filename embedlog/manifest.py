@@ -167,7 +167,7 @@ class Manifest:
 
     def _forget(self, inode: int) -> None:
         self._read, self._inode, self._size, self._entry = 0, inode, 0, _ENTRY
-        self.segments.clear()
+        self.segments = {}
         self.closed = self.start = None
 
     def _take(self, raw: bytes) -> None:
@@ -176,13 +176,14 @@ class Manifest:
             if not self._head_is_ours(raw):
                 return
             at = HEAD_BYTES
-        size = self._entry.size + _CHECK.size
+        size, infos = self._entry.size + _CHECK.size, []
         while at + size <= len(raw):
             info = _unpack(raw[at : at + size], self._entry)
             if info is None:
                 break
-            self._apply(info)
+            infos.append(info)
             at += size
+        self._apply(infos)
         self._read += at
 
     def _head_is_ours(self, raw: bytes) -> bool:
@@ -198,13 +199,17 @@ class Manifest:
         self._entry = _ENTRY_2 if version == 2 else _ENTRY
         return bool(topic_id == self._topic_id and version >= 2)  # an older one is made again: it is a cache
 
-    def _apply(self, info: SegmentInfo) -> None:
-        if info.kind == START:
-            self.start = Start(info.base, info.next_offset, info.digest)
-            return
-        if info.kind == SEALED:
-            self.segments[info.base] = info
-        self.closed = info if info.kind == CLOSED else None
+    def _apply(self, infos: Iterable[SegmentInfo]) -> None:
+        """Take in records, in another dictionary: whoever goes through the present one may do so in another thread."""
+        segments = dict(self.segments)
+        for info in infos:
+            if info.kind == START:
+                self.start = Start(info.base, info.next_offset, info.digest)
+                continue
+            if info.kind == SEALED:
+                segments[info.base] = info
+            self.closed = info if info.kind == CLOSED else None
+        self.segments = segments
 
     def times_known(self, base: int, size: int, digest: int) -> SegmentInfo | None:
         """A record of exactly these batches: their headers seldom say how old the records are."""
@@ -239,8 +244,7 @@ class Manifest:
             files.write_all(fd, raw, self._read, self.path)
         self._read += len(raw)
         self._size = self._read
-        for info in infos:
-            self._apply(info)
+        self._apply(infos)
 
     def _live(self, start: int, added: SegmentInfo | None) -> list[SegmentInfo]:
         """What is known of segments that are still there, and what is added."""

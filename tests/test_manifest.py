@@ -50,6 +50,19 @@ def test_a_manifest_that_is_damaged_in_the_middle_is_written_anew(closed: Path) 
     assert whole.closed is not None
 
 
+def test_who_goes_through_the_segments_is_not_disturbed(closed: Path) -> None:
+    """Another thread of the same process takes in what was appended, or begins anew."""
+    manifest = Manifest(closed, TOPIC)
+    manifest.refresh()
+    seen = []
+    for base in manifest.segments:
+        seen.append(base)
+        manifest.note(Start(0), SegmentInfo(100 + base, 100, 110 + base))
+        manifest.rewrite([SegmentInfo(500, 1, 501)], Start(0))
+    assert seen == [0, 10, 20]
+    assert list(manifest.segments) == [500]
+
+
 def test_a_manifest_does_not_grow_for_ever(closed: Path) -> None:
     manifest = Manifest(closed, TOPIC)
     manifest.refresh()
