@@ -11,6 +11,7 @@ import pytest
 
 import embedlog
 from embedlog.errors import (
+    DeliveryError,
     InvalidRecordError,
     InvalidTimestampError,
     InvalidTopicError,
@@ -204,7 +205,8 @@ def test_a_record_too_large_by_itself_is_not_saved_by_splitting(log: embedlog.Lo
     with log.producer(linger_ms=60_000) as producer:
         futures = [producer.send("one", b"x" * size) for size in (100, 600, 100)]
         log.alter_topic("one", {"max.message.bytes": 400})
-        producer.flush()
+        with pytest.raises(DeliveryError, match="3 records not written"):
+            producer.flush()
         assert [type(future.exception(10)) for future in futures] == [RecordTooLargeError] * 3
         producer.send("one", b"after").result(10)
     assert values(log) == [b"after"]
