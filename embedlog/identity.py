@@ -195,7 +195,7 @@ def read_clean_mark(directory: str | os.PathLike[str]) -> int | None:
         return None
     try:
         epoch = json.loads(data)["brokerEpoch"]
-    except (ValueError, KeyError, TypeError):  # older brokers leave an empty file: existence alone counts
+    except (ValueError, KeyError, TypeError, RecursionError):  # older brokers leave an empty file: existence alone counts
         return -1
     return epoch if type(epoch) is int else -1
 
@@ -204,7 +204,7 @@ def mark_owner(directory: str | os.PathLike[str]) -> bytes | None:
     """The incarnation that left the mark; None without a mark, and for a mark of a broker or of an embedlog that did not sign."""
     try:
         return bytes.fromhex(json.loads(files.read_bytes(Path(directory, CLEAN_MARK)) or b"")[_SIGNATURE])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

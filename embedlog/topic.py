@@ -297,7 +297,7 @@ def _encode(content: _Content) -> bytes:
         "topics": {name: _encode_topic(topic) for name, topic in sorted(content.topics.items())},
     }
     document["checksum"] = _checksum(document)
-    return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()
+    return (json.dumps(document, indent=1) + "\n").encode()  # in ASCII: a name in it may be no UTF-8
 
 
 def _decode(path: Path, data: bytes) -> _Content:
@@ -305,7 +305,7 @@ def _decode(path: Path, data: bytes) -> _Content:
         document = json.loads(data)
         version = document["version"]
         stored = document.pop("checksum")
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise ForeignDirectoryError(f"not a file of topics ({problem}); {_REBUILD}", path=path) from None
     if version != VERSION:
         raise UnsupportedFormatError("written by a newer embedlog: version", path=path, expected=VERSION, found=version)

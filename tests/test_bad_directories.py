@@ -107,6 +107,7 @@ DIRECTORIES: list[tuple[str, Callable[[Path], None], type[Exception], str]] = [
     ("other people's files", somebody_elses, ForeignDirectoryError, "letter.txt"),
     ("damaged file of topics", damaged_topics, ForeignDirectoryError, "checksum"),
     ("empty file of topics", rewritten("embedlog.topics", b""), ForeignDirectoryError, "embedlog.topics"),
+    ("nested file of topics", rewritten("embedlog.topics", b"[" * 100_000), ForeignDirectoryError, "embedlog.topics"),
     ("newer file of topics", newer_topics, UnsupportedFormatError, "expected 1, found 2"),
     ("newer control page", lambda path: newer_page(path / "embedlog.control"), UnsupportedFormatError, "newer embedlog"),
     ("newer manifest", newer_manifest, UnsupportedFormatError, "found 4"),

@@ -17,7 +17,7 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedFormatError,
 )
-from embedlog.identity import new_id
+from embedlog.identity import mark_owner, new_id, read_clean_mark
 from embedlog.topic import Topic, TopicRegistry
 
 
@@ -236,3 +236,31 @@ def test_a_topic_that_is_not_live_cannot_be_used(tmp_path: Path, state: str | No
     with pytest.raises(UnknownTopicOrPartitionError, match=f"'events' {why}"):
         found.live("events")
     assert found.live("other").partitions == 3
+
+
+def test_what_a_newer_version_added_in_no_utf8_stays_as_it_is(tmp_path: Path) -> None:
+    """JSON can spell a lone surrogate: it is read, and was what the next change of any topic failed of."""
+    registry = TopicRegistry(tmp_path)
+    registry.load()
+    registry.put(Topic("t", new_id(), 1, others={"added": "\ud800"}))
+    registry.put(Topic("u", new_id(), 1))
+    again = TopicRegistry(tmp_path)
+    again.load()
+    found = again.get("t")
+    assert found is not None
+    assert found.others == {"added": "\ud800"}
+
+
+@pytest.mark.parametrize("numbers", [{"partitions": 2**31}, {"partitions": 2**62}, {"partitions": 1, "growing": 2**40}])
+def test_a_signed_number_of_partitions_that_nobody_has_is_refused(tmp_path: Path, numbers: dict[str, int]) -> None:
+    registry = TopicRegistry(tmp_path)
+    registry.load()
+    registry.put(Topic("t", new_id(), numbers["partitions"], growing=numbers.get("growing", 0)))
+    with pytest.raises(ForeignDirectoryError, match="cannot be read"):
+        TopicRegistry(tmp_path).load()
+
+
+def test_the_mark_of_a_clean_close_may_hold_anything(tmp_path: Path) -> None:
+    (tmp_path / ".kafka_cleanshutdown").write_bytes(b"[" * 100_000)
+    assert read_clean_mark(tmp_path) == -1
+    assert mark_owner(tmp_path) is None
