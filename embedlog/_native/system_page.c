@@ -145,7 +145,9 @@ static int32_t publish(uint8_t *raw, const el_tuple *tuple, uint8_t *directory) 
     return EL_OK;
 }
 
-/* ---- each look and change as a whole, whatever kind of page it is --------------------------------- */
+/* ---- each look and change as a whole, whatever kind of page it is ---------------------------------
+ *
+ * Looks need no result of el_page_enter: a page that could not be locked or read is zeros, which is no page (K3 in system_locked.c). */
 
 int32_t el_page_doubt(uint8_t *raw) {
     el_page_enter(raw, 1);
