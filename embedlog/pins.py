@@ -1,8 +1,8 @@
 """A partition held as it was at one moment, for who copies it while others append, roll, retain and compact.
 
 N1  what was published then lies in segments that only grow: bytes behind their pinned size do not count
-N2  who has a file open reads it, whatever is renamed over its name or unlinked after that: all files are opened between two
-    changes of the generation, and then belong together
+N2  who has a file open reads it, whatever is renamed over its name or unlinked after that: all files are opened under the append
+    lock, or without the right to lock between two changes of the generation, and then belong together
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from embedlog import files, layout
+from embedlog import files, layout, transaction_index
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError, StorageError
@@ -75,18 +75,44 @@ def held(partition: Partition) -> Iterator[Pin]:
 
 def _opened(partition: Partition, fds: dict[int, int]) -> Pin | None:
     """All files of one moment, None if it has passed before all were open. Raises CorruptRecordError, StorageError."""
-    now = partition.settled()
-    partition.segments.forget()
-    pin = pin_of(partition, now)
-    try:
-        for info in pin.segments:
-            fds[info.base] = files.open_file(layout.segment_path(partition.path, info.base), files.READ)
-        aborted = {info.base: pin.aborted_in(info) for info in pin.segments}
-    except (CorruptRecordError, StorageError):
-        if _same(pin):
-            raise
-        return None
-    return pin._replace(held=fds, aborted=aborted) if _same(pin) else None
+    aborted: dict[int, bytes] = {}
+    with _moment(partition) as now:
+        partition.segments.forget()
+        pin = pin_of(partition, now)
+        try:
+            for info in pin.segments:
+                fds[info.base] = files.open_file(layout.segment_path(partition.path, info.base), files.READ)
+                index = layout.segment_path(partition.path, info.base, layout.TRANSACTION_INDEX)
+                aborted[info.base] = files.read_bytes(index) or b"" if info.transaction_entries else b""
+        except StorageError:
+            if _same(pin):
+                raise
+            return None
+        if not _same(pin):
+            return None
+    return pin._replace(held=fds, aborted={info.base: _whole(pin, info, aborted[info.base]) for info in pin.segments})
+
+
+@contextlib.contextmanager
+def _moment(partition: Partition) -> Iterator[Published]:
+    """What is published: nobody replaces files inside the block, but where we may not lock."""
+    if partition.home.read_only:
+        yield partition.settled()
+        return
+    with partition.exclusive() as now:
+        yield now
+
+
+def _whole(pin: Pin, info: SegmentInfo, raw: bytes) -> bytes:
+    """The entries of a transaction index up to the pinned end. Raises CorruptRecordError if they are not as they were written."""
+    path = layout.segment_path(pin.partition.path, info.base, layout.TRANSACTION_INDEX)
+    if info.base == pin.now.segment_base:
+        raw = raw[: info.transaction_entries * transaction_index.ENTRY_SIZE]
+    entries = transaction_index.decode(raw, info.base, path)
+    if len(entries) < info.transaction_entries or info.transaction_digest not in (0, transaction_index.digest(raw)):
+        expected = f"{info.transaction_entries} entries, as they were written"
+        raise CorruptRecordError("a transaction index does not hold", path=path, expected=expected, found=len(entries))
+    return bytes(entries[entries["last_offset"] < pin.now.log_end].tobytes())
 
 
 def _same(pin: Pin) -> bool:

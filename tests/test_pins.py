@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 import embedlog
-from embedlog._native.system import Published
+from embedlog import files
 from embedlog.errors import StorageError
-from embedlog.manifest import SegmentInfo
 from embedlog.partition import Partition
-from embedlog.transaction_index import Entries
 from tests.test_backup import QUIET, content, log, rows
 
 __all__ = ["log"]
@@ -47,21 +45,26 @@ def test_files_that_never_rest_are_copied_as_they_were_opened(log: embedlog.Log,
     assert len(calls) > len(list((tmp_path / "copy" / "t-0").glob("*.log")))
 
 
-def test_files_that_cannot_be_opened_between_two_changes_end_the_backup(
+def test_files_that_cannot_be_opened_between_two_changes_end_a_readers_backup(
     log: embedlog.Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    partition = log._partition("t", 0)
-    entries = partition.aborted.entries
+    """Who may not lock tries again until a deadline; a writer keeps the swaps out."""
+    partition, open_file = log._partition("t", 0), files.open_file
 
-    def moving(info: SegmentInfo, now: Published) -> Entries:
-        found = entries(info, now)
-        moved(partition)
-        return found
+    def moving(path: object, *arguments: int) -> int:
+        fd = open_file(path, *arguments)  # type: ignore[arg-type]
+        if reading and str(path).endswith(".log"):
+            reading.clear()
+            moved(partition)
+            reading.append(True)
+        return fd
 
-    monkeypatch.setattr(partition.aborted, "entries", moving)
-    monkeypatch.setattr(partition.home, "lock_timeout_ms", 200)
-    with pytest.raises(StorageError, match="keep changing"):
-        log.backup(tmp_path / "copy")
+    reading = [True]
+    monkeypatch.setattr(files, "open_file", moving)
+    with embedlog.open(log.path, read_only=True) as reader:
+        monkeypatch.setattr(reader._partition("t", 0).home, "lock_timeout_ms", 200)
+        with pytest.raises(StorageError, match="keep changing"):
+            reader.backup(tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
 
 
