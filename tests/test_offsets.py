@@ -265,7 +265,7 @@ def test_a_backup_has_no_offset_behind_its_records(tmp_path: Path) -> None:
             producer.send(name, b"first").result()
         log._groups.commit("g", {ONE: 1, TopicPartition("A", 0): 1})
         seen: list[str] = []
-        pin = backup._pin
+        pin = backup.pin_of
 
         def read_on(partition: Any) -> Any:
             found = pin(partition)
@@ -276,7 +276,7 @@ def test_a_backup_has_no_offset_behind_its_records(tmp_path: Path) -> None:
             return found
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(backup, "_pin", read_on)
+            patch.setattr(backup, "pin_of", read_on)
             log.backup(tmp_path / "copy")
     with embedlog.open(tmp_path / "copy") as copy:
         for place, committed in copy._groups.committed("g").items():

@@ -317,7 +317,7 @@ def test_a_backup_tears_no_transaction(path: Path, tmp_path: Path, monkeypatch: 
         writer, outcomes = begun(other), []
         for partition in range(2):
             writer.write(b"x", partition=partition)
-        pin = backup._pin
+        pin = backup.pin_of
 
         def commit_and_pin(partition: Any) -> Any:
             if (partition.topic, partition.number) == (TOPIC, 1) and len(outcomes) < 2:
@@ -329,7 +329,7 @@ def test_a_backup_tears_no_transaction(path: Path, tmp_path: Path, monkeypatch: 
                         outcomes.append(str(problem))
             return pin(partition)
 
-        monkeypatch.setattr(backup, "_pin", commit_and_pin)
+        monkeypatch.setattr(backup, "pin_of", commit_and_pin)
         if not still:
             monkeypatch.setattr(log._transactions, "standing_still", contextlib.nullcontext)
         log.backup(tmp_path / "copy")
