@@ -17,7 +17,7 @@ from embedlog._native import system
 from embedlog.columns import BytesColumn, Columns
 from embedlog.errors import EmbedlogError, LockTimeoutError
 from embedlog.record import Stamp
-from tests.faults.processes import Died, Nursery, RemoteError, Victim, until
+from tests.faults.processes import Died, Nursery, Victim, until
 from tests.test_cleaner import COMPACT, last_values, opened, put, rows, table
 from tests.test_faults_compaction import QUIET, check, made
 from tests.test_internal_topic import Newest, topic_of
