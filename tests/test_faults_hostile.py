@@ -123,3 +123,29 @@ def test_many_directories_from_a_stranger(
     for _ in range(LONG):
         strange.case(rng)
     strange.report("hostile directories")
+
+
+@pytest.mark.parametrize("fault", ["a record of another value", "memory", "a signal", "a write outside", "a foreign exception"])
+def test_the_judge_sees_what_must_not_be(
+    nursery: Nursery, tmp_path: Path, golden: Path, monkeypatch: pytest.MonkeyPatch, rng: random.Random, fault: str
+) -> None:
+    """Else no count of directories would show anything."""
+    strange = campaign(nursery, tmp_path, golden, "closed")
+    monkeypatch.setattr("tests.test_faults_hostile.mutate", lambda rng, log: ("nothing", False))
+
+    def used(*, read_only: bool) -> tuple[str, Rows, int]:
+        if fault == "a signal":
+            raise Died("by signal 11")
+        if fault == "a foreign exception":
+            raise RemoteError(("ValueError",), "x", "")
+        if fault == "a write outside":
+            (strange.room / "made").touch()
+        place = next(iter(strange.right))
+        rows: Rows = {place: b"wrong"} if fault == "a record of another value" else {}
+        return "right", rows, GROWN_MAX_KB * 2 if fault == "memory" else 0
+
+    strange.case(rng)
+    assert not strange.bad
+    monkeypatch.setattr(strange, "used", used)
+    strange.case(rng)
+    assert strange.bad
