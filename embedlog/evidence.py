@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -89,6 +90,7 @@ class Evidence:
             raise self._missing(self.log_start, f"a log end of at least {self.end}", "no segment")
         if bases:
             self._check_first(bases[0])
+            bases = self._above_start(bases)
         if closed is None or not loading.clean:
             return bases
         strays = [base for base in bases if base > closed.base]
@@ -127,6 +129,20 @@ class Evidence:
                 expected=f"offset {loading.log_start}",
                 found=f"offset {start.offset}",
             )
+
+    def _above_start(self, bases: list[int]) -> list[int]:
+        """All but the segments that retention was about to remove when a crash came: what is left of them is not missed.
+
+        They were perhaps never synced, so they can be torn or have holes, and the log goes on above them.
+        """
+        if self._start is None or self.loading.clean:
+            return bases
+        doomed = [base for base, following in pairwise(bases) if following <= self.log_start]
+        if doomed and self.loading.write:
+            logger.info("set aside segments below the start of %s: %s", self._directory, doomed)
+            for base in doomed:
+                segment.set_aside(self._directory, base)
+        return bases[len(doomed) :]
 
     def _missing(self, base: int, expected: str, found: str) -> CorruptRecordError:
         path = layout.segment_path(self._directory, base)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import embedlog
-from embedlog import TopicPartition, evidence, layout
+from embedlog import TopicPartition, evidence, layout, segment
 from embedlog.checkpoint import EpochCache
 
 QUIET = {"housekeeping": False}
@@ -381,6 +381,41 @@ def test_what_retention_removed_is_not_missed_behind_a_kill(tmp_path: Path) -> N
         assert found[0] > 0
         assert found[-1] == COUNT - 1
         assert read(path) == found
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("gone", [None, 1])
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_segments_that_retention_was_about_to_remove_are_not_missed_behind_a_power_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, gone: int | None, read_only: bool
+) -> None:
+    """The new start is on disk first; the records below it were perhaps never synced, and of the renames any may be."""
+    path, pid = tmp_path / "log", os.fork()
+    if pid == 0:
+        try:
+            log = embedlog.open(path, config=QUIET)
+            log.create_topic("t", config={"segment.bytes": 1000, "retention.ms": 1000, "cleanup.policy": policy})
+            with log.producer(linger_ms=0) as producer:
+                for number in range(COUNT):
+                    producer.send("t", b"%d" % number * 20, key=b"%d" % number, timestamp_ms=1).result(timeout=10)
+            monkeypatch.setattr(segment, "set_aside", lambda *rest: os._exit(7))
+            log.housekeep()
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    for each in logs(path)[:-1]:
+        os.truncate(each, each.stat().st_size // 2)
+    if gone is not None:
+        for each in sorted((path / PARTITION).glob(logs(path)[gone].stem + "*")):
+            each.rename(each.with_name(each.name + layout.DELETED))
+    (path / layout.CONTROL).unlink()
+    (path / PARTITION / layout.PAGE).unlink()
+    assert read(path, read_only=read_only) == []
+    with embedlog.open(path, config=QUIET) as log:
+        with log.producer() as producer:
+            producer.send("t", b"next", key=b"next").result(timeout=10)
+        assert [record.offset for record in log.scan("t").records()] == [COUNT]
+    assert read(path) == [COUNT]
 
 
 # ---- comparing ------------------------------------------------------------------------------------------------------
