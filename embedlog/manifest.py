@@ -12,6 +12,7 @@ M5  a START record is on stable storage before the log start moves: the checkpoi
 
 from __future__ import annotations
 
+import os
 import struct
 import threading
 from collections.abc import Iterable
@@ -95,6 +96,11 @@ class Start(NamedTuple):
         return SegmentInfo(self.offset, 0, self.gaps_base, digest=self.visit, kind=START)
 
 
+def _first_record(start: Start) -> SegmentInfo:
+    """With a number that no other file's has: who knows the one before sees that this is another."""
+    return start.record()._replace(transaction_digest=int.from_bytes(os.urandom(8)))
+
+
 def _pack(info: SegmentInfo) -> bytes:
     body = _ENTRY.pack(
         info.kind,
@@ -139,6 +145,7 @@ class Manifest:
         self._mutex = threading.RLock()
         self._read = 0  # bytes of the file that `segments` reflects
         self._inode = 0
+        self._first = b""  # what the file begins with: a file system gives the inode of one that is gone to the next
         self._entry = _ENTRY  # of the version that the file has
         self._size = 0  # of the file: more than was read, if what follows is torn or damaged
         self.segments: dict[int, SegmentInfo] = {}
@@ -151,18 +158,21 @@ class Manifest:
             self._refresh()
 
     def _refresh(self) -> None:
-        found = files.facts_of(self.path)
-        if found is None:
+        if not files.exists(self.path):
             self._forget(0)
             return
-        if found.inode != self._inode or found.size < self._read:
-            self._forget(found.inode)
-        self._size = found.size
-        if found.size - self._read < self._entry.size + _CHECK.size and self._read:
-            return
         with files.opened(self.path) as fd:
+            found = files.facts(fd, self.path)
+            same = found.inode == self._inode and found.size >= self._read
+            if not (same and self._read and files.pread(fd, len(self._first), 0, self.path) == self._first):
+                self._forget(found.inode)
+            self._size = found.size
+            if found.size - self._read < self._entry.size + _CHECK.size and self._read:
+                return
             size = files.check_size(found.size, files.WHOLE_BYTES_MAX, self.path)
             raw = files.pread(fd, size - self._read, self._read, self.path)
+        if not self._read:
+            self._first = raw[: HEAD_BYTES + ENTRY_BYTES]
         self._take(raw)
 
     def _forget(self, inode: int) -> None:
@@ -224,7 +234,7 @@ class Manifest:
     def begin(self, start: Start) -> None:
         """The first record of a new log; the first sync of the log puts it on disk, too. REQUIRES the append lock."""
         with files.opened(self.path, files.EXCLUSIVE, self._mode) as fd:
-            files.write_all(fd, self._head() + _pack(start.record()), 0, self.path)
+            files.write_all(fd, self._head() + _pack(_first_record(start)), 0, self.path)
         self.refresh()
 
     def note(self, start: Start, info: SegmentInfo | None = None) -> None:
@@ -260,7 +270,7 @@ class Manifest:
         """Replace the whole file. REQUIRES the append lock."""
         kept = sorted(infos, key=lambda info: (info.base, info.kind))
         if start is not None:
-            kept.insert(0, start.record())
+            kept.insert(0, _first_record(start))
         with self._mutex:
             files.write_atomically(self.path, self._head() + b"".join(map(_pack, kept)), self._mode)
             self._forget(0)

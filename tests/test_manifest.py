@@ -73,3 +73,24 @@ def test_a_manifest_does_not_grow_for_ever(closed: Path) -> None:
     again = Manifest(closed, TOPIC)
     again.refresh()
     assert (again.segments, again.closed, again.start) == (known, at_end, Start(2999 % 5))
+
+
+def test_a_file_that_was_written_anew_in_the_same_inode_is_another(closed: Path) -> None:
+    """A file system gives the inode of a file that is gone to the next one: two compactions later it is the known one again."""
+    path = closed / layout.MANIFEST
+    known, other = Manifest(closed, TOPIC), Manifest(closed, TOPIC)
+    known.refresh()
+    other.refresh()
+    other.rewrite([info._replace(size=60) for info in known.segments.values()], Start(0))
+    other.note(Start(0), SegmentInfo(40, 50, 45, kind=CLOSED))
+    raw = path.read_bytes()
+    other.rewrite(known.segments.values(), Start(0))
+    known = Manifest(closed, TOPIC)
+    known.refresh()
+    with path.open("r+b") as file:  # as the file system may do it
+        file.write(raw)
+    known.refresh()
+    assert [info.size for info in known.segments.values()] == [60, 60, 60]
+    known.note(Start(0), SegmentInfo(50, 100, 60))
+    other.refresh()
+    assert [info.size for info in other.segments.values()] == [60, 60, 60, 100]
