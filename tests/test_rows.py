@@ -260,3 +260,23 @@ def test_records_of_bytes_are_none_of_the_collectors_business() -> None:
     assert copied == made[0]
     del made, copied
     gc.collect()
+
+
+FREED_DEEP = """
+    from embedlog import Record
+
+    chain = None
+    for number in range(300_000):
+        chain = (chain, Record("t", 0, number, 0, 0, b"k", b"v"))
+    del chain
+    kept = [Record("t", 0, number, 0, 0, b"k", b"v") for number in range(1000)]
+    assert [each.offset for each in kept] == list(range(1000))
+    print("freed")
+"""
+
+
+def test_records_of_bytes_are_freed_deep_in_a_chain_of_containers(tmp_path: Path) -> None:
+    """Python 3.14 puts off what is to be freed deep in the stack, by a link in front of the object."""
+    done = run_program(FREED_DEEP, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "freed" in done.stdout

@@ -10,6 +10,13 @@
 PyTypeObject *el_record_type;
 PyObject *el_no_headers;
 
+/* From Python 3.14 on the interpreter puts off what it is to free deep in the stack. It asks the type, not tp_is_gc, and links such objects
+ * through the header that lies before an object of the collector's: records of bytes have room for it there, or it would write into what
+ * lies before them. */
+enum { PUT_OFF_SINCE = 0x030E0000, ROOM = 2 * sizeof(uintptr_t) };
+
+static size_t room_before(void) { return Py_Version >= PUT_OFF_SINCE ? ROOM : 0; }
+
 /* ---- the type --------------------------------------------------------------------------------------------------- */
 
 static void record_free(el_record *record) {
@@ -19,7 +26,7 @@ static void record_free(el_record *record) {
     Py_XDECREF(record->value);
     Py_XDECREF(record->headers);
     if (record->shared) PyObject_GC_Del(record);
-    else PyObject_Free(record);
+    else PyObject_Free((char *)record - room_before());
     Py_DECREF(type);
 }
 
@@ -74,10 +81,11 @@ static int record_clear(PyObject *self) {
 }
 
 el_record *el_record_alloc(void) {
-    el_record *record = PyObject_Malloc(sizeof *record);
-    if (!record) return (el_record *)PyErr_NoMemory();
-    memset(record, 0, sizeof *record);
-    return (el_record *)PyObject_Init(EL_OBJECT(record), el_record_type);
+    size_t room = room_before();
+    char *block = PyObject_Malloc(room + sizeof(el_record));
+    if (!block) return (el_record *)PyErr_NoMemory();
+    memset(block, 0, room + sizeof(el_record));
+    return (el_record *)PyObject_Init((PyObject *)(void *)(block + room), el_record_type);
 }
 
 /* The same for any objects. To be tracked once they are in. */
