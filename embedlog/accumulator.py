@@ -213,7 +213,7 @@ class Accumulator:
             for lane in lanes:
                 self._deliver(lane)
             if not lanes:
-                self.rows.wait(min((each for each in (pause_s, left_s) if each is not None), default=None))
+                self.rows.wait(_first(pause_s, left_s))
         self._give_room()
         return True
 
@@ -294,13 +294,14 @@ class Accumulator:
             self._deliver(lane)
             self._settled()
         self._settled()
+        look_s = self._delivery.losses.look()
         if lanes:
             return False
         if self.rows.end():
             if self._left_alone:
                 self._delivery.losses.log_unheard()
             return True
-        self.rows.wait(pause_s)
+        self.rows.wait(_first(pause_s, look_s))
         return False
 
     def _deliver(self, lane: Lane) -> None:
@@ -313,6 +314,10 @@ class Accumulator:
             lane.rest(FAILURE_PAUSE_S)
         finally:
             lane.leave()
+
+
+def _first(*pauses_s: float | None) -> float | None:
+    return min((each for each in pauses_s if each is not None), default=None)
 
 
 def _left(deadline: float) -> float | None:

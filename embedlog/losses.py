@@ -5,15 +5,20 @@ L2  flush() and close() raise what is unheard, once; with on_delivery_error="log
     raise is logged too: once for each topic and reason, with a count
 L3  failures of one partition and one reason are one entry with a count, and there are at most `ENTRIES_MAX`: memory is bounded
 L4  what a transaction loses is heard by its commit, and by its abort: it was to be seen as a whole or not at all
+L5  what is unheard after a minute is logged, for programs that neither flush nor close: each topic and reason once an hour at
+    most. It stays unheard, and the next flush() raises it
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from embedlog import recurring
 from embedlog._native import _rows
 from embedlog.errors import DeliveryError, EmbedlogError, TransactionAbortedError
 
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog.producer")
 
 ENTRIES_MAX = 100
+NOTICE_S = 60.0  # for this long a program may take to ask about a failure before it is logged
 REASONS_MAX = 3  # in the text of an error
 ELSEWHERE = "other topics"
 
@@ -48,6 +54,9 @@ class Losses:
         self._raises = raises
         self._lock = threading.RLock()  # a finalizer may send in the middle of anything
         self._entries: dict[Key, Loss] = {}
+        self._noted: set[Key] = set()  # entries that grew since the last look
+        self._look_s: float | None = None  # when the next look is due
+        self.noted: Callable[[], object] = lambda: None  # wakes who looks
 
     def fail(self, parcel: Parcel, topic: str, partition: int | None, error: BaseException, count: int) -> None:
         """Settles a parcel or a promise: `count` of its records were not written."""
@@ -79,6 +88,10 @@ class Losses:
         if found is None:
             # Its traceback would keep the frames of a send() alive, and with them its record
             found = self._entries[key] = Loss(topic, partition, error.with_traceback(None), _rows.Tally())
+        self._noted.add(key)
+        if self._look_s is None:
+            self._look_s = time.monotonic() + NOTICE_S
+            self.noted()
         return found.tally
 
     # ---- hearing -------------------------------------------------------------------------------------
@@ -89,6 +102,7 @@ class Losses:
             return []
         with self._lock:
             found, self._entries = self._entries, {}
+            self._noted.clear()
         return [each for each in found.values() if each.tally.unheard > 0]
 
     def raise_unheard(self) -> None:
@@ -102,6 +116,21 @@ class Losses:
         """For where nothing can be raised."""
         self._log(self.take())
 
+    def look(self) -> float | None:
+        """Logs what failed and is unheard, NOTICE_S after it failed; the seconds until the next look, None if none is due."""
+        look_s = self._look_s
+        if look_s is None or (left_s := look_s - time.monotonic()) > 0:
+            return None if look_s is None else left_s
+        with self._lock:
+            unheard = [self._entries[key] for key in self._noted if self._entries[key].tally.unheard > 0]
+            self._noted.clear()
+            self._look_s = None
+        errors = {(loss.topic, _reason(loss)): loss.error for loss in unheard}
+        for (topic, reason), count in _by_reason(unheard).items():
+            what = f"{self._name}: {count} records for {topic} were not written, and their futures were not asked"
+            recurring.report(logger, logging.WARNING, ("lost", topic, reason), what, errors[topic, reason])
+        return None
+
     def _log(self, unheard: list[Loss]) -> None:
         for (topic, reason), count in _by_reason(unheard).items():
             logger.warning("%s: %d records for %s were not written: %s", self._name, count, topic, reason)
@@ -110,8 +139,12 @@ class Losses:
 def _by_reason(losses: list[Loss]) -> Counter[tuple[str, str]]:
     counts: Counter[tuple[str, str]] = Counter()
     for loss in losses:
-        counts[loss.topic, str(loss.error) or type(loss.error).__name__] += loss.tally.unheard
+        counts[loss.topic, _reason(loss)] += loss.tally.unheard
     return counts
+
+
+def _reason(loss: Loss) -> str:
+    return str(loss.error) or type(loss.error).__name__
 
 
 def _delivery_error(losses: list[Loss]) -> DeliveryError:

@@ -65,6 +65,7 @@ class Producer(Generic[K, V]):
             unacknowledged=config.acks == "0",
         )
         self._accumulator.blocked = self._delivery.figures.blocked
+        self._losses.noted = self._accumulator.rows.ring
         self._routes = self._delivery.routes
         self._transaction = _transaction(log, config, self._accumulator, self._delivery)
         self._pipeline = Pipeline(log, config, self._delivery, self._accumulator, self._transaction)
