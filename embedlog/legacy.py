@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import xxhash
@@ -109,7 +110,19 @@ def messages(view: memoryview, limit: int) -> tuple[list[Message], bool]:
     base = offset - inner[-1].offset if magic == 1 and offset > 0 else 0
     times = [timestamp if append_time else message.timestamp for message in inner]
     found = [each._replace(offset=base + each.offset, timestamp=time) for each, time in zip(inner, times, strict=True)]
+    _check_offsets([message.offset for message in found], offset)
     return found, append_time
+
+
+def _check_offsets(offsets: list[int], last: int) -> None:
+    """Inner offsets rise and end where the outer message says; the first ones are no further below than int32 can tell."""
+    if offsets[0] < 0 or offsets[-1] != last or last - offsets[0] > RELATIVE_MAX:
+        raise CorruptRecordError(
+            "offsets in a compressed message", expected=f"at most {RELATIVE_MAX} up to {last}", found=offsets[:3]
+        )
+    for before, offset in pairwise(offsets):
+        if offset <= before:
+            raise CorruptRecordError("an offset in a compressed message falls", expected=before + 1, found=offset)
 
 
 def _fields(view: memoryview, magic: int) -> tuple[bytes | None, bytes | None]:

@@ -154,3 +154,20 @@ def test_broken_inner_messages() -> None:
     for words, inner in insides.items():
         with pytest.raises(CorruptRecordError, match=words):
             contents(wrapper([inner], 0, compression.GZIP, 1))
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize(
+    ("inner", "offset"),
+    [((2**63 - 1, 1), 5), ((-5, 5), 5), ((0, 2**31), 2**31), ((3, 3), 3), ((4, 2, 5), 5), ((0, 1), 2**63 - 1), ((7,), 0)],
+)
+def test_inner_offsets_that_cannot_be_are_damage(magic: int, inner: tuple[int, ...], offset: int) -> None:
+    """They are under no checksum but the outer message's, and sums of them may be larger than any offset."""
+    data = wrapper([message(number, b"v", magic=magic) for number in inner], offset, compression.GZIP, magic)
+    found = scan(data, Chain())
+    if found.problem is None:
+        if magic == 1 and inner == (0, 1):
+            assert [each for each, *_ in contents(data)] == [offset - 1, offset]
+            return
+        with pytest.raises(CorruptRecordError, match="in a compressed message"):
+            contents(data)
