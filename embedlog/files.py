@@ -31,6 +31,7 @@ CREATE: Final = os.O_RDWR | os.O_CREAT
 THROUGH: Final = CREATE | os.O_DSYNC  # each write is where others see it before the call returns
 EXCLUSIVE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL
 TEMPORARY: Final = ".tmp"
+INTERRUPTS_MAX: Final = 1000  # of one call in a row: a file system that goes on so does not work
 WHOLE_BYTES_MAX: Final = 64 << 20  # of a file that is read whole: topics and checkpoints of 100,000 partitions have a third of it
 
 
@@ -50,8 +51,9 @@ def open_file(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> in
 
 def _unless_interrupted(call: Callable[..., int], *arguments: object) -> int:
     """Call again what a signal broke off; its handler has run by then, and what that raised has ended this."""
-    while system.errno_of(code := call(*arguments)) == errno.EINTR:
-        continue
+    for _ in range(INTERRUPTS_MAX):
+        if system.errno_of(code := call(*arguments)) != errno.EINTR:
+            break
     return code
 
 

@@ -80,6 +80,14 @@ def test_a_link_is_looked_at_itself(tmp_path: Path) -> None:
     assert not files.is_directory(tmp_path / "loop")
 
 
+def test_a_call_that_is_interrupted_for_ever_ends_with_an_error(tmp_path: Path) -> None:
+    system.fault_arm(["open"], 1, "fail", errno.EINTR, sticky=True)
+    with pytest.raises(StorageError) as caught:
+        files.open_file(tmp_path / "f", files.CREATE)
+    system.fault_off()
+    assert caught.value.errno == errno.EINTR
+
+
 def test_an_interrupted_open_is_made_again_by_python(tmp_path: Path) -> None:
     """Only between two calls of ours can a signal's handler run."""
     (tmp_path / "x").touch()

@@ -225,19 +225,26 @@ def test_rule_28_without_that_lock_a_swap_is_made_of_segments_that_are_gone(
 ) -> None:
     """The second one does a whole round between what the first one has made and its swap."""
     pairs, swap = made(tmp_path / "log", seed), cleaner._Pass.swap
-    with opened(tmp_path / "log") as log, opened(tmp_path / "log") as other, without("many_housekeepers"):
-        before = {offset: (key, value) for offset, key, value in rows(log)}
 
-        def late(*arguments: Any) -> None:
-            monkeypatch.undo()
-            other.housekeep()
-            swap(*arguments)
+    def two_rounds() -> dict[int, tuple[bytes, bytes | None]]:
+        with opened(tmp_path / "log") as log, opened(tmp_path / "log") as other, without("many_housekeepers"):
+            before = {offset: (key, value) for offset, key, value in rows(log)}
 
-        monkeypatch.setattr(cleaner._Pass, "swap", late)
-        log.housekeep()
-        with pytest.raises((AssertionError, EmbedlogError)) as caught:
+            def late(*arguments: Any) -> None:
+                monkeypatch.undo()
+                other.housekeep()
+                swap(*arguments)
+
+            monkeypatch.setattr(cleaner._Pass, "swap", late)
+            log.housekeep()
             check(log, pairs, before)
-        print(caught.value)
+            return before
+
+    with pytest.raises((AssertionError, EmbedlogError)) as caught:
+        before = two_rounds()  # an empty segment that is missing is noticed when the log is opened
+        with opened(tmp_path / "log") as log:
+            check(log, pairs, before)
+    print(caught.value)
 
 
 def test_rule_28_a_frozen_housekeeper_keeps_nobody_from_appending_or_reading(nursery: Nursery, tmp_path: Path, seed: int) -> None:

@@ -16,8 +16,9 @@ import embedlog.spark
 from embedlog.spark.settings import COLUMNS
 from tests import random_log
 from tests.conftest import ROOT
+from tests.kafka import GOLDEN
 from tests.test_docs import program
-from tests.test_golden import CLEAN, UNCLEAN
+from tests.test_golden import DIRECTORIES
 from tests.test_spark_planning import rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -57,7 +58,7 @@ def append(log: embedlog.Log, count: int) -> None:
 
 
 def test_spark_says_of_kafkas_directories_what_a_consumer_says(spark: Any, golden: Path) -> None:
-    for name, topics in (("clean", CLEAN), ("unclean", UNCLEAN)):
+    for name, topics in DIRECTORIES:
         directory = golden / name / "log"
         with embedlog.open(directory, read_only=True) as log:
             wanted = {topic: random_log.consumed(log, topic, "read_committed") for topic in topics}
@@ -67,11 +68,13 @@ def test_spark_says_of_kafkas_directories_what_a_consumer_says(spark: Any, golde
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["clean", "unclean"])
-def test_the_short_way_says_of_kafkas_directories_what_a_consumer_says(spark: Any, golden: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "topics"), DIRECTORIES, ids=GOLDEN)
+def test_the_short_way_says_of_kafkas_directories_what_a_consumer_says(
+    spark: Any, golden: Path, name: str, topics: tuple[str, ...]
+) -> None:
     directory = golden / name / "log"
     with embedlog.open(directory, read_only=True) as log:
-        for topic in CLEAN if name == "clean" else UNCLEAN:
+        for topic in topics:
             for isolation in ("read_uncommitted", "read_committed"):
                 frame = embedlog.spark.scan(spark, str(directory), topic, columns=COLUMNS, isolation_level=isolation)
                 wanted = random_log.consumed(log, topic, isolation)

@@ -219,7 +219,7 @@ class OurDriver(Driver):
         log.create_topic(self.topic, scenario.partition_count, config=dict(scenario.config))
 
     def make_producer(self, config: dict[str, Any]) -> Any:
-        return self.log.producer(linger_ms=20, **config)
+        return self.log.producer(linger_ms=20, on_delivery_error="log", **config)  # as Kafka, which raises nothing in flush()
 
     def do_send(self, who: str, rows: Sequence[Row]) -> None:
         producer = self.producer(who)
