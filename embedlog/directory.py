@@ -98,17 +98,24 @@ class Directory:
         self._door = locks.LockFile(self.path / layout.DOOR, self._mode)
         try:
             with self._door.hold(self._deadline()):
-                first = self._take_lock()
-                if first:
-                    self._begin_incarnation()
-                else:
-                    self._join_incarnation()
-                prepare(first)
-                if first:
-                    system.lock_try(self._lock_fd, False)
+                try:
+                    self._come_in(prepare)
+                except BaseException:
+                    self._unlock()
+                    raise
         except BaseException:
             self._let_go()
             raise
+
+    def _come_in(self, prepare: Callable[[bool], None]) -> None:
+        first = self._take_lock()
+        if first:
+            self._begin_incarnation()
+        else:
+            self._join_incarnation()
+        prepare(first)
+        if first:
+            system.lock_try(self._lock_fd, False)
 
     def _enter_read_only(self) -> None:
         self.refresh()
@@ -133,7 +140,11 @@ class Directory:
         if seen != self.seen:
             self._judge(mark, self.page)
         self.seen = seen
-        return state == 1 and self.page is not None
+        if state != 1 or self.page is None or self._was_left(self.page):
+            return False
+        if self.clean and self.foreign:
+            raise self._bystander()
+        return True
 
     def _probe(self) -> int:
         """State of `.lock`; an exclusive holder is looked at until it had time to be an opener or closer of ours."""
@@ -173,16 +184,24 @@ class Directory:
     def _nobody_in(self, path: Path) -> bool:
         """Others hold `.lock` shared: are they none of ours? Whoever may read the file can hold it so. REQUIRES the door.
 
-        Our mark is taken away by the first one in (B4), and no process outlives its boot. Raises DirectoryInUseError behind a
-        broker's visit: what a control page says of the time before it must not be believed.
+        Raises DirectoryInUseError behind a broker's visit, also of one that was killed and left no mark: what a control page
+        says of the time before it must not be believed.
         """
-        if self.clean and self.foreign and (self.page is None or not self.page.word(MARK_INODE)):
-            return False  # no mark was ours: somebody put one there under our processes' feet
-        if self.clean and self.foreign:
-            holder = holders.held_by(path, others=True) or "a process that cannot be seen"
-            raise DirectoryInUseError("somebody who is no embedlog holds the lock file, shared", path=path, found=holder)
-        boot, then = boot_number(), self.page.word(BOOT) if self.page is not None else 0
-        return self.clean or (not self._by_locks and 0 not in (boot, then) and boot != then)
+        if self.foreign and self.page is not None:
+            raise self._bystander()
+        return self.clean or (self.page is not None and self._was_left(self.page))
+
+    def _bystander(self) -> DirectoryInUseError:
+        path = self.path / layout.BROKER_LOCK
+        holder = holders.held_by(path, others=True) or "a process that cannot be seen"
+        return DirectoryInUseError("somebody who is no embedlog holds the lock file, shared", path=path, found=holder)
+
+    def _was_left(self, page: system.Page) -> bool:
+        """Whether the page proves that none of ours is in: they wipe what it remembers of a mark, and end with the boot."""
+        if page.word(MARK_INODE) != 0:
+            return True
+        boot, then = boot_number(), page.word(BOOT)
+        return not self._by_locks and 0 not in (boot, then) and boot != then
 
     def _still_ours(self, fd: int, path: Path, settle: bool) -> bool:
         if system.mutated("no_stat_again"):
@@ -334,10 +353,13 @@ class Directory:
             return
         try:
             with self._door.hold(self._deadline()):
-                last = system.lock_try(self._lock_fd, True) == 0 and self.still_in()
-                if last:
-                    close_all()
-                    self._write_mark()
+                try:
+                    last = system.lock_try(self._lock_fd, True) == 0 and self.still_in()
+                    if last:
+                        close_all()
+                        self._write_mark()
+                finally:
+                    self._unlock()
         finally:
             self._let_go()
 
@@ -351,9 +373,13 @@ class Directory:
             with files.opened(path, files.WRITE) as fd:
                 files.sync(fd, path)  # else a power loss much later would make our own mark look foreign
 
+    def _unlock(self) -> None:
+        """Give `.lock` back. Who may have it exclusively does so behind the door: the next one in takes that for a broker."""
+        fd, self._lock_fd = self._lock_fd, -1
+        files.close(fd)
+
     def _let_go(self) -> None:
-        files.close(self._lock_fd)
-        self._lock_fd = -1
+        self._unlock()
         if self._door is not None:
             self._door.close()
             self._door = None

@@ -266,6 +266,13 @@ def directories(path: str | os.PathLike[str]) -> list[str]:
         return sorted(entry.name for entry in entries if entry.is_dir())
 
 
+def links(path: str | os.PathLike[str]) -> set[str]:
+    """Names of the symbolic links in a directory, by one listing. Raises StorageError."""
+    checked(system.list_hook(os.fspath(path)), path, "list")
+    with _typed(path, "list"), os.scandir(path) as entries:
+        return {entry.name for entry in entries if entry.is_symlink()}
+
+
 def set_modified(path: str | os.PathLike[str], time_ns: int) -> None:
     """Let a file say that it was changed then. Raises StorageError."""
     with _typed(path, "set the time of"):

@@ -105,7 +105,8 @@ class Log(Admin, GroupAdmin):
         if not (first or self.read_only):
             return
         found = topic_files.scan_directories(self.path)
-        for path in (path for numbers in found.live.values() for path in numbers.values()):
+        linked = files.links(self.path)
+        for path in (path for numbers in found.live.values() for path in numbers.values() if path.name in linked):
             topic_files.check_link(path, self.config.follow_links)
         if self.read_only:
             adoption = topic_files.adopt(self._known(), found, foreign=True, reading=True)
@@ -400,7 +401,7 @@ class Log(Admin, GroupAdmin):
         every = self._directory.foreign and not self._directory.clean
         dirty = [
             partition
-            for partition in self._all_partitions(loaded_only=False)
+            for partition in self._all_partitions(loaded_only=not every)
             if every or files.exists(partition.path / layout.DIRTY)
         ]
         problems: list[EmbedlogError] = []

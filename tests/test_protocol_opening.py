@@ -6,12 +6,14 @@ A Kafka broker is played by a few lines that do what it does to `.lock`, the cle
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 
 import pytest
 
 import embedlog
+from embedlog.directory import Directory
 from embedlog.errors import DirectoryInUseError
 from tests.faults.content import Mark, Verdict, value_of
 from tests.faults.processes import Nursery, RemoteError, Victim, state_of, until
@@ -359,3 +361,68 @@ def test_behind_a_brokers_visit_a_bystander_makes_nobody_join(nursery: Nursery, 
         embedlog.open(tmp_path / "log")
     nursery.end(bystander)
     play.append(play.enter())
+
+
+@pytest.mark.parametrize(("killed", "marked"), [(False, False), (False, True), (True, True)])
+def test_what_a_broker_appended_is_not_written_over_beside_a_bystander(
+    nursery: Nursery, tmp_path: Path, killed: bool, marked: bool
+) -> None:
+    """The control page is of a time before the broker: who joins it would publish the end that it remembers."""
+    play = Play(nursery, tmp_path / "log")
+    one = play.enter()
+    play.append(one)
+    one.kill() if killed else play.leave(one)
+    broker = FakeBroker(tmp_path / "log")
+    assert broker.start()
+    broker.append(b"the broker's")
+    if marked:
+        broker.mark_and_unlock()
+    else:
+        broker.die()
+    bystander = nursery.spawn()
+    assert bystander.call("lock_shared", str(tmp_path / "log" / ".lock"))
+    with pytest.raises(DirectoryInUseError, match=rf"no embedlog.*found pid {bystander.pid}"):
+        embedlog.open(tmp_path / "log")
+    with contextlib.suppress(DirectoryInUseError), embedlog.open(tmp_path / "log", read_only=True) as log:
+        assert sum(1 for _ in log.scan("t").records()) == 2
+    nursery.end(bystander)
+    with embedlog.open(tmp_path / "log") as log:
+        assert sum(1 for _ in log.scan("t").records()) == 2
+
+
+def test_who_leaves_is_taken_for_no_broker_by_who_comes_in_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last one out holds `.lock` exclusively: it has to let it go before it opens the door."""
+    real, seen = Directory._let_go, []
+
+    def late(self: Directory) -> None:
+        if not seen:
+            seen.append(self)
+            with embedlog.open(tmp_path / "log", config={"housekeeping": False, "lock.timeout.ms": 500}):
+                pass
+        real(self)
+
+    log = embedlog.open(tmp_path / "log", config={"housekeeping": False})
+    monkeypatch.setattr(Directory, "_let_go", late)
+    log.close()
+    assert seen
+
+
+def test_who_fails_to_come_in_is_taken_for_no_broker_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, seen = Directory._let_go, []
+
+    def late(self: Directory) -> None:
+        if not seen:
+            seen.append(self)
+            with embedlog.open(tmp_path / "log", config={"housekeeping": False, "lock.timeout.ms": 500}):
+                pass
+        real(self)
+
+    def fails(first: bool) -> None:
+        raise KeyError(first)
+
+    monkeypatch.setattr(Directory, "_let_go", late)
+    tmp_path.joinpath("log").mkdir()
+    directory = Directory(tmp_path / "log", read_only=False, mode=0o666, lock_timeout_ms=1000, shared="mapped")
+    with pytest.raises(KeyError):
+        directory.enter(fails)
+    assert seen

@@ -142,5 +142,9 @@ class FakeBroker:
         (self.path.parent / MARK).write_text('{"version":0,"brokerEpoch":1}')
         os.close(self._fd)
 
+    def die(self) -> None:
+        """Without a mark; the lock file stays."""
+        os.close(self._fd)
+
     def unlink(self) -> None:
         self.path.unlink(missing_ok=True)
