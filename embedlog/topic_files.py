@@ -15,7 +15,7 @@ import errno
 import logging
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -247,8 +247,8 @@ def adopt(known: Mapping[str, Topic], found: Directories, *, foreign: bool, read
             seen = _seen(name, topic, numbers, reading)
             if seen is not None and seen != topic:
                 topics.append(seen)
-        elif max(numbers) >= max(topic.partitions, topic.growing) and topic.state == "live":
-            topics.append(_grown(topic, numbers))
+        elif topic.state == "live" and (grown := _grown(topic, numbers)) != topic:
+            topics.append(grown)
     gone = [name for name, topic in known.items() if foreign and topic.state == "live" and name not in found.live]
     return Adoption(tuple(topics), tuple(gone))
 
@@ -271,9 +271,15 @@ def _seen(name: str, topic: Topic | None, numbers: Mapping[int, Path], reading: 
 
 def _grown(topic: Topic, numbers: Mapping[int, Path]) -> Topic:
     if max(numbers) < max(topic.partitions, topic.growing):
-        return topic
+        here = {*topic.only, *(number for number in numbers if number < topic.partitions)}
+        return replace(topic, only=_share(topic.partitions, here)) if topic.only and len(here) > len(topic.only) else topic
     return _with_numbers(replace(topic, partitions=max(numbers) + 1, growing=0), numbers)
 
 
 def _with_numbers(topic: Topic, numbers: Mapping[int, Path]) -> Topic:
-    return replace(topic, only=() if len(numbers) == topic.partitions else tuple(sorted(numbers)))
+    return replace(topic, only=_share(topic.partitions, numbers))
+
+
+def _share(partitions: int, numbers: Collection[int]) -> tuple[int, ...]:
+    """What `Topic.only` says where these numbers are here."""
+    return () if len(numbers) == partitions == max(numbers) + 1 else tuple(sorted(numbers))

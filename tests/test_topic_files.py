@@ -295,6 +295,26 @@ def test_one_brokers_share_of_a_topic_is_adopted_as_such(tmp_path: Path) -> None
     assert (topic.partitions, topic.only, topic.numbers) == (20240102, (1, 20240101), [1, 20240101])
 
 
+@pytest.mark.parametrize("foreign", [False, True])
+def test_a_partition_that_came_to_one_brokers_share_is_seen(tmp_path: Path, foreign: bool) -> None:
+    """By a reassignment in the cluster, or because its directory was copied here: below the largest number that was here."""
+    topic = Topic("events", identity.new_id(), 6, only=(0, 5))
+    for number in (0, 3, 5):
+        (tmp_path / f"events-{number}").mkdir()
+        identity.write_topic_id(tmp_path / f"events-{number}", topic.topic_id)
+    (seen,) = adopt({"events": topic}, scan_directories(tmp_path), foreign=foreign).topics
+    assert (seen.partitions, seen.only, seen.here) == (6, (0, 3, 5), [0, 3, 5])
+    assert not adopt({"events": seen}, scan_directories(tmp_path), foreign=foreign)
+    growing = replace(topic, partitions=3, only=(0,), growing=6)
+    (seen,) = adopt({"events": replace(growing, only=(1,))}, scan_directories(tmp_path), foreign=foreign).topics
+    assert (seen.partitions, seen.growing, seen.only) == (3, 6, (0, 1)), "what is being made is not here yet"
+    for number in (1, 2, 4):
+        (tmp_path / f"events-{number}").mkdir()
+        identity.write_topic_id(tmp_path / f"events-{number}", topic.topic_id)
+    (whole,) = adopt({"events": topic}, scan_directories(tmp_path), foreign=foreign).topics
+    assert (whole.partitions, whole.only) == (6, ())
+
+
 def test_directories_without_an_id_get_one(tmp_path: Path) -> None:
     (tmp_path / "old-0").mkdir()
     (topic,) = adopt({}, scan_directories(tmp_path), foreign=True).topics
