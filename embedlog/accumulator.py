@@ -27,6 +27,7 @@ from embedlog import edges
 from embedlog._native import _rows
 from embedlog.awaiting import await_future
 from embedlog.errors import ClosedError, DeadlineError, ForkedError, StateError
+from embedlog.losses import raised_of
 from embedlog.values import RecordMetadata
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class Accumulator:
             metadata=RecordMetadata,
             run_callback=run_callback,
             await_future=await_future,
+            raised_of=raised_of,
             deadline_error=DeadlineError,
             forked_error=ForkedError,
             state_error=StateError,

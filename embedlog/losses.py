@@ -143,6 +143,18 @@ def _by_reason(losses: list[Loss]) -> Counter[tuple[str, str]]:
     return counts
 
 
+def raised_of(error: BaseException) -> BaseException:
+    """What a future raises: an error of its own. One that many share would give the frames of each `result()` to all."""
+    if not isinstance(error, EmbedlogError):
+        return error.with_traceback(None)  # perhaps it cannot be made again; its traceback must not grow
+    make, arguments, facts = error.__reduce__()
+    raised = make(*arguments)
+    raised.__dict__.update(facts)
+    raised.__cause__, raised.__context__ = error.__cause__, error.__context__
+    raised.__suppress_context__ = error.__suppress_context__
+    return raised
+
+
 def _reason(loss: Loss) -> str:
     return str(loss.error) or type(loss.error).__name__
 

@@ -17,6 +17,7 @@ from embedlog._native import _rows
 from embedlog._native._rows import Future
 from embedlog.columns import BATCH
 from embedlog.errors import DeadlineError, ForkedError, StateError
+from embedlog.losses import raised_of
 from embedlog.values import RecordMetadata
 from tests.batches import Row, batch
 from tests.conftest import ROOT
@@ -39,6 +40,7 @@ def accumulator(
         RecordMetadata,
         call,
         awaiting.await_future,
+        raised_of,
         DeadlineError,
         ForkedError,
         StateError,

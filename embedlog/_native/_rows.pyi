@@ -73,6 +73,7 @@ class Accumulator:
         metadata: Callable[[str, int, int, int], Any],
         run_callback: Callable[[Future, Callable[[Future], object]], None],
         await_future: Callable[[Future], Generator[Any, None, Any]],
+        raised_of: Callable[[BaseException], BaseException],
         deadline_error: type[Exception],
         forked_error: type[Exception],
         state_error: type[Exception],

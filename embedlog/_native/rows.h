@@ -162,7 +162,7 @@ struct el_accumulator {
     el_lane *first_active, *last_active; /* lanes with parcels, owned */
     el_parcel *late_first, *late_last; /* parcels whose callbacks are to run, in the order of their fates; owned queue */
     int64_t calling;             /* callbacks that are running */
-    PyObject *metadata, *run_callback, *await_future, *deadline_error, *forked_error, *state_error;
+    PyObject *metadata, *run_callback, *await_future, *raised_of, *deadline_error, *forked_error, *state_error;
     PyThread_type_lock bell;     /* held, except between a ring and the wait it ends */
     unsigned long thread;        /* the one that sends, once it has waited; 0 before */
     uint32_t direct_count, direct_seen; /* parcels that callers wrote, and how many of them the thread has noticed */

@@ -26,13 +26,13 @@ void el_ring(el_accumulator *accumulator) {
 
 static PyObject *accumulator_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     static char *names[] = {"memory_limit", "linger_ms", "unacknowledged", "metadata", "run_callback", "await_future",
-                            "deadline_error", "forked_error", "state_error", NULL};
-    PyObject *metadata, *run_callback, *await_future, *deadline_error, *forked_error, *state_error;
+                            "raised_of", "deadline_error", "forked_error", "state_error", NULL};
+    PyObject *metadata, *run_callback, *await_future, *raised_of, *deadline_error, *forked_error, *state_error;
     long long memory_limit;
     double linger_ms;
     int unacknowledged;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "LdpOOOOOO:Accumulator", names, &memory_limit, &linger_ms, &unacknowledged, &metadata,
-                                     &run_callback, &await_future, &deadline_error, &forked_error, &state_error))
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "LdpOOOOOOO:Accumulator", names, &memory_limit, &linger_ms, &unacknowledged, &metadata,
+                                     &run_callback, &await_future, &raised_of, &deadline_error, &forked_error, &state_error))
         return NULL;
     el_accumulator *self = (el_accumulator *)PyType_GenericAlloc(type, 0);
     if (!self) return NULL;
@@ -48,6 +48,7 @@ static PyObject *accumulator_new(PyTypeObject *type, PyObject *args, PyObject *k
     self->metadata = Py_NewRef(metadata);
     self->run_callback = Py_NewRef(run_callback);
     self->await_future = Py_NewRef(await_future);
+    self->raised_of = Py_NewRef(raised_of);
     self->deadline_error = Py_NewRef(deadline_error);
     self->forked_error = Py_NewRef(forked_error);
     self->state_error = Py_NewRef(state_error);
@@ -58,7 +59,7 @@ static PyObject *accumulator_new(PyTypeObject *type, PyObject *args, PyObject *k
 static int accumulator_traverse(PyObject *object, visitproc visit, void *arg) {
     el_accumulator *self = (el_accumulator *)object;
     PyObject *owned[] = {EL_OBJECT(Py_TYPE(object)), EL_OBJECT(self->first_active), EL_OBJECT(self->late_first), self->metadata, self->run_callback,
-                         self->await_future, self->deadline_error, self->forked_error, self->state_error};
+                         self->await_future, self->raised_of, self->deadline_error, self->forked_error, self->state_error};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) Py_VISIT(owned[i]);
     return 0;
 }
@@ -89,7 +90,7 @@ static void accumulator_dealloc(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     accumulator_clear(object);
-    PyObject **owned[] = {&self->metadata,       &self->run_callback, &self->await_future,
+    PyObject **owned[] = {&self->metadata,       &self->run_callback, &self->await_future, &self->raised_of,
                           &self->deadline_error, &self->forked_error, &self->state_error};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) Py_CLEAR(*owned[i]);
     if (self->bell) {

@@ -65,15 +65,22 @@ static PyObject *future_metadata(const el_future *self) {
     return PyObject_CallFunction(parcel->accumulator->metadata, "OiLL", parcel->topic, parcel->partition, offset, timestamp_ms);
 }
 
+/* What is raised takes the frames that it leaves. The parcel's own error would keep them alive for good: futures that were never asked are
+ * untracked, and the collector sees no cycle that leads through them. */
+static void failure_raise(const el_parcel *parcel) {
+    PyObject *raised = PyObject_CallFunctionObjArgs(parcel->accumulator->raised_of, parcel->error, NULL);
+    if (!raised) return;
+    PyErr_SetObject(EL_OBJECT(Py_TYPE(raised)), raised);
+    Py_DECREF(raised);
+}
+
 static PyObject *future_result(PyObject *object, PyObject *args, PyObject *keywords) {
     el_future *self = (el_future *)object;
     if (future_await(self, args, keywords, "|O:result") < 0) return NULL;
-    PyObject *error = self->parcel->error;
-    if (!error) return future_metadata(self);
+    if (!self->parcel->error) return future_metadata(self);
     el_future_hear(self);
     future_track(self);
-    PyException_SetTraceback(error, Py_None); /* one exception serves many futures: its traceback must not grow */
-    PyErr_SetObject(EL_OBJECT(Py_TYPE(error)), error);
+    failure_raise(self->parcel);
     return NULL;
 }
 
