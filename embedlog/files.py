@@ -52,7 +52,7 @@ def open_file(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> in
 def _unless_interrupted(call: Callable[..., int], *arguments: object) -> int:
     """Call again what a signal broke off; its handler has run by then, and what that raised has ended this."""
     for _ in range(INTERRUPTS_MAX):
-        if system.errno_of(code := call(*arguments)) != errno.EINTR:
+        if (code := call(*arguments)) >= 0 or system.errno_of(code) != errno.EINTR:
             break
     return code
 

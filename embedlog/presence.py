@@ -89,7 +89,8 @@ class Presence:
         while True:
             seen = self.home.seen
             try:
-                loaded = recovery.load(self.loading(write=False, floor=self._floor()))
+                foreign = self._changed_by_others()
+                loaded = recovery.load(self.loading(write=False, foreign=foreign, floor=None if foreign else self._floor()))
                 break
             except (CorruptRecordError, StateError, StorageError):
                 if self.home.refresh is None or (not self.home.refresh() and self.home.seen == seen):
@@ -104,7 +105,7 @@ class Presence:
 
     def _floor(self) -> Published | None:
         """What a page of an earlier incarnation published, for a reader."""
-        mapped = None if self._changed_by_others() else map_page(self.path / layout.PAGE, writable=False, locked=self.home.locked)
+        mapped = map_page(self.path / layout.PAGE, writable=False, locked=self.home.locked)
         if mapped is None:
             return None
         try:
@@ -175,8 +176,9 @@ class Presence:
         raise UnknownTopicOrPartitionError(problem, path=self.path, expected=expected, found=found)
 
     def _load_locked(self, mapped: PageFile) -> None:
-        floor = None if self._changed_by_others() else floor_of(mapped, self.topic_id, self.number)
-        loading = self.loading(write=True, floor=floor)
+        foreign = self._changed_by_others()
+        floor = None if foreign else floor_of(mapped, self.topic_id, self.number)
+        loading = self.loading(write=True, foreign=foreign, floor=floor)
         if not loading.clean:
             self.mark_dirty()
         loaded = recovery.load(loading)
@@ -237,9 +239,8 @@ class Presence:
         noted = start.visit if start is not None else 0 if files.exists(self.manifest.path) else self.home.visit
         return self.home.foreign or noted != self.home.visit
 
-    def loading(self, *, write: bool, floor: Published | None = None) -> Loading:
+    def loading(self, *, write: bool, foreign: bool, floor: Published | None) -> Loading:
         """What the loader has to know of this partition."""
-        foreign = self._changed_by_others()
         dirty = files.exists(self.path / layout.DIRTY) and not self.home.foreign
         points, starts, cleaned = self.home.recovery_points, self.home.log_starts, self.home.cleaned
         durable = None if foreign else DurableRecord(self.path, self.topic_id).read()
