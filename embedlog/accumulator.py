@@ -38,6 +38,7 @@ logger = logging.getLogger("embedlog.producer")
 
 FOREVER = float("inf")
 EXIT_TIMEOUT_S = 30.0
+INTERRUPTED_TIMEOUT_S = 1.0  # for the thread to see that it is given up; for each of the other producers once Ctrl-C ended a wait
 FAILURE_PAUSE_S = 0.05  # what failed in a way that was not foreseen would fail in the same way at once
 
 _live: set[Accumulator] = set()  # those whose thread runs
@@ -98,6 +99,7 @@ class Accumulator:
         self._queue: deque[object] = deque()
         self._start_lock = threading.RLock()  # a signal's handler may close what is being started
         self._thread: threading.Thread | None = None
+        self._gone = threading.Event()  # the thread has done its work
         self._calling = False  # on the thread: inside callbacks
         self._abandoned = False
         self._left_alone = False
@@ -199,9 +201,12 @@ class Accumulator:
             return self._drain(timeout_s)
         self.rows.ring()
         with _waiting_for(thread):
-            thread.join(timeout_s)
-        self._abandoned = thread.is_alive()
-        return not self._abandoned
+            thread.join(0)  # raises RuntimeError in a signal's handler that came before the thread's start
+            if self._gone.wait(timeout_s):  # not join(): interrupted, it takes the thread for ended (before Python 3.13)
+                thread.join()
+                return True
+        self._abandoned = True
+        return False
 
     def _drain(self, timeout_s: float | None) -> bool:
         """On the thread: writes what is here. Inside a delivery, where a finalizer may call it, that is left to the delivery."""
@@ -225,6 +230,14 @@ class Accumulator:
         if not self.on_thread():
             self._settled()  # the thread may be held up for ever
             self.rows.end()
+
+    def abandon_at_exit(self) -> None:
+        """The same where the process ends with its threads: says how many records may be in the log or not."""
+        self.abandon()
+        if self.close(INTERRUPTED_TIMEOUT_S):  # it only waited for another attempt
+            return
+        left = sum(parcel.count for parcel in self.rows.pending())
+        logger.warning("%s: %d records were being written when the process ended; are they in the log?", self._name, left)
 
     def leave_alone(self) -> None:
         """The producer was dropped: what is here is sent, and what fails of it is logged, as nobody else can hear of it."""
@@ -278,6 +291,7 @@ class Accumulator:
                 edges.report(logger, "%s: a round failed in a way that was not foreseen", self._name)
                 self.rows.wait(FAILURE_PAUSE_S)
         _live.discard(self)
+        self._gone.set()
 
     def _round(self) -> bool:
         """Delivers what is due, runs callbacks, sleeps; whether that was the last time."""
@@ -344,10 +358,15 @@ def _waiting_for(thread: threading.Thread) -> Iterator[None]:
 
 
 def _close_all() -> None:
+    timeout_s = EXIT_TIMEOUT_S
     for accumulator in list(_live):
         try:
-            if not accumulator.close(EXIT_TIMEOUT_S):
-                accumulator.abandon()
+            try:
+                closed = accumulator.close(timeout_s)
+            except KeyboardInterrupt:  # the records of the others are not lost by that, and those of this one not in silence
+                closed, timeout_s = False, INTERRUPTED_TIMEOUT_S
+            if not closed:
+                accumulator.abandon_at_exit()
             accumulator._delivery.losses.log_unheard()
         except Exception:  # noqa: BLE001  (the others are closed all the same)
             edges.report(logger, "a producer could not be closed")
