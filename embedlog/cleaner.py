@@ -4,6 +4,7 @@ V1  only sealed, synced, decided segments are cleaned, by one housekeeper at a t
 V2  what is made lies beside the log as `.cleaned` until all of it is on stable storage
 V3  the swap happens under the append lock with the generation odd; whoever finds it broken off finishes it
 V4  `purged_to` is raised with the swap: who replays from a look below it begins anew (tombstones may be gone)
+V5  `.cleaned` is only made while no swap is unfinished: who finishes one takes `.cleaned` for a swap that was not reached
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ def compact(partition: Partition, known: int, memory_bytes: int, now_ms: int) ->
 
     The caller notes the answer in the cleaner's checkpoint. Raises CorruptRecordError, DurabilityError, LockTimeoutError.
     """
+    partition.settled()  # a swap that was broken off is finished before anything is made (V5)
     found = due(partition, known, now_ms)
     if found is None:
         return -1

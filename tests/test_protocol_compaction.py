@@ -75,6 +75,26 @@ def test_rule_26_a_swap_that_was_broken_off_is_finished(
         assert seen == (mutant == "")
 
 
+@pytest.mark.parametrize("step", [1, 2, 3, 4])
+def test_rule_26_the_next_housekeeper_finishes_a_swap_before_it_begins_its_own(
+    nursery: Nursery, tmp_path: Path, seed: int, step: int,
+) -> None:
+    """What the next one makes is `.cleaned`: beside a `.swap` that would mean that the swap was not reached."""
+    pairs = made(tmp_path / "log", seed)
+    with opened(tmp_path / "log") as log:
+        before = {offset: (key, value) for offset, key, value in rows(log)}
+        log._partition("t", 0).sequencing.present()  # so that nothing but the swap needs the append lock
+        victim = nursery.spawn()
+        victim.call("open", str(tmp_path / "log"), **QUIET)
+        victim.arm(["point"], "kill_before", name="swap-step", nth=step)
+        with pytest.raises(Died):
+            victim.call("on_log", "housekeep")
+        partition = log._partition("t", 0)
+        assert partition.page.read().generation % 2 == 1
+        cleaner.compact(partition, -1, 1 << 20, system.wall_ms())
+        check(log, pairs, before)
+
+
 @pytest.mark.parametrize("mutant", ["", "silent_swap"])
 def test_rule_26_files_that_were_opened_before_a_swap_are_forgotten(
     nursery: Nursery, tmp_path: Path, seed: int, mutant: str,
