@@ -21,6 +21,7 @@ from embedlog.losses import raised_of
 from embedlog.values import RecordMetadata
 from tests.batches import Row, batch
 from tests.conftest import ROOT
+from tests.faults.processes import SANITIZED
 
 NEVER_MS = 1e12
 
@@ -356,6 +357,7 @@ def test_futures_outlive_everything_they_came_from() -> None:
     assert future.result().offset == 1
 
 
+@pytest.mark.skipif(SANITIZED, reason="the shadow of ASan does not fit into a limit of memory")
 def test_a_record_for_which_there_is_no_memory_leaves_the_lane_as_it_was() -> None:
     program = """
 import resource, sys

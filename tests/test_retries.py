@@ -193,8 +193,8 @@ def test_records_that_are_in_do_not_fail_with_those_that_are_not(log: embedlog.L
     patience = {"linger_ms": LONG_MS, "delivery_timeout_ms": 3 * LONG_MS}
     with log.producer(retries=1, retry_backoff_ms=1, batch_size=700, **patience) as producer:
         producer.send("small", b"first").result(10)
-        futures = [producer.send("small", b"%0600d" % number) for number in range(6)]
         system.fault_arm(["open"], 1, "fail", errno.ENOSPC, sticky=True)  # the run is cut in two by a roll, which fails
+        futures = [producer.send("small", b"%0600d" % number) for number in range(6)]
         problems = [future.exception(10) for future in futures]
         system.fault_off()
         there = values(log, "small")

@@ -21,6 +21,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEADLINE_S = 30.0
+SANITIZED = "EMBEDLOG_SANITIZE" in os.environ  # `make test-sanitize`: limits of memory and fatal signals are ASan's own there
 
 
 class Died(AssertionError):
