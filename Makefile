@@ -169,7 +169,7 @@ test-all: install check
 check: install
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(PYTEST) -q tests/test_types.py
+	@$(PYTEST) -q tests/project/test_types.py
 
 # ---- measuring and writing -------------------------------------------------------------------------------------------
 

@@ -61,8 +61,16 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     chosen = arguments()
     with workspace(chosen.directory) as directory:
-        context = Context(directory, Bare(directory), chosen.rounds, chosen.size, chosen.large,
-                          segments=chosen.segments, partitions=chosen.partitions, samples=chosen.samples)
+        context = Context(
+            directory,
+            Bare(directory),
+            chosen.rounds,
+            chosen.size,
+            chosen.large,
+            segments=chosen.segments,
+            partitions=chosen.partitions,
+            samples=chosen.samples,
+        )
         found = (outcome for name in chosen.only or FIGURES for outcome in FIGURES[name](context))
         return report(found, chosen.json)
 

@@ -114,12 +114,16 @@ def lookup(directory: str, topic: str, limit: str) -> dict[str, Any]:
         cold, warm = [], []
         for offsets, times in ((cold_offsets, cold), (warm_offsets, warm)):
             for offset in offsets:
-                now = partition.published()        # one look at the page serves a whole fetch
+                now = partition.published()  # one look at the page serves a whole fetch
                 began = time.perf_counter_ns()
                 partition.reader.place(partition.segments.at(offset, now), offset)
                 times.append(time.perf_counter_ns() - began)
-    return {"segments": len(bases), "lookups": len(cold), "cold_us": statistics.median(cold) / 1e3,
-            "warm_us": statistics.median(warm[50:]) / 1e3}
+    return {
+        "segments": len(bases),
+        "lookups": len(cold),
+        "cold_us": statistics.median(cold) / 1e3,
+        "warm_us": statistics.median(warm[50:]) / 1e3,
+    }
 
 
 def durable(directory: str, delay_us: str) -> dict[str, Any]:

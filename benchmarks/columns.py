@@ -15,8 +15,15 @@ from .context import QUIET, Context, bytes_in, child, filled, keys_of, log_files
 from .measure import Outcome, against
 
 
-def append_rate(context: Context, values: pa.Array, total_bytes: int, *, keys: pa.Array | None = None, partitions: int = 1,
-                codec: str = "none") -> tuple[float, int, float]:
+def append_rate(
+    context: Context,
+    values: pa.Array,
+    total_bytes: int,
+    *,
+    keys: pa.Array | None = None,
+    partitions: int = 1,
+    codec: str = "none",
+) -> tuple[float, int, float]:
     """Append to a fresh topic; log bytes per second, log bytes, seconds."""
     directory = context.fresh("append")
     try:
@@ -26,8 +33,10 @@ def append_rate(context: Context, values: pa.Array, total_bytes: int, *, keys: p
             warm = values.slice(0, max(1, len(values) // 16))
             producer.send_batch("warm", warm, keys.slice(0, len(warm)) if keys is not None else None).result()
             began = time.perf_counter()
-            futures = [producer.send_batch("bench", part, keys.slice(0, len(part)) if keys is not None else None)
-                       for part in pieces(values, total_bytes)]
+            futures = [
+                producer.send_batch("bench", part, keys.slice(0, len(part)) if keys is not None else None)
+                for part in pieces(values, total_bytes)
+            ]
             for future in futures:
                 future.result()
             spent = time.perf_counter() - began
@@ -37,17 +46,28 @@ def append_rate(context: Context, values: pa.Array, total_bytes: int, *, keys: p
         remove(directory)
 
 
-def appended(context: Context, name: str, record_bytes: int, target: float, *, total_bytes: int = 0, keyed: bool = False,
-             partitions: int = 1, rounds: int = 0) -> Outcome:
+def appended(
+    context: Context,
+    name: str,
+    record_bytes: int,
+    target: float,
+    *,
+    total_bytes: int = 0,
+    keyed: bool = False,
+    partitions: int = 1,
+    rounds: int = 0,
+) -> Outcome:
     total = total_bytes or context.size_bytes
     values = values_of(record_bytes, total)
     keys = keys_of(len(values)) if keyed else None
-    size = append_rate(context, values, total, keys=keys, partitions=partitions)[1]       # also warms up
+    size = append_rate(context, values, total, keys=keys, partitions=partitions)[1]  # also warms up
     return against(
         name,
         lambda: context.bare.write(context.fresh("bare"), size),
         lambda: append_rate(context, values, total, keys=keys, partitions=partitions)[0],
-        target=target, rounds=rounds or context.rounds, unit="bytes/s",
+        target=target,
+        rounds=rounds or context.rounds,
+        unit="bytes/s",
     )
 
 
@@ -69,12 +89,19 @@ def scan_rate(directory: Path, columns: list[str] | None = None) -> float:
     return bytes_in(directory) / spent
 
 
-def scanned(context: Context, name: str, directory: Path, target: float, *, columns: list[str] | None = None,
-            rounds: int = 0) -> Outcome:
+def scanned(
+    context: Context, name: str, directory: Path, target: float, *, columns: list[str] | None = None, rounds: int = 0
+) -> Outcome:
     files = log_files(directory)
     scan_rate(directory, columns)
-    return against(name, lambda: context.bare.read(files), lambda: scan_rate(directory, columns),
-                   target=target, rounds=rounds or context.rounds, unit="bytes/s")
+    return against(
+        name,
+        lambda: context.bare.read(files),
+        lambda: scan_rate(directory, columns),
+        target=target,
+        rounds=rounds or context.rounds,
+        unit="bytes/s",
+    )
 
 
 def scan(context: Context) -> Iterator[Outcome]:
@@ -95,8 +122,7 @@ def codecs(context: Context) -> Iterator[Outcome]:
             every.append(child("codec", context.fresh(codec), codec, total)["seconds"])
         speedup = sorted(one)[len(one) // 2] / sorted(every)[len(every) // 2]
         target = 1.0 + 0.5 * (len(cores) - 1) if len(cores) > 1 else 0.9
-        detail = {"cores": len(cores), "one core s": min(one), "all cores s": min(every),
-                  "text MB/s": total / 1e6 / min(every)}
+        detail = {"cores": len(cores), "one core s": min(one), "all cores s": min(every), "text MB/s": total / 1e6 / min(every)}
         yield Outcome(f"append/text/codec={codec}/speedup", speedup, "x", target, True, detail)
 
 

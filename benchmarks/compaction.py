@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 import embedlog
-from embedlog import cleaner
 from embedlog._native import system
+from embedlog.partition import compaction as cleaner
 
 from .child import resident_bytes
 from .context import Context, child, remove

@@ -21,7 +21,7 @@ import embedlog
 
 from .measure import Bare
 
-CHUNK_BYTES = 64 << 20          # one send_batch: large enough to hide the crossing, small enough to stay warm
+CHUNK_BYTES = 64 << 20  # one send_batch: large enough to hide the crossing, small enough to stay warm
 # No sync while the clock runs: the bare loop does not sync either. Retention and roll by time stay off as well.
 QUIET = {"flush.ms": 9_223_372_036_854_775_807, "segment.bytes": 1 << 30}
 

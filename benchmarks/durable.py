@@ -17,7 +17,7 @@ from .context import Context, remove
 from .measure import Outcome
 
 SECONDS = 1.0
-SLOW_US = 1000             # a sync of a millisecond: what the fault hook adds to each
+SLOW_US = 1000  # a sync of a millisecond: what the fault hook adds to each
 THREADS, PROCESSES = 16, 4
 TOPIC = "durable"
 

@@ -16,7 +16,7 @@ from .measure import Outcome, percentile
 PARTITIONS, WARM = 100, 50
 GROUPS = 10_000
 RATE, SECONDS, EACH = 1_000, 60, 10  # commits a second, and partitions of a commit
-BOUND_MB = 20               # what comes in 15 s, the time between two looks of the cleaner, the active segment, and some room
+BOUND_MB = 20  # what comes in 15 s, the time between two looks of the cleaner, the active segment, and some room
 OFFSETS_TOPIC = "__consumer_offsets"
 MIB = 1 << 20
 

@@ -78,11 +78,28 @@ def async_iterate_rate(directory: Path, count: int) -> float:
 
 def twins(context: Context) -> Iterator[Outcome]:
     values = [b"%0100d" % number for number in range(COUNT)]
-    yield against("async send/record=100B/flush", lambda: send_rate(context, values),
-                  lambda: async_send_rate(context, values, each=False), target=LEAST, rounds=context.rounds, unit="records/s")
-    yield against("async send/record=100B/await each", lambda: awaited_rate(context, values),
-                  lambda: async_send_rate(context, values, each=True), target=LEAST, rounds=context.rounds, unit="records/s")
+    yield against(
+        "async send/record=100B/flush",
+        lambda: send_rate(context, values),
+        lambda: async_send_rate(context, values, each=False),
+        target=LEAST,
+        rounds=context.rounds,
+        unit="records/s",
+    )
+    yield against(
+        "async send/record=100B/await each",
+        lambda: awaited_rate(context, values),
+        lambda: async_send_rate(context, values, each=True),
+        target=LEAST,
+        rounds=context.rounds,
+        unit="records/s",
+    )
     with filled(context, 100, COUNT * 100, keyed=True) as directory:
-        yield against("async iterate/record=100B/keyed", lambda: iterate_rate(directory, COUNT * 9 // 10),
-                      lambda: async_iterate_rate(directory, COUNT * 9 // 10),
-                      target=LEAST, rounds=context.rounds, unit="records/s")
+        yield against(
+            "async iterate/record=100B/keyed",
+            lambda: iterate_rate(directory, COUNT * 9 // 10),
+            lambda: async_iterate_rate(directory, COUNT * 9 // 10),
+            target=LEAST,
+            rounds=context.rounds,
+            unit="records/s",
+        )

@@ -31,9 +31,9 @@ class Outcome:
 
     name: str
     value: float
-    unit: str                     # "of ceiling", "us", "s", "x"
+    unit: str  # "of ceiling", "us", "s", "x"
     target: float
-    at_least: bool                # False: at most
+    at_least: bool  # False: at most
     detail: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -57,7 +57,14 @@ def short(value: object) -> str:
 
 
 def against(
-    name: str, ceiling: Measure, subject: Measure, *, target: float, rounds: int, unit: str, cpu: Measure | None = None,
+    name: str,
+    ceiling: Measure,
+    subject: Measure,
+    *,
+    target: float,
+    rounds: int,
+    unit: str,
+    cpu: Measure | None = None,
     rest: Callable[[], None] | None = None,
 ) -> Outcome:
     """Rates of subject and ceiling, `rounds` times in turns; judged by the ratio of their medians.

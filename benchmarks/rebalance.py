@@ -94,7 +94,6 @@ class Process:
         self._child.wait()
 
 
-
 class Group:
     """The members, and what they said."""
 

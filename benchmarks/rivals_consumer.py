@@ -58,9 +58,10 @@ def confluent(bootstrap: str, count: int) -> float:
 
 def ours(directory: str, count: int, way: str) -> float:
     """Records per second of a consumer in one of its three ways."""
-    with embedlog.open(directory, read_only=True) as log, log.consumer(
-        TOPIC, auto_offset_reset="earliest", max_poll_records=10_000
-    ) as reader:
+    with (
+        embedlog.open(directory, read_only=True) as log,
+        log.consumer(TOPIC, auto_offset_reset="earliest", max_poll_records=10_000) as reader,
+    ):
         first = reader.poll(10, max_records=1)
         began = time.perf_counter()
         seen = len(first) + WAYS[way](reader, count - len(first))

@@ -96,8 +96,12 @@ def fill(directory: Path, broker: Broker, record_bytes: int, rows: int) -> None:
         assert theirs.flush(60) == 0
         (directory / "table").mkdir()
         for number in (0, 1):
-            with pq.ParquetWriter(directory / "table" / f"{number}.parquet", SCHEMA, compression="none",
-                                  use_dictionary=["topic", "partition", "timestampType"]) as writer:
+            with pq.ParquetWriter(
+                directory / "table" / f"{number}.parquet",
+                SCHEMA,
+                compression="none",
+                use_dictionary=["topic", "partition", "timestampType"],
+            ) as writer:
                 for batch in log.scan("bench", partitions=number):
                     names = [{"timestampType": "timestamp_type"}.get(field.name, field.name) for field in SCHEMA]
                     columns = [batch[name].cast(field.type) for name, field in zip(names, SCHEMA, strict=True)]

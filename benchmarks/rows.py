@@ -54,8 +54,14 @@ def send_rate(context: Context, values: list[bytes], **config: Any) -> float:
 
 def send(context: Context) -> Iterator[Outcome]:
     values = [b"%0100d" % number for number in range(COUNT)]
-    yield against("send/record=100B", lambda: bare_rate(values), lambda: send_rate(context, values),
-                  target=1 / 15, rounds=context.rounds, unit="records/s")
+    yield against(
+        "send/record=100B",
+        lambda: bare_rate(values),
+        lambda: send_rate(context, values),
+        target=1 / 15,
+        rounds=context.rounds,
+        unit="records/s",
+    )
 
 
 def send_batch_rate(context: Context, values: pa.Array, **config: Any) -> float:
@@ -79,15 +85,26 @@ def idempotence(context: Context) -> Iterator[Outcome]:
     values = [b"%0100d" % number for number in range(COUNT)]
     columns = values_of(100, 8 << 20)
     for name, rate, given in (("send", send_rate, values), ("send_batch", send_batch_rate, columns)):
-        yield against(f"idempotence/{name}/record=100B", partial(rate, context, given, enable_idempotence=False),
-                      partial(rate, context, given), target=0.95, rounds=8 * context.rounds + 1, unit="records/s")
+        yield against(
+            f"idempotence/{name}/record=100B",
+            partial(rate, context, given, enable_idempotence=False),
+            partial(rate, context, given),
+            target=0.95,
+            rounds=8 * context.rounds + 1,
+            unit="records/s",
+        )
 
 
 def iterate_rate(directory: Path, count: int) -> float:
     """Records per second of a consumer's iteration that touches each value."""
-    with embedlog.open(directory, read_only=True) as log, log.consumer(
-        "bench", auto_offset_reset="earliest", consumer_timeout_ms=0,
-    ) as consumer:
+    with (
+        embedlog.open(directory, read_only=True) as log,
+        log.consumer(
+            "bench",
+            auto_offset_reset="earliest",
+            consumer_timeout_ms=0,
+        ) as consumer,
+    ):
         size = found = 0
         began = time.perf_counter()
         for record in consumer:
@@ -101,5 +118,11 @@ def iterate_rate(directory: Path, count: int) -> float:
 def iterate(context: Context) -> Iterator[Outcome]:
     values = [b"%0100d" % number for number in range(COUNT)]
     with filled(context, 100, COUNT * 100, keyed=True) as directory:
-        yield against("iterate/record=100B/keyed", lambda: bare_rate(values), lambda: iterate_rate(directory, COUNT * 9 // 10),
-                      target=1 / 10, rounds=context.rounds, unit="records/s")
+        yield against(
+            "iterate/record=100B/keyed",
+            lambda: bare_rate(values),
+            lambda: iterate_rate(directory, COUNT * 9 // 10),
+            target=1 / 10,
+            rounds=context.rounds,
+            unit="records/s",
+        )

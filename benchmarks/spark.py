@@ -64,8 +64,12 @@ def both(context: Context, record_bytes: int) -> Iterator[tuple[Path, Path, int]
                 rows += len(part)
             table.mkdir()
             for partition in (0, 1):
-                with pq.ParquetWriter(table / f"{partition}.parquet", SCHEMA, compression="none",
-                                      use_dictionary=["topic", "partition", "timestampType"]) as writer:
+                with pq.ParquetWriter(
+                    table / f"{partition}.parquet",
+                    SCHEMA,
+                    compression="none",
+                    use_dictionary=["topic", "partition", "timestampType"],
+                ) as writer:
                     for batch in log.scan("bench", partitions=partition):
                         names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestamp_type"]
                         columns = [batch[name].cast(field.type) for name, field in zip(names, SCHEMA, strict=True)]

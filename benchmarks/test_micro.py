@@ -13,14 +13,14 @@ import pytest
 
 import embedlog
 from embedlog._native import codec
-from embedlog.columns import BytesColumn, Columns
-from embedlog.files import deadline_after
-from embedlog.record import Chain, decode, encode, partitions_of, scan, stamp
-from embedlog.transaction_records import encode_key
+from embedlog.coordination.transactions.transaction_records import encode_key
+from embedlog.format.record_batch import Chain, decode, encode, partitions_of, scan, stamp
+from embedlog.format.record_columns import BytesColumn, Columns
+from embedlog.storage.files import deadline_after
 
 Bench = Any
 SIZES = [100, 1000]
-TOTAL_BYTES = 1_000_000          # with its framing less than the mebibyte of one batch
+TOTAL_BYTES = 1_000_000  # with its framing less than the mebibyte of one batch
 
 
 def values(record_bytes: int) -> BytesColumn:
@@ -29,7 +29,7 @@ def values(record_bytes: int) -> BytesColumn:
 
 def run_of(record_bytes: int) -> memoryview:
     column = values(record_bytes)
-    run, = encode(Columns(len(column), column, None, 1_700_000_000_000, None), batch_bytes=2 * TOTAL_BYTES)
+    (run,) = encode(Columns(len(column), column, None, 1_700_000_000_000, None), batch_bytes=2 * TOTAL_BYTES)
     return run.buffer
 
 

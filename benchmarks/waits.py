@@ -13,13 +13,13 @@ from typing import NamedTuple
 import numpy as np
 
 import embedlog
-from embedlog import record
+from embedlog.format import record_batch
 
 from .context import QUIET, Context, child, remove
 from .measure import Outcome, percentile
 
 DESCRIPTORS = 512
-PAUSE_S = 0.0005           # long enough that the reader sleeps again
+PAUSE_S = 0.0005  # long enough that the reader sleeps again
 Appending = Callable[[embedlog.Log], Callable[[], object]]
 
 
@@ -33,8 +33,8 @@ def work_on() -> None:
 class Wakeup(NamedTuple):
     """Microseconds since just before an append in this process."""
 
-    done: float                # `poll` has returned in another process
-    awake: float               # it was woken there: the way to the publication, and what the kernel takes
+    done: float  # `poll` has returned in another process
+    awake: float  # it was woken there: the way to the publication, and what the kernel takes
 
 
 def wakeups_of(directory: Path, samples: int, appending: Appending) -> tuple[list[Wakeup], float]:
@@ -57,7 +57,7 @@ def wakeups_of(directory: Path, samples: int, appending: Appending) -> tuple[lis
                 done, awake = map(int, reader.stdout.readline().split())
                 found.append(Wakeup((done - began) / 1e3, (awake - began) / 1e3))
             reader.stdout.read()  # its closing line
-    return found[samples // 10:], alone
+    return found[samples // 10 :], alone
 
 
 def once(append: Callable[[], object]) -> float:
@@ -70,8 +70,8 @@ def once(append: Callable[[], object]) -> float:
 
 def engine_append(log: embedlog.Log) -> Callable[[], object]:
     """The engine's append of a batch that is encoded already."""
-    values = record.BytesColumn(np.frombuffer(b"value", np.uint8), np.array([0, 5], np.int32))
-    run = next(iter(record.encode(record.Columns(1, values, timestamps=0))))
+    values = record_batch.BytesColumn(np.frombuffer(b"value", np.uint8), np.array([0, 5], np.int32))
+    run = next(iter(record_batch.encode(record_batch.Columns(1, values, timestamps=0))))
     partition = log._partition("wake", 0)
     return lambda: partition.append(run)
 
@@ -128,8 +128,13 @@ def many_partitions(context: Context) -> Iterator[Outcome]:
     finally:
         remove(directory)
     best = min(run["seconds"] for run in runs)
-    detail = {"partitions": context.partitions, "descriptors": max(run["descriptors"] for run in runs), "limit": DESCRIPTORS,
-              "read back": runs[0]["records"], "open alone s": min(run["open_seconds"] for run in runs)}
+    detail = {
+        "partitions": context.partitions,
+        "descriptors": max(run["descriptors"] for run in runs),
+        "limit": DESCRIPTORS,
+        "read back": runs[0]["records"],
+        "open alone s": min(run["open_seconds"] for run in runs),
+    }
     yield Outcome(f"open/partitions={context.partitions}/clean", best, "s", 1.0, False, detail)
 
 

@@ -8,17 +8,18 @@ In a page, whatever stands between `<!-- generated: NAME -->` and `<!-- end -->`
 
 from __future__ import annotations
 
-import ast
 import re
 import struct
 import sys
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
-from embedlog import manifest, options, page
-from embedlog.config import ConsumerConfig, LogConfig, ProducerConfig, TopicConfig
+from embedlog.config import options
+from embedlog.config.topic import ConsumerConfig, LogConfig, ProducerConfig, TopicConfig
 from embedlog.spark.settings import OPTIONS, Option
 from embedlog.spark.write_settings import WRITE_OPTIONS
+from embedlog.storage import control_page, manifest
 
 DOCS = Path(__file__).resolve().parent
 SYSTEM_HEADER = DOCS.parent / "embedlog" / "_native" / "api_system.h"
@@ -81,9 +82,7 @@ def spark_write_options() -> str:
 
 def options_of(known: dict[str, Option]) -> str:
     modes = {(True, True): "both", (True, False): "batch", (False, True): "stream"}
-    rows = (
-        (f"`{name}`", modes[option.batch, option.stream], option.default, option.doc) for name, option in known.items()
-    )
+    rows = ((f"`{name}`", modes[option.batch, option.stream], option.default, option.doc) for name, option in known.items())
     return table(("option", "in", "default", "meaning"), rows)
 
 
@@ -154,7 +153,7 @@ def manifest_entry() -> str:
 
 def durable_slot() -> str:
     fields = "`ELOGDUR1`, sequence, topic id, durable offset, base offset of its segment, CRC-32C of all before"
-    return byte_map(page._SLOT, fields)
+    return byte_map(control_page._SLOT, fields)
 
 
 def commented_fields(name: str) -> list[tuple[str, str, str]]:
@@ -172,17 +171,15 @@ def published_tuple() -> str:
 
 
 def layers() -> str:
-    """The table that the tests hold the imports against."""
-    tree = ast.parse((DOCS.parent / "tests" / "test_layers.py").read_text())
-    held = next(node.value for node in tree.body if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "LAYERS")
-    found = ast.literal_eval(held) if held is not None else {}
-    rows = ((rooms, ", ".join(f"`{name}`" for name in names.split())) for rooms, names in found.items())
-    return table(("from the bottom up", "modules"), rows)
+    """The dependency directions that the tests check the imports against."""
+    units = tomllib.loads((DOCS.parent / "tests" / "project" / "dependencies.toml").read_text())["unit"]
+    rows = ((f"`{unit['name']}`", unit["purpose"], ", ".join(f"`{name}`" for name in unit["may"]) or "nothing") for unit in units)
+    return table(("unit, from the bottom up", "purpose", "may import"), rows)
 
 
 # ---- the types of the options ----------------------------------------------------------------------------------------
 
-TYPED_OPTIONS = DOCS.parent / "embedlog" / "typed_options.py"
+TYPED_OPTIONS = DOCS.parent / "embedlog" / "config" / "typed_options.py"
 TYPED_HEAD = '''"""The options as keywords, for editors and type checkers; written by docs/generate.py from the tables of options.
 
 T1  a key is an option's name with underscores, its type what the option takes; texts of numbers, and values that no type can

@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Any
 from embedlog import _platform as _platform  # refuses where embedlog cannot run, before anything native is loaded
 from embedlog import assignors, partitioners, serializers
 from embedlog._native._rows import Future, Record
-from embedlog.batch import Batch
-from embedlog.consumer import Consumer
+from embedlog.columns.batch import Batch
+from embedlog.columns.scan import Scan
+from embedlog.columns.splits import Split
+from embedlog.config.typed_options import ConsumerOptions, LogOptions, ProducerOptions, TopicOptions
+from embedlog.consumer.consumer import Consumer
 from embedlog.errors import (
     AssignorError,
     BufferExhaustedError,
@@ -72,12 +75,9 @@ from embedlog.errors import (
     UnsupportedPlatformError,
     WakeupError,
 )
-from embedlog.front import Log, open
-from embedlog.producer import Producer
-from embedlog.scan import Scan
-from embedlog.splitting import Split
-from embedlog.typed_options import ConsumerOptions, LogOptions, ProducerOptions, TopicOptions
-from embedlog.values import (
+from embedlog.log import Log, open
+from embedlog.producer.producer import Producer
+from embedlog.types import (
     GroupDescription,
     GroupMetadata,
     GroupPartition,
@@ -93,8 +93,8 @@ from embedlog.values import (
 )
 
 if TYPE_CHECKING:
-    from embedlog.aio_consumer import AsyncConsumer
-    from embedlog.aio_producer import AsyncProducer
+    from embedlog.aio.consumer import AsyncConsumer
+    from embedlog.aio.producer import AsyncProducer
 
 __version__ = "0.1.0"
 
@@ -185,7 +185,7 @@ __all__ = [
     "serializers",
 ]
 
-_ASYNC = {"AsyncConsumer": "aio_consumer", "AsyncProducer": "aio_producer"}  # their import brings asyncio along
+_ASYNC = {"AsyncConsumer": "aio.consumer", "AsyncProducer": "aio.producer"}  # their import brings asyncio along
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import cycle
 
-from embedlog.values import TopicPartition
+from embedlog.types import TopicPartition
 
 Assignment = dict[str, list[TopicPartition]]
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import embedlog
-from embedlog.front import check_log
-from embedlog.values import topic_partition
+from embedlog.log import check_log
+from embedlog.types import topic_partition
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

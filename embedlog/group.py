@@ -23,9 +23,9 @@ from enum import Enum, IntEnum
 from typing import Final
 
 from embedlog._native import system
-from embedlog.consumer_protocol import TYPE, decode_subscription, same_subscription
 from embedlog.errors import CorruptRecordError
-from embedlog.liveness import Life
+from embedlog.format.consumer_protocol import TYPE, decode_subscription, same_subscription
+from embedlog.storage.liveness import Life
 
 NO_GENERATION: Final = -1
 GENERATION_MAX: Final = 2**31 - 1

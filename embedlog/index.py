@@ -16,10 +16,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlog import digests, files, layout
 from embedlog._native import codec
 from embedlog.errors import CorruptRecordError
-from embedlog.record import Batches
+from embedlog.format.record_batch import Batches
+from embedlog.storage import file_names, files, interval_digests
 
 OFFSET_ENTRY: Final = struct.Struct(">ii")  # relative offset, position
 TIME_ENTRY: Final = struct.Struct(">qi")  # timestamp, relative offset
@@ -81,7 +81,7 @@ def cut(fd: int, entries: int, base: int, position: int, after: int) -> Cut | No
 
 def _entry(fd: int, number: int) -> tuple[int, int] | None:
     """Relative offset and position; None if the file is shorter than it should be."""
-    raw = files.pread(fd, OFFSET_ENTRY.size, number * OFFSET_ENTRY.size, layout.INDEX)
+    raw = files.pread(fd, OFFSET_ENTRY.size, number * OFFSET_ENTRY.size, file_names.INDEX)
     return None if len(raw) < OFFSET_ENTRY.size else (OFFSET_ENTRY.unpack(raw)[0], OFFSET_ENTRY.unpack(raw)[1])
 
 
@@ -95,7 +95,7 @@ def time_ceiling(fd: int, entries: int, base: int, timestamp_ms: int) -> int | N
     """The last offset of the first batch that an entry has as new as `timestamp_ms`; None if none has."""
     found = codec.time_floor_file(fd, entries, timestamp_ms - 1) if entries else None
     number = 0 if found is None else found[0] + 1
-    raw = files.pread(fd, TIME_ENTRY.size, number * TIME_ENTRY.size, layout.TIME_INDEX) if number < entries else b""
+    raw = files.pread(fd, TIME_ENTRY.size, number * TIME_ENTRY.size, file_names.TIME_INDEX) if number < entries else b""
     return int(base + TIME_ENTRY.unpack(raw)[1]) if len(raw) == TIME_ENTRY.size else None
 
 
@@ -167,30 +167,30 @@ class Builder:
 
     def records(self, first: int = 0) -> bytes:
         """The digests as they lie in their file; `first` is the number of the first one."""
-        made = (digests.record(self.base, first + at, *each) for at, each in enumerate(self.digests))
+        made = (interval_digests.record(self.base, first + at, *each) for at, each in enumerate(self.digests))
         return b"".join(made)
 
     def write(self, directory: Path, mode: int = 0o666) -> None:
         """Put all files in place of whatever is there. REQUIRES the append lock."""
-        for suffix, raw in ((layout.INDEX, self.offsets), (layout.TIME_INDEX, self.times)):
-            path = layout.segment_path(directory, self.base, suffix)
+        for suffix, raw in ((file_names.INDEX, self.offsets), (file_names.TIME_INDEX, self.times)):
+            path = file_names.segment_path(directory, self.base, suffix)
             with files.opened(path, files.CREATE, mode) as fd:
                 files.write_all(fd, raw, 0, path)
                 files.truncate(fd, len(raw), path)
-        digests.write(directory, self.base, self.records(), 0, mode)
+        interval_digests.write(directory, self.base, self.records(), 0, mode)
 
     def write_tail(
         self, directory: Path, offset_entries: int, time_entries: int, mode: int = 0o666, *, digested: bool = True
     ) -> None:
         """Put what was built behind the first entries of files that are there, and cut what follows. REQUIRES the append lock."""
         tails = (
-            (layout.INDEX, self.offsets, offset_entries * OFFSET_ENTRY.size),
-            (layout.TIME_INDEX, self.times, time_entries * TIME_ENTRY.size),
+            (file_names.INDEX, self.offsets, offset_entries * OFFSET_ENTRY.size),
+            (file_names.TIME_INDEX, self.times, time_entries * TIME_ENTRY.size),
         )
         for suffix, raw, position in tails:
-            path = layout.segment_path(directory, self.base, suffix)
+            path = file_names.segment_path(directory, self.base, suffix)
             with files.opened(path, files.CREATE, mode) as fd:
                 files.write_all(fd, raw, position, path)
                 files.truncate(fd, position + len(raw), path)
         if digested:
-            digests.write(directory, self.base, self.records(offset_entries), offset_entries, mode)
+            interval_digests.write(directory, self.base, self.records(offset_entries), offset_entries, mode)

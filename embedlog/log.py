@@ -1,443 +1,314 @@
-"""One open log directory: topics by name, partitions by number, and the way in and out.
+"""The public face of an open log: one directory, and the verbs that start everything else.
 
-G1  opening reads one file of topics; a partition is looked at when it is first used
-G2  a handle belongs to the process that opened it: in a forked child it refuses
-G3  closing is idempotent; the last process out leaves the directory as Kafka leaves it after an orderly shutdown
+F1  each verb makes one object and hands it the log; what the verbs do is written in their own rooms
+F2  what a log has made is closed with it: what a producer still holds is appended, what a consumer waits for is ended
+F3  the asyncio twins are looked up when they are asked for: `import embedlog` does without asyncio
 """
 
 from __future__ import annotations
 
-import contextlib
-import logging
+import errno
 import os
-import threading
-import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Final, NoReturn, Self, Unpack
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from embedlog import closing, files, keywords, layout, leftovers, locks, place, topic_files
-from embedlog._native import system
-from embedlog.admin import Admin
-from embedlog.children import Children
-from embedlog.config import LogConfig, TopicConfig, parse
-from embedlog.directory import Directory
-from embedlog.errors import (
-    ClosedError,
-    EmbedlogError,
-    ForkedError,
-    ReadOnlyError,
-    UnknownTopicOrPartitionError,
-)
-from embedlog.group_admin import GroupAdmin
-from embedlog.groups import Groups
-from embedlog.handles import Handles
-from embedlog.home import Checkpointed, Home, Keepers, Shares
-from embedlog.housekeeper import Housekeeper
-from embedlog.partition import Partition
-from embedlog.topic import Topic, TopicRegistry
-from embedlog.transactions import Transactions
-from embedlog.typed_options import LogOptions
+from embedlog import engine
+from embedlog.admin import backup
+from embedlog.admin.groups import GroupAdmin
+from embedlog.admin.topics import Admin
+from embedlog.columns.scan import OffsetBound, Scan
+from embedlog.config import keywords
+from embedlog.config.client import ConsumerConfig, Deserializer, K, ProducerConfig, Serializer, V
+from embedlog.config.options import parse
+from embedlog.config.typed_options import ConsumerOptions, LogOptions, ProducerOptions
+from embedlog.consumer.consumer import Consumer
+from embedlog.errors import StorageError
+from embedlog.format.visibility import READ_UNCOMMITTED, Isolation
+from embedlog.producer.producer import Producer
 
-logger = logging.getLogger("embedlog")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
 
-_open_logs: weakref.WeakSet[Log] = weakref.WeakSet()
-STATIC_LOOK_S: Final = 0.1  # how often a reader of a directory that nobody writes looks whether somebody does
+    from embedlog.aio.consumer import AsyncConsumer
+    from embedlog.aio.producer import AsyncProducer
+
+    KeyOrBytes = TypeVar("KeyOrBytes", default=bytes)  # what a deserializer makes, or bytes where there is none
+    ValueOrBytes = TypeVar("ValueOrBytes", default=bytes)
+
+__all__ = ["Log", "open"]
 
 
 @keywords.checked
-class Log(Admin, GroupAdmin):
-    """An open log directory. Threads: every method may be called from any thread. Pickling is refused: open it in the worker."""
+class Log(engine.Log):
+    """One open log directory; made by `embedlog.open`. A context manager; `close` is idempotent.
 
-    def __init__(
+    **Threads:** every method may be called from any thread. **Processes:** any number may open the same directory; a handle
+    belongs to the one that opened it, it cannot be pickled, and in a forked child it refuses.
+    """
+
+    @overload
+    def producer(
         self,
-        path: str | os.PathLike[str],
+        config: None = None,
         *,
-        read_only: bool = False,
-        create: bool = True,
-        config: Mapping[str, Any] | None = None,
-        **settings: Unpack[LogOptions],
-    ) -> None:
-        self.path = place.checked(path)
-        self.read_only = read_only
-        self.config = parse(LogConfig, config, **settings)
-        self._pid = os.getpid()
-        self._closed = False
-        self._half_deleted = False  # whether a topic was when this process came in first
-        self._closer: int | None = None
-        self._mutex = threading.RLock()
-        self._partitions: dict[tuple[str, int], Partition] = {}
-        self._waiters: weakref.WeakKeyDictionary[object, system.Waiter] = weakref.WeakKeyDictionary()
-        self._children = Children()
-        system.guard()
-        mode = self.config.file_mode
-        place.enter(self.path, read_only=read_only, create=create, mode=mode)
-        self._registry = TopicRegistry(self.path, mode)
-        self._registry.moving = self._topics_moving
-        self._registry.word = self._topics_told
-        self._dir_lock = None if read_only else locks.LockFile(self.path / layout.DIRECTORY_LOCK, mode)
-        self._directory = Directory(
-            self.path, read_only=read_only, mode=mode, lock_timeout_ms=self.config.lock_timeout_ms, shared=self.config.shared
-        )
-        try:
-            self._directory.enter(self._prepare)
-        except BaseException:
-            if self._dir_lock is not None:
-                self._dir_lock.close()
-            raise
-        self._home = self._make_home()
-        self._transactions = Transactions(self)
-        self._groups = Groups(self)
-        if self._half_deleted:
-            self._finish_deletions()
-        self._housekeeper = None if read_only else Housekeeper(self)
-        if self._housekeeper is not None and self.config.housekeeping:
-            self._housekeeper.start()
-        _open_logs.add(self)
-
-    # ---- opening ---------------------------------------------------------------------------------
-
-    def _prepare(self, first: bool) -> None:
-        """Inside the door: know the topics, and finish what a crash left half done if we are alone."""
-        if first:
-            leftovers.sweep_temporaries(self.path, files.listing(self.path))
-        self._registry.load()
-        if not (first or self.read_only):
-            return
-        found = topic_files.scan_directories(self.path)
-        linked = files.links(self.path)
-        for path in (path for numbers in found.live.values() for path in numbers.values() if path.name in linked):
-            topic_files.check_link(path, self.config.follow_links)
-        if self.read_only:
-            adoption = topic_files.adopt(self._known(), found, foreign=True, reading=True)
-            self._registry.adopt_in_memory(adoption.topics, adoption.gone)
-            return
-        adoption = topic_files.adopt(self._known(), found, foreign=self._directory.foreign)
-        if adoption.topics or adoption.gone:
-            self._registry.change(adoption.topics, adoption.gone)
-        for topic in self._registry.unfinished():
-            if topic.state == "deleting":
-                self._half_deleted = True
-            else:
-                self._finish_creation(topic)
-        if self._directory.foreign:
-            self._forget_marks(found)
-
-    def _finish_creation(self, topic: Topic) -> Topic:
-        mode, links = self.config.file_mode, self.config.follow_links
-        return topic_files.finish_creation(self.path, self._registry, topic, mode, follow_links=links)
-
-    def _finish_deletions(self) -> None:
-        """What somebody died at; not before partitions can be opened, as what groups have committed there goes, too."""
-        try:
-            with self._changing(self.config.lock_timeout_ms / 1000):
-                pass
-        except EmbedlogError as problem:  # the topic stays out of use, and the next change tries again
-            logger.warning("a topic stays half deleted: %s", problem)
-
-    def _known(self) -> dict[str, Topic]:
-        return {topic.name: topic for topic in self._registry.all()}
-
-    @staticmethod
-    def _forget_marks(found: topic_files.Directories) -> None:
-        """Behind foreign use our DIRTY marks tell nothing."""
-        for numbers in found.live.values():
-            for path in numbers.values():
-                files.unlink(path / layout.DIRTY, missing_ok=True)
-
-    def _make_home(self) -> Home:
-        directory, shares = self._directory, Shares.of(self.config.max_open_files)
-        return Home(
-            self.path,
-            directory.incarnation,
-            directory.page,
-            read_only=self.read_only,
-            clean=directory.clean,
-            foreign=directory.foreign,
-            visit=directory.visit,
-            locked=self.config.shared == "locks",
-            mode=self.config.file_mode,
-            lock_timeout_ms=self.config.lock_timeout_ms,
-            producer_expiration_ms=self.config.producer_id_expiration_ms,
-            decompressed_max=self.config.max_decompressed_batch_bytes,
-            seen=directory.seen,
-            recovery_points=Checkpointed(self.path / layout.RECOVERY_POINTS),
-            log_starts=Checkpointed(self.path / layout.LOG_STARTS),
-            cleaned=Checkpointed(self.path / layout.CLEANER),
-            check_open=self._check_open,
-            handles=Handles(shares.handles, fresh=self.config.shared == "locks"),
-            writers=Keepers(shares.writers, lambda partition: partition.release()),
-            syncers=Keepers(shares.syncers, lambda partition: partition.syncer.release()),
-            refresh=self._refresh_live if self.read_only else None,
-            held_lock=None if self.read_only else directory.held_lock,
-            retake=directory.retake,
-        )
-
-    def _refresh_live(self) -> bool:
-        """For a reader: is somebody writing here now, and in which incarnation?"""
-        live = self._directory.refresh()
-        self._home.incarnation, self._home.directory_page = self._directory.incarnation, self._directory.page
-        self._home.clean, self._home.foreign = self._directory.clean, self._directory.foreign
-        self._home.seen, self._home.visit = self._directory.seen, self._directory.visit
-        return live
-
-    # ---- what the other rooms ask ----------------------------------------------------------------
-
-    def _check_open(self) -> None:
-        """Raises ClosedError after close, ForkedError in a forked child."""
-        if self._pid != os.getpid():
-            raise ForkedError("this log was opened in the parent process; open it again here", path=self.path)
-        if self._closed and self._closer != threading.get_ident():
-            raise ClosedError("the log was closed; embedlog.open(path) opens it again", path=self.path)
-
-    def _check_writable(self) -> None:
-        self._check_open()
-        if self.read_only:
-            raise ReadOnlyError("the log was opened read-only; without read_only=True it can be changed", path=self.path)
-        self._directory.check_still_in()
-
-    def _topics_moving(self, done: bool) -> None:
-        """Wakes who follows the topics."""
-        page = self._directory.page
-        if page is not None and page.writable:
-            page.move_topics(done)
-
-    def _topics_word(self) -> int:
-        """Moves with the topics; odd while nothing can be told from it: they are being changed, or nobody can tell of it."""
-        page = self._home.directory_page
-        return 1 if page is None else page.topics()
-
-    def _topics_told(self) -> int:
-        """The same where a look at it costs less than a `stat`."""
-        page = self._directory.page
-        return 1 if page is None or page.locked else page.topics()
-
-    def _topic(self, name: str) -> Topic:
-        if self._registry.refresh():
-            self._refresh_partitions()
-        return self._registry.live(name)
-
-    def _topics(self) -> list[str]:
-        if self._registry.refresh():
-            self._refresh_partitions()
-        return self._registry.names()
-
-    def _refresh_partitions(self) -> None:
-        """Another process changed topics: take over new settings, let go of what is no longer there."""
-        with self._mutex:
-            for (name, number), partition in list(self._partitions.items()):
-                topic = self._registry.get(name)
-                if topic is None or topic.state == "deleting" or topic.id_bytes != partition.topic_id:
-                    del self._partitions[name, number]
-                    partition.close()
-                else:
-                    partition.apply_config(self.config.topic_config(topic.config))
-        if self.read_only:
-            self._adopt_again()
-
-    def _adopt_again(self) -> None:
-        found = topic_files.scan_directories(self.path)
-        adoption = topic_files.adopt(self._known(), found, foreign=True, reading=True)
-        self._registry.adopt_in_memory(adoption.topics, adoption.gone)
-
-    def _topic_config(self, name: str) -> TopicConfig:
-        return self.config.topic_config(self._topic(name).config)
-
-    def _partition_count(self, name: str) -> int:
-        return self._topic(name).partitions
-
-    def _partition(self, name: str, number: int) -> Partition:
-        """The open partition. Raises UnknownTopicOrPartitionError."""
-        self._check_open()
-        topic = self._topic(name)
-        found = self._partitions.get((name, number))
-        if found is not None:
-            return found
-        if type(number) is not int:
-            raise TypeError(f"a partition's number is an int, not {type(number).__name__}")
-        if number not in topic.here:
-            expected = f"one of {_few(topic.here)}" if topic.only else f"0 to {topic.partitions - 1}"
-            raise UnknownTopicOrPartitionError(
-                f"topic {name!r} has no partition {number}", path=self.path, expected=expected, found=number
-            )
-        with self._mutex:
-            found = self._partitions.get((name, number))
-            if found is None:
-                path = self.path / topic_files.partition_name(name, number)
-                topic_files.check_link(path, self.config.follow_links)
-                found = Partition(self._home, name, number, path, topic.id_bytes, self.config.topic_config(topic.config))
-                self._partitions[name, number] = found
-        return found
-
-    def _all_partitions(self, *, loaded_only: bool) -> list[Partition]:
-        """Every partition here; `loaded_only`: those that have a page of this incarnation, or are open already."""
-        found = []
-        for name in self._topics():
-            for number in self._registry.live(name).numbers:
-                if (
-                    not loaded_only
-                    or (name, number) in self._partitions
-                    or files.exists(self.path / topic_files.partition_name(name, number) / layout.DIRTY)
-                ):
-                    with contextlib.suppress(UnknownTopicOrPartitionError):
-                        found.append(self._partition(name, number))
-        return found
-
-    @contextlib.contextmanager
-    def _directory_lock(self) -> Iterator[None]:
-        """What changes topics or the directory's checkpoints holds this."""
-        if self._dir_lock is None:
-            raise ReadOnlyError("the log was opened read-only; without read_only=True it can be changed", path=self.path)
-        with self._dir_lock.hold(files.deadline_after(self.config.lock_timeout_ms / 1000)):
-            yield
-
-    # ---- waiting ---------------------------------------------------------------------------------
-
-    def _waiter(self, owner: object) -> system.Waiter:
-        found = self._waiters.get(owner)  # without the mutex, if it is there: who wakes must not wait
-        if found is None:
-            with self._mutex:
-                found = self._waiters.setdefault(owner, system.Waiter())
-        return found
-
-    def _wait(
+        key_serializer: None = None,
+        value_serializer: None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> Producer[bytes, bytes]: ...
+    @overload
+    def producer(
         self,
-        tails: Sequence[tuple[Partition, int]],
-        timeout_s: float | None,
-        owner: object,
-        committed: bool = False,
-        topics: int = system.NOT_FOLLOWED,
-        notices: Sequence[tuple[Partition, int]] = (),
-        brief: bool = False,
-    ) -> bool:
-        """Sleep until one of the partitions can be read beyond its offset (then True), until `_wake(owner)`, or for `timeout_s`.
+        config: None = None,
+        *,
+        key_serializer: Serializer[K],
+        value_serializer: None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> Producer[K, bytes]: ...
+    @overload
+    def producer(
+        self,
+        config: None = None,
+        *,
+        key_serializer: None = None,
+        value_serializer: Serializer[V],
+        **options: Unpack[ProducerOptions],
+    ) -> Producer[bytes, V]: ...
+    @overload
+    def producer(
+        self,
+        config: None = None,
+        *,
+        key_serializer: Serializer[K],
+        value_serializer: Serializer[V],
+        **options: Unpack[ProducerOptions],
+    ) -> Producer[K, V]: ...
+    @overload
+    def producer(
+        self,
+        config: Mapping[str, Any] | None,
+        *,
+        key_serializer: Serializer[Any] | None = None,
+        value_serializer: Serializer[Any] | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> Producer[Any, Any]: ...
+    def producer(self, config: Mapping[str, Any] | None = None, **options: Any) -> Producer[Any, Any]:
+        """A producer, with Kafka's producer settings (docs/configuration.md): `config` is a mapping, keywords have underscores.
 
-        `topics`: what `_topics_word` was when the caller looked at the topics; a change of it ends the sleep, too. So does a
-        move of one of the `notices` from what it was before the caller looked (`InternalTopic.notice`). `brief`: the caller goes
-        on waiting for the same soon, and not for more than a second or so in this way.
-        """
-        self._check_open()
-        waiter = self._waiter(owner)
-        deadline = files.deadline_after(timeout_s)
-        pages = [(partition.page_file, offset) for partition, offset in tails]
-        live = [(mapped.page, offset) for mapped, offset in pages if mapped is not None]
-        words = [(mapped.page, seen) for partition, seen in notices if (mapped := partition.page_file) is not None]
-        if len(live) == len(tails):
-            told = waiter.wait(live, committed, self._home.directory_page, deadline, topics, words)
-        else:
-            told = waiter.wait(live, committed, None, min(deadline, files.deadline_after(STATIC_LOOK_S)), topics, words)
-        if 0 <= told < len(live):
-            return True  # at once: who waits for records is behind this line
-        waiter.reset()
-        if not brief:
-            for partition, _ in (*tails, *notices):  # nothing came: is it still the page that others publish on?
-                partition.look_again()
-        self._check_open()
-        return False
-
-    def _wake(self, owner: object) -> None:
-        self._waiter(owner).wake()
-
-    # ---- the public verbs ------------------------------------------------------------------------
-
-    def flush(self, topic: str | None = None) -> None:
-        """Put everything that is published now on stable storage. Raises DurabilityError."""
-        self._check_writable()
-        names = self._topics() if topic is None else [self._topic(topic).name]
-        for name in names:
-            for number in self._registry.live(name).numbers:
-                partition = self._partition(name, number)
-                if partition.durable_offset < partition.bounds().log_end:
-                    partition.sync()
-
-    def durable_offset(self, topic: str, partition: int) -> int:
-        """Records below this offset are on stable storage."""
-        return self._partition(topic, partition).durable_offset
-
-    def housekeep(self, *, due_only: bool = False) -> None:
-        """One round of retention, expiry and removal of old files, now, in this thread.
-
-        `due_only`: what is due and nobody else is at, which mostly is nothing; for programs that are never open for long.
+        Raises ConfigError, ReadOnlyError, ClosedError.
         """
         self._check_writable()
-        if self._housekeeper is not None and due_only:
-            self._housekeeper.tick()
-        elif self._housekeeper is not None:
-            self._housekeeper.by_hand(files.deadline_after(self.config.lock_timeout_ms / 1000))
+        made: Producer[Any, Any] = Producer(self, parse(ProducerConfig, config, **options))
+        self._children.add(made)
+        return made
 
-    def close(self) -> None:
-        """Leave the directory; the last process out closes it in order. Idempotent.
+    @overload
+    def consumer(
+        self,
+        *topics: str,
+        group_id: str | None = None,
+        config: None = None,
+        key_deserializer: Deserializer[KeyOrBytes] | None = None,
+        value_deserializer: Deserializer[ValueOrBytes] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> Consumer[KeyOrBytes, ValueOrBytes]: ...
+    @overload
+    def consumer(
+        self,
+        *topics: str,
+        group_id: str | None = None,
+        config: Mapping[str, Any] | None,
+        key_deserializer: Deserializer[Any] | None = None,
+        value_deserializer: Deserializer[Any] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> Consumer[Any, Any]: ...
+    def consumer(
+        self, *topics: str, group_id: str | None = None, config: Mapping[str, Any] | None = None, **options: Any
+    ) -> Consumer[Any, Any]:
+        """A consumer of all partitions of `topics`, new ones noticed; without topics, of what it is given by `assign`.
 
-        Raises DurabilityError if that sync fails, and in the end DeliveryError if producers that it closed have lost records.
+        With a group id, a member of that group: the partitions are shared among all members, in any process. Settings are
+        Kafka's for consumers: `config` is a mapping, keywords have underscores.
+        Raises ConfigError, UnknownTopicOrPartitionError, ClosedError.
         """
-        if self._pid != os.getpid():
-            return
-        with self._children.closed():  # outside the mutex: a producer that sends its last records looks partitions up
-            self._leave()
+        self._check_open()
+        made: Consumer[Any, Any] = Consumer(self, _names(topics), _consumer_config(group_id, config, options))
+        self._children.add(made)
+        return made
 
-    def _leave(self) -> None:
-        with self._mutex:
-            if self._closed:
-                return
-            self._closed = True
-        if self._housekeeper is not None:
-            self._housekeeper.stop()
-        self._closer = threading.get_ident()  # who still has to reach the partitions, and nobody else
-        try:
-            self._directory.leave(self._close_all)
-        finally:
-            self._closer = None
-            for partition in self._partitions.values():
-                partition.close()
-            self._home.handles.forget()
-            self._transactions.close()
-            if self._dir_lock is not None:
-                self._dir_lock.close()
+    @overload
+    def async_producer(
+        self,
+        config: None = None,
+        *,
+        key_serializer: None = None,
+        value_serializer: None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> AsyncProducer[bytes, bytes]: ...
+    @overload
+    def async_producer(
+        self,
+        config: None = None,
+        *,
+        key_serializer: Serializer[K],
+        value_serializer: None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> AsyncProducer[K, bytes]: ...
+    @overload
+    def async_producer(
+        self,
+        config: None = None,
+        *,
+        key_serializer: None = None,
+        value_serializer: Serializer[V],
+        **options: Unpack[ProducerOptions],
+    ) -> AsyncProducer[bytes, V]: ...
+    @overload
+    def async_producer(
+        self,
+        config: None = None,
+        *,
+        key_serializer: Serializer[K],
+        value_serializer: Serializer[V],
+        **options: Unpack[ProducerOptions],
+    ) -> AsyncProducer[K, V]: ...
+    @overload
+    def async_producer(
+        self,
+        config: Mapping[str, Any] | None,
+        *,
+        key_serializer: Serializer[Any] | None = None,
+        value_serializer: Serializer[Any] | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> AsyncProducer[Any, Any]: ...
+    def async_producer(self, config: Mapping[str, Any] | None = None, **options: Any) -> AsyncProducer[Any, Any]:
+        """The producer for asyncio, to be used in `async with`. Raises ConfigError, ReadOnlyError, ClosedError."""
+        from embedlog.aio.producer import AsyncProducer
 
-    def _close_all(self) -> None:
-        """The last one out: bring every partition to rest that anybody left dirty."""
-        if system.mutated("close_own_only"):
-            return
-        every = self._directory.foreign and not self._directory.clean
-        dirty = [
-            partition
-            for partition in self._all_partitions(loaded_only=not every)
-            if every or files.exists(partition.path / layout.DIRTY)
-        ]
-        problems: list[EmbedlogError] = []
-        for partition in dirty:
-            try:
-                closing.close_in_order(partition)
-            except EmbedlogError as problem:  # the others are put on stable storage all the same
-                problems.append(problem)
-        if problems:
-            raise problems[0]
-        closing.write_checkpoints(dirty, closing=True)
+        self._check_open()
+        return AsyncProducer(self, parse(ProducerConfig, config, **options))
 
-    def __enter__(self) -> Self:
-        return self
+    @overload
+    def async_consumer(
+        self,
+        *topics: str,
+        group_id: str | None = None,
+        config: None = None,
+        key_deserializer: Deserializer[KeyOrBytes] | None = None,
+        value_deserializer: Deserializer[ValueOrBytes] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> AsyncConsumer[KeyOrBytes, ValueOrBytes]: ...
+    @overload
+    def async_consumer(
+        self,
+        *topics: str,
+        group_id: str | None = None,
+        config: Mapping[str, Any] | None,
+        key_deserializer: Deserializer[Any] | None = None,
+        value_deserializer: Deserializer[Any] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> AsyncConsumer[Any, Any]: ...
+    def async_consumer(
+        self, *topics: str, group_id: str | None = None, config: Mapping[str, Any] | None = None, **options: Any
+    ) -> AsyncConsumer[Any, Any]:
+        """The consumer for asyncio, to be used in `async with`. Raises ConfigError, ClosedError."""
+        from embedlog.aio.consumer import AsyncConsumer
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        with self._children.heard(kind):
-            self.close()
+        self._check_open()
+        return AsyncConsumer(self, _names(topics), _consumer_config(group_id, config, options))
 
-    def __repr__(self) -> str:
-        return f"<embedlog.Log {str(self.path)!r}{' read-only' if self.read_only else ''}{' closed' if self._closed else ''}>"
+    def scan(
+        self,
+        topic: str,
+        *,
+        partitions: int | Iterable[int] | None = None,
+        start_offset: OffsetBound = None,
+        end_offset: OffsetBound = None,
+        start_time: int | datetime | None = None,
+        end_time: int | datetime | None = None,
+        columns: Iterable[str] | None = None,
+        isolation_level: Isolation = READ_UNCOMMITTED,
+    ) -> Scan:
+        """What `topic` holds now between the bounds, to be read any number of times: as records, or as columns.
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a Log cannot be pickled: call embedlog.open(path) in the worker")
+        Starts are inclusive, ends exclusive. An offset is one for all partitions, or a mapping of TopicPartition, or of their
+        numbers; what has none is not bounded. Times are ms or aware datetimes. Raises UnknownTopicOrPartitionError (a bound of
+        what is not read, too), ConfigError (a start behind its end), OffsetOutOfRangeError, InvalidTimestampError, ClosedError.
+        """
+        self._check_open()
+        return Scan(
+            self,
+            topic,
+            partitions=partitions,
+            start_offset=start_offset,
+            end_offset=end_offset,
+            start_time=start_time,
+            end_time=end_time,
+            columns=columns,
+            isolation_level=isolation_level,
+        )
+
+    def backup(self, destination: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None) -> None:
+        """Copies everything that is published now to a directory that is absent or empty; others go on working meanwhile.
+
+        The copy is a closed log directory in Kafka's form, on stable storage, with an identity of its own. Every batch is
+        checked on the way. `progress(bytes copied, bytes in all)` is called as it goes on; what it raises ends the backup.
+        After an error nothing of the copy is left.
+        Raises ForeignDirectoryError for a destination that holds something, CorruptRecordError, StorageError, ClosedError.
+        """
+        self._check_open()
+        backup.backup(self, destination, progress)
 
 
-def _few(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
+def check_log(given: object, call: str) -> None:
+    """For the guests, which take an open log. Raises TypeError that says how to make one."""
+    if not isinstance(given, Log):
+        path = repr(str(given)) if isinstance(given, str | os.PathLike) else "path"
+        raise TypeError(f"{call} takes an open log, not {type(given).__name__}: embedlog.open({path}, read_only=True)")
 
 
-def _after_fork() -> None:
-    """In a child: handles refuse; what was inherited is given up so that the parent's locks die with the parent."""
-    for log in list(_open_logs):
-        log._directory.abandon()
-        if log._housekeeper is not None:
-            log._housekeeper.abandon()
+def _names(topics: tuple[Any, ...]) -> tuple[str, ...]:
+    """The topics of a consumer, each given by itself."""
+    for each in topics:
+        if isinstance(each, Mapping):
+            raise TypeError("topics come first, settings are config={…}: consumer('a', 'b', config={…})")
+        if isinstance(each, (list, tuple, set, frozenset)):
+            raise TypeError(f"topics are given one by one, not in a {type(each).__name__}: consumer('a', 'b'), consumer(*names)")
+    return topics
 
 
-os.register_at_fork(after_in_child=_after_fork)
+def _consumer_config(group_id: str | None, config: Mapping[str, Any] | None, options: Mapping[str, Any]) -> ConsumerConfig:
+    return parse(ConsumerConfig, config, **options, **({} if group_id is None else {"group_id": group_id}))
+
+
+for _mixin in (Admin, GroupAdmin):  # Python's own errors name a call by this: by the class that users know
+    for _name, _verb in vars(_mixin).items():
+        if isinstance(_verb, FunctionType):
+            _verb.__qualname__ = getattr(_verb, "__wrapped__", _verb).__qualname__ = f"Log.{_name}"
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    read_only: bool = False,
+    create: bool = True,
+    config: Mapping[str, Any] | None = None,
+    **settings: Unpack[LogOptions],
+) -> Log:
+    """Opens a log directory, which is made if it is not there; any number of processes may.
+
+    `read_only` writes nothing, takes no lock and needs no permission to write; it follows what others append. `create=False`
+    refuses a path where nothing is. Settings of the log (docs/configuration.md): `config` is a mapping of Kafka's names,
+    keywords have underscores.
+
+    Raises DirectoryInUseError where a broker is in, ForeignDirectoryError, UnsupportedFormatError, UnsupportedFilesystemError,
+    ConfigError, StorageError.
+    """
+    try:
+        return Log(path, read_only=read_only, create=create, config=config, **settings)
+    except StorageError as error:
+        if read_only or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        message = f"{error.message} (read_only=True needs no permission to write)"
+        raise StorageError(message, errno=error.errno, path=error.path, position=error.position) from error

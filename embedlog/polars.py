@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import embedlog
-from embedlog.front import check_log
+from embedlog.log import check_log
 
 if TYPE_CHECKING:
     import polars

@@ -17,9 +17,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlog import checkpoint, digests, files, index, layout
+from embedlog import index
 from embedlog.errors import StorageError
-from embedlog.record import Batches, Chain, Problem, scan
+from embedlog.format.record_batch import Batches, Chain, Problem, scan
+from embedlog.storage import checkpoints, file_names, files, interval_digests
 
 CHUNK_BYTES: Final = 1 << 20
 BATCH_BYTES_MAX: Final = (1 << 31) - 1  # a .log file is no larger (format.md 2.1)
@@ -35,7 +36,7 @@ class Paths(NamedTuple):
 
 
 def paths(directory: Path, base: int) -> Paths:
-    return Paths(*(layout.segment_path(directory, base, suffix) for suffix in layout.SEGMENT_SUFFIXES))
+    return Paths(*(file_names.segment_path(directory, base, suffix) for suffix in file_names.SEGMENT_SUFFIXES))
 
 
 class Walk:
@@ -54,17 +55,17 @@ class Walk:
         chain: Chain,
         start: int,
         size: int,
-        records: digests.Records | None = None,
-        epochs: checkpoint.EpochCache | None = None,
+        records: interval_digests.Records | None = None,
+        epochs: checkpoints.EpochCache | None = None,
     ) -> None:
         self._fd, self._path, self._size = fd, path, size
         self.chain = chain
-        if named := layout.parse(path.name):
+        if named := file_names.parse(path.name):
             chain.segment_base = named[0]
         self.end = start
         self.before: NDArray[np.uint64] = np.empty(0, np.uint64)  # the chain digest before each batch of the last chunk
         self.problem: Problem | None = None
-        self._records, self._state, self._epochs = records, digests.State(), epochs
+        self._records, self._state, self._epochs = records, interval_digests.State(), epochs
         self.agreed: int | None = None
 
     def __iter__(self) -> Iterator[Batches]:
@@ -80,7 +81,7 @@ class Walk:
             view, digest = memoryview(room)[:got], self.chain.digest
             scanned = scan(view, self.chain, position=self.end)
             if scanned.consumed:
-                self.before = digests.before(view, scanned.batches, digest)
+                self.before = interval_digests.before(view, scanned.batches, digest)
                 if not self._compared(view, scanned.batches):
                     return
                 self.end += scanned.consumed
@@ -103,7 +104,7 @@ class Walk:
             wrong = self._epochs.disagreement(batches["base_offset"], batches["leader_epoch"])
         if wrong is not None:
             self.agreed, found = int(batches["position"][wrong[0]]), int(batches["leader_epoch"][wrong[0]])
-            self.problem = Problem(self.agreed, checkpoint.OTHER_EPOCH, wrong[1], found)
+            self.problem = Problem(self.agreed, checkpoints.OTHER_EPOCH, wrong[1], found)
         return self.problem is None
 
 
@@ -113,7 +114,7 @@ def rebuild(directory: Path, base: int, size: int, interval_bytes: int, *, final
     `final` adds the last time-index entry, as a closed segment has it.
     """
     builder = index.Builder(base, interval_bytes)
-    path = layout.segment_path(directory, base)
+    path = file_names.segment_path(directory, base)
     with files.opened(path) as fd:
         walk = Walk(fd, path, Chain(gaps_allowed=True), 0, size)
         for batches in walk:
@@ -129,22 +130,24 @@ def create(directory: Path, base: int, mode: int, allocate_bytes: int = 0) -> No
 
     REQUIRES the append lock and the roll intent in the page.
     """
-    for suffix in (layout.INDEX, layout.TIME_INDEX, layout.DIGESTS, layout.LOG):
-        path = layout.segment_path(directory, base, suffix)
+    for suffix in (file_names.INDEX, file_names.TIME_INDEX, file_names.DIGESTS, file_names.LOG):
+        path = file_names.segment_path(directory, base, suffix)
         with files.opened(path, files.CREATE, mode) as fd:
             files.truncate(fd, 0, path)
-            if allocate_bytes and suffix == layout.LOG:
+            if allocate_bytes and suffix == file_names.LOG:
                 files.allocate(fd, allocate_bytes, path)
-    files.unlink(layout.segment_path(directory, base, layout.TRANSACTION_INDEX), missing_ok=True)
+    files.unlink(file_names.segment_path(directory, base, file_names.TRANSACTION_INDEX), missing_ok=True)
 
 
-def set_aside(directory: Path, base: int, suffixes: tuple[str, ...] = (*layout.SEGMENT_SUFFIXES, layout.SNAPSHOT)) -> None:
+def set_aside(
+    directory: Path, base: int, suffixes: tuple[str, ...] = (*file_names.SEGMENT_SUFFIXES, file_names.SNAPSHOT)
+) -> None:
     """Rename the files of a segment that is no longer part of the log; they are unlinked when their delay is over."""
     for suffix in suffixes:
-        path = layout.segment_path(directory, base, suffix)
+        path = file_names.segment_path(directory, base, suffix)
         with contextlib.suppress(FileNotFoundError):
-            _rename_if_there(path, path.with_name(path.name + layout.DELETED))
-    files.unlink(layout.segment_path(directory, base, layout.DIGESTS), missing_ok=True)  # who still reads does without
+            _rename_if_there(path, path.with_name(path.name + file_names.DELETED))
+    files.unlink(file_names.segment_path(directory, base, file_names.DIGESTS), missing_ok=True)  # who still reads does without
 
 
 def _rename_if_there(source: Path, target: Path) -> None:
@@ -175,10 +178,10 @@ def finish(
         (files_of.log, size),
         (files_of.offset_index, index_entries * index.OFFSET_ENTRY.size),
         (files_of.time_index, time_entries * index.TIME_ENTRY.size),
-        (layout.segment_path(directory, base, layout.DIGESTS), index_entries * digests.RECORD_BYTES),
+        (file_names.segment_path(directory, base, file_names.DIGESTS), index_entries * interval_digests.RECORD_BYTES),
     )
     for path, wanted in sizes:
-        if path.name.startswith(layout.DIGESTS) and not files.exists(path):
+        if path.name.startswith(file_names.DIGESTS) and not files.exists(path):
             continue  # a broker's segment has none
         with files.opened(path, files.WRITE) as fd:
             if files.facts(fd, path).size != wanted:
@@ -193,7 +196,7 @@ def finish(
 
 def size_of(directory: Path, base: int) -> int:
     """Bytes in the `.log` file now. Raises StorageError if it is not there."""
-    path = layout.segment_path(directory, base)
+    path = file_names.segment_path(directory, base)
     found = files.facts_of(path)
     if found is None:
         raise StorageError("no such segment", errno=2, path=path)
@@ -202,7 +205,7 @@ def size_of(directory: Path, base: int) -> int:
 
 def first_timestamp(directory: Path, base: int, size: int) -> int:
     """The largest timestamp of the first batch, -1 if there is none."""
-    path = layout.segment_path(directory, base)
+    path = file_names.segment_path(directory, base)
     if size > 0:
         with files.opened(path) as fd:
             for batches in Walk(fd, path, Chain(gaps_allowed=True), 0, size):

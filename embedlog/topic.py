@@ -3,7 +3,7 @@
 G1  a name is one that Kafka takes, and no two names collide in its metrics ("." and "_" count as equal there)
 G2  the file is replaced as a whole, and on disk when `put` and `remove` return; whoever calls them holds the directory lock
 G3  a topic is `creating` on disk before its first directory is made, `deleting` before its first directory is renamed:
-    whoever finds it half done finishes it (`topic_files`)
+    whoever finds it half done finishes it (`topic_directories`)
 G4  what a newer version added to the file stays in it; what a newer version changed has a higher version number and is refused
 G5  memory follows disk: the registry changes only after the bytes are safe
 """
@@ -21,11 +21,11 @@ from typing import Any
 
 import xxhash
 
-from embedlog import files
-from embedlog.checkpoint import INT_MAX, NAME_LENGTH_MAX
+from embedlog.config.options import nearest
 from embedlog.errors import ForeignDirectoryError, InvalidTopicError, UnknownTopicOrPartitionError, UnsupportedFormatError
-from embedlog.identity import id_bytes
-from embedlog.options import nearest
+from embedlog.storage import files
+from embedlog.storage.checkpoints import INT_MAX, NAME_LENGTH_MAX
+from embedlog.storage.identity import id_bytes
 
 TOPICS = "embedlog.topics"
 VERSION = 1

@@ -1,1 +1,1 @@
-"""The suite. It mirrors the rooms: what `embedlog/NAME.py` does, `tests/test_NAME.py` attacks."""
+"""The test suite. It mirrors the packages: the tests of `embedlog/PACKAGE/NAME.py` are in `tests/PACKAGE/test_NAME.py`."""

@@ -20,17 +20,17 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog.groups import Groups
-from tests import spark_session
+from embedlog.coordination.groups.group_coordinator import Groups
 from tests.faults.processes import Nursery
-from tests.figures import (  # hooks: pytest finds them by their names
+from tests.kafka import oracle
+from tests.spark import session
+from tests.support.campaign_report import (  # hooks: pytest finds them by their names
     leave_out_what_passed,
     pytest_runtest_call,  # noqa: F401
     pytest_runtest_logreport,  # noqa: F401
     pytest_terminal_summary,  # noqa: F401
 )
-from tests.kafka import oracle
-from tests.transacting import QUIET
+from tests.support.transactional_producers import QUIET
 
 JVMS_S = 600  # for a test that starts some Java: on a machine as slow as they come
 ROOT = Path(__file__).resolve().parent.parent
@@ -179,7 +179,7 @@ def broker(kafka: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[or
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The one Spark session of the run, local[2]; skips where Spark or Java are missing."""
     room = tmp_path_factory.mktemp("spark")
-    with spark_session.started("local[2]", room) as running:
+    with session.started("local[2]", room) as running:
         yield running
 
 

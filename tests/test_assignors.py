@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embedlog.assignors import ASSIGNORS, Assignment, Member
-from embedlog.values import TopicPartition
+from embedlog.types import TopicPartition
 from tests.conftest import ROOT
 
 STICKY = ("sticky", "cooperative-sticky")

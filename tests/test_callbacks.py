@@ -1,176 +1,133 @@
-"""Callbacks and failures that were not asked about, without a thread and without a log."""
+"""Code of the user's that raises what is no Exception: it ends no thread of ours and keeps no other from being called."""
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import random
-import sys
-import weakref
+import asyncio
+import logging
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from embedlog._native import _rows
-from embedlog._native._rows import Future
-from tests.test_lanes import accumulator, lane, put, taken
+import embedlog
+from embedlog import _callbacks
+from embedlog.admin.housekeeper import Housekeeper
+from embedlog.errors import ListenerError
+from tests.support import producer_helpers
+from tests.support.producer_helpers import wait_until
+
+log = producer_helpers.log
 
 
-def test_callbacks_run_in_the_order_of_the_records_once_somebody_runs_them() -> None:
-    calls: list[Any] = []
-    shared, target = lane(calls=calls)
-    futures = put(target, b"a", b"b")
-    futures[1].add_done_callback(id)
-    futures[0].add_done_callback(id)
-    (parcel,) = taken(target)
-    parcel.deliver(0, -1)
-    assert calls == []
-    shared.run_late()
-    assert calls == [(futures[0], id), (futures[1], id)]
-    futures[0].add_done_callback(repr)
-    assert len(calls) == 2
-    shared.run_late()
-    shared.run_late()
-    assert calls[2:] == [(futures[0], repr)]
-    with pytest.raises(TypeError, match="callable"):
-        futures[0].add_done_callback(3)  # type: ignore[arg-type]
+class Raising:
+    """An interceptor of both clients, each of whose methods raises."""
+
+    heard: list[str]
+
+    def __init__(self, heard: list[str], raised: type[BaseException] | None) -> None:
+        self.heard, self.raised = heard, raised
+
+    def _called(self, name: str) -> None:
+        self.heard.append(name)
+        if self.raised is not None:
+            raise self.raised
+
+    def on_send(self, record: Any) -> Any:
+        self._called("send")
+        return record
+
+    def on_acknowledgement(self, metadata: Any, error: BaseException | None) -> None:
+        self._called("acknowledgement")
+
+    def on_consume(self, records: Any) -> Any:
+        self._called("consume")
+        return records
+
+    def on_commit(self, offsets: Any) -> None:
+        self._called("commit")
+
+    def close(self) -> None:
+        self._called("close")
 
 
-def test_callbacks_of_several_parcels_run_in_the_order_of_their_fates(rng: random.Random) -> None:
-    calls: list[Any] = []
-    shared, target = lane(limit=500, calls=calls)
-    futures = put(target, *[b"x" * 100] * 40)
-    parcels = taken(target)
-    for future in rng.sample(futures, len(futures)):
-        future.add_done_callback(id)
-    order = rng.sample(range(len(parcels)), len(parcels))
-    for number in order:
-        parcels[number].deliver(100 * number, -1)
-    shared.run_late()
-    assert [future.result().offset for future, _ in calls] == [
-        100 * number + index for number in order for index in range(parcels[number].count)
-    ]
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_goes_on_in_the_main_thread_only(raised: type[BaseException]) -> None:
+    found: list[bool] = []
+    thread = threading.Thread(target=lambda: found.append(_callbacks.interrupts(raised())))
+    thread.start()
+    thread.join()
+    assert (_callbacks.interrupts(raised()), found) == (True, [False])
+    assert not _callbacks.interrupts(asyncio.CancelledError())
 
 
-def test_a_callback_that_raises_keeps_none_of_the_others_from_running(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[object] = []
-    reported: list[Any] = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda what: reported.append(what.exc_type))
+def test_a_report_whose_handler_raises_goes_to_the_hook_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise SystemExit("the handler")
 
-    def leave(future: Future) -> None:
-        seen.append(future)
+    hooked: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", lambda what: hooked.append(what.exc_type) or 1 / 0)
+    logger = logging.getLogger("tests.edges")
+    broken = Broken()
+    logger.addHandler(broken)
+    try:
+        _callbacks.report(logger, "it failed")
+    finally:
+        logger.removeHandler(broken)
+    assert hooked == [SystemExit]
+
+
+def test_interceptors_of_both_clients_may_raise_anything(log: embedlog.Log) -> None:
+    heard: list[str] = []
+    both = [Raising([], asyncio.CancelledError), Raising(heard, None)]
+    with log.producer(interceptor_classes=both) as producer:
+        assert producer.send("one", b"v").result(10).offset == 0
+        producer.flush()
+    config: Any = {"group_id": "g", "auto_offset_reset": "earliest", "interceptor_classes": both}
+    with log.consumer("one", **config) as consumer:
+        assert [record.value for record in consumer.poll(timeout=10)] == [b"v"]
+        consumer.commit()
+    assert [name for name in heard if name != "commit"] == ["send", "acknowledgement", "close", "consume", "close"]
+    assert "commit" in heard
+
+
+def test_the_callback_of_a_commit_may_raise_anything(log: embedlog.Log) -> None:
+    called: list[Any] = []
+
+    def callback(offsets: Any, error: BaseException | None) -> None:
+        called.append(error)
+        raise asyncio.CancelledError
+
+    with log.producer() as producer:
+        producer.send("one", b"v")
+    with log.consumer("one", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+        assert consumer.poll(timeout=10)
+        consumer.commit_async(callback=callback)
+        consumer.commit_async(callback=callback)
+        wait_until(lambda: consumer.poll(0) == [] and len(called) == 2)
+    assert called == [None, None]
+
+
+def test_a_listener_may_raise_anything_and_the_assignment_stands(log: embedlog.Log) -> None:
+    def assigned(_: object) -> None:
+        raise asyncio.CancelledError
+
+    with log.consumer(group_id="g") as consumer:
+        consumer.subscribe(["one"], on_assigned=assigned)
+        with pytest.raises(ListenerError) as caught:
+            wait_until(lambda: consumer.poll(timeout=0.1))
+        assert isinstance(caught.value.__cause__, asyncio.CancelledError)
+        assert len(consumer.assignment()) == 1
+
+
+def test_nothing_that_a_round_raises_ends_the_housekeeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds: list[None] = []
+
+    def tick(_: Housekeeper) -> None:
+        rounds.append(None)
         raise SystemExit
 
-    shared, target = lane()
-    futures = put(target, b"a", b"b")
-    for future in futures:
-        future.add_done_callback(leave)
-        future.add_done_callback(seen.append)
-    taken(target)[0].deliver(0, -1)
-    with pytest.raises(SystemExit):
-        shared.run_late()
-    assert reported == [SystemExit], "the first is raised, the others can only be reported"
-    assert seen == [futures[0]] * 2 + [futures[1]] * 2
-
-
-def test_a_mark_is_reached_when_the_callbacks_before_it_have_run() -> None:
-    shared, target = lane()
-    assert shared.mark().done
-    (future,) = put(target, b"a")
-    marks: list[_rows.Parcel] = []
-    future.add_done_callback(lambda _: marks.append(shared.mark()))
-    taken(target)[0].deliver(0, -1)
-    before = shared.mark()
-    assert not before.done
-    shared.run_late()
-    assert before.done
-    assert [mark.done for mark in marks] == [True]
-
-
-def test_nothing_comes_into_what_is_closed_and_it_ends_when_all_is_settled() -> None:
-    shared, target = lane()
-    (future,) = put(target, b"a")
-    seen: list[object] = []
-    future.add_done_callback(seen.append)
-    shared.close()
-    assert target.append(b"b", None, 1, ()) is None
-    assert target.push_run(object(), 1, 1) is None
-    assert not shared.end()
-    taken(target)[0].deliver(0, -1)
-    assert not shared.end(), "a callback has not run"
-    shared.run_late()
-    assert shared.end()
-    future.add_done_callback(seen.append)
-    assert seen == [future, future], "without a thread a callback runs where it is added"
-
-
-def test_what_is_left_open_is_settled_all_the_same() -> None:
-    _, target = lane(limit=500)
-    futures = put(target, *[b"x" * 100] * 12)
-    first, second, third = taken(target)
-    second.deliver(4, -1)
-    _rows.settle_open([first, second], None)
-    _rows.settle_open([third], LookupError("gone"))
-    assert [future.result().offset for future in futures[:8]] == [-1, -1, -1, -1, 4, 5, 6, 7]
-    assert isinstance(futures[8].exception(), LookupError)
-
-
-def test_failures_count_as_unheard_until_somebody_asks() -> None:
-    _, target = lane()
-    futures = put(target, *[b"v"] * 6)
-    tally = _rows.Tally()
-    futures[5].add_done_callback(print)
-    futures[4]._observe(print)
-    taken(target)[0].fail(LookupError("gone"), tally)
-    assert tally.unheard == 5, "one has a callback; what the producer itself observes does not count"
-    assert isinstance(futures[0]._failure, LookupError)
-    assert tally.unheard == 5
-    for _ in range(2):
-        futures[0].exception()
-        with pytest.raises(LookupError):
-            futures[1].result()
-        futures[2].add_done_callback(print)
-    assert tally.unheard == 2
-
-
-def test_a_promise_counts_as_many_records_as_failed() -> None:
-    shared = accumulator()
-    tally = _rows.Tally()
-    future, promise = shared.promise(False)
-    promise.fail(OSError("no"), tally, 70)
-    shared.promise(False)[1].fail(OSError("no"), tally, 7)
-    assert tally.unheard == 77
-    future.exception()
-    assert tally.unheard == 7
-
-
-def test_what_leads_in_a_circle_is_collected() -> None:
-    class Kept:
-        pass
-
-    shared, target = lane()
-    (future,) = put(target, b"v")
-    kept = Kept()
-    future.add_done_callback(lambda _, here=(kept, future, target): None)  # type: ignore[misc]
-    gone = weakref.ref(kept)
-    del shared, target, future, kept
-    gc.collect()
-    assert gone() is None
-
-
-def test_a_failure_that_was_raised_is_collected_with_the_frame_it_was_raised_in() -> None:
-    class Kept:
-        pass
-
-    def ask() -> weakref.ref[Kept]:
-        kept = Kept()
-        _, target = lane()
-        (future,) = put(target, b"v")
-        taken(target)[0].fail(LookupError("gone"))
-        with contextlib.suppress(LookupError):
-            future.result()
-        return weakref.ref(kept)
-
-    gone = ask()
-    gc.collect()
-    assert gone() is None
+    monkeypatch.setattr(Housekeeper, "tick", tick)
+    with embedlog.open(tmp_path / "log", config={"log.flush.scheduler.interval.ms": 5}):
+        wait_until(lambda: len(rounds) > 3)

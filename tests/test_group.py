@@ -8,8 +8,24 @@ import pytest
 
 from embedlog import group as rules
 from embedlog.group import Group, Limits, Refusal, State, Verdict
-from embedlog.liveness import Life
-from tests.grouping import BOTH, LATER, LIMITS, NOW, OTHER, SAID, A, B, C, completing, emptied, member, preparing, stable, taken
+from embedlog.storage.liveness import Life
+from tests.support.group_members import (
+    BOTH,
+    LATER,
+    LIMITS,
+    NOW,
+    OTHER,
+    SAID,
+    A,
+    B,
+    C,
+    completing,
+    emptied,
+    member,
+    preparing,
+    stable,
+    taken,
+)
 
 # ---- C.1: limits, votes, generations --------------------------------------------------------------
 

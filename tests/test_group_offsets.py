@@ -6,7 +6,7 @@ import pytest
 
 from embedlog import group as rules
 from embedlog.group import Group, Refusal
-from tests.grouping import LATER, LIMITS, NOW, OTHER, A, B, completing, emptied, member, preparing, stable, taken
+from tests.support.group_members import LATER, LIMITS, NOW, OTHER, A, B, completing, emptied, member, preparing, stable, taken
 
 COMMITTED = NOW - 5000
 

@@ -10,9 +10,9 @@ import pytest
 import embedlog
 from embedlog import partitioners
 from embedlog.errors import ConfigError
-from tests import producing
+from tests.support import producer_helpers
 
-log = producing.log
+log = producer_helpers.log
 
 
 class Json:

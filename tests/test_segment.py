@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from embedlog import files, segment
+from embedlog import segment
+from embedlog.storage import files
 
 LARGE = 300 << 20  # as a preallocated file's tail, and more than one would hold in memory for this
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from embedlog import files, topic
+from embedlog import topic
 from embedlog.errors import (
     ForeignDirectoryError,
     InvalidTopicError,
@@ -17,7 +17,8 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedFormatError,
 )
-from embedlog.identity import mark_owner, new_id, read_clean_mark
+from embedlog.storage import files
+from embedlog.storage.identity import mark_owner, new_id, read_clean_mark
 from embedlog.topic import Topic, TopicRegistry
 
 

@@ -18,8 +18,8 @@ from datetime import datetime
 from typing import Any
 
 import embedlog
-from embedlog.isolation import Isolation
-from embedlog.scan import OffsetBound
+from embedlog.columns.scan import OffsetBound
+from embedlog.format.visibility import Isolation
 from embedlog.spark import planning, settings
 from embedlog.spark.settings import DEFAULT_COLUMNS, SPLIT_BYTES
 

@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import embedlog
-from embedlog.config import TopicConfig
-from embedlog.internal_topic import java_partition
-from embedlog.offsets import OFFSETS_TOPIC
+from embedlog.config.topic import TopicConfig
+from embedlog.coordination.groups.offset_commits import OFFSETS_TOPIC
+from embedlog.coordination.internal_topic import java_partition
 from embedlog.spark.outgoing import TOPIC
 from embedlog.spark.staging import Facts, Room, Staged, remove_dead
 from embedlog.spark.write_settings import WriteSettings
 from embedlog.topic import check_name, is_internal
-from embedlog.values import GroupMetadata, OffsetAndMetadata, TopicPartition
+from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 
 logger = logging.getLogger("embedlog.spark")
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import embedlog
-from embedlog.isolation import Isolation
+from embedlog.format.visibility import Isolation
 from embedlog.spark.settings import EARLIEST, LATEST, Bound, Settings
 
 logger = logging.getLogger("embedlog.spark")

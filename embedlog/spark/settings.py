@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import embedlog
-from embedlog.isolation import Isolation
+from embedlog.format.visibility import Isolation
 
 logger = logging.getLogger("embedlog.spark")
 

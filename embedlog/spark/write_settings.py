@@ -15,8 +15,8 @@ from typing import Any
 
 import embedlog
 from embedlog import partitioners
-from embedlog.layout import META_PROPERTIES
 from embedlog.spark.settings import Option, boolean, canonical, directory_of, one_of, plain, refuse
+from embedlog.storage.file_names import META_PROPERTIES
 
 PARTITIONERS: Mapping[str, Callable[[], Any]] = {
     "murmur2": lambda: None,

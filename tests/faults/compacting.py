@@ -132,13 +132,21 @@ def polled(consumer: Any, end: int, rng: random.Random, tails: bool) -> Iterator
 
 
 def experiment(
-    nursery: Nursery, directory: Path, seed: int, *, turns: int, policy: str, retention_bytes: int = -1,
-    mutants: tuple[str, ...] = (), deadline_s: float = 110,
+    nursery: Nursery,
+    directory: Path,
+    seed: int,
+    *,
+    turns: int,
+    policy: str,
+    retention_bytes: int = -1,
+    mutants: tuple[str, ...] = (),
+    deadline_s: float = 110,
 ) -> tuple[Verdict, dict[str, int]]:
     """A writer and a housekeeper at the same time, turn after turn; a reader that follows and two that begin again and again."""
     end = turns * TURN * COUNT
-    play = Play(nursery, directory, mutants=mutants,
-                config=CONFIG | {"cleanup.policy": policy, "retention.bytes": retention_bytes})
+    play = Play(
+        nursery, directory, mutants=mutants, config=CONFIG | {"cleanup.policy": policy, "retention.bytes": retention_bytes}
+    )
     writer, keeper = play.enter(), play.enter()
     readers = [play.enter() for _ in range(3)]
     for number, reader in enumerate(readers):

@@ -27,14 +27,14 @@ class Mark(NamedTuple):
     number: int
 
 
-Acks = Mapping[tuple[int, int], Mark]            # (partition, offset) -> whose value is there
+Acks = Mapping[tuple[int, int], Mark]  # (partition, offset) -> whose value is there
 
 
 def value_of(writer: int, number: int, size: int) -> bytes:
     """A value of `size` bytes (at least 32)."""
     head = b"%08d %010d %07d " % (writer, number, size)
     seed = hashlib.blake2b(head, digest_size=32).digest()
-    return (head + seed * (size // len(seed) + 1))[:max(size, 32)]
+    return (head + seed * (size // len(seed) + 1))[: max(size, 32)]
 
 
 def mark_of(value: bytes) -> Mark | None:

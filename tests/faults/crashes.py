@@ -19,8 +19,26 @@ from .content import Mark, Verdict, check, value_of
 from .processes import Died, Nursery, RemoteError, Victim
 from .tasks import TOPIC
 
-KINDS = ("open", "close", "pread", "pwrite", "fsync", "fdatasync", "ftruncate", "rename", "unlink", "link", "mkdir", "rmdir",
-         "fallocate", "stat", "lock", "mmap", "list", "point")
+KINDS = (
+    "open",
+    "close",
+    "pread",
+    "pwrite",
+    "fsync",
+    "fdatasync",
+    "ftruncate",
+    "rename",
+    "unlink",
+    "link",
+    "mkdir",
+    "rmdir",
+    "fallocate",
+    "stat",
+    "lock",
+    "mmap",
+    "list",
+    "point",
+)
 FAILING = tuple(kind for kind in KINDS if kind != "point")
 MODES = ("kill_before", "kill_after", "torn_kill")
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EDQUOT, errno.ENOMEM, errno.EACCES, errno.EINTR)
@@ -74,8 +92,9 @@ def count_calls(nursery: Nursery, directory: Path, seed: int) -> dict[str, int]:
     return counts
 
 
-def crash_at(nursery: Nursery, directory: Path, seed: int, point: Point, *, nested: Point | None = None,
-             mutants: Sequence[str] = ()) -> tuple[Verdict, bool]:
+def crash_at(
+    nursery: Nursery, directory: Path, seed: int, point: Point, *, nested: Point | None = None, mutants: Sequence[str] = ()
+) -> tuple[Verdict, bool]:
     """One run that dies at `point` (and whose recovery dies at `nested`); the verdict, and whether the fault struck."""
     promises = Promises()
     victim = nursery.spawn()
@@ -161,8 +180,17 @@ def state_of_things(reader: Victim, promises: Promises) -> Verdict:
     return verdict
 
 
-def fail_at(nursery: Nursery, directory: Path, seed: int, nth: int, error: int, *, kinds: tuple[str, ...] = FAILING,
-            sticky: bool = False, mutants: Sequence[str] = ()) -> tuple[Verdict, Promises]:
+def fail_at(
+    nursery: Nursery,
+    directory: Path,
+    seed: int,
+    nth: int,
+    error: int,
+    *,
+    kinds: tuple[str, ...] = FAILING,
+    sticky: bool = False,
+    mutants: Sequence[str] = (),
+) -> tuple[Verdict, Promises]:
     """One run with an error at the nth call; the process itself goes on, then others look."""
     promises = Promises()
     victim = nursery.spawn()

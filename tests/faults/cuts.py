@@ -118,10 +118,9 @@ def partition_after(partition: int, rows: list[Row], bounds: tuple[int, int], kn
     return bad
 
 
-def epoch_rises(verdict: Verdict, reader: Victim, partition: int, rows: list[Row], bounds: tuple[int, int],
-                known: Known) -> None:
+def epoch_rises(verdict: Verdict, reader: Victim, partition: int, rows: list[Row], bounds: tuple[int, int], known: Known) -> None:
     """What is written over a lost tail that was acknowledged has a larger epoch than anything before."""
-    offset, = reader.call("append", [value_of(7, partition, 150)], partition)
+    (offset,) = reader.call("append", [value_of(7, partition, 150)], partition)
     if offset != bounds[1]:
         verdict.violations.append(f"partition {partition}: appended at {offset}, the end was {bounds[1]}")
     row = reader.call("read", TOPIC, partition)[partition][-1]

@@ -16,8 +16,10 @@ from itertools import islice
 from pathlib import Path
 
 import embedlog
-from embedlog import EmbedlogError, directory, layout
+from embedlog import EmbedlogError
 from embedlog._native import system
+from embedlog.coordination import directory
+from embedlog.storage import file_names
 
 from . import tasks
 from .content import Row, value_of
@@ -67,7 +69,7 @@ class Flips:
             if cache:
                 self.bad.append(f"{what}: {found}, though it is only a cache")
         else:
-            fewer = all(rows == self.right[n][:len(rows)] for n, rows in found.items())
+            fewer = all(rows == self.right[n][: len(rows)] for n, rows in found.items())
             self.counts["silently fewer" if fewer else "WRONG"] += 1
             read = sum(map(len, found.values()))
             self.bad.append(f"{what}: {'silently fewer' if fewer else 'wrong'}: {read} of {sum(map(len, self.right.values()))}")
@@ -115,7 +117,7 @@ def restore(source: Path, target: Path) -> None:
     """A copy that embedlog takes for the directory itself: the clean mark is the one that the control page remembers."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target, symlinks=True)
-    mark, fd = (target / layout.CLEAN_MARK).stat(), os.open(target / layout.CONTROL, os.O_RDWR)
+    mark, fd = (target / file_names.CLEAN_MARK).stat(), os.open(target / file_names.CONTROL, os.O_RDWR)
     page = system.Page(fd, True)
     page.set(directory.MARK_INODE, mark.st_ino)
     page.set(directory.MARK_NS, mark.st_mtime_ns)
@@ -123,18 +125,37 @@ def restore(source: Path, target: Path) -> None:
     os.close(fd)
 
 
-CACHES = (".index", ".timeindex", ".txnindex", ".snapshot", "embedlog.page", "embedlog.manifest", "embedlog.lock",
-          "embedlog.control", "embedlog.sync", "embedlog.door", "embedlog.directory", "embedlog.housekeeper",
-          "replication-offset-checkpoint")
+CACHES = (
+    ".index",
+    ".timeindex",
+    ".txnindex",
+    ".snapshot",
+    "embedlog.page",
+    "embedlog.manifest",
+    "embedlog.lock",
+    "embedlog.control",
+    "embedlog.sync",
+    "embedlog.door",
+    "embedlog.directory",
+    "embedlog.housekeeper",
+    "replication-offset-checkpoint",
+)
 
 
 def is_cache(name: str) -> bool:
-    return name.endswith(CACHES) or layout.DIGESTS in name
+    return name.endswith(CACHES) or file_names.DIGESTS in name
 
 
 @task
 def flip_files(
-    stage: Stage, source: str, path: str, names: list[str], most: int, piece: int = 0, pieces: int = 1, most_bytes: int = 1 << 30,
+    stage: Stage,
+    source: str,
+    path: str,
+    names: list[str],
+    most: int,
+    piece: int = 0,
+    pieces: int = 1,
+    most_bytes: int = 1 << 30,
 ) -> tuple[dict[str, int], list[str]]:
     """Flip bits of small files, at most `most` a file; a fresh open each time, out of a fresh copy."""
     flips = Flips(look_fresh(stage, Path(source), Path(path)))
@@ -159,7 +180,7 @@ def look_fresh(stage: Stage, source: Path, path: Path) -> Rows:
 
 # -- whole blocks and files -------------------------------------------------------------------------
 
-Case = tuple[str, bool, Callable[[Path], None]]            # what is done, whether the file is a cache, how
+Case = tuple[str, bool, Callable[[Path], None]]  # what is done, whether the file is a cache, how
 
 
 def truncations(name: str, size: int, step: int) -> Iterator[Case]:
@@ -174,8 +195,11 @@ def blocks(name: str, size: int, rng: random.Random) -> Iterator[Case]:
         for at in range(0, size, block):
             other, length = rng.randrange(0, max(1, size - block)), min(block, size - at)
             yield f"{name} zeroes at {at}+{block}", cache, lambda d, a=at, b=length: put(d / name, a, bytes(b))
-            yield (f"{name} block {other} copied to {at}+{block}", cache,
-                   lambda d, a=at, b=length, o=other: put(d / name, a, cut(d / name, o, b)))
+            yield (
+                f"{name} block {other} copied to {at}+{block}",
+                cache,
+                lambda d, a=at, b=length, o=other: put(d / name, a, cut(d / name, o, b)),
+            )
             yield f"{name} blocks {at} and {other} swapped", cache, lambda d, a=at, b=block, o=other: swap(d / name, a, o, b)
 
 
@@ -215,7 +239,7 @@ def between_segments(source: Path) -> Iterator[Case]:
     logs = sorted(path.name for path in (source / f"{TOPIC}-0").glob("*.log"))
     for one, other in ((logs[0], logs[1]), (logs[0], logs[-1])):
         yield f"{one} in place of {other}", False, lambda d, a=one, b=other: copy_over(d / f"{TOPIC}-0", a, b)
-    extra = f"{TOPIC}-0/{10 ** 9:020d}.log"
+    extra = f"{TOPIC}-0/{10**9:020d}.log"
     yield "an extra segment far behind", False, lambda d: shutil.copy(d / f"{TOPIC}-0" / logs[-1], d / extra)
     yield "an extra empty segment far behind", True, lambda d: (d / extra).touch()
     for name in ("stray.txt", "00000000000000000007.log.deleted", "00000000000000000007.log.cleaned", "x.swap"):

@@ -13,9 +13,16 @@ from typing import NamedTuple
 
 import embedlog
 from embedlog import TopicPartition
-from embedlog.consumer_protocol import decode_assignment
+from embedlog.coordination.groups.group_records import (
+    GROUP_KEY,
+    decode_group,
+    decode_names,
+    decode_offset,
+    decode_offset_key,
+    key_kind,
+)
+from embedlog.format.consumer_protocol import decode_assignment
 from embedlog.group import Group, State
-from embedlog.group_records import GROUP_KEY, decode_group, decode_names, decode_offset, decode_offset_key, key_kind
 
 OFFSETS = "__consumer_offsets"
 

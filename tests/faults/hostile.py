@@ -25,8 +25,9 @@ from typing import Any
 import xxhash
 
 import embedlog
-from embedlog import EmbedlogError, layout
-from tests.batches import crc32c
+from embedlog import EmbedlogError
+from embedlog.storage import file_names
+from tests.support.batches import crc32c
 
 from .processes import SANITIZED
 from .tasks import Stage, task
@@ -321,7 +322,7 @@ FIELDS += ((57, ">i"),)
 
 def signed_batch(rng: random.Random, log: Path) -> str:
     """A field of a batch, with the checksum that goes with it."""
-    found = [path for path in _files(log) if path.suffix == layout.LOG and 61 < path.stat().st_size < 1 << 22]
+    found = [path for path in _files(log) if path.suffix == file_names.LOG and 61 < path.stat().st_size < 1 << 22]
     if not found:
         return "nothing"
     path = rng.choice(found)

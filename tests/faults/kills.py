@@ -19,8 +19,14 @@ from .tasks import TOPIC
 PARTITIONS = 4
 SIZES = (100, 40_000)
 CONFIG = {"segment.bytes": 65_536, "index.interval.bytes": 1024, "max.message.bytes": 1_048_576, "flush.ms": 100}
-HOOKS = (("pwrite",), ("open", "rename", "link", "unlink"), ("fsync", "fdatasync"), ("point",), ("lock", "stat"),
-         ("ftruncate", "close"))
+HOOKS = (
+    ("pwrite",),
+    ("open", "rename", "link", "unlink"),
+    ("fsync", "fdatasync"),
+    ("point",),
+    ("lock", "stat"),
+    ("ftruncate", "close"),
+)
 
 
 @dataclass
@@ -47,11 +53,11 @@ class Killing:
     def start_writer(self, writer: int) -> None:
         victim = self.nursery.spawn()
         victim.mutate(self.mutants)
-        if self.rng.random() < 0.5:                       # half of them die at a call, the other half at any moment
+        if self.rng.random() < 0.5:  # half of them die at a call, the other half at any moment
             action = self.rng.choice(("kill_before", "kill_after", "torn_kill"))
             victim.arm(self.rng.choice(HOOKS), action, nth=self.rng.randint(1, 120))
         start = self._numbers.setdefault(writer, 0)
-        self._numbers[writer] += 1_000_000                # numbers rise whatever the dead one had not acknowledged
+        self._numbers[writer] += 1_000_000  # numbers rise whatever the dead one had not acknowledged
         victim.start("open_and_write", str(self.directory), writer, start, PARTITIONS, self.rng.getrandbits(32), SIZES)
         self._running[writer] = victim
 
@@ -101,7 +107,7 @@ class Killing:
     def verify(self) -> Verdict:
         """Open in a fresh process with nobody else in, read everything."""
         reader = self.nursery.spawn()
-        rows = reader.call("read_directory", str(self.directory), deadline_s=600)   # some 100 MB, on a busy machine
+        rows = reader.call("read_directory", str(self.directory), deadline_s=600)  # some 100 MB, on a busy machine
         self.nursery.end(reader)
         return check(rows, self.acks)
 

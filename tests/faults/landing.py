@@ -36,8 +36,20 @@ TASKS, ROWS = 2, 30
 PARTITIONS = {"t": 2, "u": 1}
 NAME = "stream"
 CONFIG = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}  # of the log while it is made
-CHANGING = ("pwrite", "fsync", "fdatasync", "ftruncate", "rename", "unlink", "link", "mkdir", "rmdir", "fallocate", "mmap",
-            "point")
+CHANGING = (
+    "pwrite",
+    "fsync",
+    "fdatasync",
+    "ftruncate",
+    "rename",
+    "unlink",
+    "link",
+    "mkdir",
+    "rmdir",
+    "fallocate",
+    "mmap",
+    "point",
+)
 Rows = Counter[tuple[str, bytes | None, bytes | None]]
 
 

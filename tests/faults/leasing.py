@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from embedlog._native import leases
-from embedlog.internal_topic import InternalTopic
-from embedlog.liveness import Lease, Liveness
+from embedlog.coordination.internal_topic import InternalTopic
+from embedlog.storage.liveness import Lease, Liveness
 
 from .tasks import Stage, task
 

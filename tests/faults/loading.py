@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import embedlog
-from embedlog import EmbedlogError, layout
+from embedlog import EmbedlogError
 from embedlog._native import system
+from embedlog.storage import file_names
 
 from . import tasks
 from .content import Row, value_of
@@ -94,8 +95,8 @@ def heads(data: bytes) -> list[int]:
 
 def last_interval(kept: Kept) -> tuple[str, list[int]]:
     """The last segment, and the batches in it that lie behind its last index entry."""
-    name = max(name for name in kept.files if name.endswith(layout.LOG))
-    entries = kept.files[name.removesuffix(layout.LOG) + layout.INDEX]
+    name = max(name for name in kept.files if name.endswith(file_names.LOG))
+    entries = kept.files[name.removesuffix(file_names.LOG) + file_names.INDEX]
     start = struct.unpack_from(">ii", entries, len(entries) - 8)[1] if entries.strip(b"\0") else 0
     return name, [at for at in heads(kept.files[name].rstrip(b"\0")) if at >= start]
 
@@ -144,14 +145,14 @@ def look(path: Path, *, read_only: bool) -> Rows | str:
 
 def rebooted(root: Path) -> None:
     """The page cache that the control page speaks of is another one: after a restart, or another mount."""
-    with (root / PARTITION / layout.PAGE).open("r+b") as file:
+    with (root / PARTITION / file_names.PAGE).open("r+b") as file:
         page = system.Page(file.fileno(), True)
         page.set(system.WORD_CACHE, page.word(system.WORD_CACHE) ^ 1)
         page.close()
 
 
 def logs(root: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in root.rglob("*" + layout.LOG)}
+    return {str(path): path.read_bytes() for path in root.rglob("*" + file_names.LOG)}
 
 
 @task

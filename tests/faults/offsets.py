@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import embedlog
-from embedlog.values import GroupMetadata, OffsetAndMetadata, TopicPartition
-from tests.transacting import begun
+from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
+from tests.support.transactional_producers import begun
 
 from .crashes import KINDS, MODES, Point
 from .processes import Died, Nursery, RemoteError, Victim

@@ -77,7 +77,7 @@ class Inode:
     """A file: what is on the disk for certain, and what was changed since, oldest first."""
 
     disk: bytes = b""
-    pending: list[tuple[int, bytes | None]] = field(default_factory=list)     # (position, data), or (size, None) for a cut
+    pending: list[tuple[int, bytes | None]] = field(default_factory=list)  # (position, data), or (size, None) for a cut
 
     def settle(self) -> None:
         self.disk = applied(self.disk, self.pending)
@@ -92,7 +92,7 @@ def applied(content: bytes, wanted: list[tuple[int, bytes | None]]) -> bytes:
             out.extend(bytes(position - len(out)))
         else:
             out.extend(bytes(max(0, position + len(data) - len(out))))
-            out[position:position + len(data)] = data
+            out[position : position + len(data)] = data
     return bytes(out)
 
 
@@ -186,7 +186,7 @@ class Disk:
 
     def _rename(self, change: Change) -> None:
         source, target = self._place(change.name), self._place(change.second)
-        if change.name in self.folders:                       # a directory: its content moves with it
+        if change.name in self.folders:  # a directory: its content moves with it
             self.folders[change.second] = self.folders.pop(change.name)
         elif source and target and source[0] is target[0]:
             source[0].change({source[1]: None, target[1]: source[0].now[source[1]]})
@@ -221,7 +221,9 @@ class Disk:
         choices = {tuple(every[:at]) for at in every} | {tuple(every[at:]) for at in every}
         choices |= {(at,) for at in every} | {tuple(other for other in every if other != at) for at in every}
         elsewhere = {
-            os.path.join(folder, name): inode for folder in self.folders if folder != path
+            os.path.join(folder, name): inode
+            for folder in self.folders
+            if folder != path
             for name, inode in self.folders[folder].now.items()
         }
         for choice in sorted(choices):
@@ -238,7 +240,7 @@ class Disk:
         content = applied(inode.disk, kept)
         whole = applied(inode.disk, inode.pending)
         if habit == "subset" and len(whole) > len(content) and rng.random() < 0.3:
-            content += bytes(rng.randint(0, len(whole) - len(content)))       # the size came, the data did not
+            content += bytes(rng.randint(0, len(whole) - len(content)))  # the size came, the data did not
         return content
 
 
@@ -249,7 +251,7 @@ def chosen(pending: list[Any], habit: str, rng: random.Random) -> list[Any]:
         case "all":
             return list(pending)
         case "prefix":
-            return pending[:rng.randint(0, len(pending))]
+            return pending[: rng.randint(0, len(pending))]
         case _:
             return [change for change in pending if rng.random() < 0.5]
 
@@ -261,7 +263,7 @@ def torn(write: tuple[int, bytes | None], rng: random.Random) -> tuple[int, byte
         return write
     end = rng.randint(0, len(data))
     boundary = (position + end) // SECTOR_BYTES * SECTOR_BYTES - position
-    return position, data[:max(0, boundary)]
+    return position, data[: max(0, boundary)]
 
 
 def materialise(state: dict[str, bytes], root: Path, target: Path, folders: list[str]) -> None:

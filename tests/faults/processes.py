@@ -77,7 +77,7 @@ class Victim:
         self.pid = pid
         self._line = line
         self._last: Any = None
-        self.ended = False                                # the task whose notes were taken came to its end
+        self.ended = False  # the task whose notes were taken came to its end
 
     def start(self, task: str, *arguments: Any, **keywords: Any) -> None:
         """Tell it to run a task and do not wait; `result` gives the outcome."""
@@ -133,8 +133,9 @@ class Victim:
     def fileno(self) -> int:
         return self._line.fileno()
 
-    def arm(self, kinds: Iterable[str], action: str, *, nth: int = 1, error: int = errno.EIO, sticky: bool = False,
-            name: str = "") -> None:
+    def arm(
+        self, kinds: Iterable[str], action: str, *, nth: int = 1, error: int = errno.EIO, sticky: bool = False, name: str = ""
+    ) -> None:
         self.call("arm", tuple(kinds), nth, action, error, sticky, name)
 
     def mutate(self, names: Iterable[str]) -> None:

@@ -73,6 +73,7 @@ class Member:
         self.rng = random.Random(seed)
         self.window = 0
         self.open: dict[TopicPartition, tuple[int, int]] = {}  # processed and not committed: from, to
+
     # ---- what the group tells ----
 
     def revoked(self, tps: list[TopicPartition]) -> None:
@@ -366,7 +367,13 @@ def rebalancing(*arguments: Any, **keywords: Any) -> Iterator[Rebalancing]:
 
 
 def experiment(
-    nursery: Nursery, directory: Path, seed: int, rebalances: int, *, assignor: str, mutants: tuple[str, ...] = (),
+    nursery: Nursery,
+    directory: Path,
+    seed: int,
+    rebalances: int,
+    *,
+    assignor: str,
+    mutants: tuple[str, ...] = (),
     deadline_s: float = 60.0,
 ) -> tuple[Verdict, dict[str, int]]:
     """Members under fire until the group has rebalanced so often; the verdict and what happened."""

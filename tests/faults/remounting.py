@@ -29,7 +29,9 @@ from pathlib import Path
 from typing import Any
 
 import embedlog
-from embedlog import directory, page, presence
+from embedlog.coordination import directory
+from embedlog.partition import state
+from embedlog.storage import control_page
 
 GOINGDOWN, NO_LOG_FLUSH = 0x8004587D, 2
 IMAGE_MB = {"ext4": 128, "xfs": 300}
@@ -236,8 +238,8 @@ def experiment(kind: str, seed: int, cuts: int, room: Path) -> dict[str, Any]:
 def main(kind: str, seed: str, cuts: str, room: str, *more: str) -> None:
     logging.disable(logging.CRITICAL)
     if "boot-only" in more:
-        for module in (page, directory, presence):
-            module.cache_number = lambda path: page.boot_number()  # type: ignore[attr-defined]
+        for module in (control_page, directory, state):
+            module.cache_number = lambda path: control_page.boot_number()  # type: ignore[attr-defined]
     try:
         print(json.dumps(experiment(kind, int(seed), int(cuts), Path(room))))
     except subprocess.CalledProcessError as problem:  # containers without loop devices, or without the right to mount

@@ -110,7 +110,7 @@ class Repeating(Killing):
         victim = self.nursery.spawn()
         victim.call("mutants", *self.mutants)
         start = self._numbers.setdefault(writer, 0)
-        self._numbers[writer] += 1_000_000                # numbers rise whatever the dead one had not acknowledged
+        self._numbers[writer] += 1_000_000  # numbers rise whatever the dead one had not acknowledged
         seed = self.rng.getrandbits(32)
         victim.start("send_through_errors", str(self.directory), writer, start, self.partitions, seed, self.turns)
         self._running[writer] = victim

@@ -17,8 +17,13 @@ from . import tasks
 from .content import Mark, check, value_of
 from .tasks import TOPIC, Stage, task
 
-CONFIG = {"segment.bytes": 2_500, "index.interval.bytes": 500, "retention.bytes": 1_000_000, "file.delete.delay.ms": 0,
-          "flush.ms": 50}
+CONFIG = {
+    "segment.bytes": 2_500,
+    "index.interval.bytes": 500,
+    "retention.bytes": 1_000_000,
+    "file.delete.delay.ms": 0,
+    "flush.ms": 50,
+}
 Step = Callable[[], Any]
 
 
@@ -113,7 +118,7 @@ def stubborn_script(stage: Stage, path: str, seed: int, kinds: tuple[str, ...], 
     """Run it with a fault armed; a step that fails must fail by a typed error, leave the log readable, and work again then."""
     from embedlog._native import system
 
-    stage.patience = {"retries": 0}                       # what fails is to be seen, not mended
+    stage.patience = {"retries": 0}  # what fails is to be seen, not mended
     run = Script(stage, path, seed)
     system.fault_arm(kinds, nth, "fail", error, sticky=sticky)
     for name, step in run.steps():
@@ -124,7 +129,7 @@ def stubborn_script(stage: Stage, path: str, seed: int, kinds: tuple[str, ...], 
             stage.note(("failed", name, type(problem).__name__, str(problem)))
         system.fault_off()
         if name.startswith("close"):
-            continue                                      # closed in spite of the error: it was told, and that is all
+            continue  # closed in spite of the error: it was told, and that is all
         if stage.log is not None and TOPIC in stage.log.topics():
             run.read()
         step()

@@ -222,11 +222,11 @@ def under_fire(spark: Any, world: World, rng: random.Random, chosen: list[Fault]
 
 
 def main(directory: str, seed: str = "", count: str = "0") -> None:
-    from tests import spark_session
+    from tests.spark import session
 
     world, rng = World(Path(directory)), random.Random(seed)
     master = "local[2,3]" if seed else "local[2]"  # tries, in brackets: a single one otherwise
-    with spark_session.started(master, Path(directory) / f"room-{os.getpid()}") as spark:
+    with session.started(master, Path(directory) / f"room-{os.getpid()}") as spark:
         register(spark)
         if seed:
             chosen = [(rng.choice(WHERE_TASK), rng.choice(("exit", "kill", "raise"))) for _ in range(int(count))]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.figures import tell
+from tests.support.campaign_report import tell
 
 from .batches import append_batch
 from .content import Mark, Verdict, check, value_of
@@ -16,14 +16,21 @@ from .processes import Died, Nursery, RemoteError, Victim
 from .tasks import TOPIC
 
 MARK = ".kafka_cleanshutdown"
-QUIET = {"flush.ms": 3_600_000}                     # no sync but those that a step asks for
+QUIET = {"flush.ms": 3_600_000}  # no sync but those that a step asks for
 
 
 class Play:
     """A directory, the processes in it by name, and what was acknowledged to whom."""
 
-    def __init__(self, nursery: Nursery, directory: Path, *, mutants: Sequence[str] = (), config: dict[str, Any] | None = None,
-                 partitions: int = 1) -> None:
+    def __init__(
+        self,
+        nursery: Nursery,
+        directory: Path,
+        *,
+        mutants: Sequence[str] = (),
+        config: dict[str, Any] | None = None,
+        partitions: int = 1,
+    ) -> None:
         self.nursery, self.directory = nursery, directory
         self.mutants = tuple(mutants)
         self.acks: dict[tuple[int, int], Mark] = {}
@@ -65,8 +72,8 @@ class Play:
         victim.start("append", [value_of(*mark, size)], partition)
 
     def finish_append(self, victim: Victim, partition: int = 0) -> int:
-        offset, = victim.result()
-        mark, = self._pending.pop(victim.pid)
+        (offset,) = victim.result()
+        (mark,) = self._pending.pop(victim.pid)
         self.acks[partition, offset] = mark
         return int(offset)
 

@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import embedlog
-from embedlog import history, layout, record, segment, transaction_index
+from embedlog import segment
 from embedlog._native import system
-from embedlog.columns import BytesColumn, Columns
 from embedlog.errors import EmbedlogError
-from embedlog.producers import ProducerState
-from embedlog.record import Chain, Stamp
+from embedlog.format import aborted_transactions, record_batch
+from embedlog.format.producer_state import ProducerState
+from embedlog.format.record_batch import Chain, Stamp
+from embedlog.format.record_columns import BytesColumn, Columns
+from embedlog.partition import producer_recovery
+from embedlog.storage import file_names
 
 from .content import Verdict
 from .processes import Died, Nursery, RemoteError
@@ -44,10 +47,10 @@ class Send(NamedTuple):
         head = f"{self.stamp.producer_id - 2**62}/{self.stamp.epoch}"
         return [f"{head}/{self.sequence + at}:".encode().ljust(self.size, b".") for at in range(self.count)]
 
-    def run(self) -> record.EncodedRun:
+    def run(self) -> record_batch.EncodedRun:
         columns = Columns(self.count, BytesColumn.of(self.values()), timestamps=self.time_ms)
-        (run,) = record.encode(columns, batch_bytes=self.batch_bytes, run_bytes=1 << 20)
-        record.stamp(run, self.stamp, self.sequence)
+        (run,) = record_batch.encode(columns, batch_bytes=self.batch_bytes, run_bytes=1 << 20)
+        record_batch.stamp(run, self.stamp, self.sequence)
         return run
 
 
@@ -153,9 +156,9 @@ def census(stage: Stage, path: str) -> dict[str, Any]:
 
 def disagreements(directory: Path) -> Iterator[str]:
     """Every snapshot and transaction index that a replay of the log contradicts."""
-    state, snapshots, bases = ProducerState(), set(history.snapshots(directory)), layout.bases(names(directory))
+    state, snapshots, bases = ProducerState(), set(producer_recovery.snapshots(directory)), file_names.bases(names(directory))
     for base in bases:
-        path = layout.segment_path(directory, base)
+        path = file_names.segment_path(directory, base)
         aborted = []
         with path.open("rb") as file:
             walk = segment.Walk(file.fileno(), path, Chain(gaps_allowed=True), 0, path.stat().st_size)
@@ -164,15 +167,15 @@ def disagreements(directory: Path) -> Iterator[str]:
                 for row in range(len(batches)):
                     start = int(batches["position"][row]) - at
                     one = batches[row : row + 1]
-                    aborted += state.replay(one, history.markers_in(data[start : start + int(one["size"][0])], one))
+                    aborted += state.replay(one, producer_recovery.markers_in(data[start : start + int(one["size"][0])], one))
                     if state.offset in snapshots:
-                        there = layout.segment_path(directory, state.offset, layout.SNAPSHOT).read_bytes()
+                        there = file_names.segment_path(directory, state.offset, file_names.SNAPSHOT).read_bytes()
                         if entries_of(there) != entries_of(state.encode()):
                             yield f"snapshot {state.offset}: {there.hex()} is not {state.encode().hex()}"
-        index = layout.segment_path(directory, base, layout.TRANSACTION_INDEX)
+        index = file_names.segment_path(directory, base, file_names.TRANSACTION_INDEX)
         there = index.read_bytes() if index.exists() else b""
-        if there != transaction_index.encode(aborted):
-            yield f"{index.name}: {there.hex()} is not {transaction_index.encode(aborted).hex()}"
+        if there != aborted_transactions.encode(aborted):
+            yield f"{index.name}: {there.hex()} is not {aborted_transactions.encode(aborted).hex()}"
     missing = [base for base in bases if base and base not in snapshots]
     if missing:
         yield f"no snapshot at {missing}"
@@ -209,8 +212,15 @@ def undisturbed(nursery: Nursery, directory: Path, todo: Sequence[Step]) -> tupl
     return answers, found, counts
 
 
-def crash_at(nursery: Nursery, directory: Path, todo: Sequence[Step], expected: tuple[list[Any], dict[str, Any]],
-             arms: Sequence[tuple[tuple[str, ...], str, int, str]], mutants: Sequence[str] = (), alone: bool = False) -> Verdict:
+def crash_at(
+    nursery: Nursery,
+    directory: Path,
+    todo: Sequence[Step],
+    expected: tuple[list[Any], dict[str, Any]],
+    arms: Sequence[tuple[tuple[str, ...], str, int, str]],
+    mutants: Sequence[str] = (),
+    alone: bool = False,
+) -> Verdict:
     """Processes one after the other, each dies where its arm says (kinds, action, nth, name); the last one is left in peace.
 
     Alone, whoever comes next loads the log; else another process has it open all the time, and the next one repairs.
@@ -240,8 +250,9 @@ def crash_at(nursery: Nursery, directory: Path, todo: Sequence[Step], expected: 
     return verdict
 
 
-def fail_at(nursery: Nursery, directory: Path, todo: Sequence[Step], expected: tuple[list[Any], dict[str, Any]], nth: int,
-            error: int) -> tuple[Verdict, list[str]]:
+def fail_at(
+    nursery: Nursery, directory: Path, todo: Sequence[Step], expected: tuple[list[Any], dict[str, Any]], nth: int, error: int
+) -> tuple[Verdict, list[str]]:
     """One process whose nth call fails; it repeats the step that failed."""
     verdict, answers, failures = Verdict(), [], []
     victim = nursery.spawn()
@@ -260,8 +271,9 @@ def fail_at(nursery: Nursery, directory: Path, todo: Sequence[Step], expected: t
     return verdict, failures
 
 
-def compare(verdict: Verdict, where: str, answers: list[Any], found: dict[str, Any],
-            expected: tuple[list[Any], dict[str, Any]]) -> None:
+def compare(
+    verdict: Verdict, where: str, answers: list[Any], found: dict[str, Any], expected: tuple[list[Any], dict[str, Any]]
+) -> None:
     if answers != expected[0]:
         wrong = [(number, *pair) for number, pair in enumerate(zip(answers, expected[0], strict=False)) if pair[0] != pair[1]]
         verdict.violations.append(f"{where}: answers (step, found, expected) {wrong[:3]}, {len(answers)} of {len(expected[0])}")

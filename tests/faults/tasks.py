@@ -18,8 +18,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import embedlog
-from embedlog import TopicPartition, directory
+from embedlog import TopicPartition
 from embedlog._native import recording, system
+from embedlog.coordination import directory
 
 from .content import Mark, Row, value_of
 
@@ -283,8 +284,16 @@ def stop_instead_of_settling(_: Stage) -> None:
 
 
 @task
-def write_on(stage: Stage, writer: int, start: int, partitions: int, seed: int, sizes: tuple[int, int], count: int = 1 << 60,
-             durable: bool = False) -> int:
+def write_on(
+    stage: Stage,
+    writer: int,
+    start: int,
+    partitions: int,
+    seed: int,
+    sizes: tuple[int, int],
+    count: int = 1 << 60,
+    durable: bool = False,
+) -> int:
     """Append batches of one to five values to random partitions; each acknowledgement is a note (partition, base, marks)."""
     rng = random.Random(seed)
     number = start

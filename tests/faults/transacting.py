@@ -8,11 +8,11 @@ import select
 from pathlib import Path
 from typing import Any
 
-from embedlog import files
-from embedlog.internal_topic import InternalTopic
-from embedlog.liveness import Liveness
-from embedlog.values import GroupMetadata, TopicPartition
-from tests.transacting import QUIET, TOPIC, Writer, committed, help_out, last_stable
+from embedlog.coordination.internal_topic import InternalTopic
+from embedlog.storage import files
+from embedlog.storage.liveness import Liveness
+from embedlog.types import GroupMetadata, TopicPartition
+from tests.support.transactional_producers import QUIET, TOPIC, Writer, committed, help_out, last_stable
 
 from .tasks import Stage, open_, task
 

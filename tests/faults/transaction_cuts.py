@@ -40,9 +40,7 @@ def recorded_transactions(stage: Stage, path: str, seed: int, recording_path: st
     os.close(fd)
 
 
-def experiment(
-    nursery: Nursery, workspace: Path, seed: int, states: int, mutants: Sequence[str] = ()
-) -> tuple[list[str], int]:
+def experiment(nursery: Nursery, workspace: Path, seed: int, states: int, mutants: Sequence[str] = ()) -> tuple[list[str], int]:
     """Open `states` disks, cut at moments drawn by the seed; what is wrong with the first bad one, and how many were opened."""
     rng, root = random.Random(seed), workspace / "recorded"
     path = workspace / "recording"

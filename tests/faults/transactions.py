@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import embedlog
-from embedlog.transaction_state import SETTLED, Outcome
-from embedlog.values import OffsetAndMetadata
-from tests.transacting import TOPIC, Writer, committed, everything, help_out, last_stable, soon, state_of
+from embedlog.transaction import SETTLED, Outcome
+from embedlog.types import OffsetAndMetadata
+from tests.support.transactional_producers import TOPIC, Writer, committed, everything, help_out, last_stable, soon, state_of
 
 from .crashes import KINDS, MODES, Point
 from .processes import Died, Nursery, RemoteError, Victim
@@ -203,7 +203,7 @@ def trial(nursery: Nursery, log: embedlog.Log, stop: Stop, by_timeout: bool) -> 
     nursery.end(zombie)
     expected = [b"zombie", b"heir"] if stop.decided else [b"heir"]
     if committed(log)[len(before) :] != expected or b"late" in everything(log):
-        wrong.append(f"{stop}: {committed(log)[len(before):]} where {expected} was due, {everything(log)}")
+        wrong.append(f"{stop}: {committed(log)[len(before) :]} where {expected} was due, {everything(log)}")
     if outcome is None or outcome.kind != ("commit" if stop.decided else "abort"):
         wrong.append(f"{stop}: the heir was told {outcome}")
     if any(stable != end for stable, end in (last_stable(log, number) for number in range(PARTITIONS))):

@@ -47,8 +47,8 @@ def serve(control: socket.socket) -> None:
     )
 
     gc.freeze()
-    logging.lastResort = None                            # a recovery tells what it cut: by the thousand, here
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)        # the kernel reaps
+    logging.lastResort = None  # a recovery tells what it cut: by the thousand, here
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps
     while True:
         _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not descriptors:

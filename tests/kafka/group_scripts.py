@@ -60,9 +60,7 @@ def each_strategy() -> Iterator[GroupScenario]:
         defined = strategy != "cooperative-sticky"
         yield GroupScenario(strategy, comings_and_goings(strategy), defined=defined)
         joins = [step for who in "abc" for step in (join(who, "t", strategy=strategy), settle())]
-        yield GroupScenario(
-            f"{strategy}-too-many", [*joins, describe(), leave("b"), settle()], topics={"t": 2}, defined=defined
-        )
+        yield GroupScenario(f"{strategy}-too-many", [*joins, describe(), leave("b"), settle()], topics={"t": 2}, defined=defined)
 
 
 def joining() -> Iterator[GroupScenario]:

@@ -180,9 +180,7 @@ class Driver:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{self.group}: {what}: {self.assignments()} of {self.described()}")
 
-    def do_join(
-        self, who: str, topics: tuple[str, ...], strategy: str, instance: str | None, pattern: str | None
-    ) -> None:
+    def do_join(self, who: str, topics: tuple[str, ...], strategy: str, instance: str | None, pattern: str | None) -> None:
         self.members[who] = self.make_member(who, strategy, instance)
         self.subscribed[who] = topics
         self.subscribe(who, [self.topic(topic) for topic in topics], pattern and f"^{self.topic(pattern)}")

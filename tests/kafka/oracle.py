@@ -53,7 +53,8 @@ OF_THE_BROKER = frozenset({"broker", "storage"})  # they belong to the broker's 
 # dump-log exits 0 whatever it finds; these are the words of its complaints.
 COMPLAINT = re.compile(
     r"isvalid: false|Mismatches in |Found timestamp mismatch|Found out of order|Non-consecutive offsets in "
-    r"|Found .* invalid bytes|^Exception|Index offset: \d+, log offset")
+    r"|Found .* invalid bytes|^Exception|Index offset: \d+, log offset"
+)
 PARTITION = re.compile(r"^(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<partition>\d+)$")
 SEGMENT_FILES = frozenset({".log", ".index", ".timeindex", ".txnindex", ".snapshot"})
 FILES_PER_DUMP = 200  # of one command line

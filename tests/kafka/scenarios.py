@@ -158,9 +158,7 @@ class KafkaDriver(Driver):
         producer = self.producer(who)
         for (key, value, headers, partition), time_ms in self.times(rows):
             place = {} if partition is None else {"partition": partition}
-            producer.produce(
-                self.topic, value, key, headers=list(headers), timestamp=time_ms, on_delivery=delivered, **place
-            )
+            producer.produce(self.topic, value, key, headers=list(headers), timestamp=time_ms, on_delivery=delivered, **place)
         assert producer.flush(WAIT_S) == 0
         if failed:
             from confluent_kafka import KafkaException

@@ -18,10 +18,10 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from embedlog import compression
-from embedlog.columns import CODEC_MASK, HEADER_SIZE
 from embedlog.errors import EmbedlogError
-from embedlog.record import Chain, scan
+from embedlog.format import compression
+from embedlog.format.record_batch import Chain, scan
+from embedlog.format.record_columns import CODEC_MASK, HEADER_SIZE
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]

@@ -1,0 +1,380 @@
+"""A consistent copy of a log directory while others append to it, roll it and retain it.
+
+K1  the ends of all partitions are taken once, at the beginning; each is copied up to there, in whole segments. No transaction is
+    decided meanwhile, so each is in the copy as a whole, or can be aborted there as a whole
+K2  every batch passes its checks on the way: what is damaged is an error here, never a copy of the damage
+K3  bytes are read and written, never shared: a copy that leans on the blocks of the original is none
+K4  indexes and digests are made anew while copying; snapshots and `.txnindex` pass their own checks, or are made anew too
+K5  until it is whole, a mark of ours lies in the copy and nothing opens it; the clean mark comes last, behind all syncs
+K6  what fails takes its files away again, and only its own
+K7  a partition whose files were replaced under the copier is copied once more, from files that were all opened before it (`pins`)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from embedlog import index, segment
+from embedlog.coordination import topic_directories
+from embedlog.errors import CorruptRecordError, EmbedlogError, ForeignDirectoryError, StorageError, UnknownTopicOrPartitionError
+from embedlog.format import aborted_transactions
+from embedlog.format.producer_state import ProducerState
+from embedlog.format.record_batch import Chain
+from embedlog.partition import producer_recovery
+from embedlog.partition.pinned_segments import Pin, held, pin_of
+from embedlog.storage import checkpoints, file_names, files, identity, location
+from embedlog.storage.manifest import CLOSED, SEALED, Manifest, SegmentInfo, Start
+from embedlog.topic import Topic, TopicRegistry, is_internal
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from embedlog.partition.partition import Partition
+
+Progress = Callable[[int, int], object]  # bytes copied so far, bytes to copy in all
+
+
+class _Moved(Exception):
+    """The files of a partition became others while they were copied."""
+
+
+@dataclass
+class _Taken:
+    """What of a partition is in the copy."""
+
+    start: int
+    end: int
+    segments: list[SegmentInfo] = field(default_factory=list)
+
+
+def backup(log: Any, destination: str | os.PathLike[str], progress: Progress | None = None) -> None:
+    """Copy the log to a directory that is not there yet, or is empty. Any number of processes may work with the log meanwhile.
+
+    Raises ForeignDirectoryError for any other destination, CorruptRecordError for damage, StorageError.
+    """
+    target = _Target(location.checked(destination), log.config.file_mode)
+    _check_place(log.path, target.root)
+    for name in log._topics():
+        _pin_all(log, name)  # whatever has to be opened, or repaired, is so before others have to wait for it
+    with log._transactions.standing_still():
+        # What groups have committed first: no offset shall lie behind the records that come along.
+        pins = {name: _pin_all(log, name) for name in sorted(log._topics(), key=lambda name: not is_internal(name))}
+    target.open()
+    try:
+        copier = _Copier(log, target, progress or (lambda done, total: None))
+        copier.total = sum(info.size for each in pins.values() for pin in each for info in pin.segments)
+        taken = [topic for name, each in pins.items() if (topic := copier.topic(name, each)) is not None]
+        copier.finish(taken)
+    except BaseException:
+        target.take_back()
+        raise
+
+
+def _check_place(source: Path, root: Path) -> None:
+    """Nothing of ours may lie inside a log directory: a broker does not start on it."""
+    inner, outer = files.real_path(root), files.real_path(source)
+    if os.path.commonpath([inner, outer]) == outer:
+        raise ForeignDirectoryError("a backup cannot lie inside the log directory that it is made of", path=root)
+    if files.exists(root) and not files.is_directory(root):
+        raise ForeignDirectoryError("the destination of a backup is not a directory", path=root)
+    names = files.listing(root) if files.exists(root) else []
+    if names:
+        found = f"{len(names)} names, such as {names[0]}"
+        raise ForeignDirectoryError("the destination of a backup holds something", path=root, expected="nothing", found=found)
+
+
+def _pin_all(log: Any, name: str) -> list[Pin]:
+    """All partitions of a topic; none if it is deleted just now."""
+    try:
+        topic: Topic = log._topic(name)
+        return [pin_of(log._partition(name, number)) for number in topic.numbers if number < topic.partitions]
+    except UnknownTopicOrPartitionError:
+        return []
+
+
+# ---- where it goes -------------------------------------------------------------------------------
+
+
+class _Target:
+    """The copy's directory: every file in it is new, synced, and taken away again if the whole fails."""
+
+    def __init__(self, root: Path, mode: int) -> None:
+        self.root, self.mode = root, mode
+        self._made: list[Path] = []
+        self._own_root = False
+
+    def open(self) -> None:
+        """Make the directory and lay our mark into it; of two who come at once only one can."""
+        self._own_root = files.mkdir(self.root, topic_directories.directory_mode(self.mode), exist_ok=True)
+        try:
+            with files.opened(self.root / file_names.UNFINISHED, files.EXCLUSIVE, self.mode) as fd:
+                self._made.append(self.root / file_names.UNFINISHED)
+                files.sync(fd, self.root / file_names.UNFINISHED)
+            files.sync_directory(self.root)
+            files.sync_directory(self.root.parent)
+        except EmbedlogError:
+            self.take_back()
+            raise
+
+    def directory(self, name: str) -> Path:
+        path = self.root / name
+        self._made.append(path)
+        files.mkdir(path, topic_directories.directory_mode(self.mode))
+        return path
+
+    def put(self, path: Path, data: Buffer) -> None:
+        """A whole small file."""
+        self._made.append(path)
+        with files.opened(path, files.EXCLUSIVE, self.mode) as fd:
+            files.write_all(fd, data, 0, path)
+            files.sync(fd, path)
+
+    def note(self, path: Path) -> Path:
+        """The path of a file that somebody else is about to write."""
+        self._made.append(path)
+        return path
+
+    def remove(self, paths: Iterable[Path]) -> None:
+        for path in paths:
+            files.unlink(path, missing_ok=True)
+
+    def close(self) -> None:
+        """Everything is there: our mark goes, the mark of an orderly close comes, in this order."""
+        files.sync_directory(self.root)
+        files.unlink(self.root / file_names.UNFINISHED)
+        self.note(self.root / file_names.CLEAN_MARK)
+        identity.write_clean_mark(self.root, mode=self.mode, incarnation=os.urandom(16))
+
+    def take_back(self) -> None:
+        """Remove what was made; our mark goes last, so that what cannot be removed is never taken for a log."""
+        for path in reversed(self._made):
+            with contextlib.suppress(StorageError):
+                files.rmdir(path) if files.is_directory(path) else files.unlink(path, missing_ok=True)
+        if self._own_root:
+            with contextlib.suppress(StorageError):
+                files.rmdir(self.root)
+
+
+# ---- copying -------------------------------------------------------------------------------------
+
+
+class _Copier:
+    """Copies topics one after the other. Threads: one."""
+
+    def __init__(self, log: Any, target: _Target, progress: Progress) -> None:
+        self._log, self._target, self._progress = log, target, progress
+        self._taken: dict[tuple[str, int], _Taken] = {}
+        self._done = 0
+        self.total = 0
+
+    def topic(self, name: str, pins: list[Pin]) -> Topic | None:
+        """All partitions of one topic; None if it was deleted before they were copied."""
+        directories: list[Path] = []
+        try:
+            topic: Topic = self._log._topic(name)
+            for pin in pins:
+                directories.append(self._target.directory(topic_directories.partition_name(name, pin.partition.number)))
+                self._partition(pin, directories[-1], topic)
+        except UnknownTopicOrPartitionError:
+            for directory in directories:
+                self._target.remove(directory / each for each in files.listing(directory))
+                files.rmdir(directory)
+            self._taken = {key: taken for key, taken in self._taken.items() if key[0] != name}
+            return None
+        numbers = tuple(pin.partition.number for pin in pins)
+        only = () if numbers == tuple(range(len(numbers))) else numbers
+        return replace(topic, partitions=max(numbers, default=-1) + 1, only=only, growing=0) if pins else None
+
+    def _partition(self, pin: Pin, directory: Path, topic: Topic) -> None:
+        try:
+            taken, state = self._segments(pin, directory)
+        except _Moved:
+            self._target.remove(directory / each for each in files.listing(directory))
+            with held(pin.partition) as opened:
+                taken, state = self._segments(opened, directory)
+        self._beside(pin.partition, directory, taken, state)
+        self._target.note(directory / file_names.PARTITION_METADATA)
+        identity.write_topic_id(directory, topic.topic_id, self._target.mode)
+        self._taken[pin.partition.topic, pin.partition.number] = taken
+
+    def _segments(self, pin: Pin, directory: Path) -> tuple[_Taken, ProducerState]:
+        """The segments up to the pinned end; those that retention deletes meanwhile are left out. Raises _Moved."""
+        partition, taken = pin.partition, _Taken(pin.now.log_start, pin.now.log_end)
+        state = _producers(pin)
+        for info in pin.segments:
+            last = info is pin.segments[-1]
+            try:
+                taken.segments.append(_Segment(self, pin, info, directory, state).copy(last))
+            except StorageError as problem:
+                if problem.errno != 2 or problem.path != str(file_names.segment_path(partition.path, info.base)):
+                    raise
+                taken.start = max(taken.start, partition.published().log_start)
+                if taken.start < info.next_offset:
+                    raise _Moved from problem
+                self._target.remove(directory / each for each in files.listing(directory))
+                taken.segments.clear()
+            except CorruptRecordError as problem:
+                if pin.held is not None or partition.published().generation == pin.now.generation:
+                    raise
+                raise _Moved from problem
+        partition.check_deleted()
+        moved = partition.published().generation != pin.now.generation or partition.static is not pin.static
+        if moved and pin.held is None:
+            raise _Moved
+        if not taken.segments:
+            raise _Moved
+        taken.start = max(taken.start, taken.segments[0].base)
+        state.offset = taken.end
+        return taken, state
+
+    def _beside(self, partition: Partition, directory: Path, taken: _Taken, state: ProducerState) -> None:
+        """What lies beside the segments: snapshots, epochs, the manifest."""
+        target = self._target
+        for base in (info.base for info in taken.segments if taken.start < info.base < taken.end):
+            source = file_names.segment_path(partition.path, base, file_names.SNAPSHOT)
+            with contextlib.suppress(CorruptRecordError):  # of use only if the one at the end is lost
+                data = files.read_bytes(source)
+                if data is not None:
+                    ProducerState.decode(data, base, source)
+                    target.put(directory / source.name, data)
+        if taken.end > taken.start:
+            target.put(file_names.segment_path(directory, taken.end, file_names.SNAPSHOT), state.encode())
+        static = partition.static
+        epochs = checkpoints.read_epochs(partition.path / file_names.EPOCHS) if static is None else static.epochs
+        kept = checkpoints.EpochCache(entry for entry in epochs.entries if entry[1] <= taken.end)
+        kept.truncate_from_start(taken.start)
+        checkpoints.write_epochs(target.note(directory / file_names.EPOCHS), kept, target.mode)
+        manifest = Manifest(directory, partition.topic_id, target.mode)
+        target.note(manifest.path)
+        last = taken.segments[-1]
+        manifest.rewrite(taken.segments, Start(taken.start, -1 if last.gapless else last.base))
+
+    def copied(self, size: int) -> None:
+        self._done += size
+        self.total = max(self.total, self._done)
+        self._progress(self._done, self.total)
+
+    def put(self, path: Path, data: Buffer) -> None:
+        self._target.put(path, data)
+
+    def create(self, path: Path) -> contextlib.AbstractContextManager[int]:
+        return files.opened(self._target.note(path), files.EXCLUSIVE, self._target.mode)
+
+    # ---- the directory's own files -----------------------------------------------------------------
+
+    def finish(self, topics: list[Topic]) -> None:
+        """Checkpoints, topics and identity of the directory, then the clean mark."""
+        target, root = self._target, self._log.path
+        ends = {key: taken.end for key, taken in self._taken.items()}
+        starts = {key: taken.start for key, taken in self._taken.items() if taken.start > taken.segments[0].base}
+        cleaned = checkpoints.read_offsets(root / file_names.CLEANER)
+        dirty = {key: min(offset, ends[key]) for key, offset in cleaned.items() if key in ends}
+        for name, offsets in (
+            (file_names.RECOVERY_POINTS, ends),
+            (file_names.LOG_STARTS, starts),
+            (file_names.HIGH_WATERMARKS, ends),
+        ):
+            checkpoints.write_offsets(target.note(target.root / name), offsets, target.mode)
+        if dirty:
+            checkpoints.write_offsets(target.note(target.root / file_names.CLEANER), dirty, target.mode)
+        registry = TopicRegistry(target.root, target.mode)
+        target.note(registry.path)
+        registry.change(topics, ())
+        meta = identity.read_meta(root)
+        target.note(target.root / file_names.META_PROPERTIES)
+        if meta is not None:
+            identity.write_meta(target.root, replace(meta, directory_id=identity.new_id()), target.mode)
+        else:
+            identity.ensure_meta(target.root, target.mode)
+        target.close()
+
+
+def _producers(pin: Pin) -> ProducerState:
+    """The producers as of the newest snapshot below the end; what is copied is replayed into them."""
+    if pin.partition.static is not None:
+        known = pin.partition.static.history.state
+        return ProducerState(known.offset, known.producers.values())
+    offsets = file_names.bases(files.listing(pin.partition.path), file_names.SNAPSHOT)
+    found = producer_recovery.newest(pin.partition.path, [offset for offset in offsets if offset <= pin.now.log_end])
+    return found or ProducerState(pin.segments[0].base)
+
+
+class _Segment:
+    """One segment on its way."""
+
+    def __init__(self, copier: _Copier, pin: Pin, info: SegmentInfo, directory: Path, state: ProducerState) -> None:
+        self._copier, self._pin, self._info, self._directory, self._state = copier, pin, info, directory, state
+        self._source = file_names.segment_path(pin.partition.path, info.base)
+
+    def copy(self, last: bool) -> SegmentInfo:
+        """Log, indexes and aborted transactions. Raises CorruptRecordError; StorageError with ENOENT if it is gone."""
+        info, directory = self._info, self._directory
+        chain = Chain(info.base, gaps_allowed=not info.gapless)
+        builder = index.Builder(info.base, self._pin.partition.config.index_interval_bytes)
+        with self._pin.opened(info.base) as fd:
+            target = file_names.segment_path(directory, info.base)
+            with self._copier.create(target) as out:
+                walk = self._copy_batches(fd, out, target, chain, builder)
+                files.sync(out, target)
+        self._check(walk, chain)
+        builder.add_time_entry()
+        self._copier.put(file_names.segment_path(directory, info.base, file_names.INDEX), builder.offsets)
+        self._copier.put(file_names.segment_path(directory, info.base, file_names.TIME_INDEX), builder.times)
+        if info.digested:
+            self._copier.put(file_names.segment_path(directory, info.base, file_names.DIGESTS), builder.records())
+        aborted = self._copy_aborted()
+        files.sync_directory(directory)
+        return info._replace(
+            transaction_entries=aborted,
+            max_timestamp=builder.max_timestamp,
+            max_timestamp_offset=builder.max_timestamp_offset,
+            index_entries=builder.offset_entries,
+            time_entries=builder.time_entries,
+            kind=CLOSED if last else SEALED,
+        )
+
+    def _copy_batches(self, fd: int, out: int, target: Path, chain: Chain, builder: index.Builder) -> segment.Walk:
+        walk = segment.Walk(fd, self._source, chain, 0, self._info.size)
+        for data, batches in walk.chunks():
+            self._pin.partition.reader.check_epochs(self._source, batches, 0)
+            files.write_all(out, data, int(batches["position"][0]), target)
+            builder.add(batches, walk.before)
+            self._state.replay(batches, producer_recovery.markers_in(data, batches))
+            self._copier.copied(len(data))
+        return walk
+
+    def _check(self, walk: segment.Walk, chain: Chain) -> None:
+        """All bytes were good, and they are those that were written (K2)."""
+        info, problem = self._info, walk.problem
+        if problem is not None:
+            raise CorruptRecordError(
+                problem.message, path=self._source, position=problem.position, expected=problem.expected, found=problem.found
+            )
+        if walk.end != info.size:
+            raise CorruptRecordError(
+                "the file ends inside a batch", path=self._source, position=walk.end, expected=f"{info.size} bytes"
+            )
+        reached = chain.next_offset == info.next_offset if info.gapless else chain.next_offset <= info.next_offset
+        if not reached:
+            raise CorruptRecordError(
+                "last offset of the segment", path=self._source, expected=info.next_offset - 1, found=chain.next_offset - 1
+            )
+        if info.digested and chain.digest != info.digest:
+            raise CorruptRecordError(
+                "the batch heads of this segment are not those that were written",
+                path=self._source,
+                expected=f"digest {info.digest:016x}",
+                found=f"{chain.digest:016x}",
+            )
+
+    def _copy_aborted(self) -> int:
+        """How many transactions were aborted up to the pinned end; their file, if there are any."""
+        kept = self._pin.aborted_in(self._info)
+        if kept:
+            self._copier.put(file_names.segment_path(self._directory, self._info.base, file_names.TRANSACTION_INDEX), kept)
+        return len(kept) // aborted_transactions.ENTRY_SIZE

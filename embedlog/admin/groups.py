@@ -1,0 +1,273 @@
+"""Administration of consumer groups: which there are, what they have read, where they shall go on; and forgetting them.
+
+V1  asking takes no lock and writes nothing: it serves a directory that was opened read-only, a broker's own too
+V2  what changes a group is decided under the lock of the group's partition; a call that raises has changed nothing
+V3  a dynamic member whose process is dead hinders nobody: it is evicted before the group is found to have members
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from embedlog import group as machine
+from embedlog._native import system
+from embedlog.config import keywords
+from embedlog.coordination.groups.commit_checks import checked_group_id, checked_instances, refused
+from embedlog.coordination.groups.member_watch import Watch
+from embedlog.coordination.groups.offset_reset import Target, clamped, parse_target
+from embedlog.errors import ConfigError, CorruptRecordError, GroupNotFoundError, UnknownTopicOrPartitionError
+from embedlog.format.consumer_protocol import TYPE, decode_assignment, decode_subscription
+from embedlog.topic import Topic, check_name
+from embedlog.types import (
+    GroupDescription,
+    GroupPartition,
+    MemberDescription,
+    OffsetAndMetadata,
+    TopicPartition,
+    brief,
+    topic_partition,
+    topic_partitions,
+)
+
+if TYPE_CHECKING:
+    from embedlog.coordination.groups.group_coordinator import Groups
+    from embedlog.coordination.groups.kip848_groups import ModernGroup, Parts
+    from embedlog.coordination.transactions.transaction_coordinator import Transactions
+    from embedlog.group import Group, Member
+    from embedlog.partition.partition import Partition
+    from embedlog.topic import TopicRegistry
+
+Scope = str | TopicPartition | Iterable[str | TopicPartition] | None
+
+_logger = logging.getLogger("embedlog")
+
+
+@keywords.checked
+class GroupAdmin:
+    """The verbs, for `Log` to inherit. **Threads**: any; **processes**: the lock of a group's partition orders them."""
+
+    read_only: bool
+    _groups: Groups
+    _transactions: Transactions
+    _registry: TopicRegistry
+
+    if TYPE_CHECKING:  # what `Log` brings along
+
+        def _check_open(self) -> None: ...
+        def _check_writable(self) -> None: ...
+        def _topics(self) -> list[str]: ...
+        def _partition(self, name: str, number: int) -> Partition: ...
+        def _topic(self, name: str) -> Topic: ...
+
+    # ---- asking ----------------------------------------------------------------------------------
+
+    def groups(self) -> list[str]:
+        """The ids of all groups, sorted: those that somebody has joined, and those with nothing but committed offsets."""
+        self._check_open()
+        return self._groups.names()
+
+    def describe_group(self, group_id: str) -> GroupDescription:
+        """State, members, and what is committed, read and still to be read of each partition. Raises GroupNotFoundError."""
+        view = self._groups.entries(group_id)
+        group = None if view is None else view.group(group_id)
+        modern = None if view is None else view.modern(group_id)
+        committed = self.group_offsets(group_id)
+        if modern is not None:
+            found = _described_modern(group_id, modern, self._topic_ids(modern.topics))
+        elif group is not None or committed:
+            found = _described(group_id, group)
+        else:
+            raise GroupNotFoundError(f"there is no group {group_id!r}")
+        reader = {tp: member.member_id for member in found.members for tp in member.assignment}
+        partitions = tuple(
+            GroupPartition(*tp, committed.get(tp), self._end(tp), reader.get(tp)) for tp in sorted({*committed, *reader})
+        )
+        return GroupDescription(
+            group_id, found.state, found.type, found.protocol_type, found.assignor, found.generation, found.leader,
+            found.members, partitions,
+        )  # fmt: skip
+
+    def group_offsets(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a group has committed, by partition; empty if there is no such group."""
+        found = self._groups.committed(group_id)
+        return {tp: offset for tp, offset in sorted(found.items()) if offset is not None}
+
+    def _end(self, tp: TopicPartition) -> int | None:
+        try:
+            return int(self._partition(*tp).bounds().high_watermark)
+        except UnknownTopicOrPartitionError:
+            return None
+
+    def _topic_ids(self, named: Mapping[UUID, str]) -> dict[UUID, str]:
+        """Names of topics by their ids: those of this directory, and those that a group's own records tell."""
+        self._topics()
+        return {UUID(bytes=topic.id_bytes): topic.name for topic in self._registry.all()} | dict(named)
+
+    # ---- keeping ---------------------------------------------------------------------------------
+
+    def keep_group(self, group_id: str) -> None:
+        """Let what a group has committed never expire: for a program that remembers by it what it has done; nobody can join it.
+
+        The group need not exist. Raises InconsistentGroupProtocolError for one that consumers have joined, InvalidGroupIdError.
+        """
+        self._check_writable()
+        self._groups.exempt(group_id)
+
+    # ---- moving ----------------------------------------------------------------------------------
+
+    def reset_group_offsets(
+        self, group_id: str, topics: Scope = None, *, to: Any, dry_run: bool = False
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Commit other offsets for a group that has no members; returns them. With `dry_run` nothing is written.
+
+        `topics`: a topic, a TopicPartition, several of either, or None for every partition that the group has committed. `to` is
+        "earliest", "latest" or "current"; an offset; an aware datetime, or a timedelta back from now, for the first record since
+        then; `{"shift": n}`, or `{"offset": n}`, `{"time": ms}`, `{"duration": "PT1H"}`; or `{TopicPartition: offset}`. What lies
+        outside of the log is moved to its nearer end, with a warning in the program's log. The group need not exist.
+
+        Raises GroupNotEmptyError; GroupNotFoundError if there is nothing to reset; NoOffsetForPartitionError for a shift where
+        nothing is committed; UnknownTopicOrPartitionError, ConfigError, InvalidGroupIdError. Then nothing has changed.
+        """
+        if dry_run:
+            self._check_open()
+        else:
+            self._check_writable()
+        target = parse_target(to)
+        committed = self.group_offsets(group_id)
+        self._check_empty(group_id)
+        now_ms = system.wall_ms()
+        plan = {tp: self._place(tp, target, committed.get(tp), now_ms) for tp in self._scope(group_id, topics, target, committed)}
+        if not dry_run:
+            self._groups.reset(group_id, plan)
+            _logger.info("group %r: offsets of %s are reset", group_id, brief(plan))
+        return plan
+
+    def _scope(
+        self, group_id: str, topics: Scope, target: Target, committed: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> list[TopicPartition]:
+        if topics is None:
+            found = target.each or committed
+            if not found:
+                raise GroupNotFoundError(f"group {group_id!r} has committed nothing: name the topics to begin with")
+            return sorted(found)
+        wanted: set[TopicPartition] = set()
+        for each in [topics] if isinstance(topics, str | TopicPartition) else topics:
+            if isinstance(each, str):
+                wanted.update(TopicPartition(each, number) for number in self._topic(check_name(each)).here)
+            else:
+                wanted.add(topic_partition(each))
+        if target.kind == "each" and wanted != target.each.keys():
+            odd = ", ".join(f"{tp.topic}-{tp.partition}" for tp in sorted(wanted ^ target.each.keys()))
+            expected = "an offset for each of the partitions that `topics` names, and for no other"
+            raise ConfigError("to", expected=expected, found=f"no match for {odd}")
+        return sorted(wanted)
+
+    def _place(self, tp: TopicPartition, target: Target, committed: OffsetAndMetadata | None, now_ms: int) -> OffsetAndMetadata:
+        partition = self._partition(*tp)
+        bounds = partition.bounds()
+        start, end = int(bounds.log_start), int(bounds.high_watermark)
+        time_ms = target.time_ms(now_ms)
+        record = None if time_ms is None else partition.offset_for_time(time_ms)
+        wanted = target.offset(
+            tp,
+            start=start,
+            end=end,
+            committed=None if committed is None else committed.offset,
+            found=None if record is None else record.offset,
+        )
+        offset = wanted if target.kind == "current" else clamped(wanted, start, end)
+        if offset != wanted:
+            _logger.warning("%s-%d has no offset %d: a group is reset to %d instead", *tp, wanted, offset)
+        return OffsetAndMetadata(offset)
+
+    # ---- forgetting ------------------------------------------------------------------------------
+
+    def delete_group(self, group_id: str) -> None:
+        """Forget a group and all that it has committed. Raises GroupNotEmptyError, GroupNotFoundError."""
+        self._check_writable()
+        self._evict_dead(group_id)
+        self._groups.delete(group_id)
+        _logger.info("group %r is deleted", group_id)
+
+    def delete_group_offsets(self, group_id: str, tps: Iterable[TopicPartition]) -> None:
+        """Forget what a group has committed for these partitions; where that is nothing, nothing changes.
+
+        Raises GroupSubscribedError if its members read one of the topics, GroupNotEmptyError if they are no consumers,
+        GroupNotFoundError; then nothing has changed.
+        """
+        self._check_writable()
+        wanted = topic_partitions(tps)
+        self._evict_dead(group_id)
+        self._groups.delete_offsets(group_id, wanted)
+        _logger.info("group %r: offsets of %s are deleted", group_id, brief(wanted))
+
+    def remove_group_members(self, group_id: str, instance_ids: Collection[str] | None = None) -> None:
+        """Take the places of these static members away at once, instead of when their sessions end; None: those of all members.
+
+        Who lives, and polls, joins anew; what it has not committed by then it cannot commit any more. Raises GroupNotFoundError,
+        UnknownMemberError if one of the instances is not there, InconsistentGroupProtocolError; then nothing has changed.
+        """
+        wanted = None if instance_ids is None else checked_instances(instance_ids)
+        self._groups.decide(group_id, lambda old: machine.remove(old, wanted, system.wall_ms()))
+
+    # ---- who is in the way -----------------------------------------------------------------------
+
+    def _check_empty(self, group_id: str) -> None:
+        self._evict_dead(group_id)
+        view = self._groups.entries(group_id)
+        if view is None:
+            return
+        group, modern = view.group(group_id), view.modern(group_id)
+        refusal = machine.may_reset(group)
+        if modern is not None and modern.members:
+            refusal = machine.Refusal.NON_EMPTY_GROUP
+        if refusal is not None:
+            raise refused(group_id, refusal, group)
+
+    def _evict_dead(self, group_id: str) -> None:
+        if not self.read_only:
+            self._groups.evict(checked_group_id(group_id), Watch(self._transactions.liveness), whole=True)
+
+
+# ---- describing ----------------------------------------------------------------------------------
+
+
+def _described(group_id: str, group: Group | None) -> GroupDescription:
+    """A group in the older protocol, or one that nobody ever joined."""
+    if group is None:
+        return GroupDescription(group_id, machine.State.EMPTY.label)
+    members = tuple(_member(member, group) for member in group.members.values())
+    return GroupDescription(
+        group_id, group.state.label, "classic", group.protocol_type, group.protocol, group.generation, group.leader, members
+    )
+
+
+def _member(member: Member, group: Group) -> MemberDescription:
+    topics: tuple[str, ...] = ()
+    assignment: tuple[TopicPartition, ...] = ()
+    if group.protocol_type == TYPE:
+        try:
+            topics = tuple(decode_subscription(member.metadata(group.protocol)).topics)
+            assignment = tuple(sorted(decode_assignment(member.assignment)))
+        except CorruptRecordError as problem:
+            _logger.warning("member %s cannot be read and is shown with no partitions: %s", member.member_id, problem)
+    return MemberDescription(member.member_id, member.instance_id, member.client_id, member.client_host, topics, assignment)
+
+
+def _described_modern(group_id: str, group: ModernGroup, names: Mapping[UUID, str]) -> GroupDescription:
+    members = tuple(
+        MemberDescription(
+            each.member_id, each.instance_id, each.client_id, each.client_host, each.topics, _named(each.assigned, names)
+        )
+        for each in group.members.values()
+    )
+    assignor = next((each.assignor for each in group.members.values() if each.assignor), None)
+    return GroupDescription(group_id, group.state, "consumer", TYPE, assignor, group.epoch, None, members)
+
+
+def _named(parts: Parts, names: Mapping[UUID, str]) -> tuple[TopicPartition, ...]:
+    found = ((names.get(topic, str(topic)), number) for topic, numbers in parts.items() for number in numbers)
+    return tuple(TopicPartition(*tp) for tp in sorted(found))

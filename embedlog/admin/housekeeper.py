@@ -1,0 +1,252 @@
+"""Housekeeping without a daemon: a thread of whichever open process holds the housekeeper's lock.
+
+J1  one at a time in a directory, by a lock; nobody after close
+J2  what others wait for they can do themselves: appenders sync, `log.housekeep()` does a round by hand
+J3  a failure in one partition is logged, once an hour at most, and the others go on; the thread ends only with its log
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from embedlog import _callbacks, _logging
+from embedlog._native import system
+from embedlog.coordination import topic_directories
+from embedlog.errors import ClosedError, EmbedlogError, UnknownTopicOrPartitionError
+from embedlog.partition import compaction, retention, shutdown
+from embedlog.storage import checkpoints, file_names, files, locks
+
+if TYPE_CHECKING:
+    from embedlog.engine import Log
+    from embedlog.partition.compaction_rules import Bounds
+    from embedlog.partition.partition import Partition
+
+logger = logging.getLogger("embedlog")
+
+# Words of the directory's control page: when, on the boot clock, the next one is due.
+NEXT_ROUND_NS, NEXT_POINTS_NS, NEXT_TRANSACTIONS_NS, NEXT_IDS_NS, NEXT_CLEANING_NS = 4, 5, 6, 7, 10
+NEXT_OFFSETS_NS, NEXT_GROUPS_NS = 13, 14
+GROUPS_MS = 2000  # between two looks at groups whose members may all be gone: members look after each other
+
+
+class Housekeeper:
+    """The thread and what it does. Threads: `start`, `stop` from the log's owner; `round` from anyone."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._lock = locks.LockFile(log.path / file_names.HOUSEKEEPER, log.config.file_mode)
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._seen_unsynced = -1
+        self._unsynced: set[tuple[str, int]] = set()
+        self._cleaned: dict[tuple[str, int], int | None] = {}  # compacted so far, and not yet in the checkpoint
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name=f"embedlog housekeeper {self._log.path.name}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and wait for it. Idempotent."""
+        self._stop.set()
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        self._lock.close()
+
+    def abandon(self) -> None:
+        """In a forked child there is no thread to wait for."""
+        self._stop.set()
+        self._thread = None
+
+    # ---- the thread ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._log.config.log_flush_scheduler_interval_ms / 1000):
+            try:
+                with self._reported("a round"):
+                    self.tick()
+            except BaseException as problem:  # noqa: BLE001 (the edge of a thread: a defect must not end the flushing)
+                what = f"housekeeping of {self._log.path}"
+                try:
+                    _logging.report(logger, logging.ERROR, (self._log.path, "defect"), what, problem, trace=True)
+                except BaseException:  # noqa: BLE001 (a handler of the log's, which is the user's)
+                    _callbacks.hook()
+
+    def tick(self) -> None:
+        """What is due now, unless another process is at it: the lock is held for the work only, never by an idle one."""
+        if not self._lock.mutex.acquire(blocking=False):
+            return
+        try:
+            if self._lock.try_lock():
+                try:
+                    points_due = self._work()
+                finally:
+                    self._lock.unlock()
+                if points_due:
+                    self._points()
+        finally:
+            self._lock.mutex.release()
+
+    def _work(self) -> bool:
+        """Flush, and a round if it is time; whether it is time for checkpoints, which need a lock that comes before ours."""
+        config = self._log.config
+        self.flush_due()
+        if self._turn(NEXT_ROUND_NS, config.log_initial_task_delay_ms, config.log_retention_check_interval_ms):
+            self._round()
+        self._transactions()
+        self._groups()
+        pause_ms = config.log_cleaner_backoff_ms
+        if config.log_cleaner_enable and self._turn(NEXT_CLEANING_NS, pause_ms, pause_ms):
+            self._clean()
+        interval_ms = config.log_flush_offset_checkpoint_interval_ms
+        return self._turn(NEXT_POINTS_NS, interval_ms, interval_ms) or bool(self._cleaned)
+
+    def _transactions(self) -> None:
+        """Abort what nobody will end, forget who does not come back: when it is time."""
+        config = self._log.config
+        looks_ms = config.transaction_abort_timed_out_transaction_cleanup_interval_ms
+        forgets_ms = config.transaction_remove_expired_transaction_cleanup_interval_ms
+        with self._reported("transactions"):
+            if self._turn(NEXT_TRANSACTIONS_NS, looks_ms, looks_ms):
+                self._log._transactions.housekeep(self._deadline())
+            if self._turn(NEXT_IDS_NS, forgets_ms, forgets_ms):
+                self._log._transactions.forget_idle(self._deadline())
+
+    def _groups(self) -> None:
+        """Evict who is gone, forget what groups have committed and nobody has wanted for long: when it is time."""
+        interval_ms = self._log.config.offsets_retention_check_interval_ms
+        with self._reported("groups"):
+            if self._turn(NEXT_GROUPS_NS, GROUPS_MS, GROUPS_MS):
+                self._log._groups.look_after()
+            if self._turn(NEXT_OFFSETS_NS, interval_ms, interval_ms):
+                self._log._groups.expire(self._deadline())
+
+    def _reported(self, what: str) -> _Reported:
+        return _Reported(self._log, what)
+
+    def _deadline(self) -> int:
+        return files.deadline_after(self._log.config.lock_timeout_ms / 1000)
+
+    def _turn(self, word: int, first_ms: int, interval_ms: int) -> bool:
+        """Whether something that is done once per interval, by whichever process, is due; the directory's page remembers."""
+        page, now_ns = self._log._home.directory_page, system.boot_ns()
+        if page is None:
+            return False
+        due_ns = page.word(word)
+        if due_ns == 0 or due_ns > now_ns + max(first_ms, interval_ms) * 1_000_000:  # new here, or from another boot
+            page.set(word, now_ns + first_ms * 1_000_000)
+            return False
+        if now_ns < due_ns:
+            return False
+        page.set(word, now_ns + max(interval_ms, 1) * 1_000_000)
+        return True
+
+    def flush_due(self) -> None:
+        """Sync the partitions whose oldest unsynced record is older than their `flush.ms`."""
+        page = self._log._home.directory_page
+        count = page.word(system.WORD_UNSYNCED_COUNT) if page is not None else 0
+        if count == self._seen_unsynced and not self._unsynced:
+            return
+        if count != self._seen_unsynced:
+            self._unsynced = {(partition.topic, partition.number) for partition in self._log._all_partitions(loaded_only=True)}
+            self._seen_unsynced = count
+        for topic, number in list(self._unsynced):
+            with self._reported(f"flush of {topic}-{number}"):
+                try:
+                    partition = self._log._partition(topic, number)
+                except UnknownTopicOrPartitionError:  # it was deleted since
+                    self._unsynced.discard((topic, number))
+                    continue
+                if partition.durable_offset >= partition.bounds().log_end:
+                    self._unsynced.discard((topic, number))
+                elif self._is_due(partition):
+                    partition.sync()
+
+    def _is_due(self, partition: Partition) -> bool:
+        age_ns = system.boot_ns() - partition.page.word(system.WORD_UNSYNCED_SINCE)
+        slack_ms = self._log.config.log_flush_scheduler_interval_ms
+        return age_ns >= max(0, partition.config.flush_ms - 2 * slack_ms) * 1_000_000
+
+    # ---- a round ---------------------------------------------------------------------------------
+
+    def by_hand(self, deadline_ns: int) -> None:
+        """One whole round now, in the caller's thread. Raises LockTimeoutError if another housekeeper is at work for too long."""
+        with self._lock.hold(deadline_ns) if not system.mutated("many_housekeepers") else contextlib.nullcontext():
+            self._round(by_hand=True)
+            with self._reported("transactions"):
+                self._log._transactions.housekeep(deadline_ns)
+                self._log._transactions.forget_idle(deadline_ns)
+            with self._reported("groups"):
+                self._log._groups.look_after()
+                self._log._groups.expire(deadline_ns)
+            if self._log.config.log_cleaner_enable:
+                self._clean()
+        self._points()
+
+    def _round(self, by_hand: bool = False) -> None:
+        for partition in self._log._all_partitions(loaded_only=False):
+            with self._reported(f"{partition.topic}-{partition.number}"):
+                if retention.wants(partition) or partition.bounds().log_start > 0:
+                    retention.retain(partition)
+                retention.unlink_deleted(partition)
+                partition.expire_producers()
+                if by_hand and partition.durable_offset < partition.bounds().log_end and self._is_due(partition):
+                    partition.sync()
+        delay_ms = self._log.config.log_segment_delete_delay_ms
+        links = self._log.config.follow_links
+        topic_directories.purge_retired(self._log.path, system.wall_ms(), delay_ms, follow_links=links)
+
+    def _clean(self) -> None:
+        """Compact what is worth it, the dirtiest first, each until nothing is left to do."""
+        now_ms = system.wall_ms()
+        partitions = [each for each in self._log._all_partitions(loaded_only=False) if compaction.wants(each)]
+        bounds = [(found, each) for each in partitions if (found := self._due(each, now_ms)) is not None]
+        for _, partition in sorted(bounds, key=lambda pair: -pair[0].ratio):
+            with self._reported(f"compaction of {partition.topic}-{partition.number}"):
+                self._compact(partition, now_ms)
+
+    def _due(self, partition: Partition, now_ms: int) -> Bounds | None:
+        with self._reported(f"compaction of {partition.topic}-{partition.number}"):
+            return compaction.due(partition, self._known(partition), now_ms)
+        return None
+
+    def _known(self, partition: Partition) -> int:
+        return self._cleaned.get((partition.topic, partition.number)) or -1
+
+    def _compact(self, partition: Partition, now_ms: int) -> None:
+        memory_bytes = self._log.config.log_cleaner_dedupe_buffer_size
+        while (end := compaction.compact(partition, self._known(partition), memory_bytes, now_ms)) >= 0:
+            self._cleaned[partition.topic, partition.number] = end
+            if self._stop.is_set():
+                return
+
+    def _points(self) -> None:
+        with self._log._changing():  # which also finishes what dead processes left half made
+            if self._cleaned:
+                checkpoints.update(self._log.path / file_names.CLEANER, self._cleaned, self._log.config.file_mode)
+                self._cleaned = {}
+            shutdown.write_checkpoints(
+                [each for each in self._log._all_partitions(loaded_only=True) if each.page_file is not None], closing=False
+            )
+
+
+class _Reported:
+    """Reports an error of one partition and lets the others go on; what recurs is reported seldom."""
+
+    def __init__(self, log: Log, what: str) -> None:
+        self._log = log
+        self._what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: object) -> bool:
+        if not isinstance(problem, EmbedlogError):
+            return False
+        if not isinstance(problem, ClosedError) and not self._log._closed:  # else the last one out syncs everything
+            what = f"housekeeping of {self._log.path}, {self._what}"
+            _logging.report(logger, logging.WARNING, (self._log.path, self._what), what, problem)
+        return True

@@ -1,0 +1,76 @@
+"""Rebalance listeners that are coroutines: they run in the loop, while the consumer's thread waits for them and serves them.
+
+A1  a listener comes in the middle of a call that is on the thread: what it asks the consumer for is done by that thread, in place
+A2  a listener that is cut off, with its loop or by cancelling, is a listener that failed: the thread never waits for nobody
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from embedlog.aio.executor import Job
+from embedlog.consumer.rebalance_listener import Listener
+from embedlog.types import TopicPartition
+
+Found = TypeVar("Found")
+
+
+class Bridge:
+    """From the consumer's thread to listeners in a loop, and back. `loop` is the one in which the present call waits."""
+
+    def __init__(self) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._served: dict[asyncio.Task[Any], SimpleQueue[Job[Any] | None]] = {}
+
+    def bridged(self, listener: Listener | None) -> Listener | None:
+        """What to call on the thread for a listener: itself, unless it is a coroutine function."""
+        if listener is None or not (inspect.iscoroutinefunction(listener) or _calls_a_coroutine(listener)):
+            return listener
+        return lambda tps: self._run(listener, tps)
+
+    def _run(self, listener: Any, tps: list[TopicPartition]) -> None:
+        jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()
+
+        async def body() -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._served[task] = jobs
+            try:
+                await listener(tps)
+            finally:
+                del self._served[task]
+
+        assert self.loop is not None
+        made = body()
+        try:
+            future = asyncio.run_coroutine_threadsafe(made, self.loop)
+        except RuntimeError:
+            made.close()  # the loop is closed
+            raise
+        future.add_done_callback(lambda _: jobs.put(None))
+        while (job := jobs.get()) is not None:
+            job.run()
+        future.result()
+
+    async def serve(self, call: Callable[[], Found]) -> Found:
+        """A call out of a listener. REQUIRES `is_listener`."""
+        job = Job(call)
+        task = asyncio.current_task()
+        assert task is not None
+        self._served[task].put(job)
+        return await job.waiter
+
+    def is_listener(self) -> bool:
+        """Whether the running task is a listener that this consumer waits for."""
+        return bool(self._served) and asyncio.current_task() in self._served
+
+
+def _calls_a_coroutine(listener: Any) -> bool:
+    return inspect.iscoroutinefunction(getattr(listener, "__call__", None))  # noqa: B004
+
+
+__all__ = ["Bridge"]

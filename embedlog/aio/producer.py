@@ -1,0 +1,371 @@
+"""The producer for asyncio: records are put into the buffer on the loop, everything that may block happens on threads.
+
+J1  `send()` takes a record in the step in which it returns: cancelled, it has taken nothing; returned, it has taken it
+J2  what waits for room in the buffer is served in the order of coming; only the first in the line has a thread waiting for it
+J3  a topic is looked at on a thread, when it is first sent to and when the producer noticed a change
+J4  a task that only sends keeps no other task waiting: after some hundreds of records the loop gets its turn
+J5  fates cross into the loop batch by batch (`awaitable`), never record by record
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
+
+from embedlog.aio.executor import Crew
+from embedlog.config import keywords
+from embedlog.config.client import K, ProducerConfig, V
+from embedlog.errors import ClosedError
+from embedlog.producer.destinations import Destination
+from embedlog.producer.pipeline import FAILS_THE_FUTURE, Item, Pipeline, check_call, nowhere, record_size
+from embedlog.producer.producer import Producer
+from embedlog.types import GroupMetadata, Headers, OffsetAndMetadata, ProducerRecord, RecordMetadata, TopicPartition, seconds
+
+if TYPE_CHECKING:
+    from embedlog._native._rows import Future, Route
+    from embedlog.transaction import Outcome
+
+Done = TypeVar("Done")
+
+TURN = 500  # records that are taken before other tasks get a turn
+THREADS = 4  # that wait for what takes its time: a flush, columns without room
+LOOK_S = 1.0  # how long a topic that is sent to the careful way is taken to be what it was
+
+
+@keywords.checked
+class AsyncProducer(Generic[K, V]):
+    """Sends records into one log without ever blocking the event loop; its verbs are coroutines.
+
+    `AsyncProducer[K, V]` takes keys K and values V: what its serializers take, bytes without any. Made by
+    `log.async_producer(**options)`, best used in `async with`. Serializers and partitioners run on the loop for `send()`, on a
+    thread for `send_batch()`; callbacks of futures run on the producer's thread.
+
+    **Tasks:** any number may share one; records of one task to one partition keep their order. It may be used in one loop after
+    another.
+
+    Example:
+        >>> async with log.async_producer() as producer:      # doctest: +SKIP
+        ...     future = await producer.send("events", b"value")      # it is in the buffer
+        ...     print(await future)                                   # it is in the log
+    """
+
+    def __init__(self, log: Any, config: ProducerConfig) -> None:
+        self._log = log
+        self._config = config
+        self._sync: Producer[K, V] | None = None
+        self._closed = False
+        self._crew = Crew("embedlog-async-producer", THREADS)
+        self._steps = Crew("embedlog-async-producer-steps")  # one thread: topics, transactions, the end, in the order of coming
+        self._routes: dict[str, Route] = {}
+        self._known: dict[str, tuple[Destination, float]] = {}
+        self._line: deque[asyncio.Future[None]] = deque()
+        self._left_count = TURN  # records to be taken past the careful way; 0 while there is a line
+        self._orphans: list[threading.Event] = []  # batches that a thread hands on though nobody waits for them
+
+    # ---- records ---------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        value: V | None = None,
+        key: K | None = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers = (),
+    ) -> Future[RecordMetadata]:
+        """Waits for room in the buffer, puts one record on its way, and gives the future of its fate, which can be awaited.
+
+        Cancelled, it has not taken the record; once it has returned, the record goes its way whatever becomes of the task.
+        Raises, and fails the future, as `Producer.send` does.
+        """
+        self._left_count = left_count = self._left_count - 1
+        if left_count > 0:
+            try:
+                future = self._routes[topic].append(value, key, partition, timestamp_ms, headers)
+            except (KeyError, TypeError):  # not looked at yet; or no name of a topic
+                future = None
+            if future is not None:
+                return future
+        return await self._send_carefully(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
+
+    async def _send_carefully(self, given: ProducerRecord) -> Future:
+        if self._left_count <= 0:
+            self._left_count = 0 if self._line else TURN
+            await asyncio.sleep(0)
+        pipeline = (await self._made())._pipeline
+        check_call(given)
+        if not pipeline.interceptors:
+            return await self._sent(pipeline, given)
+        changed = pipeline.interceptors.on_send(given)
+        try:
+            future = await self._sent(pipeline, changed)
+        except BaseException as error:  # also when the task is cancelled: they hear of each record
+            pipeline.interceptors.on_acknowledgement(nowhere(changed), error)
+            raise
+        future._observe(partial(pipeline.acknowledged, changed))
+        return future
+
+    async def _sent(self, pipeline: Pipeline, given: ProducerRecord) -> Future:
+        try:
+            pipeline.check_usable()
+            destination = await self._destination(pipeline, given)
+            return await self._put(pipeline, destination, pipeline.item(destination, given))
+        except FAILS_THE_FUTURE as error:
+            return pipeline.failed(given, error)
+
+    async def _destination(self, pipeline: Pipeline, given: ProducerRecord) -> Destination:
+        """What is known of a topic; asked anew if it was forgotten, was not looked at for a while, or lacks the partition."""
+        topic, partition = given.topic, given.partition
+        known, until = self._known.get(topic, (None, 0.0))
+        current = known is not None and pipeline.known(topic) is known
+        recent = current and (topic in self._routes or time.monotonic() < until)
+        if known is not None and recent and (partition is None or known.stop_of(partition) is not None):
+            return known
+        found = await self._steps.run(lambda: pipeline.destination(topic))
+        self._known[topic] = found, time.monotonic() + LOOK_S
+        return found
+
+    async def _put(self, pipeline: Pipeline, destination: Destination, item: Item) -> Future:
+        """The record in its lane, as soon as there is room and nobody is before it."""
+        route: Route = destination.route  # type: ignore[assignment]  # destination() made it
+        future = None if self._line else route.append(*item)
+        if future is not None:
+            return future
+        try:
+            async with asyncio.timeout(self._config.max_block_ms / 1000):
+                return await self._in_line(pipeline, route, item)
+        except TimeoutError:
+            raise pipeline.exhausted() from None
+
+    async def _in_line(self, pipeline: Pipeline, route: Route, item: Item) -> Future:
+        ticket = asyncio.get_running_loop().create_future()
+        self._line.append(ticket)
+        self._left_count = 0  # nobody overtakes
+        try:
+            if self._line[0] is not ticket:
+                await ticket
+            while True:
+                pipeline.check_usable()
+                future = route.append(*item, True)
+                if future is not None:
+                    return future
+                await self._room(pipeline, item)
+        finally:
+            self._line.remove(ticket)
+            if self._line and not self._line[0].done():
+                self._line[0].set_result(None)
+
+    async def _room(self, pipeline: Pipeline, item: Item) -> None:
+        """Waits until the buffer has room for the record, or the task is cancelled."""
+        value, key, _, _, headers = item
+        size = record_size(value, key, headers)
+        given_up: list[bool] = []
+        await self._crew.run(lambda: pipeline.wait_for_room(size, lambda: bool(given_up)), given_up.append)
+
+    async def send_batch(
+        self,
+        topic: str,
+        values: Any,
+        keys: Any = None,
+        *,
+        partition: int | None = None,
+        timestamps_ms: Any = None,
+        headers: Any = None,
+    ) -> Future[list[tuple[str, int, int, int]]]:
+        """Waits until all rows are in the buffer and gives the future of their fate, which can be awaited.
+
+        Cancelled before a thread began with it, it has taken nothing; later, all rows go their way. The error's note says which.
+        """
+        producer = await self._made()
+        ended = threading.Event()
+        fate: list[bool] = []
+
+        def call() -> Future:
+            try:
+                return producer.send_batch(topic, values, keys, partition=partition, timestamps_ms=timestamps_ms, headers=headers)
+            finally:
+                ended.set()
+
+        def given_up(happens: bool) -> None:
+            fate.append(happens)
+            if happens:
+                self._orphans = [each for each in self._orphans if not each.is_set()] + [ended]
+
+        try:
+            return await self._crew.run(call, given_up)
+        except asyncio.CancelledError as error:
+            error.add_note(f"send_batch to {topic}: {'the rows go their way' if any(fate) else 'nothing was taken'}")
+            raise
+
+    def _await_orphans(self, timeout: float | None) -> float | None:
+        """On a thread: waits for the batches whose tasks were cancelled; the seconds that are left of `timeout`."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for ended in self._orphans:
+            ended.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+    # ---- life ------------------------------------------------------------------------------------
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Send everything at once and wait until the fate of each record is known. Raises as `Producer.flush`.
+
+        Cancelled, everything is sent all the same; nobody waits for it.
+        """
+        timeout = seconds(timeout, "flush()")
+        producer = await self._made()
+        await self._crew.run(lambda: producer._flush(self._await_orphans(timeout)))
+        producer._losses.raise_unheard()  # here: a task that was cancelled leaves the failures to the next call
+
+    async def close(self, timeout: float | None = None) -> None:
+        """As `Producer.close`: sends what is buffered and ends. Cancelled, it goes on, and logs what fails. Idempotent."""
+        await self._end(seconds(timeout, "close()"))
+        if self._sync is not None:
+            self._sync._losses.raise_unheard()
+
+    async def _end(self, timeout: float | None = None) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._routes = {}
+        producer = self._sync
+        try:
+            if producer is not None:
+                # Not behind those who wait for room: it ends their wait
+                await self._steps.run(lambda: producer._end(self._await_orphans(timeout)))
+        except asyncio.CancelledError:
+            if producer is not None:
+                self._steps.post(producer._losses.log_unheard)  # when it has ended
+            raise
+        finally:
+            self._crew.dismiss()
+            self._steps.dismiss()
+
+    # ---- transactions ----------------------------------------------------------------------------
+
+    async def init_transactions(self) -> Outcome | None:
+        """As `Producer.init_transactions`. For all calls of this section: one that is cancelled has not begun, or goes on to its
+        end; the error's note says which, and the next call waits for that end.
+        """
+        return await self._step("init_transactions", lambda producer: producer.init_transactions())
+
+    async def begin_transaction(self) -> None:
+        """As `Producer.begin_transaction`. Cancelled, it leaves no transaction open."""
+        begun: list[bool] = []
+
+        def begin(producer: Producer) -> None:
+            producer.begin_transaction()
+            begun.append(True)
+
+        try:
+            await self._step("begin_transaction", begin)
+        except asyncio.CancelledError:
+            self._steps.post(lambda: self._abort_after_failure() if begun else None)
+            raise
+
+    async def commit_transaction(self) -> None:
+        """As `Producer.commit_transaction`."""
+        await self._step("commit_transaction", Producer.commit_transaction)
+
+    async def abort_transaction(self) -> None:
+        """As `Producer.abort_transaction`."""
+        await self._step("abort_transaction", Producer.abort_transaction)
+
+    async def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group_metadata: GroupMetadata
+    ) -> None:
+        """As `Producer.send_offsets_to_transaction`."""
+        await self._step(
+            "send_offsets_to_transaction", lambda producer: producer.send_offsets_to_transaction(offsets, group_metadata)
+        )
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Self]:
+        """`async with producer.transaction(): …` begins, and commits at the end, or aborts if anything was raised.
+
+        Cancelled inside, it aborts. Cancelled while it commits, the commit goes on to its end.
+        """
+        await self.begin_transaction()
+        try:
+            yield self
+            await self.commit_transaction()
+        except BaseException:
+            await self._steps.run(self._abort_after_failure)
+            raise
+
+    def _abort_after_failure(self) -> None:
+        """On a thread, behind what was called before; nothing if there is nothing to abort any more."""
+        if self._sync is not None:
+            self._sync._abort_after_failure()
+
+    async def _step(self, name: str, call: Callable[[Producer], Done]) -> Done:
+        producer = await self._made()
+        fate: list[bool] = []
+        try:
+            return await self._steps.run(lambda: call(producer), fate.append)
+        except asyncio.CancelledError as error:
+            error.add_note(f"{name}: {'it goes on to its end' if any(fate) else 'it did not begin'}")
+            raise
+
+    # ---- what there is ---------------------------------------------------------------------------
+
+    async def partitions_for(self, topic: str) -> set[int]:
+        """As `Producer.partitions_for`."""
+        producer = await self._made()
+        return await self._crew.run(lambda: producer.partitions_for(topic))
+
+    async def metrics(self) -> dict[str, float]:
+        """As `Producer.metrics`."""
+        return (await self._made()).metrics()
+
+    async def _made(self) -> Producer:
+        """The sync producer, made on a thread."""
+        if self._closed:
+            raise ClosedError("the producer was closed; log.async_producer(…) makes another")
+        if self._sync is None:
+            await self._steps.run(self._make)
+        producer = self._sync
+        assert producer is not None
+        producer._pipeline.check_open()
+        return producer
+
+    def _make(self) -> None:
+        if self._sync is None:
+            self._log._check_writable()
+            made = Producer(self._log, self._config)
+            self._log._children.add(made)
+            self._routes = made._routes
+            self._sync = made
+
+    async def __aenter__(self) -> Self:
+        await self._made()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            return await self.close()
+        await self._end()
+        if self._sync is not None:
+            self._sync._losses.log_unheard()
+
+    if not TYPE_CHECKING:  # a mistake that checkers see is told at run time, too
+
+        def __enter__(self) -> NoReturn:
+            raise TypeError("this producer is for `async with`; log.producer(…) is for `with`")
+
+        __exit__ = __enter__
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a producer cannot be pickled: open the log in the process that sends, and make a producer there")
+
+    def __repr__(self) -> str:
+        return f"<embedlog.AsyncProducer {'closed' if self._closed else 'not begun' if self._sync is None else self._sync!r}>"

@@ -1,0 +1,156 @@
+"""How records look in Arrow: names and types of the columns, and the descriptions that `_rows` turns into capsules.
+
+A1  names, types and their order are public (the API page); nothing here needs pyarrow
+A2  no buffer is copied: a description refers to the decoder's arrays, and constant columns share theirs
+A3  every field may be null as far as the schema says, so that it equals the schema that a reader would write down by hand;
+    only keys, values and header values ever are
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlog.errors import ConfigError
+from embedlog.format.record_columns import BytesColumn, Decoded, Headers
+
+Schema: TypeAlias = tuple[str, str, bool, tuple[Any, ...], Any]  # format, name, nullable, children, dictionary
+# length, nulls, offset, buffers, children, dictionary
+Array: TypeAlias = tuple[int, int, int, tuple[Any, ...], tuple[Any, ...], Any]
+
+UNKNOWN_NULLS = -1
+
+
+def _field(name: str, type_: str, *children: Schema, dictionary: Schema | None = None) -> Schema:
+    return (type_, name, True, children, dictionary)
+
+
+_HEADER = _field("item", "+s", _field("key", "u"), _field("value", "z"))
+
+FIELDS: dict[str, Schema] = {
+    "topic": _field("topic", "i", dictionary=_field("", "u")),
+    "partition": _field("partition", "i"),
+    "offset": _field("offset", "l"),
+    "timestamp": _field("timestamp", "tsm:UTC"),
+    "timestamp_type": _field("timestamp_type", "c"),
+    "key": _field("key", "z"),
+    "value": _field("value", "z"),
+    "headers": _field("headers", "+l", _HEADER),
+    "leader_epoch": _field("leader_epoch", "i"),
+}
+ALL_COLUMNS = tuple(FIELDS)
+
+
+def checked_columns(columns: Iterable[str] | None) -> tuple[str, ...]:
+    """The columns asked for, in that order; all for None. Raises ConfigError for an unknown or repeated one, or none at all."""
+    if columns is None:
+        return ALL_COLUMNS
+    if isinstance(columns, str):
+        raise TypeError(f"columns: a list of names, not one text: [{columns!r}]")
+    names = tuple(columns)
+    for name in names:
+        if name not in FIELDS:
+            raise ConfigError("columns: unknown column", expected=", ".join(ALL_COLUMNS), found=repr(name))
+    if len(set(names)) < len(names) or not names:
+        raise ConfigError("columns", expected="at least one, none twice", found=repr(list(names)))
+    return names
+
+
+def schema(columns: Sequence[str]) -> Schema:
+    """The schema of a record batch with these columns."""
+    return ("+s", "", False, tuple(FIELDS[name] for name in columns), None)
+
+
+class Layout:
+    """Makes Arrow descriptions of the decoded records of one partition; holds what is the same in all of them."""
+
+    def __init__(self, topic: str, partition: int, columns: Sequence[str]) -> None:
+        text = topic.encode()
+        self._columns = columns
+        self._topic: Array = (1, 0, 0, (None, np.array([0, len(text)], np.int32), text), (), None)
+        self._partition = partition
+        self._constants: dict[str, NDArray[np.int32]] = {}
+
+    def rows(self, decoded: Decoded) -> Array:
+        """One struct array: a record batch of `decoded`."""
+        count = decoded.count
+        return (count, 0, 0, (None,), tuple(self._column(name, decoded, count) for name in self._columns), None)
+
+    def _column(self, name: str, decoded: Decoded, count: int) -> Array:
+        if name == "key":
+            return _bytes(decoded.keys, count)
+        if name == "value":
+            return _bytes(decoded.values, count)
+        if name == "headers":
+            return _headers(decoded.headers, count)
+        if name == "topic":
+            return (count, 0, 0, (None, self._constant(name, 0, count)), (), self._topic)
+        if name == "partition":
+            return _numbers(self._constant(name, self._partition, count), count)
+        return _numbers(getattr(decoded, _ATTRIBUTES[name]), count)
+
+    def _constant(self, name: str, number: int, count: int) -> NDArray[np.int32]:
+        """`count` times the same number: a piece of an array that all batches share (A2)."""
+        array = self._constants.get(name)
+        if array is None or len(array) < count:
+            array = self._constants[name] = np.full(max(count, 4096), number, np.int32)
+        return array[:count]
+
+
+_ATTRIBUTES = {
+    "offset": "offsets",
+    "timestamp": "timestamps",
+    "timestamp_type": "timestamp_types",
+    "leader_epoch": "leader_epochs",
+}
+
+
+def _numbers(array: NDArray[Any], count: int) -> Array:
+    return (count, 0, 0, (None, array), (), None)
+
+
+def _bytes(column: BytesColumn | None, count: int) -> Array:
+    if column is None:  # not in the data at all: every row is null
+        return (count, count, 0, (np.zeros((count + 7) // 8, np.uint8), np.zeros(count + 1, np.int32), b""), (), None)
+    validity = _validity(column, count)
+    return (count, 0 if validity is None else UNKNOWN_NULLS, 0, (validity, _starts(column.offsets), column.data), (), None)
+
+
+def _validity(column: BytesColumn, count: int) -> NDArray[np.uint8] | None:
+    if column.validity is None or column.validity_offset == 0:
+        return column.validity
+    bits = np.unpackbits(column.validity, bitorder="little")[column.validity_offset :][:count]
+    return np.packbits(bits, bitorder="little")
+
+
+def _starts(offsets: NDArray[Any]) -> NDArray[np.int32]:
+    """Arrow's `binary` counts in 32 bits; the decoder never fills more than that into one chunk."""
+    return offsets if offsets.dtype == np.int32 else offsets.astype(np.int32)
+
+
+def _headers(headers: Headers | None, count: int) -> Array:
+    if headers is None:
+        empty: Array = (0, 0, 0, (None, np.zeros(1, np.int32), b""), (), None)
+        return (count, 0, 0, (None, np.zeros(count + 1, np.int32)), ((0, 0, 0, (None,), (empty, empty), None),), None)
+    total = len(headers.keys)
+    pair: Array = (total, 0, 0, (None,), (_bytes(_utf8(headers.keys), total), _bytes(headers.values, total)), None)
+    return (count, 0, 0, (None, headers.starts), (pair,), None)
+
+
+def _utf8(names: BytesColumn) -> BytesColumn:
+    """The names, made valid where they are not: Kafka asks for UTF-8, some writer may not have cared, and Arrow insists.
+
+    Valid as a whole, with no name that begins inside a character, means that each is valid.
+    """
+    data = names.data[: int(names.offsets[-1])]
+    begins = names.offsets[:-1][names.offsets[:-1] < names.offsets[1:]]
+    try:
+        str(data.data, "utf-8")
+        if not ((data[begins] & 0xC0) == 0x80).any():
+            return names
+    except UnicodeDecodeError:
+        pass
+    return BytesColumn.of([(name or b"").decode("utf-8", "replace").encode() for name in names])

@@ -1,0 +1,199 @@
+"""Arrow data on its way in: capsules of the C data interface become columns. pyarrow is not needed.
+
+N1  byte strings are read where they lie; only the view layouts are copied, because they have no offsets
+N2  a column of another name, a type that is not bytes, nulls where a row must be: refused with the name and Arrow's format
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlog._native import _rows
+from embedlog.errors import InvalidRecordError
+from embedlog.format.record_columns import BytesColumn, Headers
+
+COLUMNS = ("key", "value", "headers", "timestamp", "partition")
+
+_NARROW, _WIDE, _VIEWS = ("z", "u"), ("Z", "U"), ("vz", "vu")
+_INTEGERS = {"c": np.int8, "s": np.int16, "i": np.int32, "l": np.int64}
+_PER_MILLISECOND = {"tss:": 0, "tsm:": 1, "tsu:": 1_000, "tsn:": 1_000_000}
+
+_NAMES = {
+    "n": "null", "b": "bool", "c": "int8", "C": "uint8", "s": "int16", "S": "uint16", "i": "int32", "I": "uint32", "l": "int64",
+    "L": "uint64", "e": "float16", "f": "float32", "g": "float64", "z": "binary", "Z": "large_binary", "vz": "binary_view",
+    "u": "string", "U": "large_string", "vu": "string_view", "tdD": "date32", "tdm": "date64", "tts": "time32[s]",
+    "ttm": "time32[ms]", "ttu": "time64[us]", "ttn": "time64[ns]", "tDs": "duration[s]", "tDm": "duration[ms]",
+    "tDu": "duration[us]", "tDn": "duration[ns]", "tiM": "month_interval", "+l": "list", "+L": "large_list", "+s": "struct",
+    "+m": "map", "+r": "run_end_encoded",
+}  # fmt: skip
+_HEADS = {"d:": "decimal", "w:": "fixed_size_binary", "tss:": "timestamp[s]", "tsm:": "timestamp[ms]", "tsu:": "timestamp[us]",
+          "tsn:": "timestamp[ns]", "+w:": "fixed_size_list", "+ud:": "dense_union", "+us:": "sparse_union"}  # fmt: skip
+
+
+class Node(NamedTuple):
+    """One array, as `_rows` describes it: `length` rows from row `offset` of the buffers on."""
+
+    name: str
+    format: str
+    length: int
+    offset: int
+    null_count: int
+    buffers: tuple[Any, ...]
+    children: tuple[Any, ...]
+    has_dictionary: bool
+
+    @property
+    def validity(self) -> NDArray[np.uint8] | None:
+        if self.null_count == 0 or not self.buffers or self.buffers[0] is None:
+            return None
+        return np.frombuffer(self.buffers[0], dtype=np.uint8)
+
+    def valid(self) -> NDArray[np.bool_]:
+        """Which rows are not null."""
+        bits = self.validity
+        if bits is None:
+            return np.ones(self.length, dtype=np.bool_)
+        return np.unpackbits(bits, count=self.offset + self.length, bitorder="little")[self.offset :].astype(np.bool_)
+
+
+@dataclass(slots=True)
+class Table:
+    """The columns of a record batch that we know; None: it has no such column."""
+
+    values: BytesColumn | None = None
+    keys: BytesColumn | None = None
+    headers: Headers | None = None
+    timestamps: NDArray[np.int64] | None = None
+    partitions: NDArray[np.int64] | None = None
+
+
+def speaks_arrow(source: object) -> bool:
+    return hasattr(source, "__arrow_c_array__") or hasattr(source, "__arrow_c_stream__")
+
+
+def arrays(source: Any) -> Iterator[Node]:
+    """The arrays of whatever has `__arrow_c_array__` (one) or `__arrow_c_stream__` (any number)."""
+    if hasattr(source, "__arrow_c_array__"):
+        yield Node(*_rows.arrow_from_array(*source.__arrow_c_array__()))
+        return
+    for node in _rows.arrow_from_stream(source.__arrow_c_stream__()):
+        yield Node(*node)
+
+
+def bytes_column(node: Node, what: str) -> BytesColumn:
+    """A column of binary or string type, in any of Arrow's layouts. Raises TypeError."""
+    rows, start = node.length, node.offset
+    if node.has_dictionary or node.format not in (*_NARROW, *_WIDE, *_VIEWS, "n"):
+        raise TypeError(f"the column {what!r} has the Arrow type {type_name(node)}: it takes binary or string, cast it")
+    if rows == 0 or node.format == "n":
+        bits = np.zeros((rows + 7) // 8, dtype=np.uint8)
+        return BytesColumn(np.empty(0, dtype=np.uint8), np.zeros(rows + 1, dtype=np.int32), bits if rows else None)
+    if node.format in _VIEWS:
+        validity, views, *pools = node.buffers
+        data, offsets = _rows.column_from_views(views, validity if node.null_count else None, tuple(pools[:-1]), start, rows)
+        return BytesColumn(np.frombuffer(data, dtype=np.uint8), np.frombuffer(offsets, dtype=np.int64), node.validity, start)
+    offsets_of: Any = np.int32 if node.format in _NARROW else np.int64
+    places = np.frombuffer(node.buffers[1], dtype=offsets_of)[start : start + rows + 1]
+    if len(places) != rows + 1:
+        raise InvalidRecordError(
+            f"the column {what!r} is shorter than its Arrow array says", expected=rows, found=len(places) - 1
+        )
+    return BytesColumn(np.frombuffer(node.buffers[2], dtype=np.uint8), places, node.validity, start)
+
+
+def type_name(node: Node) -> str:
+    """An array's type as pyarrow writes it; what has no name here, as its letters in the C data interface."""
+    name = _NAMES.get(node.format) or next((name for head, name in _HEADS.items() if node.format.startswith(head)), None)
+    known = name or f"with the format {node.format!r}"
+    return f"dictionary of {known} indices" if node.has_dictionary else known
+
+
+def table(node: Node) -> Table:
+    """The columns of a struct array or record batch. Raises TypeError, InvalidRecordError."""
+    if not node.valid().all():
+        raise InvalidRecordError("a row of the Arrow data is null as a whole: it has no value to write")
+    found = Table()
+    for each in node.children:
+        child = Node(*each)
+        name = child.name
+        # The rows of a struct begin at its own offset, whatever its children hold before
+        child = child._replace(offset=child.offset + node.offset, length=node.length)
+        if name == "value":
+            found.values = bytes_column(child, name)
+        elif name == "key":
+            found.keys = bytes_column(child, name)
+        elif name == "headers":
+            found.headers = _headers(child)
+        elif name == "timestamp":
+            found.timestamps = _timestamps(child)
+        elif name == "partition":
+            found.partitions = _partitions(child)
+        else:
+            hint = "; reset_index() makes a column of a frame's index, or drops it" if name.startswith("__index_level_") else ""
+            raise TypeError(f"the column {name!r} is none of {', '.join(COLUMNS)}{hint}")
+    if found.values is None:
+        raise TypeError("the Arrow data has no column 'value'")
+    return found
+
+
+def _integers(node: Node, name: str) -> NDArray[np.int64]:
+    kind: Any = _INTEGERS.get(node.format, np.int64 if node.format[:4] in _PER_MILLISECOND else None)
+    if kind is None or node.has_dictionary:
+        raise TypeError(f"the column {name!r} has the Arrow type {type_name(node)}: it takes integers")
+    if node.length == 0:
+        return np.empty(0, dtype=np.int64)
+    numbers = np.frombuffer(node.buffers[1], dtype=kind)[node.offset : node.offset + node.length]
+    if len(numbers) != node.length:
+        raise InvalidRecordError(
+            f"the column {name!r} is shorter than its Arrow array says", expected=node.length, found=len(numbers)
+        )
+    return numbers.astype(np.int64)
+
+
+def _timestamps(node: Node) -> NDArray[np.int64]:
+    """Milliseconds; a null is now."""
+    numbers = _integers(node, "timestamp")
+    if node.format not in ("l", *_INTEGERS) and node.format[:4] not in _PER_MILLISECOND:
+        raise TypeError(
+            f"the column 'timestamp' has the Arrow type {type_name(node)}: it takes a timestamp or integers of milliseconds"
+        )
+    scale = _PER_MILLISECOND.get(node.format[:4], 1)
+    milliseconds = numbers * 1000 if scale == 0 else numbers // scale
+    return np.where(node.valid(), milliseconds, int(time.time() * 1000)) if node.null_count else milliseconds
+
+
+def _partitions(node: Node) -> NDArray[np.int64]:
+    """Partition numbers; -1 for a null: to be chosen."""
+    if node.format not in _INTEGERS:
+        raise TypeError(f"the column 'partition' has the Arrow type {type_name(node)}: it takes integers")
+    numbers = _integers(node, "partition")
+    return np.where(node.valid(), numbers, -1) if node.null_count else numbers
+
+
+def _headers(node: Node) -> Headers:
+    """list<struct<key: string, value: binary>>, small or large, or a map; a null list is empty."""
+    entries = Node(*node.children[0]) if node.format in ("+l", "+L", "+m") else None
+    if entries is None or entries.format != "+s" or len(entries.children) != 2:
+        raise TypeError(
+            f"the column 'headers' has the Arrow type {type_name(node)}: it takes list<struct<key: string, value: binary>>"
+        )
+    keys, values = (Node(*child) for child in entries.children)
+    shift = entries.offset
+    columns = [
+        bytes_column(each._replace(offset=each.offset + shift, length=entries.length), "headers") for each in (keys, values)
+    ]
+    if columns[0].validity is not None and not keys._replace(offset=keys.offset + shift, length=entries.length).valid().all():
+        raise InvalidRecordError("the key of a header is null")
+    if node.length == 0:
+        return Headers(np.zeros(1, dtype=np.int32), *columns)
+    kind: Any = np.int64 if node.format == "+L" else np.int32
+    starts = np.frombuffer(node.buffers[1], dtype=kind)[node.offset : node.offset + node.length + 1]
+    if node.null_count and np.diff(starts)[~node.valid()].any():
+        raise InvalidRecordError("a null list of headers is not empty")
+    return Headers(starts.astype(np.int32, copy=False), *columns)

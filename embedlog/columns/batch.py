@@ -1,0 +1,124 @@
+"""Records of one partition as columns, for those who do not want an object per record.
+
+B1  a Batch needs numpy only; Arrow consumers take it through `__arrow_c_array__`, without a copy
+B2  its arrays are read-only views; they keep the memory below them alive, the Batch need not be kept
+B3  rows are in offset order; offsets may have gaps (compaction, markers)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlog._native import _rows
+from embedlog._native._rows import Record
+from embedlog.columns.arrow_export import ALL_COLUMNS, Layout, schema
+from embedlog.config import keywords
+from embedlog.format.record_columns import BytesColumn, Decoded, Headers
+
+__all__ = ["Batch", "records_of"]
+
+
+def _parts(column: BytesColumn | None) -> tuple[Any, Any, Any, int] | None:
+    """A column as `_rows` takes it."""
+    return None if column is None else (column.data, column.offsets, column.validity, column.validity_offset)
+
+
+def records_of(topic: str, partition: int, decoded: Decoded) -> list[Record]:
+    """All rows as `Record`s, made in one call. REQUIRES: every column was asked for when decoding."""
+    headers = decoded.headers
+    return _rows.records_from_columns(
+        topic, partition, decoded.offsets, decoded.timestamps, decoded.timestamp_types, decoded.leader_epochs,
+        _parts(decoded.keys), _parts(decoded.values),
+        None if headers is None else (headers.starts, _parts(headers.keys), _parts(headers.values)), 0, decoded.count,
+    )  # fmt: skip
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+@keywords.checked
+class Batch:
+    """Consecutive records of one partition in columns.
+
+    `keys` and `values` have `data` (uint8), `offsets` (row i is `data[offsets[i]:offsets[i + 1]]`) and `validity` (a bitmap,
+    or None when nothing is null); `values[i]` is row i as bytes or None.
+
+    Example:
+        >>> for batch in consumer.batches(timeout=0):                  # doctest: +SKIP
+        ...     total += int(np.diff(batch.values.offsets).sum())
+    """
+
+    __slots__ = ("_decoded", "partition", "topic")
+
+    def __init__(self, topic: str, partition: int, decoded: Decoded) -> None:
+        self.topic = topic
+        self.partition = partition
+        self._decoded = decoded
+
+    def __len__(self) -> int:
+        return self._decoded.count
+
+    def __repr__(self) -> str:
+        return f"Batch({self.topic}-{self.partition}, {self.num_rows} records from offset {self.base_offset})"
+
+    @property
+    def num_rows(self) -> int:
+        return self._decoded.count
+
+    @property
+    def base_offset(self) -> int:
+        """Offset of the first record."""
+        return int(self.offsets[0])
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        assert self._decoded.offsets is not None
+        return _read_only(self._decoded.offsets)
+
+    @property
+    def timestamps_ms(self) -> NDArray[np.int64]:
+        assert self._decoded.timestamps is not None
+        return _read_only(self._decoded.timestamps)
+
+    @property
+    def timestamp_types(self) -> NDArray[np.int8]:
+        assert self._decoded.timestamp_types is not None
+        return _read_only(self._decoded.timestamp_types)
+
+    @property
+    def leader_epochs(self) -> NDArray[np.int32]:
+        assert self._decoded.leader_epochs is not None
+        return _read_only(self._decoded.leader_epochs)
+
+    @property
+    def keys(self) -> BytesColumn:
+        assert self._decoded.keys is not None
+        return self._decoded.keys
+
+    @property
+    def values(self) -> BytesColumn:
+        assert self._decoded.values is not None
+        return self._decoded.values
+
+    @property
+    def headers(self) -> Headers | None:
+        """The headers of all rows, or None if no row has any."""
+        return self._decoded.headers
+
+    def records(self) -> list[Record[bytes, bytes]]:
+        """The same records as objects."""
+        return records_of(self.topic, self.partition, self._decoded)
+
+    def __arrow_c_schema__(self) -> object:
+        return _rows.arrow_schema(schema(ALL_COLUMNS))
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        """A struct array of the columns that a scan gives. A requested schema is not followed: the consumer may cast."""
+        rows = Layout(self.topic, self.partition, ALL_COLUMNS).rows(self._decoded)
+        return _rows.arrow_schema(schema(ALL_COLUMNS)), _rows.arrow_array(rows)

@@ -1,0 +1,294 @@
+"""What `send_batch` takes, as columns: lists of bytes, numpy arrays, whatever speaks Arrow.
+
+I1  a list is copied, because it can change; numpy and Arrow memory is read in place, until `send_batch` returns
+I2  everything leaves this room in pieces of one shape; columns that come in other pieces are cut to fit each other
+I3  what cannot be taken is refused by its name and type, before anything of the same list or array was given out
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlog._native import _rows
+from embedlog.columns import arrow_import
+from embedlog.errors import InvalidRecordError
+from embedlog.format.buffer_pool import shared_pool
+from embedlog.format.record_columns import BytesColumn, Headers
+
+PIECE_BYTES = 4 << 20  # of a list that is copied at once: what fits the processor's cache and is given back soon
+PIECE_ROWS = 1 << 18
+
+SERIALIZERS = {"value": "value_serializer", "key": "key_serializer"}
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some rows. A column of None has only nulls; `partitions` None or -1: to be chosen."""
+
+    count: int
+    values: BytesColumn | None
+    keys: BytesColumn | None = None
+    headers: Headers | None = None
+    timestamps: NDArray[np.int64] | None = None
+    partitions: NDArray[np.int64] | None = None
+
+
+def pieces_of(values: Any, keys: Any = None, timestamps_ms: Any = None, headers: Any = None) -> Iterator[Piece]:
+    """The rows of a `send_batch`, checked and cut into pieces.
+
+    Raises TypeError for what cannot be taken, InvalidRecordError where the columns contradict each other.
+    """
+    _check_lengths(values, {"keys": keys, "timestamps": timestamps_ms, "headers": headers})
+    pieces = (
+        _table_pieces(values) if arrow_import.speaks_arrow(values) else ((piece,) for piece in _bytes_pieces(values, "value"))
+    )
+    rows: Iterator[Piece] = (piece if isinstance(piece, Piece) else Piece(len(piece[0]), piece[0]) for piece in pieces)
+    if keys is not None:
+        rows = _with_keys(rows, keys)
+    if headers is not None:
+        rows = _with_headers(rows, headers)
+    if timestamps_ms is not None and not isinstance(timestamps_ms, int):
+        rows = _with_timestamps(rows, timestamps_ms)
+    return (piece for piece in rows if piece.count)
+
+
+def _check_lengths(values: Any, others: dict[str, Any]) -> None:
+    """Before anything is given out, where lengths are known."""
+    if not hasattr(values, "__len__"):
+        return
+    for name, other in others.items():
+        if hasattr(other, "__len__") and len(other) != len(values):
+            raise InvalidRecordError(f"there are not as many {name} as values", expected=len(values), found=len(other))
+
+
+def rows_of(values: Any, keys: Any, timestamps_ms: Any, headers: Any) -> Iterator[tuple[Any, Any, int | None, Any, int | None]]:
+    """(value, key, timestamp, headers, partition) of every row; what lies in lists is not looked at. Raises as `pieces_of`."""
+    if isinstance(values, (list, tuple)) and (keys is None or isinstance(keys, (list, tuple))):
+        _check_lengths(values, {"keys": keys, "timestamps": timestamps_ms, "headers": headers})
+        count = len(values)
+        times = [timestamps_ms] * count if timestamps_ms is None or isinstance(timestamps_ms, int) else list(timestamps_ms)
+        nothing = [None] * count
+        return zip(values, keys or nothing, times, headers or [()] * count, nothing, strict=True)
+    single_ms = timestamps_ms if isinstance(timestamps_ms, int) else None
+    return (row for piece in pieces_of(values, keys, timestamps_ms, headers) for row in _piece_rows(piece, single_ms))
+
+
+def _piece_rows(piece: Piece, single_ms: int | None) -> Iterator[tuple[Any, Any, int | None, Any, int | None]]:
+    for row in range(piece.count):
+        at, pairs = -1 if piece.partitions is None else int(piece.partitions[row]), []
+        if piece.headers is not None:
+            start, stop = piece.headers.starts[row : row + 2].tolist()
+            pairs = [((piece.headers.keys[n] or b"").decode(), piece.headers.values[n]) for n in range(start, stop)]
+        time_ms = single_ms if piece.timestamps is None else int(piece.timestamps[row])
+        value, key = (None if column is None else column[row] for column in (piece.values, piece.keys))
+        yield value, key, time_ms, pairs, None if at < 0 else at
+
+
+def bytes_like(value: object, what: str) -> bytes | None:
+    """The value as bytes. A TypeError names the serializer that would have made bytes of it."""
+    if value is None or type(value) is bytes:
+        return value
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    kind = type(value).__name__
+    if what not in SERIALIZERS:
+        raise TypeError(f"a {what} is bytes or None, not {kind}")
+    raise TypeError(f"a {what} is bytes, not {kind}: {_way_to_bytes(value, what)}")
+
+
+def _way_to_bytes(value: object, what: str) -> str:
+    """What makes bytes of the value, in words."""
+    if isinstance(value, np.ndarray) or arrow_import.speaks_arrow(value):
+        return "send_batch() takes columns and tables, a row of them a record"
+    if isinstance(value, str):
+        return f"encode it, or give the producer a {SERIALIZERS[what]} such as embedlog.serializers.string"
+    if isinstance(value, (dict, list, tuple, bool, int, float)):
+        return f"encode it, or give the producer a {SERIALIZERS[what]} such as embedlog.serializers.json"
+    return f"encode it, or give the producer a {SERIALIZERS[what]}: a callable that makes bytes of it"
+
+
+def slice_column(column: BytesColumn | None, start: int, stop: int) -> BytesColumn | None:
+    """Rows of a column, without a copy."""
+    if column is None:
+        return None
+    return replace(column, offsets=column.offsets[start : stop + 1], validity_offset=column.validity_offset + start)
+
+
+# ---- byte strings --------------------------------------------------------------------------------
+
+
+def _bytes_pieces(items: Any, what: str) -> Iterator[BytesColumn]:
+    if arrow_import.speaks_arrow(items):
+        return (arrow_import.bytes_column(node, what) for node in arrow_import.arrays(items) if node.length)
+    if isinstance(items, np.ndarray):
+        return _array_pieces(items, what)
+    if isinstance(items, (str, bytes, bytearray, memoryview, dict)) or not isinstance(items, Iterable):
+        raise TypeError(
+            f"send_batch takes many {what}s: a list of bytes, a numpy array or Arrow data, not {type(items).__name__}"
+        )
+    return _list_pieces(items, what)
+
+
+def _list_pieces(items: Iterable[Any], what: str) -> Iterator[BytesColumn]:
+    """All of them are looked at before any is given out (I3), and they are ours from then on (I1)."""
+    given = items if type(items) is list else list(items)
+    try:
+        taken = _rows.list_take(given)
+    except TypeError:
+        taken = _rows.list_take([_item(number, item, what) for number, item in enumerate(given)])
+    return _moved(*taken)
+
+
+def _item(number: int, item: object, what: str) -> bytes | None:
+    """One of a list as bytes. A TypeError says which."""
+    try:
+        return bytes_like(item, what)
+    except TypeError as error:
+        raise TypeError(f"item {number} of the {what}s: {error}") from None
+
+
+def _moved(items: list[bytes | None], left: int, largest: int, nulls: int) -> Iterator[BytesColumn]:
+    """Items as columns in memory that is used again."""
+    pool, start = shared_pool(), 0
+    while start < len(items):
+        rows = min(len(items) - start, PIECE_ROWS)
+        data = pool.lease(max(1, min(left, PIECE_BYTES))).array
+        offsets = pool.lease(4 * (rows + 1)).array.view(np.int32)
+        validity = np.empty((rows + 7) // 8, np.uint8) if nulls else None
+        after, size = _rows.column_fill(items, start, data, offsets, validity)
+        if after == start:  # larger than a piece: alone
+            data = pool.lease(largest).array
+            after, size = _rows.column_fill(items, start, data, offsets[:2], validity)
+        yield BytesColumn(data[:size], offsets[: after - start + 1], validity)
+        start, left = after, left - size
+
+
+def _array_pieces(array: NDArray[Any], what: str) -> Iterator[BytesColumn]:
+    """Objects and texts of bytes one by one; rows of raw bytes (two dimensions, or a void type) in place."""
+    if array.ndim == 1 and array.dtype.kind in "OS":
+        return _list_pieces(array.tolist(), what)
+    if array.ndim == 1 and array.dtype.kind == "V" and array.dtype.names is None and array.dtype.itemsize:
+        array = np.ascontiguousarray(array).view(np.uint8).reshape(len(array), array.dtype.itemsize)
+    if array.ndim == 2 and array.dtype == np.uint8:
+        rows, width = array.shape
+        offsets = np.arange(rows + 1, dtype=np.int64) * width
+        return iter([BytesColumn(np.ascontiguousarray(array).reshape(-1), offsets)])
+    raise TypeError(
+        f"{what}s in a numpy array are objects, bytes (S), raw bytes (V) or rows of uint8,"
+        f" not {array.dtype} in {array.ndim} dimensions"
+    )
+
+
+def _table_pieces(source: Any) -> Iterator[Piece | tuple[BytesColumn]]:
+    for node in arrow_import.arrays(source):
+        if node.format == "+s":
+            found = arrow_import.table(node)
+            yield Piece(node.length, found.values, found.keys, found.headers, found.timestamps, found.partitions)
+        else:
+            yield (arrow_import.bytes_column(node, "value"),)
+
+
+# ---- columns beside the values -------------------------------------------------------------------
+
+
+def _with_keys(rows: Iterable[Piece], keys: Any) -> Iterator[Piece]:
+    columns = _bytes_pieces(keys, "key")
+    column, at = None, 0
+    for piece in rows:
+        if piece.keys is not None:
+            raise InvalidRecordError("keys are given twice: as an argument and as a column")
+        done = 0
+        while done < piece.count:
+            if column is None or at == len(column):
+                column, at = next(columns, None), 0
+                if column is None:
+                    raise InvalidRecordError("there are fewer keys than values")
+                continue
+            count = min(piece.count - done, len(column) - at)
+            yield replace(cut(piece, done, done + count), keys=slice_column(column, at, at + count))
+            done, at = done + count, at + count
+    if (column is not None and at < len(column)) or next(columns, None) is not None:
+        raise InvalidRecordError("there are more keys than values")
+
+
+def cut(piece: Piece, start: int, stop: int) -> Piece:
+    """Some rows of a piece, without a copy."""
+    if start == 0 and stop == piece.count:
+        return piece
+    headers = None if piece.headers is None else replace(piece.headers, starts=piece.headers.starts[start : stop + 1])
+    return Piece(
+        stop - start,
+        slice_column(piece.values, start, stop),
+        slice_column(piece.keys, start, stop),
+        headers,
+        None if piece.timestamps is None else piece.timestamps[start:stop],
+        None if piece.partitions is None else piece.partitions[start:stop],
+    )
+
+
+def _with_headers(rows: Iterable[Piece], headers: Any) -> Iterator[Piece]:
+    given = list(headers)
+    at = 0
+    for piece in rows:
+        if piece.headers is not None:
+            raise InvalidRecordError("headers are given twice: as an argument and as a column")
+        some = given[at : at + piece.count]
+        if len(some) < piece.count:
+            raise InvalidRecordError("there are fewer headers than values", expected=at + piece.count, found=len(given))
+        at += piece.count
+        yield replace(piece, headers=headers_of(some))
+    if at < len(given):
+        raise InvalidRecordError("there are more headers than values", expected=at, found=len(given))
+
+
+def headers_of(rows: Sequence[Any]) -> Headers:
+    """The headers of some rows as columns."""
+    pairs = [normal_headers(row) for row in rows]
+    starts = np.zeros(len(rows) + 1, dtype=np.int32)
+    np.cumsum([len(row) for row in pairs], out=starts[1:])
+    return Headers(
+        starts,
+        BytesColumn.of([name.encode("utf-8") for row in pairs for name, _ in row]),
+        BytesColumn.of([value for row in pairs for _, value in row]),
+    )
+
+
+def normal_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
+    """Headers as a tuple of (str, bytes or None). Raises TypeError, InvalidRecordError for a name that UTF-8 cannot hold."""
+    if headers is None:
+        return ()
+    pairs = []
+    if isinstance(headers, (str, bytes, dict)) or not isinstance(headers, Iterable):
+        raise TypeError(f"headers are pairs of (str, bytes or None), not {type(headers).__name__}")
+    for pair in headers:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise TypeError(f"a header is a pair of (str, bytes or None), not {pair!r}")
+        try:
+            pair[0].encode()
+        except UnicodeEncodeError:
+            found = ascii(pair[0])[:100]
+            raise InvalidRecordError("the name of a header", expected="text without lone surrogates", found=found) from None
+        pairs.append((str(pair[0]), bytes_like(pair[1], "header")))
+    return tuple(pairs)
+
+
+def _with_timestamps(rows: Iterable[Piece], timestamps_ms: Any) -> Iterator[Piece]:
+    given = np.asarray(timestamps_ms)
+    if given.ndim != 1 or given.dtype.kind not in "iu":
+        raise TypeError(f"timestamps_ms is an int or one int a row, not {type(timestamps_ms).__name__} of {given.dtype}")
+    given = given.astype(np.int64, copy=False)
+    at = 0
+    for piece in rows:
+        if piece.timestamps is not None:
+            raise InvalidRecordError("timestamps are given twice: as an argument and as a column")
+        if len(given) < at + piece.count:
+            raise InvalidRecordError("there are fewer timestamps than values", expected=at + piece.count, found=len(given))
+        yield replace(piece, timestamps=np.ascontiguousarray(given[at : at + piece.count]))
+        at += piece.count
+    if at < len(given):
+        raise InvalidRecordError("there are more timestamps than values", expected=at, found=len(given))

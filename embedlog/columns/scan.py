@@ -1,0 +1,307 @@
+"""A scan: a bounded piece of a topic, to be read as Arrow data or as records, as often as one likes.
+
+C1  the bounds are pinned when the scan is made: what is appended later is not in it, however often it is read
+C2  each reading begins at the start and is lazy: nothing is read before it is asked for, and memory stays flat
+C3  bounds are filters: what lies outside the log is not there; what retention takes away after the scan was made is an error
+C4  only `schema`, iteration and `to_arrow` need pyarrow; any Arrow consumer takes the scan itself, through the C stream interface
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from embedlog._native import _rows
+from embedlog._native._rows import Record
+from embedlog.columns.arrow_export import ALL_COLUMNS, Layout, checked_columns, schema
+from embedlog.columns.batch import records_of
+from embedlog.columns.chunks import Source
+from embedlog.columns.readahead import read_ahead
+from embedlog.columns.splits import Split, splits
+from embedlog.config import keywords
+from embedlog.errors import (
+    ConfigError,
+    InvalidTimestampError,
+    MissingExtraError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from embedlog.format.record_columns import OFFSET_MAX, OFFSET_MIN, Decoded, Window
+from embedlog.format.visibility import READ_COMMITTED, READ_UNCOMMITTED, Isolation, end_offset
+from embedlog.types import TopicPartition, milliseconds, topic_partition
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+
+Time = int | datetime
+OffsetBound = int | Mapping[TopicPartition, int] | Mapping[int, int] | None
+
+CHUNK_BYTES = 5 << 20  # the way through Python costs as much as half a MiB; decoded, with keys and values, it fits into 16 MiB
+
+SPLIT_BYTES = 64 << 20  # half a second's work
+
+
+@keywords.checked
+class Scan:
+    """Records of some partitions of a topic between bounds; made by `log.scan`.
+
+    **Threads:** a Scan may be read by many threads; each reading (an iterator, a stream) belongs to one at a time.
+
+    Example:
+        >>> scan = log.scan("events", start_time=t0, columns=["offset", "value"])       # doctest: +SKIP
+        >>> polars.from_arrow(scan)                                                     # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        log: Any,
+        topic: str,
+        *,
+        partitions: int | Iterable[int] | None = None,
+        start_offset: OffsetBound = None,
+        end_offset: OffsetBound = None,
+        start_time: Time | None = None,
+        end_time: Time | None = None,
+        columns: Iterable[str] | None = None,
+        isolation_level: Isolation = READ_UNCOMMITTED,
+    ) -> None:
+        if isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
+            expected = f"{READ_UNCOMMITTED} or {READ_COMMITTED}"
+            raise ConfigError("isolation_level", expected=expected, found=repr(isolation_level))
+        self.topic = topic
+        self.columns = checked_columns(columns)
+        self.isolation_level = isolation_level
+        self._log = log
+        self._start_ms = OFFSET_MIN if start_time is None else _time("start_time", start_time)
+        self._end_ms = OFFSET_MAX if end_time is None else _time("end_time", end_time)
+        numbers = _numbers(partitions, topic, list(log._topic(topic).here))
+        self.topic_id: str = log._topic(topic).topic_id
+        starts, ends = self._offsets("start_offset", start_offset, numbers), self._offsets("end_offset", end_offset, numbers)
+        _check_order(starts, ends)
+        if self._start_ms > self._end_ms:
+            raise ConfigError("start_time", expected=f"at most end_time, {self._end_ms} ms", found=self._start_ms)
+        self._bounds = {number: self._pinned(number, starts.get(number), ends.get(number)) for number in numbers}
+
+    def narrowed(
+        self,
+        *,
+        partitions: int | Iterable[int] | None = None,
+        start_offset: OffsetBound = None,
+        end_offset: OffsetBound = None,
+        start_time: Time | None = None,
+        end_time: Time | None = None,
+        columns: Iterable[str] | None = None,
+    ) -> Scan:
+        """A scan of a part of this one, pinned where this one is: each bound can only take away. Raises as `log.scan` does."""
+        made = object.__new__(Scan)
+        made.topic, made.topic_id, made.isolation_level, made._log = self.topic, self.topic_id, self.isolation_level, self._log
+        made.columns = self.columns if columns is None else checked_columns(columns)
+        made._start_ms = self._start_ms if start_time is None else max(self._start_ms, _time("start_time", start_time))
+        made._end_ms = self._end_ms if end_time is None else min(self._end_ms, _time("end_time", end_time))
+        numbers = _numbers(partitions, self.topic, list(self._bounds))
+        starts, ends = self._offsets("start_offset", start_offset, numbers), self._offsets("end_offset", end_offset, numbers)
+        made._bounds = {}
+        for number in numbers:
+            (first, last), start, end = self._bounds[number], starts.get(number), ends.get(number)
+            first, last = max(first, start or 0), last if end is None else min(last, end)
+            made._bounds[number] = first, last = first, max(first, last)
+            if made.times != self.times and first >= self._log._partition(self.topic, number).bounds().log_start:
+                made._bounds[number] = made._timed(number, first, last)  # else what is lost would not be missed (C3)
+        return made
+
+    def _pinned(self, number: int, start: int | None, end: int | None) -> tuple[int, int]:
+        """First offset and the one behind the last, as far as they are in the log now (C1, C3)."""
+        partition = self._log._partition(self.topic, number)
+        bounds = partition.bounds()
+        first = bounds.log_start if start is None else max(start, bounds.log_start)
+        last = end_offset(bounds, self.isolation_level)
+        last = last if end is None else min(end, last)
+        return self._timed(number, int(first), int(max(first, last)))
+
+    def _timed(self, number: int, first: int, last: int) -> tuple[int, int]:
+        """The part of these offsets outside of which nothing lies between the times, as far as the indexes know."""
+        partition = self._log._partition(self.topic, number)
+        if self._start_ms > 0 and first < last:
+            found = partition.offset_for_time(self._start_ms, self.isolation_level)
+            first = last if found is None else min(last, max(first, int(found.offset)))
+        if self._end_ms < OFFSET_MAX and first < last:
+            last = partition.pruning.end(first, last, self._end_ms)
+        return first, last
+
+    @property
+    def bounds(self) -> dict[int, tuple[int, int]]:
+        """What is read of each partition: first offset, and the one behind the last."""
+        return dict(self._bounds)
+
+    @property
+    def times(self) -> tuple[int | None, int | None]:
+        """The bounds by time in milliseconds, None where there is none."""
+        start, end = self._start_ms, self._end_ms
+        return None if start == OFFSET_MIN else start, None if end == OFFSET_MAX else end
+
+    def splits(self, max_bytes: int = SPLIT_BYTES) -> list[Split]:
+        """The scan in pieces of at most about `max_bytes` of the log, cut between batches: together they are the whole scan.
+
+        A worker reads one by `log.scan(topic, partitions=piece.partition, start_offset=…, end_offset=…)`, with the same times.
+        Raises ClosedError, UnknownTopicOrPartitionError.
+        """
+        if type(max_bytes) is not int or max_bytes < 1:
+            raise ConfigError("max_bytes", expected="a positive number of bytes", found=repr(max_bytes))
+        self._log._check_open()
+        found = (splits(self._log._partition(self.topic, number), *span, max_bytes) for number, span in self._bounds.items())
+        return [piece for pieces in found for piece in pieces]
+
+    def __repr__(self) -> str:
+        return f"Scan({self.topic!r}, bounds={self._bounds}, columns={list(self.columns)})"
+
+    def _offsets(self, name: str, given: OffsetBound, numbers: list[int]) -> dict[int, int]:
+        """A bound by partition, of those that are read. A key that means none of them is an error, not a bound of nothing."""
+        if given is None:
+            return {}
+        if not isinstance(given, Mapping):
+            return dict.fromkeys(numbers, _checked_offset(name, given))
+        made: dict[int, int] = {}
+        for key, offset in given.items():
+            number = self._number(name, key, numbers)
+            if number in made:
+                raise ConfigError(f"{name} names partition {number} twice", expected="one offset for each", found=repr(key))
+            made[number] = _checked_offset(name, offset)
+        return made
+
+    def _number(self, name: str, key: object, numbers: list[int]) -> int:
+        """The partition that a key of a bound means."""
+        if isinstance(key, bool) or not isinstance(key, int | tuple):
+            raise TypeError(f"{name}: a key is a TopicPartition or the number of a partition, not {key!r:.100}")
+        topic, number = (self.topic, key) if isinstance(key, int) else topic_partition(key)
+        if topic != self.topic or number not in numbers:
+            read = f"partitions {', '.join(map(str, numbers))}" if numbers else "no partition"
+            raise UnknownTopicOrPartitionError(
+                f"{name} names what is not read", expected=f"topic {self.topic!r}, {read}", found=repr(key)
+            )
+        return number
+
+    # ---- objects ----
+
+    def records(self) -> Iterator[Record[bytes, bytes]]:
+        """The records as objects with all their fields, partition after partition; needs no pyarrow."""
+        for number, decoded in self._decoded(ALL_COLUMNS):
+            yield from records_of(self.topic, number, decoded)
+
+    # ---- pyarrow ----
+
+    @property
+    def schema(self) -> pyarrow.Schema:
+        """The pyarrow schema. Raises MissingExtraError without pyarrow."""
+        return _pyarrow().schema(self)
+
+    def __iter__(self) -> Iterator[pyarrow.RecordBatch]:
+        """pyarrow RecordBatches. Raises MissingExtraError without pyarrow."""
+        batch_of = _pyarrow().RecordBatch._import_from_c_capsule
+        for rows in self._rows():
+            yield batch_of(_rows.arrow_schema(schema(self.columns)), _rows.arrow_array(rows))
+
+    def to_arrow(self) -> pyarrow.Table:
+        """Everything as one pyarrow Table. Raises MissingExtraError without pyarrow."""
+        return _pyarrow().Table.from_batches(list(self), schema=self.schema)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Everything as a pandas DataFrame, keys and values as bytes. Raises MissingExtraError without pandas or pyarrow."""
+        table = self.to_arrow()
+        try:
+            return table.to_pandas()
+        except ImportError as missing:
+            raise MissingExtraError("DataFrames need pandas", extra="pandas") from missing
+
+    # ---- any consumer of Arrow data ----
+
+    def __arrow_c_schema__(self) -> object:
+        return _rows.arrow_schema(schema(self.columns))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """A new reading as an Arrow C stream. A requested schema is not followed: the consumer may cast."""
+        rows = self._rows()
+        return _rows.arrow_array_stream(schema(self.columns), lambda: next(rows, None))
+
+    # ---- reading ----
+
+    def _rows(self) -> Iterator[Any]:
+        """Descriptions of record batches."""
+        layouts = {number: Layout(self.topic, number, self.columns) for number in self._bounds}
+        for number, decoded in self._decoded(self.columns):
+            yield layouts[number].rows(decoded)
+
+    def _decoded(self, columns: tuple[str, ...]) -> Iterator[tuple[int, Decoded]]:
+        """Decoded chunks that hold records, with the number of their partition."""
+        source = Source(
+            {number: self._log._partition(self.topic, number) for number in self._bounds},
+            {number: Window(*span, self._start_ms, self._end_ms) for number, span in self._bounds.items()},
+            isolation=self.isolation_level, columns=columns, max_bytes=CHUNK_BYTES,
+        )  # fmt: skip
+        pieces = read_ahead(source.fetch, source.decode, more=source.more)
+        while True:
+            self._log._check_open()  # before the wait: in a forked child nobody would end it
+            found = next(pieces, None)
+            if found is None:
+                return
+            number, decoded, rest = found
+            del found
+            while True:
+                if decoded is not None and decoded.count:
+                    yield number, decoded
+                del decoded  # its memory, before more is asked for
+                if rest is None:
+                    break
+                number, decoded, rest = source.rest(rest)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a scan cannot be pickled: make it in the worker, embedlog.open(path).scan(…)")
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError as missing:
+        raise MissingExtraError("Arrow tables need pyarrow; records() and __arrow_c_stream__ do not", extra="arrow") from missing
+    return pyarrow
+
+
+def _time(name: str, time: Time) -> int:
+    time_ms = milliseconds(time)
+    if time_ms < 0:
+        raise InvalidTimestampError(f"{name}: a time is not before 1970", found=time_ms)
+    return time_ms
+
+
+def _numbers(partitions: int | Iterable[int] | None, topic: str, known: list[int]) -> list[int]:
+    """The partitions to read. Raises UnknownTopicOrPartitionError."""
+    if partitions is None:
+        return known
+    numbers = [partitions] if isinstance(partitions, int) else list(dict.fromkeys(partitions))
+    for number in numbers:
+        _check_int("partitions", number)
+        if number not in known:
+            expected = f"0 to {len(known) - 1}" if known == list(range(len(known))) else f"one of {known}"
+            raise UnknownTopicOrPartitionError(f"{topic} has no such partition", expected=expected, found=number)
+    return numbers
+
+
+def _check_order(starts: Mapping[int, int], ends: Mapping[int, int]) -> None:
+    for number in starts.keys() & ends.keys():
+        if starts[number] > ends[number]:
+            expected = f"at most end_offset, {ends[number]}"
+            raise ConfigError(f"start_offset of partition {number}", expected=expected, found=starts[number])
+
+
+def _checked_offset(name: str, offset: object) -> int:
+    made = _check_int(name, offset)
+    if made < 0:
+        raise OffsetOutOfRangeError(f"{name}: an offset is not negative", found=made)
+    return made
+
+
+def _check_int(name: str, number: object) -> int:
+    if type(number) is not int:
+        raise TypeError(f"{name}: an int, not {type(number).__name__}")
+    return number

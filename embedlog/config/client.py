@@ -1,0 +1,318 @@
+"""The options of producers and consumers.
+
+K1  Kafka's names, meanings, ranges and defaults; what only makes sense towards a server is refused with that reason
+K2  what Kafka's client would silently change because two options contradict each other, it changes only where the user
+    did not set it; what the user set and contradicts himself is an error
+"""
+
+# ruff: noqa: RUF009  (option() makes a dataclass field, as field() does)
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+
+from embedlog.config.options import INT_MAX, Options, dotted, option
+from embedlog.errors import ConfigError
+
+_NO_SERVER = "there is no server; a log directory is opened by its path"
+
+if TYPE_CHECKING:  # defaults of type variables come with Python 3.13: before it only checkers have them
+    from typing_extensions import TypeVar
+
+    K = TypeVar("K", default=Any)
+    V = TypeVar("V", default=Any)
+    T_contra = TypeVar("T_contra", contravariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    K, V, T_contra = TypeVar("K"), TypeVar("V"), TypeVar("T_contra", contravariant=True)
+
+Bytes: TypeAlias = bytes | bytearray | memoryview
+
+
+class SerializerObject(Protocol[T_contra]):
+    """A serializer that sees topic and headers, too, such as those of kafka-python."""
+
+    def serialize(self, topic: str, headers: Any, data: T_contra, /) -> Bytes | None:
+        """The bytes of `data`, None for a null."""
+
+
+Partitioner: TypeAlias = Callable[..., int]
+Serializer: TypeAlias = Callable[[K], Bytes | None] | SerializerObject[K]
+Deserializer: TypeAlias = Callable[[bytes], V]
+
+_NETWORK = {
+    r"bootstrap\..*|metadata\.broker\.list|zookeeper\..*|client\.dns\.lookup|connections?\..*|reconnect\.backoff\..*|socket\..*"
+    r"|send\.buffer\.bytes|receive\.buffer\.bytes|security\..*|ssl\..*|sasl\..*|api\.version.*|broker\..*"
+    r"|metadata\.(recovery|cluster\.check)\..*|enable\.metrics\.push|auto\.include\.jmx\.reporter|metric\.?reporters?"
+    r"|config\.providers.*": _NO_SERVER,
+    r"metrics\..*": "figures are those of metrics(), since the client was made",
+    r"internal\..*": "Kafka has it for its own tests",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProducerConfig(Options):
+    """What can be set for a producer."""
+
+    WHOSE: ClassVar[str] = "a producer"
+    REFUSED: ClassVar[Mapping[str, str]] = _NETWORK | {
+        r"(key|value)\.serializer\.class": "key_serializer and value_serializer are callables",
+        r"metadata\.max\.(age|idle)\.ms|topic\.metadata\.refresh\.interval\.ms":
+            "what is known of a topic is compared with its file whenever it is written to",
+        r"partitioner\.class": "`partitioner` is a callable, or a class to make one of",
+        r"client\.rack|partitioner\.rack\.aware": "there is one place to write to",
+        r"buffer\.memory\.allocation\.strategy": "memory is always taken as records come (in Kafka: incremental)",
+        r"transaction\.two\.phase\.commit\.enable": "a transaction that is open for longer than its timeout is aborted",
+        r"producer\.type": "send() never waits for the log, and its future's result() does",
+        r"compressed\.topics": "a topic has its own compression.type, which alter_topic() sets",
+        r"on\.delivery|dr\.(msg\.)?cb|delivery\.callback": "a future has add_done_callback()",
+        r"allow\.auto\.create\.topics": "topics are made by create_topic()",
+    }
+    RENAMED: ClassVar[Mapping[str, str]] = {  # Kafka's first producers, librdkafka, aiokafka
+        "request.required.acks": "acks", "message.send.max.retries": "retries", "compression.codec": "compression.type",
+        "queue.buffering.max.ms": "linger.ms", "queue.time": "linger.ms", "queue.enqueue.timeout.ms": "max.block.ms",
+        "queue.buffering.max.messages": "buffer.memory", "queue.buffering.max.kbytes": "buffer.memory",
+        "batch.num.messages": "batch.size", "max.batch.size": "batch.size", "block.on.buffer.full": "max.block.ms",
+        "metadata.fetch.timeout.ms": "max.block.ms", "message.timeout.ms": "delivery.timeout.ms",
+        "message.max.bytes": "max.request.size", "timeout.ms": "request.timeout.ms", "serializer": "value_serializer",
+        "serializer.class": "value_serializer", "max.in.flight": "max.in.flight.requests.per.connection",
+        "interceptors": "interceptor.classes",
+    }
+    ARGUMENTS: ClassVar[tuple[str, ...]] = ("config",)
+
+    client_id: str | None = option(None, "A name for logs and metrics; made up if not given.", "text", optional=True)
+    acks: str = option(
+        "all", "When a record counts as written: 0 on sending it, 1 in the leading directory, all in every directory in sync.",
+        "choice", choices=("all", "-1", "0", "1"),
+    )
+    enable_idempotence: bool = option(
+        True, "Repeats write nothing twice; needs acks=all, retries above 0 and at most 5 batches under way."
+    )
+    transactional_id: str | None = option(
+        None, "The name under which transactions go on after a restart; makes the producer idempotent.", "text", optional=True
+    )
+    transaction_timeout_ms: int = option(
+        60_000, "A transaction that is open for longer is aborted by others.", unit="ms", low=1, high=INT_MAX
+    )
+    batch_size: int = option(
+        16_384, "Bytes that `send()` collects into one batch of a partition; 0: every record its own.", unit="bytes", low=0,
+        high=INT_MAX,
+    )
+    linger_ms: float = option(
+        5.0, "How long a batch that is not full waits for more records.", unit="ms", low=0, differs="Fractions are taken too."
+    )
+    buffer_memory: int = option(
+        33_554_432, "Bytes of records that may wait to be written; beyond them `send()` waits.", unit="bytes", low=0
+    )
+    max_block_ms: int = option(
+        60_000, "How long `send()` waits for `buffer.memory` before it fails; also the time for transaction calls.", unit="ms",
+        low=0,
+    )
+    max_request_size: int = option(
+        1_048_576, "Largest record, before compression, that `send()` takes.", unit="bytes", low=0, high=INT_MAX
+    )
+    delivery_timeout_ms: int = option(
+        120_000, "A batch that is not written this long after it was begun fails; at least `linger.ms` + `request.timeout.ms`.",
+        unit="ms", low=0, high=INT_MAX,
+    )
+    request_timeout_ms: int = option(
+        30_000, "How long one attempt to write a batch may wait for locks.", unit="ms", low=0, high=INT_MAX
+    )
+    retries: int = option(
+        INT_MAX, "Attempts after the first; `delivery.timeout.ms` is the practical limit.", unit="attempts", low=0, high=INT_MAX
+    )
+    retry_backoff_ms: int = option(100, "Pause before the second attempt; it doubles each time.", unit="ms", low=0)
+    retry_backoff_max_ms: int = option(1000, "Longest pause between two attempts.", unit="ms", low=0)
+    max_in_flight_requests_per_connection: int = option(
+        5, "Batches of one partition under way at once. They are written in order here whatever this says.", unit="batches",
+        low=1, high=INT_MAX, differs="Kafka: above 1, a retry without idempotence may reorder.",
+    )
+    compression_type: str = option(
+        "none", "Codec of whole batches.", "choice", choices=("none", "gzip", "snappy", "lz4", "zstd")
+    )
+    compression_gzip_level: int = option(-1, "Level for gzip; -1 is zlib's own choice.", low=1, high=9, also=(-1,))
+    compression_lz4_level: int = option(9, "Level for lz4.", low=1, high=17)
+    compression_zstd_level: int = option(3, "Level for zstd.", low=-131072, high=22)
+    partitioner: Partitioner | None = option(
+        None, "Chooses the partition: a callable of (key, all, available) or of (topic, key, key_bytes, value, value_bytes, all),"
+        " or a class to make one of. None: murmur2 of the key, and records without one stay with a partition for `batch.size`"
+        " bytes.", "callable", optional=True,
+        differs="Kafka: a class under `partitioner.class`.",
+    )
+    partitioner_ignore_keys: bool = option(False, "Spread records over the partitions as if they had no keys.")
+    partitioner_adaptive_partitioning_enable: bool = option(
+        True, "Prefer partitions with short queues for records without keys."
+    )
+    partitioner_availability_timeout_ms: int = option(
+        0, "Records without keys avoid a partition whose batches have waited so long beyond `linger.ms`; 0: never. Only with"
+        " `partitioner.adaptive.partitioning.enable`.", unit="ms", low=0
+    )
+    interceptor_classes: tuple[Any, ...] = option(
+        (), "Objects, or classes to make them of, whose `on_send` and `on_acknowledgement` see every record, in this order.",
+        "objects"
+    )
+    on_delivery_error: str = option(
+        "raise", "What flush() and close() do about records that failed and whose futures were not asked: raise a DeliveryError,"
+        " or log a warning for each topic and reason. With acks=0: log.", "choice", choices=("raise", "log"),
+        differs="Kafka: failures reach futures and callbacks only.",
+    )
+    key_serializer: Serializer[Any] | None = option(
+        None, "Makes bytes of keys; None: keys are bytes.", "serializer", optional=True
+    )
+    value_serializer: Serializer[Any] | None = option(
+        None, "Makes bytes of values; None: values are bytes.", "serializer", optional=True
+    )
+
+    def _check_together(self) -> None:
+        if self.acks == "-1":
+            object.__setattr__(self, "acks", "all")
+        self._check_idempotence()
+        least = int(min(self.linger_ms + self.request_timeout_ms, INT_MAX))
+        if self.delivery_timeout_ms < least:
+            if "delivery_timeout_ms" in self.given:
+                expected = f"at least linger.ms + request.timeout.ms ({least})"
+                raise ConfigError("delivery.timeout.ms", expected=expected, found=self.delivery_timeout_ms)
+            object.__setattr__(self, "delivery_timeout_ms", least)
+
+    def _check_idempotence(self) -> None:
+        """Idempotence has conditions: who asked for it gets an error, who did not is served without it."""
+        conflicts = {
+            "acks": (self.acks != "all", "all"),
+            "retries": (self.retries == 0, "above 0"),
+            "max_in_flight_requests_per_connection": (self.max_in_flight_requests_per_connection > 5, "at most 5"),
+        }
+        if self.transactional_id is not None and not self.enable_idempotence:
+            raise ConfigError("enable.idempotence", expected="true, because transactional.id is set", found="false")
+        for name, (broken, expected) in conflicts.items():
+            if not (broken and self.enable_idempotence):
+                continue
+            if self.transactional_id is not None or "enable_idempotence" in self.given:
+                raise ConfigError(dotted(name), expected=f"{expected}, because of idempotence", found=getattr(self, name))
+            object.__setattr__(self, "enable_idempotence", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerConfig(Options):
+    """What can be set for a consumer."""
+
+    WHOSE: ClassVar[str] = "a consumer"
+    REFUSED: ClassVar[Mapping[str, str]] = _NETWORK | {
+        r"(key|value)\.deserializer\.class": "key_deserializer and value_deserializer are callables",
+        r"group": "the group's name is group.id",
+        r"topics?": "topics are given by position: log.consumer('a', 'b')",
+        r"enable\.auto\.offset\.store": "positions are committed, or what commit() is given",
+        r"enable\.partition\.eof": "poll() returns at the end, and current_lag() says how far it is",
+        r"(rebalance|offset\.commit)\.cb|listener": "subscribe() takes on_assigned, on_revoked and on_lost",
+        r"group\.remote\.assignor": "a server would assign: partition.assignment.strategy names the members' assignors",
+        r"request\.timeout\.ms": "there are no requests: default.api.timeout.ms bounds a call",
+        r"share\..*": "there are no share groups",
+        r"retry\.backoff\.max\.ms": "what is tried again is tried every retry.backoff.ms",
+    }
+    RENAMED: ClassVar[Mapping[str, str]] = {  # Kafka's first consumers, librdkafka, aiokafka
+        "auto.commit.enable": "enable.auto.commit", "autocommit.enable": "enable.auto.commit",
+        "autocommit.interval.ms": "auto.commit.interval.ms", "autooffset.reset": "auto.offset.reset",
+        "from.beginning": "auto.offset.reset", "offset.reset": "auto.offset.reset", "groupid": "group.id",
+        "fetch.message.max.bytes": "max.partition.fetch.bytes", "fetch.wait.max.ms": "fetch.max.wait.ms",
+        "fetch.size": "max.partition.fetch.bytes", "rebalance.timeout.ms": "max.poll.interval.ms",
+        "deserializer": "value_deserializer", "topic.metadata.refresh.interval.ms": "metadata.max.age.ms",
+        "instance.id": "group.instance.id", "timeout.ms": "consumer.timeout.ms", "interceptors": "interceptor.classes",
+    }
+    ARGUMENTS: ClassVar[tuple[str, ...]] = ("config",)
+
+    client_id: str | None = option(None, "A name for logs and metrics; made up if not given.", "text", optional=True)
+    client_rack: str | None = option(None, "Where this consumer runs, for assignors that care.", "text", optional=True)
+    group_id: str | None = option(
+        None, "The group whose members share the partitions; without one nothing can be committed.", "text", optional=True
+    )
+    group_instance_id: str | None = option(
+        None, "The name under which a member comes back after a restart without a rebalance.", "text", optional=True
+    )
+    group_protocol: str = option(
+        "classic", "Who assigns: the members' leader or the group itself.", "choice", choices=("classic", "consumer")
+    )
+    partition_assignment_strategy: tuple[Any, ...] = option(
+        ("range", "cooperative-sticky"), "Assignors in order of preference: names or callables.", "objects"
+    )
+    session_timeout_ms: int = option(
+        45_000, "A member that shows no life for so long loses its partitions.", unit="ms", low=1, high=INT_MAX
+    )
+    heartbeat_interval_ms: int = option(
+        3_000, "Time between two signs of life; below `session.timeout.ms`.", unit="ms", low=1, high=INT_MAX
+    )
+    max_poll_interval_ms: int = option(
+        300_000, "A member that does not poll for so long leaves its group.", unit="ms", low=1, high=INT_MAX
+    )
+    max_poll_records: int = option(500, "Most records that one poll returns.", unit="records", low=1, high=INT_MAX)
+    enable_auto_commit: bool = option(True, "Commit what earlier polls returned, now and then; needs a group.")
+    auto_commit_interval_ms: int = option(5_000, "Time between two of these commits.", unit="ms", low=0, high=INT_MAX)
+    auto_offset_reset: str = option(
+        "latest", "Where to begin without a valid position: at the start, at the end, this long ago, or not at all.", "choice",
+        choices=("earliest", "latest", "none"), pattern=r"by_duration:P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?",
+        example="by_duration:P3DT12H",
+    )
+    fetch_min_bytes: int = option(
+        1, "A poll that may wait waits for this many bytes over all partitions …", unit="bytes", low=0, high=INT_MAX,
+        differs="Only at the end of the log, and a poll that may not wait takes what is there.",
+    )
+    fetch_max_wait_ms: int = option(500, "… or for this time.", unit="ms", low=0, high=INT_MAX)
+    fetch_max_bytes: int = option(
+        52_428_800, "Bytes that one poll fetches over all partitions, at least one batch.", unit="bytes", low=0, high=INT_MAX
+    )
+    max_partition_fetch_bytes: int = option(
+        1_048_576, "Bytes that are read from one partition at a time, at least one batch.", unit="bytes", low=0, high=INT_MAX
+    )
+    check_crcs: bool = option(
+        True, "Check every batch before its records are handed out.",
+        differs="It costs next to nothing here and is always done, so only true is taken.",
+    )
+    isolation_level: str = option(
+        "read_uncommitted", "Whether records of open and aborted transactions are seen.", "choice",
+        choices=("read_uncommitted", "read_committed"),
+    )
+    exclude_internal_topics: bool = option(True, "Whether a pattern leaves internal topics out.")
+    allow_auto_create_topics: bool = option(
+        False, "Whether subscribing creates a topic.", differs="Kafka: true. See `auto.create.topics.enable`."
+    )
+    default_api_timeout_ms: int = option(
+        60_000, "Time for calls without a timeout of their own.", unit="ms", low=0, high=INT_MAX
+    )
+    consumer_timeout_ms: int | None = option(
+        None, "Iteration ends when nothing comes for so long; None: it goes on for ever.", "int", unit="ms", low=0,
+        optional=True, differs="kafka-python's name; Kafka's consumer has no iteration.",
+    )
+    interceptor_classes: tuple[Any, ...] = option(
+        (), "Objects, or classes to make them of, whose `on_consume` and `on_commit` see what comes and what is committed, in"
+        " this order.", "objects"
+    )
+    key_deserializer: Deserializer[Any] | None = option(
+        None, "Makes a key out of bytes; None: keys are bytes.", "callable", optional=True
+    )
+    value_deserializer: Deserializer[Any] | None = option(
+        None, "Makes a value out of bytes; None: values are bytes.", "callable", optional=True
+    )
+    metadata_max_age_ms: int = option(
+        300_000, "Longest time until a new topic or partition is noticed.", unit="ms", low=0,
+        differs="A change of the topics wakes who follows them: it is noticed at once. This is for one that was cut short.",
+    )
+    retry_backoff_ms: int = option(
+        100, "Pause before an automatic commit that failed of something that passes is tried again.", unit="ms", low=0
+    )
+
+    def _check_together(self) -> None:
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            expected = f"below session.timeout.ms ({self.session_timeout_ms})"
+            raise ConfigError("heartbeat.interval.ms", expected=expected, found=self.heartbeat_interval_ms)
+        if self.group_id is None and self.enable_auto_commit:
+            if "enable_auto_commit" in self.given:
+                raise ConfigError("enable.auto.commit", expected="false, because there is no group.id", found="true")
+            object.__setattr__(self, "enable_auto_commit", False)
+        if self.group_protocol == "consumer":
+            raise ConfigError("group.protocol", expected="classic: in the other protocol a server computes the assignment",
+                              found="'consumer'")
+        if not self.check_crcs:
+            raise ConfigError("check.crcs", expected="true: every batch is checked", found="false")
+        if self.allow_auto_create_topics:
+            raise ConfigError("allow.auto.create.topics", expected="false: topics are made by create_topic()", found="true")

@@ -1,0 +1,413 @@
+"""The consumer: hands out the records of its partitions, as objects or in columns, and knows where it stands.
+
+C1  one thread at a time (a second one gets ConcurrentUseError); only `wakeup` and `close` may be called from another
+C2  a position moves when records are handed out; an interrupt before that gives them back, so nothing is lost
+C3  a wait sleeps in the kernel until somebody appends, wakes or closes: an idle consumer costs no CPU
+C4  partitions take turns: what was fetched of one is handed out before the next one's, then it goes to the back
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, count
+from threading import get_ident
+from time import monotonic_ns
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, Self
+
+from embedlog._native._rows import Record
+from embedlog.columns.batch import Batch
+from embedlog.config import keywords
+from embedlog.config.client import ConsumerConfig, K, V
+from embedlog.config.options import parse
+from embedlog.consumer.collector import Reading
+from embedlog.consumer.coordinator import Attendance
+from embedlog.consumer.metrics import ConsumerMetrics
+from embedlog.consumer.offset_committer import Callback
+from embedlog.consumer.offset_lookup import Lookup
+from embedlog.consumer.positions import EARLIEST, LATEST, Cursor
+from embedlog.consumer.rebalance_listener import Listener
+from embedlog.consumer.subscription import Subscription
+from embedlog.consumer.thread_guard import OneThread
+from embedlog.errors import (
+    ClosedError,
+    ConcurrentUseError,
+    ConfigError,
+    InvalidGroupIdError,
+    OffsetOutOfRangeError,
+    printable,
+)
+from embedlog.types import (
+    GroupMetadata,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    TopicPartition,
+    by_partition,
+    seconds,
+    topic_partition,
+    topic_partitions,
+)
+
+_numbers = count(1)
+
+
+@keywords.checked
+class Consumer(Generic[K, V]):
+    """Reads partitions, from where it stands to their end, and then waits for more.
+
+    Made by `log.consumer(*topics, **options)`; `Consumer[K, V]` hands out `Record[K, V]`: what its deserializers make, bytes
+    without any. Without a group id it reads all partitions of the topics, or those it is given by
+    `assign`, and cannot commit. With one it shares the topics' partitions with the other members of its group, begins where the
+    group has committed, and takes part in the group's life inside its calls: a member polls, or it is out. A context manager.
+
+    **Threads:** one at a time; `wakeup` and `close` from any.
+
+    Example:
+        >>> with log.consumer("events", auto_offset_reset="earliest") as consumer:      # doctest: +SKIP
+        ...     for record in consumer.poll(timeout=1.0):
+        ...         print(record.offset, record.value)
+    """
+
+    def __init__(
+        self, log: Any, topics: Iterable[str] = (), config: ConsumerConfig | Mapping[str, Any] | None = None, **keywords: Any
+    ) -> None:
+        self._config = config if isinstance(config, ConsumerConfig) else parse(ConsumerConfig, config, **keywords)
+        self._log = log
+        self._closed = False
+        self._closer: int | None = None
+        self._name = self._config.client_id or _made_up(self._config)
+        self._alone = OneThread(self._name)
+        self._subscription = Subscription(log, exclude_internal=self._config.exclude_internal_topics)
+        self._reading = Reading(log, self._config)
+        self._waiting = self._reading.waiting
+        self._metrics = ConsumerMetrics(log, self._reading, self._config.isolation_level)
+        self._lookup = Lookup(log, self._config.isolation_level)
+        self._group: Attendance | None = None
+        if self._config.group_id is not None:
+            self._group = Attendance(log, self._config, self._name, self._reading, self._subscription)
+        topics = list(topics)
+        if topics:
+            self.subscribe(topics)
+
+    # ---- what is read ----
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Reads exactly these partitions; an empty list is `unsubscribe`. Those assigned already keep their position.
+
+        Raises UnknownTopicOrPartitionError, and StateError if topics are subscribed.
+        """
+        with self._using():
+            tps = topic_partitions(partitions)
+            cursors = {tp: self._reading.cursor(tp) for tp in tps}
+            if not tps:
+                return self._unsubscribe()
+            if self._group is not None and self._subscription.kind == "assigned":
+                self._group.begin_commit()
+            self._subscription.assign()
+            self._reading.replace(cursors.values())
+
+    def subscribe(
+        self,
+        topics: Iterable[str] | None = None,
+        pattern: str | re.Pattern[str] | None = None,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
+    ) -> None:
+        """Reads all partitions of these topics, or of those whose whole name matches; replaces what was subscribed.
+
+        Raises UnknownTopicOrPartitionError, StateError if partitions are assigned, InvalidGroupIdError for listeners.
+        """
+        with self._using():
+            if on_assigned or on_revoked or on_lost:
+                self._grouped("subscribe() with listeners")
+            if topics is not None and not isinstance(topics, str) and not (topics := list(topics)):
+                return self._unsubscribe()
+            if self._group is not None:
+                return self._group.subscribe(topics, pattern, (on_assigned, on_revoked, on_lost))
+            self._subscription.subscribe(topics, pattern)
+            try:
+                self._reading.follow(self._subscription, first=True)
+            except BaseException:
+                self._unsubscribe()
+                raise
+
+    def unsubscribe(self) -> None:
+        """Reads nothing any more; all positions are forgotten. In a group: commits what is due, and leaves it."""
+        with self._using():
+            self._unsubscribe()
+
+    def _unsubscribe(self) -> None:
+        try:
+            if self._group is not None:
+                self._group.stop_reading(self._config.default_api_timeout_ms / 1000)
+        finally:
+            self._subscription.clear()
+            self._reading.replace(())
+
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions that are read now."""
+        return {cursor.tp for cursor in self._reading.rotation}
+
+    def subscription(self) -> set[str]:
+        """The topics that are subscribed; empty with assigned partitions."""
+        return set(self._subscription.topics)
+
+    # ---- records ----
+
+    def poll(self, timeout: float | None = 0.0, max_records: int | None = None, **unknown: Never) -> list[Record[K, V]]:
+        """The next records, at most `max_records` (or `max.poll.records`).
+
+        Waits up to `timeout` seconds (None: for ever) for the first.
+
+        Raises WakeupError after `wakeup`, OffsetOutOfRangeError and NoOffsetForPartitionError as `auto.offset.reset` says,
+        CorruptRecordError and SerializationError when the record at the position cannot be handed out (`seek` past it).
+        """
+        if unknown:
+            raise keywords.unknown_keyword("Consumer.poll()", next(iter(unknown)), ("timeout", "max_records"))
+        limit = self._config.max_poll_records if max_records is None else max_records
+        if limit < 1:
+            raise ConfigError("max_records", expected="at least 1", found=max_records)
+        if timeout != 0.0:
+            timeout = seconds(timeout, "poll()")
+        with self._using():
+            self._reading.recall()
+            return self._waiting.wait_for(lambda: self._reading.collect(limit), timeout, self._subscription) or []
+
+    def __iter__(self) -> Iterator[Record[K, V]]:
+        """Records, one after the other, for ever, or until none comes for `consumer.timeout.ms`."""
+        with self._using():
+            pass
+        return chain.from_iterable(iter(self._next_run, None))
+
+    def __next__(self) -> Record[K, V]:
+        """The next record; what comes after it is handed out by the next call of any kind. StopIteration as iteration ends."""
+        return next(iter(self))
+
+    def _next_run(self) -> Iterator[Record[K, V]] | None:
+        """What iteration goes on with: the rest of what was fetched of one partition. None at the end."""
+        if self._closed:
+            return None
+        with self._using():
+            self._reading.recall()
+            run = self._waiting.wait_for(self._reading.lend, self._patience_s(None), self._subscription)
+            return run if run is None or self._group is None else until(run, self._group.until_ns)
+
+    def batches(self, timeout: float | None = None) -> Iterator[Batch]:
+        """The same records in columns, one Batch a fetch, with the same positions; ends when none comes for `timeout` seconds.
+
+        Deserializers and interceptors are for objects: columns hold bytes, as they were sent.
+        """
+        timeout = seconds(timeout, "batches()")
+        while not self._closed:
+            with self._using():
+                self._reading.recall()
+                batch = self._waiting.wait_for(self._reading.batch, self._patience_s(timeout), self._subscription)
+            if batch is None:
+                return
+            yield batch
+
+    def _patience_s(self, timeout: float | None) -> float | None:
+        ms = self._config.consumer_timeout_ms
+        return ms / 1000 if timeout is None and ms is not None else timeout
+
+    # ---- positions ----
+
+    def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
+        """The next record of `partition` is the one at `offset`; whether there is one shows when it is read.
+
+        An `OffsetAndMetadata` brings the leader epoch of what was read before it: if the log was cut below that place since, the
+        next read raises LogTruncationError, or goes to where the log parted ways with what was read (`auto.offset.reset`).
+        """
+        place = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+        if type(place.offset) is not int or type(place.leader_epoch) is not int:
+            raise TypeError(f"offset: an int or an OffsetAndMetadata, not {offset!r}")
+        if place.offset < 0:
+            raise OffsetOutOfRangeError("an offset is not negative", found=place.offset)
+        with self._using():
+            self._cursor(partition).seek(place.offset, place.leader_epoch)
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Goes to the first record of these partitions, or of all; found out when it is read."""
+        with self._using():
+            for cursor in self._reading.rotation.pick(topic_partitions(partitions)):
+                cursor.seek_later(EARLIEST)
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Goes behind the last record of these partitions, or of all; found out when it is read."""
+        with self._using():
+            for cursor in self._reading.rotation.pick(topic_partitions(partitions)):
+                cursor.seek_later(LATEST)
+
+    def position(self, partition: TopicPartition) -> int:
+        """Offset of the next record to be handed out."""
+        with self._using():
+            return self._reading.located(self._cursor(partition)).position
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Hands out nothing of these partitions until `resume`; what was fetched of them is kept."""
+        with self._using():
+            for cursor in [self._cursor(tp) for tp in partitions]:
+                cursor.recall()
+                cursor.paused = True
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Hands out records of these partitions again."""
+        with self._using():
+            for cursor in [self._cursor(tp) for tp in partitions]:
+                cursor.paused = False
+
+    def paused(self) -> set[TopicPartition]:
+        """The partitions that are paused."""
+        return {cursor.tp for cursor in self._reading.rotation if cursor.paused}
+
+    def current_lag(self, partition: TopicPartition) -> int | None:
+        """Offsets between the position and the end that this isolation level sees; None before there is a position.
+
+        In a log opened read-only it is the end of all records: a reader that an open transaction holds back shows a lag there.
+        """
+        with self._using():
+            return self._metrics.lag(self._cursor(partition))
+
+    def _cursor(self, partition: TopicPartition) -> Cursor:
+        return self._reading.rotation.get(topic_partition(partition))
+
+    # ---- questions about any partition ----
+
+    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset of each partition, assigned or not."""
+        with self._using():
+            return self._lookup.beginnings(topic_partitions(partitions))
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset behind the last record of each partition that this isolation level sees, assigned or not."""
+        with self._using():
+            return self._lookup.ends(topic_partitions(partitions))
+
+    def offsets_for_times(self, times: Mapping[TopicPartition, Any]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record of each partition at or after a time (ms, or an aware datetime); None where there is none."""
+        with self._using():
+            return self._lookup.for_times(by_partition("times", times))
+
+    # ---- what needs a group ----
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
+        """Commits these offsets, or the positions of all partitions, behind all commits that were asked for before.
+
+        An offset is that of the next record to read; before the first poll there is none, so nothing to commit. Raises
+        CommitFailedError when this consumer lost its place in the group, RebalanceInProgressError while there is no assignment
+        (`poll`, then commit what is still assigned), FencedInstanceIdError, LockTimeoutError, OffsetOutOfRangeError for a
+        negative offset, InvalidGroupIdError.
+        """
+        with self._using():
+            self._grouped("commit()").commit(offsets)
+
+    def commit_async(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None, callback: Callback | None = None
+    ) -> None:
+        """The same, once, and no lock is waited for; a later poll, commit or close calls `callback(offsets, error or None)`."""
+        with self._using():
+            self._grouped("commit_async()").commit_async(offsets, callback)
+
+    def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed, None where nothing; waits for open transactions that hold offsets of it.
+
+        Raises DeadlineError when they take longer than `default.api.timeout.ms`, WakeupError after `wakeup`, InvalidGroupIdError.
+        """
+        with self._using():
+            return self._grouped("committed()").committed(topic_partitions(partitions))
+
+    def group_metadata(self) -> GroupMetadata:
+        """Who this consumer is in its group now, for `send_offsets_to_transaction`. Raises InvalidGroupIdError."""
+        with self._using():
+            return self._grouped("group_metadata()").metadata()
+
+    def enforce_rebalance(self) -> None:
+        """The next poll has the partitions shared out anew. Raises InvalidGroupIdError, StateError."""
+        with self._using():
+            self._grouped("enforce_rebalance()").enforce_rebalance()
+
+    def _grouped(self, call: str) -> Attendance:
+        if self._group is None:
+            raise InvalidGroupIdError(f"{call} needs a group id, and this consumer has none", expected="group_id=…", found="None")
+        return self._group
+
+    # ---- life ----
+
+    def wakeup(self) -> None:
+        """Makes the present, or else the next, waiting call raise WakeupError, once. For any thread, and for signal handlers."""
+        self._waiting.wakeup()
+
+    def metrics(self) -> dict[str, Any]:
+        """Counters and gauges under Kafka's names; `partitions` has position, lag and lead of each partition."""
+        with self._using():
+            return self._metrics.all() | ({} if self._group is None else self._group.metrics())
+
+    def close(self, timeout: float | None = 30.0) -> None:
+        """Commits what is due and leaves the group, within `timeout` seconds, and forgets everything; twice is nothing.
+
+        Any other call, also one that waits in another thread, raises ClosedError. Raises what a listener raised.
+        """
+        timeout = seconds(timeout, "close()")
+        if self._closed:
+            return
+        self._closed = True
+        self._waiting.stop()
+        try:
+            with self._alone.soon(timeout if self._group is not None else 0.0):
+                self._closer = get_ident()  # whose listeners may use it still
+                if self._group is not None:
+                    self._group.close(timeout)
+                self._subscription.clear()
+                self._reading.replace(())
+        except ConcurrentUseError:  # a call in another thread does not end: what it reads is the others' all the same
+            if self._group is not None:
+                self._group.show_no_life()
+        finally:
+            self._closer = None
+            self._reading.interceptors.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<embedlog.Consumer {printable(self._name)}{' closed' if self._closed else ''}>"
+
+    if not TYPE_CHECKING:  # what others' consumers can; checkers are to refuse it
+
+        def __getitem__(self, index: object) -> NoReturn:
+            raise TypeError("a consumer is no sequence: poll() gives a list of records, seek() goes to an offset")
+
+        def __aenter__(self) -> NoReturn:
+            raise TypeError("this consumer is for `with`; log.async_consumer(…) is for `async with`")
+
+        __aexit__ = __aiter__ = __aenter__
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a consumer cannot be pickled: make one in the worker, embedlog.open(path).consumer(…)")
+
+    def _using(self) -> OneThread:
+        """The guard to be in; checks that consumer and log are open, and that this is not a forked child."""
+        if self._closed and self._closer != get_ident():
+            raise ClosedError("this consumer was closed; log.consumer(…) makes another")
+        self._log._check_open()
+        return self._alone
+
+
+def _made_up(config: ConsumerConfig) -> str:
+    number = next(_numbers)
+    if config.group_id is None:
+        return f"consumer-{number}"
+    return f"consumer-{config.group_id}-{config.group_instance_id or number}"
+
+
+def until(run: Iterator[Record], until_ns: int) -> Iterator[Record]:
+    """The records of `run`, until it is time to look at the group: asked before each, since any may take its reader long."""
+    for record in run:
+        yield record
+        if monotonic_ns() >= until_ns:
+            return

@@ -1,0 +1,446 @@
+"""What a consumer with a group id attends to inside its calls: its membership, its commits, the places where it begins.
+
+N1  it is attended to at the beginning of every poll and before every list that iteration goes on with; what is due later is due
+    at `until_ns`, and nothing is handed out behind that moment without another look
+N2  in between it costs a look at the clock and at one word in memory
+N3  an expired lease is renewed before the group's record is read: an eviction is seen before the next record is handed out
+N4  a partition begins where the group has committed, else by `auto.offset.reset`; until that is known it is not read
+N5  a lock that others hold stops no reading: it is tried again by the next call, until `lock.timeout.ms` have passed in vain
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import time
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from embedlog import _logging
+from embedlog._native import system
+from embedlog.config.client import ConsumerConfig
+from embedlog.consumer.collector import Reading
+from embedlog.consumer.group_metrics import heartbeats
+from embedlog.consumer.membership import NO_GENERATION, Membership, Phase
+from embedlog.consumer.offset_committer import AutoCommit, Callback, Committing, Offsets
+from embedlog.consumer.positions import Cursor
+from embedlog.consumer.rebalance_listener import Listener
+from embedlog.consumer.subscription import Subscription
+from embedlog.coordination.groups.commit_checks import checked_group_id, checked_offsets
+from embedlog.coordination.groups.member_watch import Watch
+from embedlog.errors import (
+    CommitFailedError,
+    DeadlineError,
+    EmbedlogError,
+    FencedError,
+    LockTimeoutError,
+    ReadOnlyError,
+    RebalanceInProgressError,
+    StateError,
+    UnknownTopicOrPartitionError,
+)
+from embedlog.group import Group, State, end_delay
+from embedlog.storage import files
+from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition, brief
+
+logger = logging.getLogger("embedlog.consumer")
+
+TICK_NS: Final = 100_000_000  # between two looks at the others
+CROWD: Final = 4  # so many members look at different moments, and a dead one is missed early though each looks half as often
+LOOK_NS: Final = 1_000_000_000  # between two looks at the group while nothing is heard of it: who changed it may be dead
+LOCK_NS: Final = 50_000_000  # what a step waits for a lock before the call goes on with what it has
+STEPS_MAX: Final = 16  # in one go; a group that moves on faster than that is followed in the next
+
+
+class Attendance:
+    """The group's side of one consumer. Threads: the consumer's own."""
+
+    def __init__(self, log: Any, config: ConsumerConfig, client_id: str, reading: Reading, subscription: Subscription) -> None:
+        if log.read_only:
+            raise ReadOnlyError("a consumer in a group writes: it cannot be made of a log that was opened read-only")
+        self.until_ns = 0  # monotonic clock
+        self.moved = 0
+        self._log, self._config, self._reading, self._subscription = log, config, reading, subscription
+        self._groups, self._group_id = log._groups, checked_group_id(config.group_id)
+        self._patience_s = config.default_api_timeout_ms / 1000
+        self._committing = Committing(log._groups, self._group_id, reading.interceptors, self._patience_s)
+        interval_s, backoff_s = config.auto_commit_interval_ms / 1000, config.retry_backoff_ms / 1000
+        self._auto = AutoCommit(interval_s, backoff_s, time.monotonic()) if config.enable_auto_commit else None
+        self._lease: Any = None
+        self._watch: Any = None
+        self._number: int | None = None
+        self._notice = -1
+        self._inside = False
+        self._group: Group | None = None  # as it was at the last look, if there was nothing to do
+        self._look_ns = 0  # when it is looked at again at the latest, monotonic clock
+        self._alarmed = False  # others seem to be gone
+        self._delay: tuple[int, int] | None = None  # generation whose successor is delayed, and since when
+        self._blocked_since_ns: int | None = None
+        self.membership = Membership(log, config, client_id, subscription, self, self._leased)
+        reading.attend_to(self)
+
+    # ---- what the consumer asks ------------------------------------------------------------------
+
+    @property
+    def _subscribed(self) -> bool:
+        return self._subscription.kind in ("topics", "pattern")
+
+    def notices(self) -> list[tuple[Any, int]]:
+        """The word to wait on, as it was before the last look."""
+        return [] if self._number is None else [(self._groups.topic.partition(self._number), self._notice)]
+
+    def polling(self) -> None:
+        if self._lease is not None:
+            self._lease.polling()
+
+    def polled(self) -> None:
+        if self._lease is not None:
+            self._lease.polled()
+
+    def topics_moved(self) -> None:
+        """Called when topics may be others than before."""
+        self.moved += 1
+        self._log.topics()  # lets go of those that were deleted
+        if self._subscribed:
+            self.membership.topics_moved()
+            gone = [cursor.tp for cursor in self._reading.rotation if cursor.partition.closed]
+            if gone:
+                self._reading.replace(cursor for cursor in self._reading.rotation if cursor.tp not in gone)
+            self.until_ns = 0
+
+    def subscribe(
+        self,
+        topics: Iterable[str] | None,
+        pattern: str | re.Pattern[str] | None,
+        listeners: tuple[Listener | None, Listener | None, Listener | None],
+    ) -> None:
+        """Takes part in the sharing of these topics from the next poll on. Raises as `Consumer.subscribe`."""
+        wanted = self._subscription.trial(topics, pattern)
+        self.membership.listeners.listen(*listeners)
+        self._subscription.become(wanted)
+        self.membership.topics_moved()
+        self.until_ns = 0
+
+    def enforce_rebalance(self) -> None:
+        if not self._subscribed:
+            raise StateError("enforce_rebalance() is for topics that are subscribed: partitions that were assigned stay")
+        self.membership.wanted = True
+        self.until_ns = 0
+
+    # ---- attending -------------------------------------------------------------------------------
+
+    def is_due(self) -> bool:
+        """Whether there is something to attend to before anything is handed out."""
+        return time.monotonic_ns() >= self.until_ns or self._heard() != self._notice
+
+    def attend(self) -> None:
+        """Everything that is due now. Raises what listeners, assignors and the group have against going on."""
+        if self._inside or not self.is_due():
+            return
+        self._inside = True
+        try:
+            self._attend(system.boot_ns() + LOCK_NS)
+        finally:
+            self._inside = False
+        self.membership.listeners.raise_first()
+
+    def _attend(self, deadline_ns: int) -> None:
+        now_ns = time.monotonic_ns()
+        self.until_ns = 0
+        until_ns = now_ns + self._tick_ns()
+        if self._committing.is_waiting:
+            self._committing.advance(system.boot_ns())
+            self._committing.tell()
+        if self._subscribed:
+            with self._unblocked():
+                self._keep_place(deadline_ns)
+                if self._follow(deadline_ns):
+                    until_ns = now_ns
+        self.begin_commit(early=False)
+        if not self._place(self._fresh(), system.boot_ns()):
+            until_ns = min(until_ns, now_ns + TICK_NS)
+        self.until_ns = min(until_ns, self._good_until_ns())
+
+    def _tick_ns(self) -> int:
+        return 2 * TICK_NS if self._group is not None and len(self._group.members) >= CROWD else TICK_NS
+
+    def _keep_place(self, deadline_ns: int) -> None:
+        """Is the lease still good? N3."""
+        if self._lease is None:
+            return
+        if self._lease.left:
+            if self.membership.phase is not Phase.OUT:
+                logger.warning("no poll for max.poll.interval.ms (%d): out of the group", self._config.max_poll_interval_ms)
+                self.membership.give_up(deadline_ns)
+            self._lease.renew()
+            self._look_ns = 0
+        elif self._lease.lapsed:
+            self._lease.renew()
+            self._look_ns = 0
+
+    def _follow(self, deadline_ns: int) -> bool:
+        """Step by step to where the group stands; True if that is not the end of it."""
+        if self._is_quiet():
+            return False
+        self._number = self._groups.topic.partition_of(self._group_id) if self._number is None else self._number
+        for _ in range(STEPS_MAX):
+            self._notice = self._heard()  # before the look: what comes behind it is heard again
+            if not self.membership.step(deadline_ns):
+                self._watch_others(deadline_ns)
+                if self._notice == self._heard():
+                    return False
+        return True
+
+    def _is_quiet(self) -> bool:
+        """Whether what the last look found still holds: nothing was heard since, nothing is wanted, nobody seems to be gone."""
+        now_ns, member = time.monotonic_ns(), self.membership
+        if self._group is None or now_ns >= self._look_ns or member.phase is not Phase.IN or member.wanted:
+            return False
+        if self._heard() != self._notice:
+            return False
+        self._alarmed = self._watch.due() and bool(self._watch.verdicts(self._group, member.member_id))
+        return not self._alarmed
+
+    def _watch_others(self, deadline_ns: int) -> None:
+        """Others that are gone are given up by whoever sees it first."""
+        if self._watch is None:
+            self._watch = Watch(self._log._transactions.liveness)
+        if self.membership.phase is Phase.OUT or not (self._alarmed or self._watch.due()):
+            return
+        self._alarmed = False
+        found = self._groups.evict(self._group_id, self._watch, self.membership.member_id, deadline_ns=deadline_ns)
+        if found is not None and found.delayed and self._delayed_enough(found):
+            self._groups.decide(self._group_id, lambda old: old and end_delay(old, system.wall_ms()), deadline_ns)
+        self._group = found if found is not None and found.state is State.STABLE else None
+        self._look_ns = time.monotonic_ns() + LOOK_NS
+
+    def _delayed_enough(self, found: Group) -> bool:
+        """Whether nobody came for `group.initial.rebalance.delay.ms`, or it has been so for as long as a round may take."""
+        now_ns = time.monotonic_ns()
+        if self._delay is None or self._delay[0] != found.generation:
+            self._delay = found.generation, now_ns
+        spent_ms = (now_ns - self._delay[1]) // 1_000_000
+        return self._watch.round_age_ms(found) >= self._groups.limits.initial_delay_ms or spent_ms >= found.rebalance_timeout_ms
+
+    def _heard(self) -> int:
+        return -1 if self._number is None else int(self._groups.topic.notice(self._number))
+
+    @contextlib.contextmanager
+    def _unblocked(self) -> Iterator[None]:
+        """N5. Raises LockTimeoutError when it has been like that for `lock.timeout.ms`."""
+        try:
+            yield
+        except LockTimeoutError:
+            now_ns = time.monotonic_ns()
+            if self._blocked_since_ns is None:
+                self._blocked_since_ns = now_ns
+            elif now_ns - self._blocked_since_ns >= self._log.config.lock_timeout_ms * 1_000_000:
+                self._blocked_since_ns = None
+                raise
+            return
+        self._blocked_since_ns = None
+
+    def _leased(self) -> Any:
+        if self._lease is None:
+            config = self._config
+            self._lease = self._log._transactions.liveness.lease(
+                session_timeout_ms=config.session_timeout_ms,
+                heartbeat_interval_ms=config.heartbeat_interval_ms,
+                max_poll_interval_ms=config.max_poll_interval_ms,
+            )
+            weakref.finalize(self, self._lease.end).atexit = False  # who forgets to close it is no member for longer than that
+        return self._lease
+
+    def _good_until_ns(self) -> int:
+        """Until when records may be handed out without another look, on the monotonic clock."""
+        if self._lease is None or system.mutated("no_lease_check"):
+            return 1 << 62
+        return time.monotonic_ns() + int(self._lease.good_until_ns) - system.boot_ns()
+
+    # ---- what is read (the membership's `Hold`) --------------------------------------------------
+
+    def owned(self) -> set[TopicPartition]:
+        return {cursor.tp for cursor in self._reading.rotation}
+
+    def hold(self, tps: Iterable[TopicPartition]) -> None:
+        """Read exactly these; those that stay keep their state."""
+        cursors = []
+        for tp in tps:
+            try:
+                cursors.append(self._reading.cursor(tp))
+            except UnknownTopicOrPartitionError:
+                logger.warning("%s-%d is assigned, but gone", *tp)
+        self._reading.rotation.replace(cursors)
+        settled, held = self._committing.settled, self.owned()
+        self._committing.settled = {tp: offset for tp, offset in settled.items() if tp in held}
+        self.moved += 1
+        if self._auto is not None:
+            self._auto.restart(time.monotonic())
+
+    def commit_before_giving_up(self, identity: GroupMetadata, deadline_ns: int) -> None:
+        """Raises LockTimeoutError; anything else is logged, as it is for every automatic commit."""
+        if self._auto is None:
+            return
+        try:
+            try:
+                self._committing.now(self._unsettled(), identity, deadline_ns)
+            except UnknownTopicOrPartitionError:
+                self._log.topics()  # lets go of what was deleted
+                self._committing.now(self._unsettled(), identity, deadline_ns)
+        except EmbedlogError as problem:
+            if isinstance(problem, LockTimeoutError):
+                raise
+            self._auto_failed(problem)
+
+    # ---- places to begin -------------------------------------------------------------------------
+
+    def _fresh(self) -> list[Cursor]:
+        return [cursor for cursor in self._reading.rotation if cursor.fresh]
+
+    def place(self, cursor: Cursor) -> None:
+        """Find out where a partition begins. Raises DeadlineError when open transactions keep that secret for too long."""
+        if cursor.fresh and not self._place([cursor], files.deadline_after(self._patience_s)):
+            raise DeadlineError(f"{cursor.tp.topic}-{cursor.tp.partition}: an open transaction holds the committed offset back")
+
+    def _place(self, cursors: list[Cursor], deadline_ns: int) -> bool:
+        """N4; False if some are not to be known yet."""
+        if not cursors:
+            return True
+        found = self._committed([cursor.tp for cursor in cursors], deadline_ns)
+        if unknown := [tp for tp, known in found.items() if known is None]:
+            told = (self._group_id, brief(unknown), self._config.auto_offset_reset)
+            logger.info("group %r has committed nothing of %s: auto.offset.reset=%s", *told)
+        self.moved += 1
+        for cursor in cursors:
+            if cursor.tp not in found:
+                continue
+            cursor.fresh = False
+            known = found[cursor.tp]
+            if known is not None:
+                self._committing.settled[cursor.tp] = known.offset
+                cursor.seek(known.offset, known.leader_epoch)
+            elif self._config.auto_offset_reset != "none":  # which is an error when it is read
+                self._reading.located(cursor)  # "latest" is from now on, not from whenever it is read
+        return not any(cursor.fresh for cursor in cursors)
+
+    def _committed(self, tps: list[TopicPartition], deadline_ns: int) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What is committed, without those partitions whose offset an open transaction will change."""
+        try:
+            return dict(self._groups.committed(self._group_id, tps, deadline_ns, self._reading.waiting))
+        except (DeadlineError, LockTimeoutError):
+            if len(tps) == 1:
+                return {}
+        found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        for tp in tps:
+            found.update(self._committed([tp], deadline_ns))
+        return found
+
+    # ---- committing ------------------------------------------------------------------------------
+
+    def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        return {
+            cursor.tp: OffsetAndMetadata(cursor.position, "", cursor.epoch)
+            for cursor in self._reading.rotation
+            if cursor.position >= 0 and not cursor.partition.closed
+        }
+
+    def _unsettled(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Positions that are not committed: of its own partitions a member knows what is, so an idle group shares out anew
+        without these commits, and waits for fewer locks."""
+        settled = self._committing.settled if self._subscribed else {}
+        return {tp: place for tp, place in self._positions().items() if settled.get(tp) != place.offset}
+
+    def _identity(self) -> GroupMetadata | None:
+        return self.membership.identity() if self._subscribed else None
+
+    def commit(self, offsets: Mapping[TopicPartition, Any] | None) -> None:
+        wanted = self._positions() if offsets is None else checked_offsets(offsets)
+        identity = self._identity() if wanted else None
+        self._committing.now(wanted, identity, files.deadline_after(self._patience_s))
+        self._committing.tell()
+
+    def commit_async(self, offsets: Mapping[TopicPartition, Any] | None, callback: Callback | None) -> None:
+        wanted = self._positions() if offsets is None else checked_offsets(offsets)
+        try:
+            self._committing.later(wanted, self._identity() if wanted else None, callback)
+        except (CommitFailedError, RebalanceInProgressError, FencedError) as problem:
+            self._committing.refuse(wanted, problem, callback)
+        self.until_ns = 0
+
+    def begin_commit(self, early: bool = True) -> None:
+        """The automatic commit, when it is due, or `early`."""
+        now = time.monotonic()
+        if self._auto is None or (now < self._auto.due_at and not early) or not len(self._reading.rotation):
+            return
+        self._auto.restart(now)
+        if self._subscribed and self.membership.generation == NO_GENERATION:
+            return
+        positions = self._positions()
+        try:
+            if positions:
+                self._committing.later(positions, self._identity(), self._auto_done)
+        except RebalanceInProgressError:
+            self._auto.hasten(now)
+
+    def _auto_failed(self, problem: Exception) -> None:
+        key = (self._log.path, "commit", self._group_id)
+        _logging.report(logger, logging.WARNING, key, f"automatic commit of group {self._group_id!r} failed", problem)
+
+    def _auto_done(self, offsets: Offsets, problem: Exception | None) -> None:
+        if problem is not None:
+            self._auto_failed(problem)
+            if getattr(problem, "retriable", False) and self._auto is not None:
+                self._auto.hasten(time.monotonic())
+
+    def committed(self, tps: list[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        began, until_ns = time.perf_counter_ns(), files.deadline_after(self._patience_s)
+        try:
+            return dict(self._groups.committed(self._group_id, tps, until_ns, self._reading.waiting))
+        finally:
+            self._committing.figures.committed_ns += time.perf_counter_ns() - began
+
+    def metadata(self) -> GroupMetadata:
+        return self.membership.metadata()
+
+    def metrics(self) -> dict[str, Any]:
+        """Kafka's figures on commits and rebalances."""
+        life_s = max(time.monotonic() - self._reading.waiting.made, 1e-9)
+        beats = heartbeats(self._lease, self._config.session_timeout_ms, self._config.heartbeat_interval_ms)
+        return {**self._committing.metrics(life_s), **self.membership.figures.metrics(life_s), **beats}
+
+    # ---- the end ---------------------------------------------------------------------------------
+
+    def stop_reading(self, timeout_s: float | None) -> None:
+        """Commit what was handed out, if this consumer commits by itself; then leave the group, and read nothing."""
+        deadline_ns = files.deadline_after(timeout_s)
+        listeners = self.membership.listeners
+        self._inside = True  # a listener may call back, but nothing else goes on
+        try:
+            if self._auto is not None and len(self._reading.rotation):
+                with contextlib.suppress(EmbedlogError):
+                    self._committing.now(self._positions(), self._identity(), deadline_ns)
+            if self._subscribed:
+                self.membership.leave(deadline_ns)
+        finally:
+            self.show_no_life()  # a member that could not tell that it goes lives no longer than this
+            self._inside = False
+            self._number, self._notice, self.until_ns, self._group = None, -1, 0, None
+        listeners.raise_first()
+
+    def close(self, timeout_s: float | None) -> None:
+        """Finish what was begun, leave, and show no life any more. Raises what a listener raised."""
+        deadline_ns = files.deadline_after(timeout_s)
+        try:
+            self._committing.advance(deadline_ns)
+            self.stop_reading(timeout_s)
+        finally:
+            self.show_no_life()
+            self._committing.tell()
+
+    def show_no_life(self) -> None:
+        """End the lease: others see at once that this member is gone, unless it is static."""
+        lease, self._lease, self._watch = self._lease, None, None
+        if lease is not None:
+            lease.end()

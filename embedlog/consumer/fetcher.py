@@ -1,0 +1,193 @@
+"""What a consumer has of its partitions beyond the position: records fetched ahead, or the next columns.
+
+G1  fetching never moves a position over a record: it fills a cursor's cache, or returns columns with the position behind them
+G2  before a fetch the position is compared with the partition's history of epochs, if that may have changed
+G3  what cannot be handed out (a damaged batch, a record that the deserializer refuses) stops the reader at its offset, after
+    everything before it was handed out; the next fetch meets it again
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from embedlog._native._rows import Record
+from embedlog.columns.batch import records_of
+from embedlog.columns.chunks import BATCH_GUESS, Chunk, read_chunk
+from embedlog.config.client import Deserializer
+from embedlog.consumer.positions import Cursor
+from embedlog.consumer.truncation import check_position
+from embedlog.errors import SerializationError
+from embedlog.format.visibility import end_offset
+
+if TYPE_CHECKING:
+    from embedlog.partition.tail import Tail
+
+
+class Fetcher:
+    """Fills cursors with records, and counts what it fetched.
+
+    **Threads:** one at a time, the consumer's.
+    """
+
+    def __init__(
+        self,
+        *,
+        isolation: str,
+        max_bytes: int,
+        key_deserializer: Deserializer[Any] | None = None,
+        value_deserializer: Deserializer[Any] | None = None,
+    ) -> None:
+        self.isolation = isolation
+        self.fetch_count = 0
+        self.record_count = 0
+        self.size_bytes = self.size_max_bytes = 0
+        self.spent_s = self.spent_max_s = 0.0
+        self._max_bytes = max_bytes
+        self._batch_bytes = BATCH_GUESS
+        self._key_deserializer = key_deserializer
+        self._value_deserializer = value_deserializer
+        self._deserializes = key_deserializer is not None or value_deserializer is not None
+
+    def fill(self, cursor: Cursor) -> bool:
+        """Fetches until the cursor has a record to hand out: False if the partition has no more.
+
+        REQUIRES: the cursor has a position and nothing fetched ahead. Raises what `read_chunk` does, and SerializationError
+        if the very first record cannot be made.
+        """
+        if cursor.tail is not None:
+            told = self._tailed(cursor, cursor.tail)
+            if told is not None:
+                return told
+        while not cursor.has_records:
+            chunk = self._next(cursor)
+            next_offset = cursor.position if chunk is None else chunk.next_offset
+            if next_offset == cursor.seen_end:
+                cursor.tail = cursor.partition.tail(next_offset, self.isolation)
+            if chunk is None:
+                return False
+            records = records_of(cursor.tp.topic, cursor.tp.partition, chunk.decoded) if chunk.decoded.count else []
+            self._hand_over(cursor, records, chunk.next_offset, chunk.epoch)
+        return True
+
+    def arrived(self, cursor: Cursor, limit: int) -> list[Record] | None:
+        """The shortest way from an append to who waits: what came behind the end, if that is all that is to be handed out.
+
+        None for whatever is not that simple.
+        """
+        tail = cursor.tail
+        if tail is None or self._deserializes or not cursor.stands_at(tail.offset):
+            return None
+        began = perf_counter()
+        records = tail.records()
+        if records is None:  # it has moved on over what it could not give
+            cursor.tail = None
+            return None  # `fill` finds out why
+        cursor.seen_end = tail.end
+        if not records:
+            cursor.move(tail.offset, tail.epoch)  # there may have been markers
+            return records
+        cursor.lag.count += 1
+        cursor.lag.last = 0
+        self._fetched(len(records), tail.size_bytes, began)
+        if len(records) <= limit:
+            cursor.move(tail.offset, tail.epoch)
+            return records
+        cursor.fill(records, tail.offset, tail.epoch)
+        return cursor.take(limit)
+
+    def _tailed(self, cursor: Cursor, tail: Tail) -> bool | None:
+        """The short way: True with records, False without, None if it is closed (then it is dropped)."""
+        began = perf_counter()
+        records = tail.records() if tail.offset == cursor.position else None
+        if records is None:
+            cursor.tail = None
+            return None
+        cursor.seen_end = tail.end
+        if not records:
+            cursor.move(tail.offset, tail.epoch)  # there may have been markers
+            return False
+        if tail.end == tail.offset:
+            cursor.lag.count += 1
+            cursor.lag.last = 0
+        else:
+            cursor.lag.note(tail.end - tail.offset)
+        self._fetched(len(records), tail.size_bytes, began)
+        self._hand_over(cursor, records, tail.offset, tail.epoch)
+        return True
+
+    def _fetched(self, record_count: int, size_bytes: int, began: float) -> None:
+        spent_s = perf_counter() - began
+        self.fetch_count += 1
+        self.record_count += record_count
+        self.size_bytes += size_bytes
+        self.spent_s += spent_s
+        if size_bytes > self.size_max_bytes:
+            self.size_max_bytes = size_bytes
+        if spent_s > self.spent_max_s:
+            self.spent_max_s = spent_s
+
+    def _hand_over(self, cursor: Cursor, records: list[Record], next_offset: int, epoch: int) -> None:
+        if self._deserializes:
+            made = self._deserialized(records)
+            if len(made) < len(records):
+                next_offset, epoch = records[len(made)].offset, records[len(made)].leader_epoch
+            records = made
+        cursor.fill(records, next_offset, epoch)
+
+    def columns(self, cursor: Cursor) -> Chunk | None:
+        """The next chunk with records in it, as columns; None if the partition has no more.
+
+        The position moves over what holds no record; the caller moves it over the chunk.
+        """
+        cursor.drop_ahead()
+        while True:
+            chunk = self._next(cursor)
+            if chunk is None or chunk.decoded.count:
+                return chunk
+            cursor.fill([], chunk.next_offset, chunk.epoch)
+
+    def _next(self, cursor: Cursor) -> Chunk | None:
+        began = perf_counter()
+        position, bounds = cursor.position, cursor.partition.bounds()
+        if bounds.epoch != cursor.checked_epoch:
+            check_position(cursor, bounds)
+        # Before the fetch: what comes later ends the wait. Not the position: behind it may be nothing but what is not seen.
+        cursor.seen_end = end_offset(bounds, self.isolation)
+        if position == cursor.seen_end and position >= bounds.log_start:
+            return None  # the usual end of a look, without the way to the file
+        chunk = read_chunk(
+            cursor.partition, position, max_bytes=self._max_bytes, isolation=self.isolation, batch_bytes=self._batch_bytes
+        )
+        if chunk is not None:
+            self._batch_bytes = chunk.batch_bytes
+            cursor.lag.note(max(0, cursor.seen_end - chunk.next_offset))
+            cursor.lead.note(max(0, chunk.next_offset - bounds.log_start))
+            self._fetched(chunk.decoded.count, chunk.size_bytes, began)
+        return chunk
+
+    def _deserialized(self, records: list[Record]) -> list[Record]:
+        """The records with keys and values made by the deserializers, up to the first that cannot be (G3)."""
+        made: list[Record] = []
+        for r in records:
+            try:
+                key = _apply(self._key_deserializer, r.key)
+                value = _apply(self._value_deserializer, r.value)
+            except Exception as cause:
+                if made:
+                    return made
+                raise SerializationError(
+                    f"the deserializer raised {cause!r}; seek past it to go on",
+                    topic=r.topic,
+                    partition=r.partition,
+                    offset=r.offset,
+                ) from cause
+            made.append(
+                Record(r.topic, r.partition, r.offset, r.timestamp_ms, r.timestamp_type, key, value, r.headers, r.leader_epoch)
+            )
+        return made
+
+
+def _apply(deserializer: Deserializer[Any] | None, data: bytes | None) -> Any:
+    """A null stays None: there are no bytes to make anything of."""
+    return data if deserializer is None or data is None else deserializer(data)

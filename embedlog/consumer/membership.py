@@ -1,0 +1,354 @@
+"""The place of one consumer in its group, step by step: join, lead, take what is assigned, fall out, leave.
+
+Y1  every step is a look at the group's record and at most one decision; it is taken inside a call of the user's and waits for
+    nothing: who waits for the others does so in the consumer's own wait, on the group's notice
+Y2  nothing is remembered of a step but what it led to: after any error the next step begins with what the record says
+Y3  a member that is not in the record has lost its partitions: they are let go, and `on_lost` is called, before it joins anew
+Y4  listeners are called last: what they see (assignment, generation) is what counts from there on, whatever they raise
+Y5  before it gives partitions up, a member commits, if it commits by itself at all
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from embedlog import group
+from embedlog._native import system
+from embedlog.config.client import ConsumerConfig
+from embedlog.consumer import assignment, rebalance_listener
+from embedlog.consumer.group_metrics import Rebalances
+from embedlog.errors import (
+    CommitFailedError,
+    EmbedlogError,
+    FencedInstanceIdError,
+    IllegalGenerationError,
+    LockTimeoutError,
+    RebalanceInProgressError,
+    StorageError,
+    UnknownMemberError,
+)
+from embedlog.format.consumer_protocol import decode_assignment
+from embedlog.group import Group, Member, Refusal, State
+from embedlog.types import GroupMetadata, TopicPartition, brief
+
+if TYPE_CHECKING:
+    from embedlog.consumer.subscription import Subscription
+
+logger = logging.getLogger("embedlog.consumer")
+
+NOBODY: Final = ""
+NO_GENERATION: Final = -1
+
+
+class Phase(Enum):
+    """Where a member stands, in its own view."""
+
+    OUT = "not a member"
+    JOINING = "waits for the others to join, or for the leader"
+    IN = "reads what it was assigned"
+
+
+class Hold(Protocol):
+    """What the consumer reads: the partitions that it has positions in."""
+
+    def owned(self) -> set[TopicPartition]: ...
+    def hold(self, tps: Iterable[TopicPartition]) -> None:
+        """Exactly these from now on; those that stay keep their state."""
+
+    def commit_before_giving_up(self, identity: GroupMetadata, deadline_ns: int) -> None:
+        """If this consumer commits by itself. Raises LockTimeoutError and nothing else of ours."""
+
+
+class Membership:
+    """One member of one group. Threads: the consumer's own."""
+
+    def __init__(
+        self, log: Any, config: ConsumerConfig, client_id: str, subscription: Subscription, hold: Hold, lease: Callable[[], Any]
+    ) -> None:
+        self.phase = Phase.OUT
+        self.generation = NO_GENERATION
+        self.member_id = NOBODY
+        self.listeners = rebalance_listener.Listeners()
+        self.figures = Rebalances()
+        self.wanted = False  # to join again, though nobody asks for it
+        self.fatal: EmbedlogError | None = None
+        self._groups = log._groups
+        self._group_id = str(config.group_id)
+        self._config = config
+        self._client_id = client_id
+        self._subscription = subscription
+        self._hold = hold
+        self._lease = lease
+        self._strategies = assignment.strategies(config.partition_assignment_strategy)
+        self._cooperative = assignment.is_cooperative(self._strategies)
+        self._joined_with: frozenset[str] = frozenset()  # the topics of the last join
+        self._last: list[TopicPartition] = []  # what was assigned last
+        self._place = NOBODY  # under which id this consumer has had its static place
+        self._prepared = False  # what has to be given up before this join is given up
+        self._counts: Mapping[str, Any] | None = None  # the topics as the leader saw them when it assigned them
+
+    # ---- asked by the consumer -------------------------------------------------------------------
+
+    def identity(self) -> GroupMetadata:
+        """What a commit is signed with. Raises CommitFailedError, RebalanceInProgressError, FencedInstanceIdError."""
+        if self.fatal is not None:
+            raise self.fatal
+        if self.phase is Phase.JOINING and self._is_between():
+            raise RebalanceInProgressError(f"group {self._group_id!r} is being joined: poll until there is an assignment")
+        if self.generation == NO_GENERATION:
+            raise CommitFailedError(f"this consumer is no member of group {self._group_id!r}: poll to join it")
+        return self.metadata()
+
+    def _is_between(self) -> bool:
+        """Whether the generation that it was in is over, and it has not seen what it has in the next one."""
+        if self.generation == NO_GENERATION:
+            return True
+        found = self._groups.look(self._group_id)
+        return found is not None and self.member_id in found.members and found.generation != self.generation
+
+    def metadata(self) -> GroupMetadata:
+        return GroupMetadata(self._group_id, self.generation, self.member_id, self._config.group_instance_id)
+
+    def topics_moved(self) -> None:
+        """Topics came, went or grew: does that change what is subscribed, or what the leader shares out?"""
+        self._subscription.refresh()
+        if self.phase is not Phase.OUT and self._subscription.topics != self._joined_with:
+            self.wanted = True
+        if self._counts is not None and self._topics_of(self._counts) != self._counts:
+            self.wanted = True
+
+    # ---- steps -----------------------------------------------------------------------------------
+
+    def step(self, deadline_ns: int) -> bool:
+        """One step, if there is one: True if another may follow at once.
+
+        Raises FencedInstanceIdError, AssignorError, and what the group has against a member like this; LockTimeoutError
+        if a lock was not to be had before the deadline.
+        """
+        if self.fatal is not None:
+            raise self.fatal
+        found = self._groups.look(self._group_id)
+        if self.phase is Phase.OUT:
+            return self._join(deadline_ns)
+        me = None if found is None else found.members.get(self.member_id)
+        if found is None or me is None:
+            return self._fall_out(found)
+        if found.state is State.PREPARING_REBALANCE:
+            return (self.wanted or not me.joined) and self._join(deadline_ns)
+        if not me.joined:  # a round went by without this member
+            return self._miss_out()
+        if self.wanted and self.phase is Phase.IN:
+            return self._join(deadline_ns)
+        self.figures.joined()
+        if found.state is State.COMPLETING_REBALANCE:
+            return found.leader == self.member_id and self._lead(found, deadline_ns)
+        if found.state is State.STABLE and (self.phase is Phase.JOINING or self.generation != found.generation):
+            return self._take(found, me, deadline_ns)
+        return False
+
+    def _join(self, deadline_ns: int) -> bool:
+        if not self._prepared:
+            self._prepare(deadline_ns)
+        if not self._subscription.kind:
+            return False  # a listener left
+        lease, topics = self._lease(), self._subscription.topics
+        rejoining = self.member_id != NOBODY
+        member_id = self.member_id or f"{self._config.group_instance_id or self._client_id}-{uuid.uuid4()}"
+        said = assignment.protocols(
+            self._strategies, topics, self._hold.owned(), self._last, self.generation, self._config.client_rack
+        )
+        member = Member(
+            member_id=member_id,
+            instance_id=self._config.group_instance_id,
+            client_id=self._client_id,
+            client_host=f"/{socket.gethostname()}",
+            rebalance_timeout_ms=self._config.max_poll_interval_ms,
+            session_timeout_ms=self._config.session_timeout_ms,
+            protocols=said,
+            life=lease.life,
+        )
+        before, self.member_id = self.member_id, member_id  # first: an interrupt behind the append leaves no stray member
+        try:
+            self._groups.decide(self._group_id, lambda old: self._joined(old, member, rejoining), deadline_ns)
+        except UnknownMemberError:
+            return self._fall_out(None)
+        except FencedInstanceIdError as problem:
+            self._fence(problem)
+        except StorageError:
+            raise  # it may have been written
+        except EmbedlogError:
+            self.member_id = before
+            raise
+        self._place = member_id
+        level = logging.DEBUG if rejoining else logging.INFO
+        logger.log(level, "group %r: %r joins for %s", self._group_id, member_id, sorted(topics))
+        self.phase, self.wanted, self._joined_with = Phase.JOINING, False, topics
+        self._counts = None
+        return True
+
+    def _joined(self, old: Group | None, member: Member, rejoining: bool) -> Group | Refusal:
+        """A static place that is another's now is not taken back by whom it was: two would fence each other by turns."""
+        holder = None if old is None else old.holder(member.instance_id)
+        if holder is not None and self._place != NOBODY and holder not in (self._place, member.member_id):
+            return Refusal.FENCED_INSTANCE_ID
+        return group.join(old, member, self._groups.limits, system.wall_ms(), rejoining=rejoining)
+
+    def _prepare(self, deadline_ns: int) -> None:
+        """Give up what has to be given up before a join, once a round."""
+        if self.generation != NO_GENERATION:
+            given_up = rebalance_listener.given_up(self._hold.owned(), self._cooperative, self._subscription.topics.__contains__)
+            self._hold.commit_before_giving_up(self.metadata(), deadline_ns)
+            if given_up is not None:
+                logger.info("group %r: %r gives up %s, to be shared out again", self._group_id, self.member_id, brief(given_up))
+                self.listeners.revoked(given_up)
+                self._hold.hold(self._hold.owned() - set(given_up))
+        self._prepared = bool(self._subscription.kind)
+        self.figures.begin()
+
+    def _lead(self, found: Group, deadline_ns: int) -> bool:
+        """Share the partitions out. What the assignor must not do is raised, and nobody hears of it."""
+        strategy = next(each for each in self._strategies if each.name == found.protocol)
+        members = assignment.members_of(found)
+        topics = self._topics_of({topic for member in members.values() for topic in member.topics})
+        here = {topic: known[1] for topic, known in topics.items()}
+        said = assignment.assign(strategy, members, here, self._cooperative)
+        sync = group.sync
+        me, instance_id = self.member_id, self._config.group_instance_id
+        try:
+            self._groups.decide(
+                self._group_id,
+                lambda old: sync(old, me, found.generation, instance_id, said, system.wall_ms()),
+                deadline_ns,
+            )
+        except (UnknownMemberError, IllegalGenerationError, RebalanceInProgressError):
+            return True  # the group went on meanwhile: the next look tells
+        except FencedInstanceIdError as problem:
+            self._fence(problem)
+        self._counts = topics
+        return True
+
+    def _take(self, found: Group, me: Member, deadline_ns: int) -> bool:
+        """Take what was assigned, and give up what was assigned to others."""
+        assigned = list(decode_assignment(me.assignment))
+        strangers = {tp.topic for tp in assigned} - self._subscription.topics
+        if strangers:
+            logger.warning("group %r assigned %s, which is not subscribed (any more): joining again", self._group_id, strangers)
+            assigned = [tp for tp in assigned if tp.topic not in strangers]
+        told = rebalance_listener.change(self._hold.owned(), assigned, self._cooperative)
+        if told.revoked:
+            self._hold.commit_before_giving_up(self.metadata()._replace(generation=found.generation), deadline_ns)
+        wanted = told.again or bool(strangers) or self._subscription.topics != self._joined_with
+        if found.leader == self.member_id and self._counts is None:  # in the place of a leader that had assigned already
+            self._counts = self._topics_of({topic for each in assignment.members_of(found).values() for topic in each.topics})
+            wanted = wanted or not self._is_shared_out(found)
+        try:
+            self.generation, self.phase, self._prepared, self._last = found.generation, Phase.IN, False, assigned
+            self.wanted = wanted
+            self.figures.complete()
+            if told.revoked:
+                self.listeners.revoked(told.revoked)
+        finally:
+            if self.phase is Phase.IN:  # else a listener left
+                self._hold.hold(assigned)
+        if self.phase is Phase.IN:
+            logger.info(
+                "group %r, generation %d: %r has %s (new: %s; given up: %s)",
+                self._group_id, found.generation, self.member_id, brief(assigned), brief(told.added), brief(told.revoked or ()),
+            )  # fmt: skip
+            self.listeners.assigned(told.added)
+        return self.wanted
+
+    def _is_shared_out(self, found: Group) -> bool:
+        """Whether somebody has each partition that there is: while nobody led, nobody saw new ones."""
+        given = {tp for each in found.members.values() for tp in decode_assignment(each.assignment)}
+        return all((name, number) in given for name, (_, here) in (self._counts or {}).items() for number in here)
+
+    # ---- falling out -----------------------------------------------------------------------------
+
+    def _fall_out(self, found: Group | None) -> bool:
+        """Others have given this member up, or its static place is another's now."""
+        instance_id = self._config.group_instance_id
+        holder = None if found is None else found.holder(instance_id)
+        self.member_id = NOBODY
+        if holder is not None:
+            self._fence(
+                FencedInstanceIdError(
+                    f"another consumer has joined group {self._group_id!r} as instance {instance_id!r}", found=holder
+                )
+            )
+        logger.warning("this consumer is no member of group %r any more; it joins again", self._group_id)
+        self._lose()
+        return True
+
+    def _miss_out(self) -> bool:
+        """A round was completed without this (static) member: it keeps its id, and what it owned is not its own any more."""
+        self._lose()
+        return True
+
+    def _lose(self) -> None:
+        owned = sorted(self._hold.owned())
+        self.phase, self.generation, self._prepared, self._counts = Phase.OUT, NO_GENERATION, False, None
+        self.figures.fail()
+        logger.info("group %r: this consumer has lost %s", self._group_id, brief(owned))
+        try:
+            if owned:
+                self.listeners.lost(owned)
+        finally:
+            self._hold.hold(())
+
+    def _fence(self, problem: FencedInstanceIdError) -> None:
+        self.fatal = problem
+        self._lose()
+        self.member_id = NOBODY
+        raise problem
+
+    def give_up(self, deadline_ns: int) -> None:
+        """The polls stopped for too long: leave, if nobody has seen to that yet, and come again as somebody new."""
+        self.part(deadline_ns)
+        self.member_id = NOBODY
+        self._lose()
+
+    # ---- leaving ---------------------------------------------------------------------------------
+
+    def leave(self, deadline_ns: int) -> None:
+        """Give everything up and leave, unless this member is static: its place is kept for its next process."""
+        owned = sorted(self._hold.owned())
+        try:
+            if self.generation != NO_GENERATION:
+                self.listeners.revoked(owned)
+            elif owned:
+                self.listeners.lost(owned)
+        finally:
+            self._hold.hold(())
+            if self.member_id != NOBODY:
+                logger.info("group %r: %r leaves, and gives up %s", self._group_id, self.member_id, brief(owned))
+            self.part(deadline_ns)
+        self.phase, self.generation, self.member_id, self._place = Phase.OUT, NO_GENERATION, NOBODY, NOBODY
+        self._prepared = self.wanted = False
+        self._counts, self._last = None, []
+
+    def part(self, deadline_ns: int) -> None:
+        """Tell the group that a dynamic member goes. If that cannot be told now, others find out by themselves."""
+        if self.member_id == NOBODY or self._config.group_instance_id is not None:
+            return
+        me = self.member_id
+        try:
+            self._groups.decide(self._group_id, lambda old: group.leave(old, me, system.wall_ms()), deadline_ns)
+        except (UnknownMemberError, LockTimeoutError) as problem:
+            logger.info("leaving group %r: %s", self._group_id, problem)
+
+    # ---- topics ----------------------------------------------------------------------------------
+
+    def _topics_of(self, names: Iterable[str]) -> dict[str, tuple[Any, Sequence[int]]]:
+        """Identity and partitions of the topics that are there."""
+        found = {}
+        for name in sorted(names):
+            known = self._subscription.known(name)
+            if known is not None:
+                found[name] = known
+        return found

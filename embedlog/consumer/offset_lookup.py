@@ -1,0 +1,42 @@
+"""Where partitions begin and end, and which offset belongs to a time: questions that need no position.
+
+L1  the end is the reader's: the last stable offset for read_committed, else the high watermark
+L2  a record that the reader cannot see yet is not found by its time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from embedlog.errors import InvalidTimestampError
+from embedlog.format.visibility import end_offset
+from embedlog.types import OffsetAndTimestamp, TopicPartition, milliseconds
+
+
+class Lookup:
+    """Asks the log's partitions, assigned or not."""
+
+    def __init__(self, log: Any, isolation: str) -> None:
+        self._log = log
+        self._isolation = isolation
+
+    def beginnings(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return {tp: int(self._log._partition(*tp).bounds().log_start) for tp in tps}
+
+    def ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return {tp: end_offset(self._log._partition(*tp).bounds(), self._isolation) for tp in tps}
+
+    def for_times(self, times: Mapping[TopicPartition, Any]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        wanted = {tp: milliseconds(time) for tp, time in times.items()}
+        for tp, time_ms in wanted.items():
+            if time_ms < 0:
+                raise InvalidTimestampError(f"{tp.topic}-{tp.partition}: a time is not negative", found=time_ms)
+        return {tp: self._at(tp, time_ms) for tp, time_ms in wanted.items()}
+
+    def _at(self, tp: TopicPartition, time_ms: int) -> OffsetAndTimestamp | None:
+        partition = self._log._partition(*tp)
+        found: OffsetAndTimestamp | None = partition.offset_for_time(time_ms, self._isolation)
+        if found is None or found.offset >= end_offset(partition.bounds(), self._isolation):
+            return None
+        return found

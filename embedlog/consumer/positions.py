@@ -1,0 +1,266 @@
+"""Where a reader stands in each of its partitions, and where it starts when it stands nowhere.
+
+P1  a position is the offset of the next record to hand out; it moves only when a record is handed out, or by a seek
+P2  what was fetched ahead is a cache of the bytes behind the position: dropping it loses nothing
+P3  an error that belongs to an offset (a damaged batch, a poison record) is met when all records before it were handed out,
+    and met again until somebody seeks
+P4  partitions take turns: one is drained, then goes to the back of the row
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from embedlog.errors import NoOffsetForPartitionError, StateError
+from embedlog.format.visibility import end_offset
+from embedlog.types import TopicPartition, duration_ms
+
+if TYPE_CHECKING:
+    from embedlog._native._rows import Record
+    from embedlog.partition.tail import Tail
+
+
+class Reset:
+    """What `auto.offset.reset` says, and where it leads.
+
+    Example:
+        >>> Reset("by_duration:PT1H").kind
+        'by_duration'
+    """
+
+    def __init__(self, text: str) -> None:
+        self.kind, _, duration = text.partition(":")
+        self._duration_ms = duration_ms(duration, "auto.offset.reset") if self.kind == "by_duration" else 0
+
+    def place(self, partition: Any, isolation: str, now_ms: Callable[[], int]) -> tuple[int, int]:
+        """The position this policy gives in `partition`, and the epoch of what lies before it (-1: nothing was seen of that).
+
+        Raises NoOffsetForPartitionError when it is `none`.
+        """
+        bounds = partition.bounds()
+        if self.kind == "earliest":
+            return int(bounds.log_start), -1
+        if self.kind == "by_duration":
+            found = partition.offset_for_time(now_ms() - self._duration_ms, isolation)
+            if found is not None:
+                return min(int(found.offset), end_offset(bounds, isolation)), -1
+        if self.kind == "none":
+            topic, number = partition.topic, partition.number
+            problem = f"no position in {topic}-{number}, and auto.offset.reset is none"
+            raise NoOffsetForPartitionError(problem, topic=topic, partition=number)
+        end = end_offset(bounds, isolation)
+        return end, int(bounds.epoch) if end == bounds.log_end else -1
+
+
+EARLIEST = Reset("earliest")
+LATEST = Reset("latest")
+
+
+class Spread:
+    """What a figure was at the fetches of one partition: last, least, most, on the average."""
+
+    __slots__ = ("count", "last", "least", "most", "total")
+
+    def __init__(self) -> None:
+        self.count = self.total = 0
+        self.last = self.least = self.most = 0
+
+    def note(self, value: int) -> None:
+        self.least = value if not self.count else min(self.least, value)
+        self.most = max(self.most, value)
+        self.last = value
+        self.count += 1
+        self.total += value
+
+    @property
+    def average(self) -> float | None:
+        return self.total / self.count if self.count else None
+
+
+class Cursor:
+    """One assigned partition: the position, what was fetched behind it, and the flags a caller can set.
+
+    **Threads:** one at a time; the consumer sees to it.
+    """
+
+    __slots__ = (
+        "_ahead", "_behind", "_epoch", "_next", "_out", "checked_epoch", "dropped_count", "fresh", "intercepted", "lag", "lead",
+        "partition", "paused", "reset", "seen_end", "tail", "tp",
+    )  # fmt: skip
+
+    def __init__(self, tp: TopicPartition, partition: Any, reset: Reset | None) -> None:
+        self.tp = tp
+        self.partition = partition
+        self.paused = False
+        self.fresh = False  # whether what its group has committed is still to be looked up: nothing is read before that
+        self.reset = reset  # where to start, or None for the consumer's own policy; looked at only without a position
+        self.seen_end = -1  # end of the partition when it was last looked at: what a wait compares with
+        self.tail: Tail | None = None  # the short way to what is published next, once the end was reached
+        self.checked_epoch = -1  # the partition's when the position was last compared with its history of epochs
+        self.intercepted = False  # whether what was fetched ahead went through the interceptors already
+        self.dropped_count = 0  # records that were fetched and then forgotten
+        self.lag = Spread()
+        self.lead = Spread()
+        self._next = -1  # position behind all that is fetched; -1: none yet
+        self._epoch = -1  # leader epoch of what lies before `_next`; -1: nothing was seen of that
+        self._ahead: list[Record] = []  # fetched, in order, not handed out from `_behind` on
+        self._behind = 0
+        self._out: Any = None  # list iterator that a caller is reading the rest of `_ahead` from
+
+    # ---- position ----
+
+    @property
+    def position(self) -> int:
+        """Offset of the next record to hand out, or -1 before it is known."""
+        if self._out is not None:
+            self._settle()
+        return self._ahead[self._behind].offset if self._behind < len(self._ahead) else self._next
+
+    @property
+    def epoch(self) -> int:
+        """Leader epoch in which the position was reached; -1 where nothing is known of it."""
+        self._settle()
+        return self._ahead[self._behind].leader_epoch if self._behind < len(self._ahead) else self._epoch
+
+    def seek(self, offset: int, epoch: int = -1) -> None:
+        """Stands at `offset`, behind a record of that epoch; what was fetched is dropped."""
+        self._drop()
+        self._next, self._epoch, self.checked_epoch = offset, epoch, -1
+        self.fresh = self.fresh and offset < 0
+
+    def seek_later(self, reset: Reset | None) -> None:
+        """Forgets the position; the next look at it finds one by `reset`."""
+        self.seek(-1)
+        self.reset = reset
+        self.fresh = self.fresh and reset is None
+
+    # ---- records fetched ahead ----
+
+    @property
+    def has_records(self) -> bool:
+        if self._out is not None:
+            self._settle()
+        return self._behind < len(self._ahead)
+
+    @property
+    def ahead_count(self) -> int:
+        """Records fetched and not handed out yet."""
+        self._settle()
+        return len(self._ahead) - self._behind
+
+    def fill(self, records: list[Record], next_offset: int, epoch: int = -1) -> None:
+        """Takes what a fetch brought; `next_offset` is the position once all of it was handed out, `epoch` of what is before."""
+        self._ahead, self._behind, self._next, self._out = records, 0, next_offset, None
+        self._epoch, self.intercepted = epoch, False
+
+    def stands_at(self, offset: int) -> bool:
+        """Whether the position is this, and nothing was fetched behind it."""
+        return self._next == offset and not self._ahead and self._out is None
+
+    def move(self, offset: int, epoch: int) -> None:
+        """The position is behind what was handed out from elsewhere. REQUIRES: nothing was fetched ahead."""
+        self._next, self._epoch = offset, epoch
+
+    def replace_ahead(self, change: Callable[[list[Record]], list[Record]]) -> None:
+        """Hands out what `change` makes of the records fetched ahead, once."""
+        if not self.intercepted:
+            self._settle()
+            self._ahead, self._behind, self.intercepted = change(self._ahead[self._behind :]), 0, True
+
+    def take(self, count: int) -> list[Record]:
+        """Hands out at most `count` records; the position moves."""
+        self._settle()
+        ahead, begin = self._ahead, self._behind
+        if len(ahead) - begin <= count:
+            self._ahead, self._behind = [], 0
+            return ahead if begin == 0 else ahead[begin:]
+        self._behind = begin + count
+        return ahead[begin : self._behind]
+
+    def lend(self) -> Iterator[Record]:
+        """An iterator over what is left. The position follows it without a call per record: it is read off the iterator."""
+        self._settle()
+        self._out = iter(self._ahead)
+        self._out.__setstate__(self._behind)
+        return self._out  # type: ignore[no-any-return]
+
+    def _settle(self) -> None:
+        """Learns how far a lent iterator was read."""
+        if self._out is not None:
+            self._behind = len(self._ahead) - self._out.__length_hint__()
+
+    def recall(self) -> None:
+        """Ends a lent iterator; what was not read from it is handed out by the next call instead."""
+        if self._out is not None:
+            self._settle()
+            self._out.__setstate__(len(self._ahead))
+            for _ in self._out:  # exhausted at once; only then does a list iterator let go of its list
+                pass
+            self._out = None
+
+    def _drop(self) -> None:
+        self.recall()
+        self.dropped_count += len(self._ahead) - self._behind
+        self._ahead, self._behind = [], 0
+
+    def drop_ahead(self) -> None:
+        """Forgets what was fetched ahead and stays at the same position."""
+        position, epoch = self.position, self.epoch
+        self._drop()
+        self._next, self._epoch = position, epoch
+
+
+class Rotation:
+    """The assigned partitions, in the order in which they come to their turn."""
+
+    def __init__(self) -> None:
+        self.dropped_count = 0  # records that partitions gone since had fetched ahead
+        self._cursors: dict[TopicPartition, Cursor] = {}
+        self._row: deque[Cursor] = deque()
+
+    def __len__(self) -> int:
+        return len(self._cursors)
+
+    def __iter__(self) -> Iterator[Cursor]:
+        return iter(self._cursors.values())
+
+    def __contains__(self, tp: object) -> bool:
+        return tp in self._cursors
+
+    def get(self, tp: TopicPartition) -> Cursor:
+        """The cursor of an assigned partition. Raises StateError if it is not assigned."""
+        try:
+            return self._cursors[tp]
+        except KeyError:
+            raise StateError(f"{tp[0]}-{tp[1]} is not assigned to this consumer") from None
+
+    def pick(self, tps: Sequence[TopicPartition]) -> list[Cursor]:
+        """The cursors of `tps`, or all of them if there are none given."""
+        return [self.get(tp) for tp in tps] if tps else list(self)
+
+    def replace(self, cursors: Iterable[Cursor]) -> None:
+        """Takes another assignment; cursors that stay keep their place in the row."""
+        wanted = {cursor.tp: cursor for cursor in cursors}
+        for gone in [cursor for tp, cursor in self._cursors.items() if wanted.get(tp) is not cursor]:
+            gone.drop_ahead()
+            self.dropped_count += gone.dropped_count
+        kept = [cursor for cursor in self._row if wanted.get(cursor.tp) is cursor]
+        known = set(map(id, kept))
+        self._row = deque(kept + [cursor for cursor in wanted.values() if id(cursor) not in known])
+        self._cursors = wanted
+
+    def turns(self) -> Iterator[Cursor]:
+        """Each cursor that may be read, once, from the front of the row. The consumer ends a turn with `drained`."""
+        return iter([cursor for cursor in self._row if not cursor.paused and not cursor.fresh])
+
+    def drained(self, cursor: Cursor) -> None:
+        """The turn of `cursor` is over: it goes to the back."""
+        if len(self._row) == 1:
+            return
+        if self._row[0] is cursor:
+            self._row.rotate(-1)
+        else:
+            self._row.remove(cursor)
+            self._row.append(cursor)

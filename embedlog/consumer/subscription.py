@@ -1,0 +1,95 @@
+"""What a consumer reads: partitions that it named, or all partitions of some topics.
+
+S1  one kind at a time: to change from one to the other, unsubscribe first
+S2  topics are looked at again before each wait; without a group, a partition that was added later is read from its start,
+    whatever `auto.offset.reset` says: all its records came after the subscription
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from embedlog.errors import InvalidTopicError, StateError, UnknownTopicOrPartitionError
+from embedlog.types import TopicPartition
+
+
+class Subscription:
+    """The kind and the names; which partitions that means at the moment is asked of the log."""
+
+    def __init__(self, log: Any, *, exclude_internal: bool) -> None:
+        self._log = log
+        self._exclude_internal = exclude_internal
+        self._pattern: re.Pattern[str] | None = None
+        self.topics: frozenset[str] = frozenset()
+        self.kind: str = ""  # "", "assigned", "topics", "pattern"
+
+    def clear(self) -> None:
+        self.kind, self.topics, self._pattern = "", frozenset(), None
+
+    def assign(self) -> None:
+        self._turn_to("assigned")
+
+    def subscribe(self, topics: Iterable[str] | None, pattern: str | re.Pattern[str] | None) -> None:
+        """Takes topics by name or by a pattern that the whole name matches; replaces what was there."""
+        if (topics is None) == (pattern is None):
+            raise TypeError("subscribe() takes either topics or a pattern")
+        if pattern is not None:
+            self._turn_to("pattern")
+            self._pattern = re.compile(pattern)
+            return
+        names = _names(topics)
+        self._turn_to("topics")
+        self.topics = names
+
+    def trial(self, topics: Iterable[str] | None, pattern: str | re.Pattern[str] | None) -> Subscription:
+        """What this one would be with other topics; it stays as it is. Raises what `subscribe` does, and for names unknown."""
+        made = Subscription(self._log, exclude_internal=self._exclude_internal)
+        made.kind = self.kind
+        made.subscribe(topics, pattern)
+        for name in sorted(made.topics):
+            self._log._topic(name)
+        made.refresh()
+        return made
+
+    def become(self, other: Subscription) -> None:
+        self.kind, self.topics, self._pattern = other.kind, other.topics, other._pattern
+
+    def refresh(self) -> None:
+        """What the pattern matches now, if it is a pattern."""
+        if self._pattern is not None:
+            names = self._log.topics(include_internal=not self._exclude_internal)
+            self.topics = frozenset(name for name in names if self._pattern.fullmatch(name))
+
+    def known(self, name: str) -> tuple[str, Sequence[int]] | None:
+        """Identity and partitions of a topic, any; None if there is none now."""
+        try:
+            topic = self._log._topic(name)
+        except UnknownTopicOrPartitionError:
+            return None
+        return topic.topic_id, topic.here
+
+    def partitions(self) -> list[TopicPartition]:
+        """The partitions to be read now. Raises UnknownTopicOrPartitionError."""
+        self.refresh()
+        return [TopicPartition(name, number) for name in sorted(self.topics) for number in self._log._topic(name).here]
+
+    def _turn_to(self, kind: str) -> None:
+        by_topic = {"topics", "pattern"}
+        if self.kind and self.kind != kind and not {self.kind, kind} <= by_topic:
+            raise StateError("topics, patterns and assigned partitions exclude one another: unsubscribe() first")
+        self.clear()
+        self.kind = kind
+
+
+def _names(topics: Iterable[str] | None) -> frozenset[str]:
+    if topics is None or isinstance(topics, str):
+        raise TypeError(f"topics: a list of names, not {topics!r}")
+    names = frozenset(topics)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"topics: names are str, not {type(name).__name__}")
+        if not name.strip():
+            raise InvalidTopicError("the name of a topic is not blank", found=repr(name))
+    return names

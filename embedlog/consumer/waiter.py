@@ -1,0 +1,228 @@
+"""How a consumer waits: for records, for new topics, for the end of a transaction, for somebody who wakes it.
+
+W1  nothing is asked again and again: it sleeps in the kernel on words that appends, changes of topics and `wakeup` move
+W2  the word of the topics is read before the topics are looked at: a change in between is seen by the next look
+W3  what a group asks for is seen to before each look; a call waits no longer than until the next of it is due
+W4  a transaction that keeps a reader back for HELP_S is seen to, since whose it was may be dead; a read-only log changes nothing
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from embedlog._native import system
+from embedlog.config.client import ConsumerConfig
+from embedlog.consumer.positions import Cursor, Rotation
+from embedlog.consumer.subscription import Subscription
+from embedlog.errors import ClosedError, StateError, WakeupError
+from embedlog.format.visibility import READ_COMMITTED, end_offset
+
+Found = TypeVar("Found")
+
+TOPICS_LOOK_S = 0.5  # between two looks at the topics while their word says nothing: they are being changed, or nobody tells
+NAPS_S = 1.0  # between two looks at the partitions by who is in a group, while nobody tells of them
+HELP_S = 0.1  # between two looks at what became of a transaction that keeps this reader back
+
+
+class Duty(Protocol):
+    """What has to be seen to between looks, by a consumer that is in a group."""
+
+    until_ns: int  # monotonic clock
+
+    moved: int  # another number when there is something else to read than before
+
+    def attend(self) -> None: ...
+    def notices(self) -> list[tuple[Any, int]]: ...
+    def polling(self) -> None: ...
+    def polled(self) -> None: ...
+
+
+class Waiting:
+    """What stands between a call and its records. `follow` is called when the topics may be others than before.
+
+    **Threads:** one at a time, except `wakeup` and `stop`.
+    """
+
+    def __init__(self, log: Any, config: ConsumerConfig, rotation: Rotation, follow: Callable[[Subscription], None]) -> None:
+        self.poll_began = self.first_began = self.made = time.monotonic()
+        self.poll_count = 0
+        self.poll_gap_max_s = self.idle_s = 0.0
+        self.duty: Duty | None = None
+        self._log = log
+        self._rotation = rotation
+        self._follow = follow
+        self._isolation = config.isolation_level
+        self._committed = config.isolation_level == READ_COMMITTED
+        self._least_bytes = config.fetch_min_bytes
+        self._least_wait_s = config.fetch_max_wait_ms / 1000
+        self._topics_age_s = config.metadata_max_age_ms / 1000
+        self._topics = -1  # their word at the last look at the topics
+        self._looked = self._now = 0.0
+        self._stuck_since: float | None = None
+        self._woken = self._stopped = False
+
+    # ---- other threads ----
+
+    def stop(self) -> None:
+        """Ends a wait, and all later ones, with ClosedError."""
+        self._stopped = True
+        self._log._wake(self)
+
+    def wakeup(self) -> None:
+        self._woken = True
+        self._log._wake(self)
+
+    # ---- the loop ----
+
+    def wait_for(self, look: Callable[[], Found | None], timeout_s: float | None, subscription: Subscription) -> Found | None:
+        """What `look` finds, at once or within `timeout_s` (None: for ever); None, or what it gave, if it found nothing."""
+        if not subscription.kind:
+            raise StateError("nothing is subscribed or assigned: subscribe() or assign() first")
+        began = self._now = time.monotonic()
+        self.count(began)
+        deadline = None if timeout_s is None else began + timeout_s
+        short_until = began + self._least_wait_s if self._least_bytes > 1 else 0.0
+        data_came = False
+        duty = self.duty
+        if duty is not None:
+            duty.polling()
+        try:
+            while True:
+                if self._stopped or self._woken:
+                    self.give_way()
+                if not data_came:  # else look first, for whoever waits for records
+                    self._look_at_topics(subscription)
+                if duty is not None:
+                    duty.attend()
+                found = None
+                if not short_until or not self._too_little(short_until, deadline):
+                    found = look()
+                    if found:
+                        return found
+                if not data_came:
+                    now = time.monotonic()
+                    if deadline is not None and now >= deadline:
+                        return self._too_late(found, now)
+                    data_came = self._sleep(now, deadline, short_until)
+                else:
+                    data_came = False
+        finally:
+            if duty is not None:
+                duty.polled()
+            self.idle_s += time.monotonic() - began
+
+    def count(self, now: float) -> None:
+        """A call for records began."""
+        if not self.poll_count:
+            self.first_began = now
+        elif now - self.poll_began > self.poll_gap_max_s:
+            self.poll_gap_max_s = now - self.poll_began
+        self.poll_count += 1
+        self.poll_began = now
+
+    def give_way(self) -> None:
+        """Raises ClosedError after `stop`, WakeupError after `wakeup`, once."""
+        if self._stopped:
+            raise ClosedError("this consumer was closed; log.consumer(…) makes another")
+        if self._woken:
+            self._woken = False
+            raise WakeupError("wakeup() was called")
+
+    def forget_topics(self) -> None:
+        """Another subscription: whatever was seen of the topics, they are to be looked at."""
+        self._topics = -1
+
+    def _look_at_topics(self, subscription: Subscription) -> None:
+        word = self._log._topics_word()
+        if word == self._topics and not word & 1 and self._now - self._looked < self._topics_age_s:
+            return
+        if word & 1 and subscription.kind == "assigned" and self._now - self._looked < TOPICS_LOOK_S:
+            self._topics = word
+            return
+        self._follow(subscription)
+        self._topics, self._looked = word, self._now
+
+    def _too_late(self, found: Found | None, now: float) -> Found | None:
+        """At the deadline: the transaction that keeps a reader back must not depend on how long its polls wait."""
+        if self._committed:
+            self._helped(now)
+        return found
+
+    def _sleep(self, now: float, deadline: float | None, short_until: float) -> bool:
+        """Sleeps until a partition grows (then True), topics change, somebody wakes it, or something else is due."""
+        if self._committed and self._helped(now):
+            return False
+        until = now + self._topics_age_s if deadline is None else min(deadline, now + self._topics_age_s)
+        if self._topics & 1:
+            until = min(until, now + TOPICS_LOOK_S)
+        if self._stuck_since is not None:
+            until = min(until, self._stuck_since + HELP_S)
+        if now < short_until:
+            until = min(until, short_until)
+            tails = [(cursor.partition, self._end(cursor)) for cursor in self._rotation.turns()]
+        else:
+            tails = [(cursor.partition, cursor.seen_end) for cursor in self._rotation.turns()]
+        if self.duty is not None:
+            return self._nap(self.duty, now, until, tails)
+        if self._log._wait(tails, until - now, self, self._committed, self._topics):
+            return True
+        self._now = time.monotonic()
+        return False
+
+    def _nap(self, duty: Duty, now: float, until: float, tails: list[tuple[Any, int]]) -> bool:
+        """Sleeps as before, but sees to the group in between: partitions of which nobody tells are not looked at for that."""
+        until, moved = min(until, now + NAPS_S), duty.moved
+        while True:
+            part = min(until, duty.until_ns / 1e9)
+            if self._log._wait(tails, part - now, self, self._committed, self._topics, duty.notices(), part < until):
+                return True
+            now = self._now = time.monotonic()
+            if now >= until or self._woken or self._stopped or self._log._topics_word() != self._topics:
+                return False
+            duty.attend()
+            if duty.moved != moved:
+                return False
+
+    def _end(self, cursor: Cursor) -> int:
+        return end_offset(cursor.partition.bounds(), self._isolation)
+
+    # ---- fetch.min.bytes ----
+
+    def _too_little(self, short_until: float, deadline: float | None) -> bool:
+        """Whether there is less than `fetch.min.bytes`, nothing is fetched ahead, and both this wait and the poll may go on."""
+        now = time.monotonic()
+        if now >= short_until or (deadline is not None and now >= deadline):
+            return False
+        known = 0
+        for cursor in self._rotation.turns():
+            unread = None if cursor.has_records or cursor.position < 0 else cursor.partition.unread_bytes(cursor.position)
+            if unread is None:
+                return False  # fetched already, or not at the end of the log: there is plenty
+            known += unread
+        return known < self._least_bytes
+
+    # ---- transactions that are in the way ----
+
+    def _helped(self, now: float) -> bool:
+        """Whether a transaction was ended that kept this reader back. W4: at most every HELP_S, and first after as long."""
+        stuck = [cursor for cursor in self._rotation.turns() if is_stuck(cursor)]
+        if not stuck:
+            self._stuck_since = None
+        elif self._stuck_since is None:
+            self._stuck_since = now
+        elif now - self._stuck_since >= HELP_S:
+            self._stuck_since = now
+            if not self._log.read_only and not system.mutated("leave_to_housekeeper"):
+                return bool(sum(self._log._transactions.help(cursor.partition) for cursor in stuck))
+        return False
+
+
+def is_stuck(cursor: Cursor) -> bool:
+    """Whether a committed reader has read all it may, and an open transaction keeps more from it."""
+    bounds = cursor.partition.bounds()
+    return bool(cursor.position == bounds.last_stable < bounds.high_watermark)
+
+
+__all__ = ["HELP_S", "TOPICS_LOOK_S", "Waiting", "is_stuck"]

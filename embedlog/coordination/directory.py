@@ -1,0 +1,411 @@
+"""Who is in a log directory: the door, `.lock`, incarnations, the clean mark (`docs/protocol.md`, opening and closing).
+
+B1  a door serialises openers and closers, for the whole of what they do
+B2  a broker holds `.lock` exclusively, each of us holds it shared; who gets it exclusively is the first one in
+B3  after locking, and once more behind foreign use, the name must still lead to what was locked: a broker unlinks it late
+B4  the first one in takes the clean mark away, durably, before anything is written; the last one out writes it after the syncs
+B5  our mark is signed with the incarnation: a signed mark proves, in a copy too, that no broker was here since; one without
+    is known by inode and time, and if ours is gone, or another one is there, somebody else was here; the number of that visit is
+    noted first: of a partition that was not loaded since, the manifest is of a time before it
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from embedlog._native import system
+from embedlog.coordination.transactions import recovery
+from embedlog.errors import (
+    DirectoryInUseError,
+    ForeignDirectoryError,
+    StateError,
+    StorageError,
+    UnsupportedFilesystemError,
+    UnsupportedFormatError,
+)
+from embedlog.storage import file_names, files, lock_holders, locks
+from embedlog.storage.control_page import boot_number, cache_number
+from embedlog.storage.identity import ensure_meta, mark_owner, note_visit, read_visit, remove_clean_mark, write_clean_mark
+
+SETTLING_S: Final = 0.05  # a broker unlinks `.lock` some time after it has unlocked it
+
+# f_type of statfs for file systems whose locks and shared mappings hold between processes of one host.
+LOCAL_FILESYSTEMS: Final = {
+    0xEF53: "ext4",
+    0x58465342: "xfs",
+    0x9123683E: "btrfs",
+    0x01021994: "tmpfs",
+    0x794C7630: "overlayfs",
+    0x2FC12FC1: "zfs",
+    0xF2F52010: "f2fs",
+    0xCA451A4E: "bcachefs",
+    0x858458F6: "ramfs",
+}
+REMOTE_FILESYSTEMS: Final = {
+    0x6969: "NFS",
+    0xFF534D42: "SMB",
+    0xFE534D42: "SMB",
+    0x517B: "SMB",
+    0x65735546: "FUSE",
+    0x00C36400: "Ceph",
+    0x0BD00BD0: "Lustre",
+    0x47504653: "GPFS",
+    0x01021997: "9p",
+}
+
+# Words of the directory's control page.
+MARK_INODE, MARK_NS, WAS_CLEAN, WAS_FOREIGN, BY_LOCKS, BOOT = 0, 1, 2, 3, 12, 15
+
+
+class Directory:
+    """One process's presence in a log directory. Threads: `enter` and `leave` once each; the rest may be read from any."""
+
+    def __init__(self, path: Path, *, read_only: bool, mode: int, lock_timeout_ms: int, shared: str) -> None:
+        self.path, self.read_only, self._mode = path, read_only, mode
+        self._timeout_ms, self._shared = lock_timeout_ms, shared
+        self._door: locks.LockFile | None = None
+        self._lock_fd = -1
+        self.page: system.Page | None = None
+        self.incarnation = os.urandom(16)
+        self.clean = False
+        self.foreign = False
+        self.visit = 0
+        self.seen: object = None  # by a reader, at its last look: differs once somebody has come or gone
+
+    def _deadline(self) -> int:
+        return system.boot_ns() + self._timeout_ms * 1_000_000
+
+    # ---- coming in -------------------------------------------------------------------------------
+
+    def enter(self, prepare: Callable[[bool], None]) -> None:
+        """Come in; `prepare(first)` runs inside the door, with `.lock` held exclusively if first.
+
+        Raises DirectoryInUseError, UnsupportedFilesystemError, ForeignDirectoryError, LockTimeoutError.
+        """
+        check_filesystem(self.path, self._shared)
+        if files.exists(self.path / file_names.UNFINISHED):
+            raise ForeignDirectoryError(
+                "a backup that was broken off: it is not whole; make it again", path=self.path / file_names.UNFINISHED
+            )
+        if self.read_only:
+            self._enter_read_only()
+            prepare(False)
+            return
+        self._door = locks.LockFile(self.path / file_names.DOOR, self._mode)
+        try:
+            with self._door.hold(self._deadline()):
+                try:
+                    self._come_in(prepare)
+                except BaseException:
+                    self._unlock()
+                    raise
+        except BaseException:
+            self._let_go()
+            raise
+
+    def _come_in(self, prepare: Callable[[bool], None]) -> None:
+        first = self._take_lock()
+        if first:
+            self._begin_incarnation()
+        else:
+            self._join_incarnation()
+        prepare(first)
+        if first:
+            system.lock_try(self._lock_fd, False)
+
+    def _enter_read_only(self) -> None:
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """Look whether somebody of ours is writing here: True if so, with their incarnation. Refuses a broker. Read-only use."""
+        state = self._probe()
+        if state == 2:
+            raise DirectoryInUseError(
+                "the directory is held exclusively: a Kafka broker is running on it", path=self.path / file_names.BROKER_LOCK
+            )
+        path = self.path / file_names.CONTROL
+        found, mark = files.facts_of(path), files.facts_of(self.path / file_names.CLEAN_MARK)
+        if self.page is None and found is not None and found.size >= system.PAGE_BYTES:
+            with files.opened(path, files.READ) as fd:
+                self.page = system.Page(fd, False, self._by_locks)
+        if self.page is not None:
+            self.incarnation = self.page.incarnation()
+            if state == 1:
+                self._check_same_way(self.page)
+        seen = ((mark.inode, mark.modified_ns) if mark else None, self.incarnation)
+        if seen != self.seen:
+            self._judge(mark, self.page)
+        self.seen = seen
+        if state != 1 or self.page is None or self._was_left(self.page):
+            return False
+        if self.clean and self.foreign:
+            raise self._bystander()
+        return True
+
+    def _probe(self) -> int:
+        """State of `.lock`; an exclusive holder is looked at until it had time to be an opener or closer of ours."""
+        try:
+            fd = files.open_file(self.path / file_names.BROKER_LOCK, files.READ)
+        except StorageError as problem:
+            if problem.errno in (errno.ENOENT, errno.EACCES):
+                return 0
+            raise
+        try:
+            deadline = system.boot_ns() + min(self._timeout_ms, 2000) * 1_000_000
+            while (state := system.lock_probe(fd)) == 2 and system.boot_ns() < deadline:
+                time.sleep(0.005)
+            return max(state, 0)
+        finally:
+            files.close(fd)
+
+    def _take_lock(self) -> bool:
+        """Hold `.lock`: True if exclusively, that is as the first one in."""
+        path = self.path / file_names.BROKER_LOCK
+        deadline = self._deadline()
+        while True:
+            fd = files.open_file(path, files.CREATE, self._mode)
+            first = system.lock_try(fd, True) == 0
+            if not first and system.lock_try(fd, False) < 0:
+                files.close(fd)
+                raise DirectoryInUseError("the directory is held exclusively: a Kafka broker is running on it", path=path)
+            self._lock_fd = fd
+            self._look_at_mark()
+            if self._still_ours(fd, path, settle=first and self.foreign):
+                return first or self._nobody_in(path)
+            files.close(fd)
+            self._lock_fd = -1
+            if system.boot_ns() > deadline:
+                raise DirectoryInUseError("somebody keeps replacing the lock file", path=path)
+
+    def _nobody_in(self, path: Path) -> bool:
+        """Others hold `.lock` shared: are they none of ours? Whoever may read the file can hold it so. REQUIRES the door.
+
+        Raises DirectoryInUseError behind a broker's visit, also of one that was killed and left no mark: what a control page
+        says of the time before it must not be believed.
+        """
+        if self.foreign and self.page is not None:
+            raise self._bystander()
+        return self.clean or (self.page is not None and self._was_left(self.page))
+
+    def _bystander(self) -> DirectoryInUseError:
+        path = self.path / file_names.BROKER_LOCK
+        holder = lock_holders.held_by(path, others=True) or "a process that cannot be seen"
+        return DirectoryInUseError("somebody who is no embedlog holds the lock file, shared", path=path, found=holder)
+
+    def _was_left(self, page: system.Page) -> bool:
+        """Whether the page proves that none of ours is in: they wipe what it remembers of a mark, and end with the boot."""
+        if page.word(MARK_INODE) != 0:
+            return True
+        boot, then = boot_number(), page.word(BOOT)
+        return not self._by_locks and 0 not in (boot, then) and boot != then
+
+    def _still_ours(self, fd: int, path: Path, settle: bool) -> bool:
+        if system.mutated("no_stat_again"):
+            return True
+        if settle and not system.mutated("no_settle"):
+            time.sleep(SETTLING_S)
+        held, named = files.facts(fd, path), files.facts_of(path)
+        return named is not None and (named.device, named.inode) == (held.device, held.inode)
+
+    def held_lock(self) -> tuple[str, int, int]:
+        """Path, device and inode of the `.lock` that we hold, for who looks before every append."""
+        found = files.facts(self._lock_fd)
+        return os.fspath(self.path / file_names.BROKER_LOCK), found.device, found.inode
+
+    def check_still_in(self) -> None:
+        """Raises StorageError if the directory, or its lock file, is not what this process came into any more."""
+        if self.still_in():
+            return
+        self._check_there()
+        path = self.path / file_names.BROKER_LOCK
+        raise StorageError(
+            f"the lock file of this directory was {'replaced' if files.exists(path) else 'removed'}; a broker may be using it:"
+            " open the directory again",
+            path=path,
+        )
+
+    def _check_there(self) -> None:
+        if not files.is_directory(self.path):
+            raise StorageError("the log directory is gone: it was removed or renamed", errno=errno.ENOENT, path=self.path)
+
+    def retake(self) -> None:
+        """`.lock` is gone or another file: hold it again. Raises DirectoryInUseError if somebody else is or was here."""
+        if self.still_in():
+            return
+        self._check_there()
+        path = self.path / file_names.BROKER_LOCK
+        fd = files.open_file(path, files.CREATE, self._mode)
+        free = system.lock_try(fd, False) == 0
+        if not free or not self._still_ours(fd, path, settle=False) or files.exists(self.path / file_names.CLEAN_MARK):
+            files.close(fd)
+            raise DirectoryInUseError(
+                "the lock file was taken away, and somebody else uses or used the directory: open it again", path=path
+            )
+        files.close(self._lock_fd)
+        self._lock_fd = fd
+
+    def still_in(self) -> bool:
+        """Whether `.lock` is still the file that we hold: if not, a broker may have come in, and writing must stop."""
+        if self.read_only:
+            return True
+        return self._lock_fd >= 0 and self._still_ours(self._lock_fd, self.path / file_names.BROKER_LOCK, settle=False)
+
+    # ---- incarnations ----------------------------------------------------------------------------
+
+    def _look_at_mark(self) -> None:
+        self._judge(files.facts_of(self.path / file_names.CLEAN_MARK), self._map())
+
+    def _judge(self, mark: system.Facts | None, page: system.Page | None) -> None:
+        """Was the directory left in order, and by us (B5)?"""
+        self.visit = read_visit(self.path)
+        owner = mark_owner(self.path) if mark is not None else None
+        self.clean = mark is not None
+        if owner is not None:  # a copy that was begun before we came in, and ended after, has our mark beside a later page
+            self.foreign = False
+            self.clean = page is None or page.version() < 0 or page.incarnation() == owner
+        elif page is None:
+            self.foreign = self.clean or any(name.endswith("-checkpoint") for name in files.listing(self.path))
+        elif mark is not None:
+            self.foreign = (page.word(MARK_INODE), page.word(MARK_NS)) != (mark.inode, mark.modified_ns)
+        else:
+            self.foreign = page.word(MARK_INODE) != 0  # ours was there and is gone: a broker takes it away when it starts
+
+    def _map(self) -> system.Page | None:
+        path = self.path / file_names.CONTROL
+        found = files.facts_of(path)
+        if self.page is None and found is not None and found.size >= system.PAGE_BYTES:
+            with files.opened(path, files.WRITE) as fd:
+                self.page = system.Page(fd, True, self._by_locks)
+        return self.page
+
+    def _begin_incarnation(self) -> None:
+        path = self.path / file_names.CONTROL
+        page = self._map()
+        if page is not None and page.version() > system.PAGE_VERSION:
+            raise UnsupportedFormatError(
+                "the control page was written by a newer embedlog", path=path, expected=system.PAGE_VERSION, found=page.version()
+            )
+        if self.foreign or self.visit < 0:
+            self.visit = note_visit(self.path, self._mode)  # before what tells of it goes
+        if not system.mutated("keep_mark"):
+            remove_clean_mark(self.path)
+        ensure_meta(self.path, self._mode)
+        made = page is None
+        if page is None:
+            with files.opened(path, files.CREATE, self._mode) as fd:
+                files.allocate(fd, system.PAGE_BYTES, path)
+            page = self._map()
+        found = files.facts_of(path)
+        if page is None or found is None:
+            raise StorageError("the control page vanished while it was being made", path=path)
+        page.write_directory(system.identity(self.incarnation, bytes(16), -1, found.device, found.inode))
+        page.set(BOOT, boot_number())
+        state = {WAS_CLEAN: self.clean, WAS_FOREIGN: self.foreign, BY_LOCKS: self._by_locks}
+        for word, value in ({MARK_INODE: 0, MARK_NS: 0} | state).items():
+            page.set(word, int(value))
+        recovery.note_opening(page, self.clean or made, self.foreign, cache_number(self.path))
+        with files.opened(path, files.WRITE) as fd:
+            files.sync(fd, path)  # else a power loss could bring back what it remembered of a mark, or lose it: both look foreign
+        if made:
+            files.sync_directory(self.path)
+
+    def _join_incarnation(self) -> None:
+        page = self._map()
+        if page is None or page.version() < 0:
+            raise ForeignDirectoryError(
+                "others hold this directory, but their control page is gone", path=self.path / file_names.CONTROL
+            )
+        if page.version() != system.PAGE_VERSION:
+            raise UnsupportedFormatError(
+                "the directory is in use by another version of embedlog",
+                path=self.path / file_names.CONTROL,
+                expected=system.PAGE_VERSION,
+                found=page.version(),
+            )
+        self._check_same_way(page)
+        self.incarnation, self.visit = page.incarnation(), read_visit(self.path)
+        self.clean, self.foreign = bool(page.word(WAS_CLEAN)), bool(page.word(WAS_FOREIGN))
+
+    def _check_same_way(self, page: system.Page) -> None:
+        """Raises StateError: who maps pages and who copies them under locks would undo each other's changes."""
+        if bool(page.word(BY_LOCKS)) != self._by_locks:
+            raise StateError(
+                "others have this directory open with another setting of `shared`",
+                path=self.path,
+                expected='shared="no"' if self._by_locks else 'shared="locks"',
+                found=f'shared="{self._shared}"',
+            )
+
+    @property
+    def _by_locks(self) -> bool:
+        return self._shared == "locks"
+
+    # ---- going out -------------------------------------------------------------------------------
+
+    def leave(self, close_all: Callable[[], None]) -> None:
+        """Go; the last one out runs `close_all` and then writes the clean mark, not if that fails."""
+        if self._door is None:
+            self._let_go()
+            return
+        try:
+            with self._door.hold(self._deadline()):
+                try:
+                    last = system.lock_try(self._lock_fd, True) == 0 and self.still_in()
+                    if last:
+                        close_all()
+                        self._write_mark()
+                finally:
+                    self._unlock()
+        finally:
+            self._let_go()
+
+    def _write_mark(self) -> None:
+        write_clean_mark(self.path, mode=self._mode, incarnation=self.incarnation)
+        mark = files.facts_of(self.path / file_names.CLEAN_MARK)
+        if self.page is not None and mark is not None:
+            self.page.set(MARK_INODE, mark.inode)
+            self.page.set(MARK_NS, mark.modified_ns)
+            path = self.path / file_names.CONTROL
+            with files.opened(path, files.WRITE) as fd:
+                files.sync(fd, path)  # else a power loss much later would make our own mark look foreign
+
+    def _unlock(self) -> None:
+        """Give `.lock` back. Who may have it exclusively does so behind the door: the next one in takes that for a broker."""
+        fd, self._lock_fd = self._lock_fd, -1
+        files.close(fd)
+
+    def _let_go(self) -> None:
+        self._unlock()
+        if self._door is not None:
+            self._door.close()
+            self._door = None
+        if self.page is not None:
+            self.page.close()
+            self.page = None
+
+    def abandon(self) -> None:
+        """In a forked child: give up what was inherited, touching nothing that the parent still uses."""
+        fd, self._lock_fd = self._lock_fd, -1
+        files.close_inherited(fd)
+
+
+def check_filesystem(path: Path, shared: str) -> None:
+    """Refuse a file system whose locks and mappings cannot be trusted, unless `shared="locks"` accepts that."""
+    kind = system.filesystem(os.fspath(path))
+    if kind < 0:
+        raise StorageError("cannot look at the file system", errno=system.errno_of(kind), path=path)
+    if kind in LOCAL_FILESYSTEMS or shared == "locks":
+        return
+    name = REMOTE_FILESYSTEMS.get(kind, f"type 0x{kind:x}")
+    raise UnsupportedFilesystemError(
+        f'file system {name} is not known to keep locks and mapped pages between processes; shared="locks" opens it without any'
+        " mapping, by locks alone: that is slower, and a lock that the file system loses can corrupt the log",
+        path=path,
+        expected="one of " + ", ".join(sorted(LOCAL_FILESYSTEMS.values())),
+        found=name,
+    )

@@ -1,0 +1,298 @@
+"""Keys and values of `__consumer_offsets` in Kafka's schema (format.md 9.1), and what we add to them as tagged fields.
+
+R1  groups are written in version 4, which has tagged fields, offsets in 3 as brokers do; all versions are read
+R2  what we add has high tags; in Kafka's own fields stands what a broker expects there: each member's subscription is the one
+    for the chosen protocol, and a group in the midst of a join phase is to a broker one whose members have no assignment yet
+R3  tagged fields that we do not know are kept, byte for byte, and written again
+R4  keys of a kind that only others know are no error: they have no group
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from embedlog.errors import CorruptRecordError, UnsupportedFormatError
+from embedlog.format.wire import LONG, NUMBER, SHORT, Fields, Flexible, Plain, uvarint
+from embedlog.group import Group, Member, State, Tags
+from embedlog.storage.liveness import Life
+from embedlog.types import OffsetAndMetadata, TopicPartition
+
+OFFSET_KEY: Final = 1
+GROUP_KEY: Final = 2
+OFFSET_VERSION: Final = 3
+EXPIRING_VERSION: Final = 1  # the only one that says when an offset expires
+GROUP_VERSION: Final = 4
+TOPIC_ID_TAG: Final = 0  # of an offset: Kafka's
+STATE_TAG: Final = 10_000  # of a group; ours begin here: Kafka numbers from 0
+LIFE_TAG: Final = 10_000  # of a member
+JOINED_TAG: Final = 10_001
+
+_TIMEOUTS: Final = struct.Struct(">ii")  # rebalance and session timeout in ms
+STATE: Final = struct.Struct(">bbI")  # state, 1 while the first phase is delayed, round
+LIFE: Final = struct.Struct(">IQ")  # slot, nonce
+_OFFSET_HEAD: Final = struct.Struct(">hqi")  # version, offset, leader epoch
+_TIMES: Final = struct.Struct(">qq")  # commit and expiry in wall clock ms
+
+
+class Committed(NamedTuple):
+    """A committed offset as it stands in the log."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_ms: int = -1
+    expire_ms: int = -1
+    topic_id: UUID | None = None  # of the topic that was meant, where a broker has noted it
+
+
+# ---- keys ----------------------------------------------------------------------------------------
+
+
+def encode_offset_key(group: str, topic: str, partition: int) -> bytes:
+    """The key of what a group has committed for a partition."""
+    name, of = group.encode(), topic.encode()
+    return b"".join((b"\0\1", SHORT.pack(len(name)), name, SHORT.pack(len(of)), of, NUMBER.pack(partition)))
+
+
+def encode_group_key(group: str) -> bytes:
+    """The key of a group's own records."""
+    name = group.encode()
+    return b"\0\2" + SHORT.pack(len(name)) + name
+
+
+def key_kind(key: bytes) -> int:
+    """The number that a key begins with: what its record is about."""
+    if len(key) < 2:
+        raise CorruptRecordError("key in __consumer_offsets", found=key.hex())
+    return key[0] << 8 | key[1]
+
+
+def decode_offset_key(key: bytes) -> tuple[str, TopicPartition]:
+    """Group and partition out of a key of kind 0 or 1. Raises CorruptRecordError."""
+    try:
+        until = 4 + (key[2] << 8 | key[3])
+        group = key[4:until].decode()
+        start = until + 2
+        until = start + (key[until] << 8 | key[until + 1])
+        if len(key) != until + 4:
+            raise ValueError(f"{until + 4} bytes are announced where {len(key)} are")
+        return group, TopicPartition(key[start:until].decode(), NUMBER.unpack_from(key, until)[0])
+    except (struct.error, IndexError, ValueError) as problem:
+        raise CorruptRecordError(f"key in __consumer_offsets: {problem}", found=key[:64].hex()) from problem
+
+
+def decode_names(key: bytes) -> tuple[str, str]:
+    """Group and member out of a key of kind 2 to 8; the member is empty where the kind has none. Raises CorruptRecordError."""
+    reader = Plain(key, 2)
+    try:
+        group = reader.string()
+        member = reader.string() if reader.at < len(key) else ""
+        if reader.at != len(key):
+            raise ValueError(f"{len(key) - reader.at} bytes too many")
+        return group, member
+    except (struct.error, ValueError) as problem:
+        raise CorruptRecordError(f"key in __consumer_offsets: {problem}", found=key[:64].hex()) from problem
+
+
+# ---- offsets -------------------------------------------------------------------------------------
+
+
+def encode_offset(offset: OffsetAndMetadata, commit_ms: int, expire_ms: int = -1) -> bytes:
+    """The value of a commit."""
+    note = offset.metadata.encode()
+    size = SHORT.pack(len(note))
+    if expire_ms >= 0:
+        return b"".join((b"\0\1", LONG.pack(offset.offset), size, note, _TIMES.pack(commit_ms, expire_ms)))
+    head = _OFFSET_HEAD.pack(OFFSET_VERSION, offset.offset, offset.leader_epoch)
+    return b"".join((head, size, note, LONG.pack(commit_ms)))
+
+
+def decode_offset(value: bytes) -> Committed:
+    """The commit that a value holds. Raises UnsupportedFormatError for a newer one, CorruptRecordError for a broken one."""
+    try:
+        version, offset = SHORT.unpack_from(value)[0], LONG.unpack_from(value, 2)[0]
+        if not 0 <= version <= 4:
+            raise UnsupportedFormatError("version of an offset in __consumer_offsets", expected="0 to 4", found=version)
+        at, epoch = 10, -1
+        if version >= OFFSET_VERSION:
+            at, epoch = 14, NUMBER.unpack_from(value, 10)[0]
+        if version == 4:
+            reader = Flexible(value, at)
+            note, commit_ms = reader.string(), reader.take(LONG)[0]
+            ids = [UUID(bytes=data) for tag, data in reader.tagged() if tag == TOPIC_ID_TAG and len(data) == 16]
+            return Committed(offset, epoch, note, commit_ms, topic_id=ids[0] if ids else None)
+        size = SHORT.unpack_from(value, at)[0]
+        if size < 0:
+            raise ValueError("no note, not even an empty one")
+        until = at + 2 + size
+        note = value[at + 2 : until].decode()
+        commit_ms = LONG.unpack_from(value, until)[0]
+        expire_ms = LONG.unpack_from(value, until + 8)[0] if version == EXPIRING_VERSION else -1
+        return Committed(offset, epoch, note, commit_ms, expire_ms)
+    except (struct.error, IndexError, ValueError) as problem:
+        raise CorruptRecordError(f"offset in __consumer_offsets: {problem}", found=value[:64].hex()) from problem
+
+
+# ---- groups: writing -----------------------------------------------------------------------------
+
+
+def encode_group(group: Group) -> bytes:
+    """The value, in version 4."""
+    parts = [
+        b"\0\4",
+        _text(group.protocol_type),
+        NUMBER.pack(group.generation),
+        b"\0" if group.protocol is None else _text(group.protocol),
+        b"\0" if group.leader is None else _text(group.leader),
+        LONG.pack(group.changed_ms),
+        uvarint(len(group.members) + 1),
+    ]
+    parts += [_member(member, group.protocol) for member in group.members.values()]
+    parts.append(_tagged(group.others, ((STATE_TAG, STATE.pack(group.state, group.delayed, group.round)),)))
+    return b"".join(parts)
+
+
+def _member(member: Member, protocol: str | None) -> bytes:
+    own: Fields = [(JOINED_TAG, _joined(member, protocol))]
+    if member.life is not None:
+        own.insert(0, (LIFE_TAG, LIFE.pack(*member.life)))
+    return b"".join(
+        (
+            _text(member.member_id),
+            b"\0" if member.instance_id is None else _text(member.instance_id),
+            _text(member.client_id),
+            _text(member.client_host),
+            _TIMEOUTS.pack(member.rebalance_timeout_ms, member.session_timeout_ms),
+            _blob(member.metadata(protocol)),
+            _blob(member.assignment),
+            _tagged(member.others, own),
+        )
+    )
+
+
+def _joined(member: Member, protocol: str | None) -> bytes:
+    """Whether it has joined, and its protocols in its order; the subscription that stands in Kafka's field is not repeated."""
+    said = member.metadata(protocol)
+    parts = [b"\1" if member.joined else b"\0", uvarint(len(member.protocols))]
+    for name, metadata in member.protocols:
+        parts += (_text(name), b"\0" if metadata == said else _blob(metadata))
+    return b"".join(parts)
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return uvarint(len(data) + 1) + data
+
+
+def _blob(data: bytes) -> bytes:
+    return uvarint(len(data) + 1) + data
+
+
+def _tagged(others: Tags, own: Iterable[tuple[int, bytes]]) -> bytes:
+    fields = sorted((*others, *own)) if others else list(own)
+    return uvarint(len(fields)) + b"".join([uvarint(tag) + uvarint(len(data)) + data for tag, data in fields])
+
+
+# ---- groups: reading -----------------------------------------------------------------------------
+
+
+def decode_group(value: bytes) -> Group:
+    """The group that a value holds. Raises UnsupportedFormatError for a newer one, CorruptRecordError for a broken one."""
+    try:
+        version = SHORT.unpack_from(value)[0]
+        if not 0 <= version <= GROUP_VERSION:
+            raise UnsupportedFormatError("version of a group in __consumer_offsets", expected="0 to 4", found=version)
+        return _flexible_group(value) if version == GROUP_VERSION else _plain_group(value, version)
+    except (struct.error, IndexError, ValueError) as problem:
+        raise CorruptRecordError(f"group in __consumer_offsets: {problem}", found=value[:64].hex()) from problem
+
+
+def _plain_group(value: bytes, version: int) -> Group:
+    """As brokers write it: they load whoever is in it as a member of a stable group."""
+    reader = Plain(value, 2)
+    protocol_type, generation = reader.string(), reader.number()
+    protocol, leader = reader.nullable(), reader.nullable()
+    changed_ms = reader.take(LONG)[0] if version >= 2 else -1
+    members = {}
+    for _ in range(reader.count()):
+        member_id = reader.string()
+        instance_id = reader.nullable() if version >= 3 else None
+        client_id, client_host = reader.string(), reader.string()
+        rebalance_ms = reader.number() if version >= 1 else -1
+        session_ms = reader.number()
+        said, assignment = reader.data() or b"", reader.data() or b""
+        members[member_id] = Member(
+            member_id,
+            instance_id,
+            client_id,
+            client_host,
+            session_ms if rebalance_ms < 0 else rebalance_ms,
+            session_ms,
+            ((protocol or "", said),),
+            assignment,
+        )
+    state = State.STABLE if members else State.EMPTY
+    return Group(protocol_type, generation, protocol, leader, state, changed_ms, members)
+
+
+def _flexible_group(value: bytes) -> Group:
+    reader = Flexible(value, 2)
+    protocol_type, generation = reader.string(), reader.take(NUMBER)[0]
+    protocol, leader, changed_ms = reader.nullable(), reader.nullable(), reader.take(LONG)[0]
+    members = {}
+    for _ in range(reader.uvarint() - 1):
+        member = _flexible_member(reader, protocol)
+        members[member.member_id] = member
+    state, delayed, round_ = (State.STABLE if members else State.EMPTY), False, 0
+    others: Tags = ()
+    for tag, data in reader.tagged():
+        if tag == STATE_TAG and len(data) == STATE.size:
+            number, flag, round_ = STATE.unpack(data)
+            state, delayed = State(number), bool(flag)
+            if state is State.DEAD:
+                raise ValueError("a group that is deleted has no record")
+        else:
+            others += ((tag, data),)
+    return Group(protocol_type, generation, protocol, leader, state, changed_ms, members, delayed, round_, others)
+
+
+def _flexible_member(reader: Flexible, protocol: str | None) -> Member:
+    member_id, instance_id = reader.string(), reader.nullable()
+    client_id, client_host = reader.string(), reader.string()
+    rebalance_ms, session_ms = reader.take(_TIMEOUTS)
+    said, assignment = reader.data(), reader.data()
+    life, joined = None, True
+    protocols: tuple[tuple[str, bytes], ...] = ((protocol or "", said),)
+    others: Tags = ()
+    for tag, data in reader.tagged():
+        if tag == LIFE_TAG and len(data) == LIFE.size:
+            life = Life(*LIFE.unpack(data))
+        elif tag == JOINED_TAG:
+            joined, protocols = _unjoined(data, said)
+        else:
+            others += ((tag, data),)
+    return Member(
+        member_id,
+        instance_id,
+        client_id,
+        client_host,
+        session_ms if rebalance_ms < 0 else rebalance_ms,
+        session_ms,
+        protocols,
+        assignment,
+        joined,
+        life,
+        others,
+    )
+
+
+def _unjoined(data: bytes, said: bytes) -> tuple[bool, tuple[tuple[str, bytes], ...]]:
+    reader = Flexible(data, 1)
+    protocols = []
+    for _ in range(reader.uvarint()):
+        name, metadata = reader.string(), reader.maybe()
+        protocols.append((name, said if metadata is None else metadata))
+    return data[0] != 0, tuple(protocols)

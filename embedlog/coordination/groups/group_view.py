@@ -1,0 +1,174 @@
+"""What the records of one partition of `__consumer_offsets` add up to: groups, and what each has committed.
+
+V1  groups are decoded when they are asked for, and kept beside the bytes that they come from: who asks while another thread
+    applies the next record may keep what is old, but nobody takes it for what those new bytes say
+V2  an offset that was committed within a transaction counts from that transaction's marker on, and of two for one partition the
+    one that lies later in the log, whichever marker came first
+V3  what says something newer than an undecided offset, a tombstone included, ends the waiting for it: it cannot count any more
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from embedlog.coordination.groups.group_records import (
+    GROUP_KEY,
+    Committed,
+    decode_group,
+    decode_names,
+    decode_offset,
+    decode_offset_key,
+    key_kind,
+)
+from embedlog.coordination.groups.kip848_groups import KINDS, ModernGroup, describe
+from embedlog.group import Group
+from embedlog.types import TopicPartition
+
+
+class _Pending(NamedTuple):
+    """An offset that is not decided: its place among all records that this view has seen, and its value."""
+
+    place: int
+    value: bytes
+
+
+class GroupEntries:
+    """The view. Threads: `apply` and its like from one at a time; asking from any."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._groups: dict[str, tuple[bytes, Group]] = {}
+        self._offsets: dict[str, dict[TopicPartition, bytes]] = {}
+        self._modern: dict[str, dict[tuple[int, str], bytes]] = {}
+        self._keys: dict[bytes, tuple[str, TopicPartition]] = {}  # the same few come again and again
+        self._pending: dict[int, dict[bytes, _Pending]] = {}  # by producer id
+        self._waiting: dict[bytes, set[int]] = {}  # the producer ids that a key waits for
+        self._place = 0
+
+    # ---- feeding ---------------------------------------------------------------------------------
+
+    def apply(self, key: bytes, value: bytes | None) -> None:
+        """The next record that counts at once. Raises CorruptRecordError."""
+        kind = key_kind(key)
+        if kind < GROUP_KEY:
+            self._commit(key, value)
+            if key in self._waiting:
+                self._decided(key)
+        elif kind == GROUP_KEY:
+            name = decode_names(key)[0]
+            if value is None:
+                self._values.pop(name, None)
+                self._groups.pop(name, None)
+            else:
+                self._values[name] = value
+        elif kind in KINDS:
+            self._apply_modern(kind, key, value)
+
+    def apply_pending(self, producer_id: int, key: bytes, value: bytes | None) -> None:
+        """The next record, of a transaction that is open: it counts when `settle` says so."""
+        if key_kind(key) >= GROUP_KEY or value is None:
+            return
+        self._place += 1
+        self._pending.setdefault(producer_id, {})[key] = _Pending(self._place, value)
+        self._waiting.setdefault(key, set()).add(producer_id)
+
+    def settle(self, producer_id: int, commit: bool) -> None:
+        """The marker of a transaction. Who asks meanwhile, first whether to wait and then for the offset, is not misled."""
+        for key, found in self._pending.pop(producer_id, {}).items():
+            if commit:
+                self._commit(key, found.value)
+                for other in tuple(self._waiting[key] - {producer_id}):
+                    if self._pending[other][key].place < found.place:
+                        del self._pending[other][key]
+                        self._forget(key, other)
+            self._forget(key, producer_id)
+
+    def _commit(self, key: bytes, value: bytes | None) -> None:
+        known = self._keys.get(key)
+        name, partition = known or decode_offset_key(key)
+        offsets = self._offsets.get(name)
+        if value is not None:
+            if offsets is None:
+                offsets = self._offsets[name] = {}
+            offsets[partition] = value
+            if known is None:
+                self._keys[key] = name, partition
+            return
+        self._keys.pop(key, None)
+        if offsets is not None:
+            offsets.pop(partition, None)
+            if not offsets:
+                del self._offsets[name]
+
+    def _decided(self, key: bytes) -> None:
+        """What lies behind in the log is newer than what waits."""
+        for producer_id in self._waiting.pop(key):
+            self._pending[producer_id].pop(key, None)
+
+    def _forget(self, key: bytes, producer_id: int) -> None:
+        waiting = self._waiting[key]
+        waiting.discard(producer_id)
+        if not waiting:
+            del self._waiting[key]
+
+    def _apply_modern(self, kind: int, key: bytes, value: bytes | None) -> None:
+        name, member = decode_names(key)
+        records = self._modern.setdefault(name, {})
+        if value is None:
+            records.pop((kind, member), None)
+        else:
+            records[kind, member] = value
+        if not records:
+            del self._modern[name]
+
+    # ---- asking ----------------------------------------------------------------------------------
+
+    def group(self, name: str) -> Group | None:
+        """The newest record of a group; None where nobody ever joined. Raises CorruptRecordError, UnsupportedFormatError."""
+        value = self._values.get(name)
+        if value is None:
+            return None
+        known = self._groups.get(name)
+        if known is None or known[0] is not value:
+            known = self._groups[name] = value, decode_group(value)
+        return known[1]
+
+    def keep(self, name: str, group: Group) -> None:
+        """The decoded form of what was applied last, from who has it anyhow and holds the lock."""
+        value = self._values.get(name)
+        if value is not None:
+            self._groups[name] = value, group
+
+    def modern(self, name: str) -> ModernGroup | None:
+        """A group in the newer protocol, as a broker wrote it; None if it is none."""
+        records = self._modern.get(name)
+        return None if records is None else describe(dict(records))
+
+    def groups(self) -> list[str]:
+        """Every group that has a record of its own, or offsets."""
+        return list(dict.fromkeys((*self._values, *self._modern, *self._offsets)))
+
+    def offset(self, name: str, partition: TopicPartition) -> Committed | None:
+        """What a group has committed for a partition. Raises CorruptRecordError, UnsupportedFormatError."""
+        value = self._offsets.get(name, {}).get(partition)
+        return None if value is None else decode_offset(value)
+
+    def offsets(self, name: str) -> Mapping[TopicPartition, Committed]:
+        """Everything that a group has committed."""
+        found = ((partition, self.offset(name, partition)) for partition in tuple(self._offsets.get(name, ())))
+        return {partition: committed for partition, committed in found if committed is not None}
+
+    def partitions(self, name: str) -> tuple[TopicPartition, ...]:
+        """The partitions for which a group has an offset that counts."""
+        return tuple(self._offsets.get(name, ()))
+
+    def keys_of(self, topic: str) -> list[bytes]:
+        """The keys of all groups' offsets for a topic, decided or not."""
+        found = {key for key, (_, place) in tuple(self._keys.items()) if place.topic == topic}
+        return sorted(found | {key for key in tuple(self._waiting) if decode_offset_key(key)[1].topic == topic})
+
+    def pending(self, name: str) -> set[TopicPartition]:
+        """The partitions for which an undecided transaction has an offset of this group."""
+        found = (decode_offset_key(key) for key in tuple(self._waiting))
+        return {partition for group, partition in found if group == name}

@@ -1,0 +1,149 @@
+"""Groups in Kafka's newer protocol (KIP-848), as a broker's records of kinds 3 to 8 describe them. They are read, never written.
+
+N1  a group is a number of records with keys of their own; what is missing has Kafka's default
+N2  topics have ids here; their names stand in a record of kind 4 where the broker is old enough to write one
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+from uuid import UUID
+
+from embedlog.errors import CorruptRecordError, UnsupportedFormatError
+from embedlog.format.wire import NUMBER, Flexible
+
+GROUP, TOPICS, MEMBER, TARGET, TARGET_OF, CURRENT = 3, 4, 5, 6, 7, 8
+KINDS: Final = frozenset({GROUP, TOPICS, MEMBER, TARGET, TARGET_OF, CURRENT})
+
+_EPOCHS: Final = struct.Struct(">iib")  # epoch, the one before, state
+
+Parts = Mapping[UUID, tuple[int, ...]]  # partitions by topic id
+
+_STATES: Final = {0: "Stable", 1: "UnrevokedPartitions", 2: "UnreleasedPartitions"}
+
+
+@dataclass(frozen=True, slots=True)
+class ModernMember:
+    """One member: what it said, and how far it has come with its assignment."""
+
+    member_id: str
+    instance_id: str | None = None
+    rack: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    rebalance_timeout_ms: int = -1
+    assignor: str | None = None
+    epoch: int = 0
+    previous_epoch: int = -1
+    state: str = "Stable"
+    assigned: Parts = field(default_factory=dict)
+    revoking: Parts = field(default_factory=dict)
+    target: Parts = field(default_factory=dict)
+    classic: bool = False  # it speaks the older protocol
+
+
+@dataclass(frozen=True, slots=True)
+class ModernGroup:
+    """A group. `topics`: names of topic ids, as far as its records tell them."""
+
+    epoch: int
+    assignment_epoch: int
+    members: Mapping[str, ModernMember]
+    topics: Mapping[UUID, str]
+
+    @property
+    def state(self) -> str:
+        """In Kafka's words."""
+        if not self.members:
+            return "Empty"
+        if self.epoch > self.assignment_epoch:
+            return "Assigning"
+        settled = all(each.epoch == self.assignment_epoch and each.state == "Stable" for each in self.members.values())
+        return "Stable" if settled else "Reconciling"
+
+
+def describe(records: Mapping[tuple[int, str], bytes]) -> ModernGroup:
+    """The group that its newest records add up to, by kind and member. Raises CorruptRecordError, UnsupportedFormatError."""
+    try:
+        epoch = _number(_open(records, GROUP, ""))
+        target_epoch = _number(_open(records, TARGET, ""))
+        topics = _topics(_open(records, TOPICS, ""))
+        members = {member: _member_of(records, member) for kind, member in sorted(records) if kind == MEMBER}
+        return ModernGroup(epoch, target_epoch, members, topics)
+    except (struct.error, IndexError, ValueError) as problem:
+        raise CorruptRecordError(f"group in __consumer_offsets: {problem}") from problem
+
+
+def _open(records: Mapping[tuple[int, str], bytes], kind: int, member: str) -> Flexible | None:
+    """A reader behind the version of a record; None if there is no such record."""
+    value = records.get((kind, member))
+    if value is None:
+        return None
+    if value[:2] != b"\0\0":
+        raise UnsupportedFormatError(f"version of a record of kind {kind} of a group", expected="0000", found=value[:2].hex())
+    return Flexible(value, 2)
+
+
+def _number(reader: Flexible | None) -> int:
+    return 0 if reader is None else reader.take(NUMBER)[0]
+
+
+def _topics(reader: Flexible | None) -> dict[UUID, str]:
+    found: dict[UUID, str] = {}
+    for _ in range(0 if reader is None else reader.uvarint() - 1):
+        assert reader is not None
+        topic = UUID(bytes=reader.fixed(16))
+        found[topic] = reader.string()
+        reader.take(NUMBER)
+        for _ in range(reader.uvarint() - 1):
+            reader.take(NUMBER)
+            reader.texts()
+            reader.tagged()
+        reader.tagged()
+    return found
+
+
+def _parts(reader: Flexible | None) -> dict[UUID, tuple[int, ...]]:
+    found: dict[UUID, tuple[int, ...]] = {}
+    for _ in range(0 if reader is None else reader.uvarint() - 1):
+        assert reader is not None
+        topic = UUID(bytes=reader.fixed(16))
+        found[topic] = reader.numbers()
+        reader.tagged()
+    return found
+
+
+def _member_of(records: Mapping[tuple[int, str], bytes], member: str) -> ModernMember:
+    said = _open(records, MEMBER, member)
+    assert said is not None
+    known = ModernMember(
+        member,
+        instance_id=said.nullable(),
+        rack=said.nullable(),
+        client_id=said.string(),
+        client_host=said.string(),
+        topics=said.texts(),
+        pattern=said.nullable(),
+        rebalance_timeout_ms=said.take(NUMBER)[0],
+        assignor=said.nullable(),
+        classic=any(tag == 0 and data[:1] == b"\1" for tag, data in said.tagged()),
+        target=_parts(_open(records, TARGET_OF, member)),
+    )
+    current = _open(records, CURRENT, member)
+    if current is None:
+        return known
+    epoch, previous, state = current.take(_EPOCHS)
+    assigned, revoking = _parts(current), _parts(current)
+    return replace(
+        known,
+        epoch=epoch,
+        previous_epoch=previous,
+        state=_STATES.get(state, "Unknown"),
+        assigned=assigned,
+        revoking=revoking,
+    )

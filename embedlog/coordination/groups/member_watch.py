@@ -1,0 +1,182 @@
+"""What one observer has seen of a group's members, and what follows from it.
+
+W1  that a heart stopped is known after the member's session timeout on this observer's own monotonic clock, counted from the
+    first look that saw the same beat: what a suspended machine or another one's clock says proves nothing
+W2  an observer who was away himself counts no more than half a timeout for it: whoever was frozen together with him beats again
+W3  before anybody is evicted the signs are read once more, under the lock of the group's partition
+W4  what a process that is gone means at once for a dynamic member, only time means for a static one
+W5  a member looks after the next RING members in a ring at every look, and after all others now and then: so a group of any size
+    is looked after, and the cost hardly grows with it
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from embedlog._native import system
+from embedlog.group import Group, Member, State, Verdict
+from embedlog.storage.liveness import Life, Liveness, Sign
+
+LOOK_NS: Final = 100_000_000  # between two looks
+RING: Final = 8  # whom one member looks after
+FAR_LOOKS: Final = 8  # at everybody else within his session timeout
+MILLISECOND_NS: Final = 1_000_000
+
+
+class _Timer:
+    """How long something has been seen to stay the same (W2)."""
+
+    def __init__(self, now_ns: int) -> None:
+        self._since_ns = self.looked_ns = now_ns
+
+    def age_ns(self, now_ns: int, limit_ns: int) -> int:
+        away_ns = now_ns - self.looked_ns - limit_ns // 2
+        if away_ns > 0:
+            self._since_ns += away_ns
+        self.looked_ns = now_ns
+        return now_ns - self._since_ns
+
+
+class _Heart:
+    """What was seen of one member's beats."""
+
+    def __init__(self, life: Life | None, beat: int, now_ns: int) -> None:
+        self.life, self.beat, self.timer = life, beat, _Timer(now_ns)
+
+
+class _Round(NamedTuple):
+    """One phase of a group, as far as an observer can tell it from others."""
+
+    round: int
+    generation: int
+    state: State
+
+
+class Watch:
+    """An observer's memory of one group. Threads: one at a time."""
+
+    def __init__(self, liveness: Liveness, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self._liveness = liveness
+        self._clock = system.boot_ns if system.mutated("boot_clock") else clock
+        self._looked_ns = -LOOK_NS
+        self._hearts: dict[str, _Heart] = {}
+        self._round: _Round | None = None
+        self._timer = _Timer(0)
+
+    def due(self, now_ns: int | None = None) -> bool:
+        """Whether it is time for another look, which is then taken to happen."""
+        now_ns = self._clock() if now_ns is None else now_ns
+        if now_ns - self._looked_ns < LOOK_NS and not system.mutated("look_always"):
+            return False
+        self._looked_ns = now_ns
+        return True
+
+    def verdicts(self, group: Group, me: str | None, whole: bool = False) -> dict[str, Verdict]:
+        """Who seems to be gone, and why; of the ring behind `me`, or of all if `whole` or for a stranger. Raises StorageError."""
+        now_ns = self._clock()
+        for member_id in self._hearts.keys() - group.members.keys():
+            del self._hearts[member_id]
+        near = set(group.members) if whole else set(ring(group, me))
+        found = {}
+        for member in group.members.values():
+            if member.member_id != me and self._is_due(member, member.member_id in near, now_ns):
+                verdict = self._judge(member, now_ns)
+                if verdict is not None:
+                    found[member.member_id] = verdict
+        for member_id in self._late(group, now_ns):
+            if member_id != me:
+                found.setdefault(member_id, Verdict.LATE)
+        return found
+
+    def confirm(self, group: Group, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
+        """What still holds of these verdicts. REQUIRES the lock of the group's partition, and the group as it is now."""
+        if system.mutated("no_second_look"):
+            return dict(verdicts)
+        found = {}
+        for member_id, verdict in verdicts.items():
+            member = group.members.get(member_id)
+            if member is None:
+                continue
+            if verdict is Verdict.LATE:
+                still = _round_of(group) == self._round and member_id in _awaited(group)
+            else:
+                still = self._still(member, verdict)
+            if still:
+                found[member_id] = verdict
+        return found
+
+    def round_age_ms(self, group: Group) -> int:
+        """For how long this observer has seen the group in its present phase."""
+        now_ns = self._clock()
+        return self._age_ns(group, now_ns) // MILLISECOND_NS
+
+    # ---- hearts ----------------------------------------------------------------------------------
+
+    def _is_due(self, member: Member, near: bool, now_ns: int) -> bool:
+        known = self._hearts.get(member.member_id)
+        if near or known is None or known.life != member.life:
+            return True
+        return now_ns - known.timer.looked_ns >= _session_ns(member) // FAR_LOOKS
+
+    def _judge(self, member: Member, now_ns: int) -> Verdict | None:
+        sign, session_ns = self._sign(member), _session_ns(member)
+        known = self._hearts.get(member.member_id)
+        if known is None or known.life != member.life or (sign.held and sign.beat != known.beat):
+            known = self._hearts[member.member_id] = _Heart(member.life, sign.beat, now_ns)
+        if known.timer.age_ns(now_ns, session_ns) >= session_ns:
+            return Verdict.EXPIRED
+        if member.instance_id is not None and not system.mutated("static_member_dies"):
+            return None
+        if not sign.held:
+            return Verdict.DEAD
+        return Verdict.LEFT if sign.left else None
+
+    def _still(self, member: Member, verdict: Verdict) -> bool:
+        known, sign = self._hearts.get(member.member_id), self._sign(member)
+        if known is None or known.life != member.life:
+            return False
+        if verdict is Verdict.EXPIRED:
+            return not sign.held or sign.beat == known.beat
+        return sign.left if verdict is Verdict.LEFT else not sign.held
+
+    def _sign(self, member: Member) -> Sign:
+        """A member without a life is one of a broker's, whose clients reach nobody here."""
+        return Sign(False) if member.life is None else self._liveness.sign(member.life)
+
+    # ---- rounds ----------------------------------------------------------------------------------
+
+    def _age_ns(self, group: Group, now_ns: int) -> int:
+        if self._round != _round_of(group):
+            self._round, self._timer = _round_of(group), _Timer(now_ns)
+        return self._timer.age_ns(now_ns, group.rebalance_timeout_ms * MILLISECOND_NS)
+
+    def _late(self, group: Group, now_ns: int) -> Iterator[str]:
+        age_ns = self._age_ns(group, now_ns)
+        if age_ns >= group.rebalance_timeout_ms * MILLISECOND_NS:
+            yield from _awaited(group)
+
+
+def _awaited(group: Group) -> list[str]:
+    """Whose turn it is in the present phase."""
+    if group.state is State.PREPARING_REBALANCE:
+        return [] if group.delayed else group.missing()
+    return [group.leader] if group.state is State.COMPLETING_REBALANCE and group.leader is not None else []
+
+
+def ring(group: Group, me: str | None) -> list[str]:
+    """The members behind `me`, as many as one looks after; all of them for a stranger."""
+    names = sorted(group.members)
+    if me is None or me not in group.members:
+        return names
+    at = names.index(me) + 1
+    return (names[at:] + names[: at - 1])[:RING]
+
+
+def _round_of(group: Group) -> _Round:
+    return _Round(group.round, group.generation, group.state)
+
+
+def _session_ns(member: Member) -> int:
+    return member.session_timeout_ms * MILLISECOND_NS

@@ -1,0 +1,318 @@
+"""What groups have read: offsets committed, asked for, forgotten, one partition of `__consumer_offsets` per group.
+
+O1  a commit is checked under the lock of its group's partition, before it is appended: the member, its generation, the state of
+    the group, and that every topic is still there; its offsets are one batch, so all of them count or none
+O2  a topic that is being deleted is marked so on disk before its offsets go: whoever commits looks at the file of topics under
+    the lock, so no commit can come behind the tombstones
+O3  offsets within a transaction count from its marker on; who asks for stable ones waits for it, and ends it if its owner is dead
+O4  commits move no notice: whoever follows the group is not woken by them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from embedlog import group as machine
+from embedlog._native import system
+from embedlog.coordination.groups.commit_checks import (
+    HEADER_BYTES,
+    admitted,
+    batch_bytes,
+    check_notes,
+    checked_group_id,
+    checked_identity,
+    checked_offsets,
+    commit_records,
+    record_bytes,
+    refused,
+)
+from embedlog.coordination.groups.group_view import GroupEntries
+from embedlog.coordination.internal_topic import Decision, InternalTopic, Record, java_partition
+from embedlog.coordination.transactions.support import asks_for_durability, put_on_disk
+from embedlog.errors import DeadlineError, UnknownTopicOrPartitionError
+from embedlog.format.record_columns import Stamp
+from embedlog.group import Refusal
+from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition, topic_partitions
+
+if TYPE_CHECKING:
+    from embedlog.partition.partition import Partition
+    from embedlog.topic import TopicRegistry
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+HELP_S: Final = 0.1  # how often who waits for a transaction looks whether somebody has to end it
+
+
+class Host(Protocol):
+    """What of an open log is needed here."""
+
+    path: Path
+    read_only: bool
+    config: Any
+    _registry: TopicRegistry
+    _transactions: Any
+
+    def _partition(self, name: str, number: int) -> Partition: ...
+    def _partition_count(self, name: str) -> int: ...
+    def _topics_told(self) -> int: ...
+    def _make_internal(self, name: str, partitions: int, config: Any) -> None: ...
+    def _check_open(self) -> None: ...
+    def _check_writable(self) -> None: ...
+    def _topic(self, name: str) -> Any: ...
+    def _wait(self, tails: Any, timeout_s: float | None, owner: object, committed: bool = False) -> bool: ...
+
+
+class Asker(Protocol):
+    """Who waits, and may be told to stop."""
+
+    def give_way(self) -> None: ...
+
+
+# ---- offsets -------------------------------------------------------------------------------------
+
+
+class Offsets:
+    """The committed offsets of all groups of one open log. Threads: any."""
+
+    def __init__(self, host: Host) -> None:
+        config = host.config
+        self.host = host
+        self.topic: InternalTopic[GroupEntries] = InternalTopic(
+            host,
+            OFFSETS_TOPIC,
+            partitions=config.offsets_topic_num_partitions,
+            config={
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": str(config.offsets_topic_segment_bytes),
+            },
+            view=GroupEntries,
+        )
+
+    def deadline(self, deadline_ns: int | None) -> int:
+        return system.boot_ns() + self.host.config.lock_timeout_ms * 1_000_000 if deadline_ns is None else deadline_ns
+
+    def entries(self, group_id: str) -> GroupEntries | None:
+        """The view of the partition that a group lies in; None while nobody has written there. No lock, and nothing is made."""
+        self.host._check_open()
+        count = self.topic.count()
+        if count == 0:
+            return None
+        number = java_partition(checked_group_id(group_id), count)
+        return None if self.topic.is_blank(number) else self.topic.look(number)
+
+    # ---- committing ------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        identity: GroupMetadata | None = None,
+        deadline_ns: int | None = None,
+    ) -> None:
+        """Commit as a member of the group, or without `identity` as nobody's member, which an empty group lets happen.
+
+        Raises UnknownMemberError, IllegalGenerationError, FencedInstanceIdError, RebalanceInProgressError,
+        UnknownTopicOrPartitionError, OffsetOutOfRangeError, RecordTooLargeError, LockTimeoutError, ReadOnlyError, StorageError;
+        and where commits must survive a power loss DurabilityError. Behind the last two it may have been written.
+        """
+        member = GroupMetadata(group_id) if identity is None else checked_identity(group_id, identity)
+        self._commit(group_id, offsets, lambda old: admitted(old, member), deadline_ns)
+
+    def reset(
+        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], deadline_ns: int | None = None
+    ) -> None:
+        """As `commit`, by an administrator: while the group is empty. Raises GroupNotEmptyError."""
+        self._commit(group_id, offsets, machine.may_reset, deadline_ns)
+
+    def _commit(self, group_id: str, offsets: Mapping[Any, Any], admission: Any, deadline_ns: int | None) -> None:
+        self.host._check_writable()
+        wanted = self.checked(group_id, offsets)
+        if not wanted:
+            return
+        self.check_topics(wanted)
+        records = commit_records(group_id, wanted)
+        until, number = self.deadline(deadline_ns), self.topic.partition_of(group_id)
+        self.check_size(number, records)
+        while not self._append(number, records, wanted, lambda view: self.admit(view, group_id, admission), until):
+            self.check_topics(wanted)
+        partition = self.topic.partition(number)
+        if asks_for_durability(partition):
+            put_on_disk(partition, until)
+
+    def _append(self, number: int, records: list[Record], wanted: Iterable[TopicPartition], admit: Any, deadline_ns: int) -> bool:
+        """False if the topics have to be looked at once more."""
+        with self.topic.deciding(number, deadline_ns) as decision:
+            admit(decision.view)
+            if not self.are_there_locked(wanted):
+                return False
+            decision.append(records)
+        return True
+
+    def prepare(self, offsets: Mapping[Any, Any], group: GroupMetadata) -> TransactionalCommit | None:
+        """A commit that becomes part of a transaction; None if there is nothing to commit. Raises for its arguments."""
+        self.host._check_writable()
+        wanted = self.checked(group.group_id, offsets)
+        return TransactionalCommit(self, group, wanted) if wanted else None
+
+    def checked(self, group_id: object, offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What is to be committed. Raises for arguments that cannot be."""
+        checked_group_id(group_id)
+        wanted = checked_offsets(offsets)
+        check_notes(wanted, self.host.config.offset_metadata_max_bytes)
+        return wanted
+
+    def check_size(self, number: int, records: list[Record]) -> None:
+        """Raises RecordTooLargeError for a commit that makes too large a batch."""
+        size = batch_bytes(records)
+        if size > 1 << 14:
+            self.topic.partition(number).config.check_batch(size, "a commit of so many offsets")
+
+    def check_topics(self, wanted: Iterable[TopicPartition]) -> None:
+        """Raises UnknownTopicOrPartitionError; takes note of what other processes have made of the topics."""
+        for place in wanted:
+            self.host._topic(place.topic)
+            break  # one look at the file tells of all
+        self._all_there(wanted)
+
+    def are_there_locked(self, wanted: Iterable[TopicPartition]) -> bool:
+        """Whether all topics are there, by a look under the lock (O2); False if they have to be looked at outside of it again."""
+        if system.mutated("commit_to_deleted"):
+            return True
+        if self.host._registry.has_changed():
+            return False
+        self._all_there(wanted)
+        return True
+
+    def _all_there(self, wanted: Iterable[TopicPartition]) -> None:
+        counts: dict[str, int] = {}
+        for topic, number in wanted:
+            count = counts.get(topic)
+            if count is None:
+                count = counts[topic] = self.host._registry.live(topic).partitions
+            if not 0 <= number < count:
+                raise UnknownTopicOrPartitionError(
+                    f"topic {topic!r} has no partition {number}", path=self.host.path, expected=f"0 to {count - 1}", found=number
+                )
+
+    @staticmethod
+    def admit(view: GroupEntries, group_id: str, admission: Any) -> None:
+        """Raises what keeps the caller from writing to this group now."""
+        old = view.group(group_id)
+        refusal = admission(old)
+        if refusal is None and (modern := view.modern(group_id)) is not None and modern.members:
+            refusal = Refusal.UNKNOWN_MEMBER_ID
+        if refusal is not None:
+            raise refused(group_id, refusal, old)
+
+    # ---- asking ----------------------------------------------------------------------------------
+
+    def committed(
+        self,
+        group_id: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        stable_deadline_ns: int | None = None,
+        asker: Asker | None = None,
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed: for these partitions, None where that is nothing, or for all that it has.
+
+        With a deadline it waits for transactions that hold offsets of these partitions, and raises DeadlineError; without one it
+        gives what counts now. The wait ends with what `asker.give_way()` raises, looked at whenever `Log._wake(asker)` is called.
+        """
+        wanted = None if partitions is None else topic_partitions(partitions)
+        view, asker = self.entries(group_id), asker or _Patient()
+        while view is not None and stable_deadline_ns is not None and view.pending(group_id):
+            if wanted is not None and not view.pending(group_id) & set(wanted):
+                break
+            self._wait_for_marker(group_id, stable_deadline_ns, asker)
+            view = self.entries(group_id)
+        if view is None:
+            return dict.fromkeys(wanted or ())
+        if wanted is None:
+            return {place: _told(found) for place, found in view.offsets(group_id).items()}
+        return {place: _told(view.offset(group_id, place)) for place in wanted}
+
+    def _wait_for_marker(self, group_id: str, deadline_ns: int, asker: Asker) -> None:
+        partition = self.topic.partition(java_partition(group_id, self.topic.count()))
+        stable = partition.bounds().last_stable
+        if self.host._transactions.help(partition):
+            return
+        left_s = (deadline_ns - system.boot_ns()) / 1e9
+        if left_s <= 0:
+            raise DeadlineError(f"group {group_id!r}: offsets of a transaction that is not decided (UNSTABLE_OFFSET_COMMIT)")
+        asker.give_way()
+        self.host._wait([(partition, stable)], min(left_s, HELP_S), asker, committed=True)
+
+    # ---- forgetting ------------------------------------------------------------------------------
+
+    def forget_topic(self, topic: str, deadline_ns: int) -> None:
+        """Forget every group's offsets for a topic that is marked as being deleted, those of open transactions too.
+
+        May be repeated. Every partition's lock is taken once: who held it before has looked at the topics before. Raises
+        LockTimeoutError.
+        """
+        for number in self.topic.written():
+            self.topic.look(number)
+            with self.topic.deciding(number, deadline_ns) as decision:
+                self.append_in_pieces(decision, number, [(key, None) for key in decision.view.keys_of(topic)])
+            system.point("offsets-forgotten")
+
+    def append_in_pieces(self, decision: Decision[GroupEntries], number: int, records: list[Record]) -> None:
+        """Append tombstones, as many batches as the topic's limit asks for; each may be repeated, so none needs the others."""
+        limit = self.topic.partition(number).batch_limit
+        start, size = 0, HEADER_BYTES
+        for at, record in enumerate(records):
+            grown = size + record_bytes(record)
+            if at > start and grown > limit:
+                decision.append(records[start:at])
+                start, grown = at, HEADER_BYTES + record_bytes(record)
+            size = grown
+        if records:
+            decision.append(records[start:])
+
+
+class _Patient:
+    """Whom nobody wakes: each call that waits is one of its own."""
+
+    def give_way(self) -> None:
+        pass
+
+
+class TransactionalCommit:
+    """A group's offsets on their way into a transaction. Used by one thread."""
+
+    def __init__(self, offsets: Offsets, group: GroupMetadata, wanted: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        self._offsets, self._group, self._wanted = offsets, group, wanted
+        offsets.check_topics(wanted)
+        self._records = commit_records(group.group_id, wanted)
+        self.number = offsets.topic.partition_of(group.group_id)
+        self.end = 0  # offset behind it
+        offsets.check_size(self.number, self._records)
+
+    def look(self) -> None:
+        """What can be looked at outside of locks. Raises what the group and the topics have against it."""
+        self._offsets.check_topics(self._wanted)
+        self._admit(self._offsets.topic.look(self.number))
+
+    def append(self, stamp: Stamp, deadline_ns: int) -> bool:
+        """Append it; False if it has to be looked at again. Raises as `look`, FencedError, LockTimeoutError."""
+        with self._offsets.topic.deciding(self.number, deadline_ns) as decision:
+            self._admit(decision.view)
+            if not self._offsets.are_there_locked(self._wanted):
+                return False
+            decision.append_stamped(self._records, stamp)
+        self.end = decision.end
+        return True
+
+    def wait(self, deadline_ns: int) -> None:
+        """Until whoever has the lock is out of it."""
+        with self._offsets.topic.partition(self.number).exclusive(deadline_ns):
+            pass
+
+    def _admit(self, view: GroupEntries) -> None:
+        Offsets.admit(view, self._group.group_id, lambda old: admitted(old, self._group, transactional=True))
+
+
+def _told(found: Any) -> OffsetAndMetadata | None:
+    return None if found is None else OffsetAndMetadata(found.offset, found.metadata, found.leader_epoch)

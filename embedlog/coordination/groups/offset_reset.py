@@ -1,0 +1,135 @@
+"""Where a group shall go on reading: what `to=` can say, and the offset that it means in a partition.
+
+T1  pure: bounds, the committed offset and what a time leads to are arguments; so is the present time
+T2  what `to` says is checked as a whole before anything is looked up, and what can be read in two ways is refused
+T3  as Kafka's own tool: a time behind the last record means the end, and so does `current` where nothing is committed; a shift
+    needs something to shift; what lies outside of the log is moved to its nearer end, all but `current`, which stays what it is
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from embedlog.errors import ConfigError, InvalidTimestampError, NoOffsetForPartitionError
+from embedlog.types import TopicPartition, duration_ms, milliseconds, topic_partition
+
+EXPECTED: Final = (
+    '"earliest", "latest", "current", an offset, an aware datetime, a timedelta back from now, "by_duration:PnDTnHnMnS",'
+    ' {"offset": n}, {"time": ms or datetime}, {"duration": timedelta or text}, {"shift": n}, or {TopicPartition: offset}'
+)
+WORDS: Final = ("earliest", "latest", "current")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What `to` says: `kind` is one of "earliest", "latest", "current", "offset", "time", "duration", "shift", "each"."""
+
+    kind: str
+    number: int = 0
+    each: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    def time_ms(self, now_ms: int) -> int | None:
+        """The time whose first record is wanted; None if no time decides."""
+        if self.kind == "time":
+            return self.number
+        return max(0, now_ms - self.number) if self.kind == "duration" else None
+
+    def offset(self, tp: TopicPartition, *, start: int, end: int, committed: int | None, found: int | None) -> int:
+        """The offset that is meant, wherever it lies; `found`: of the first record at or behind `time_ms`, None if there is none.
+
+        Raises NoOffsetForPartitionError for a shift where nothing is committed.
+        """
+        if self.kind == "earliest":
+            return start
+        if self.kind == "offset":
+            return self.number
+        if self.kind == "each":
+            return self.each[tp]
+        if self.kind in ("time", "duration"):
+            return end if found is None else found
+        if self.kind == "shift" and committed is None:
+            problem = f"nothing is committed for {tp.topic}-{tp.partition}: there is nothing to shift"
+            raise NoOffsetForPartitionError(problem, topic=tp.topic, partition=tp.partition)
+        if committed is None or self.kind == "latest":
+            return end
+        return committed + self.number if self.kind == "shift" else committed
+
+
+def clamped(offset: int, start: int, end: int) -> int:
+    """The nearest offset that a reader can start from."""
+    return min(max(offset, start), end)
+
+
+def parse_target(to: object) -> Target:
+    """What `to` says. Raises TypeError for what is of no type that is known here, else ConfigError, InvalidTimestampError."""
+    if isinstance(to, str):
+        return _from_text(to)
+    if isinstance(to, datetime):
+        return Target("time", _time(to))
+    if isinstance(to, timedelta):
+        return Target("duration", _duration(to))
+    if isinstance(to, Mapping):
+        return _from_mapping(to)
+    return Target("offset", _offset(to))
+
+
+def _from_text(text: str) -> Target:
+    if text in WORDS:
+        return Target(text)
+    kind, _, duration = text.partition(":")
+    if kind == "by_duration":
+        return Target("duration", duration_ms(duration, "to"))
+    raise ConfigError("to", expected=EXPECTED, found=repr(text))
+
+
+def _from_mapping(to: Mapping[Any, Any]) -> Target:
+    if to and all(isinstance(key, tuple) for key in to):
+        return Target("each", each={topic_partition(key): _offset(getattr(value, "offset", value)) for key, value in to.items()})
+    if len(to) != 1:
+        raise ConfigError("to", expected=EXPECTED, found=repr(dict(to)))
+    ((kind, value),) = to.items()
+    if kind == "offset":
+        return Target("offset", _offset(value))
+    if kind == "time":
+        return Target("time", _time(value))
+    if kind == "duration":
+        return Target("duration", duration_ms(value, "to") if isinstance(value, str) else _duration(value))
+    if kind == "shift":
+        return Target("shift", _whole(value, "a shift"))
+    raise ConfigError("to", expected=EXPECTED, found=repr(dict(to)))
+
+
+def _time(value: object) -> int:
+    time_ms = milliseconds(value)  # type: ignore[arg-type]
+    if time_ms < 0:
+        raise InvalidTimestampError("to: a time is not negative", found=time_ms)
+    return time_ms
+
+
+def _duration(value: object) -> int:
+    if not isinstance(value, timedelta):
+        raise TypeError(f"a duration is a timedelta or text such as 'PT1H', not {value!r:.100}")
+    found = value // timedelta(milliseconds=1)
+    if found < 0:
+        raise ConfigError("to: a duration goes back from now and is not negative", found=value)
+    return found
+
+
+def _offset(value: object) -> int:
+    offset = _whole(value, "an offset")
+    if offset < 0:
+        raise ConfigError("to: an offset is not negative", found=offset)
+    return offset
+
+
+def _whole(value: object, what: str) -> int:
+    if isinstance(value, bool):
+        raise TypeError(f"{what} is an int, not a bool")
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{what} is an int, not {value!r:.100}; a group is reset to {EXPECTED}") from None

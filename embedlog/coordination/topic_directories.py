@@ -1,0 +1,284 @@
+"""The directories of topics: found, made, retired, adopted from a broker.
+
+D1  creation: `creating` in the registry, then directories and partition.metadata, then the parent synced, then `live`
+D2  deletion: `deleting` in the registry, then each directory renamed, the parent synced, the checkpoints' lines, what groups have
+    committed, then the entry
+D3  both can be repeated from any point; the topic id in partition.metadata, not the name, says whose directory it is
+D4  what is retired keeps its files for `file.delete.delay.ms`, counted from the renaming
+D5  a directory that does not parse is left alone: a broker would not start with it, and it is not ours to judge
+D6  a partition that is a symbolic link is refused unless `follow.links` allows it: nothing is written or removed where it leads
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import re
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from embedlog import _logging
+from embedlog.errors import ForeignDirectoryError, InvalidPartitionsError
+from embedlog.storage import checkpoints, file_names, files
+from embedlog.storage.identity import id_of_name, new_id, read_topic_id, write_topic_id
+from embedlog.topic import RESERVED_TOPICS, Topic, TopicRegistry
+
+DIRECTORY_NAME_LENGTH_MAX = 255
+SIDE_BY_SIDE = 8  # partitions that are made at once
+
+_LIVE = re.compile(r"([a-zA-Z0-9._-]+)-(0|[1-9][0-9]{0,9})")
+_SET_ASIDE = re.compile(r"(\S+)-(\S+)\.(\S+)-(delete|future|stray)")
+_NOT_TOPICS = ("remote-log-index-cache",)
+
+_logger = logging.getLogger("embedlog")
+
+
+@dataclass(frozen=True)
+class Directories:
+    """What a log directory holds, by the forms of names that Kafka knows; `unknown` is everything else."""
+
+    live: Mapping[str, Mapping[int, Path]] = field(default_factory=dict)
+    deleted: tuple[Path, ...] = ()
+    future: tuple[Path, ...] = ()
+    stray: tuple[Path, ...] = ()
+    unknown: tuple[Path, ...] = ()
+
+
+def check_link(path: Path, follow_links: bool) -> None:
+    """Raises ForeignDirectoryError for a partition that is a symbolic link, unless links are to be followed (D6)."""
+    if not follow_links and files.is_link(path):
+        raise ForeignDirectoryError(
+            "the partition is a symbolic link, perhaps to what is none of this log's: mount its disk here, or allow links by"
+            " follow.links=true",
+            path=path,
+            expected="a directory",
+            found="a symbolic link",
+        )
+
+
+def partition_name(topic: str, number: int) -> str:
+    """The directory of a live partition."""
+    return f"{topic}-{number}"
+
+
+def parse_partition_name(name: str) -> tuple[str, int] | None:
+    """(topic, partition) of a live partition's directory, split at the last "-"; None for every other name."""
+    match = _LIVE.fullmatch(name)
+    if match is None or match[1] in (".", "..") or len(match[1]) > checkpoints.NAME_LENGTH_MAX:
+        return None
+    number = int(match[2])
+    return (match[1], number) if number <= checkpoints.INT_MAX else None
+
+
+def scan_directories(path: Path) -> Directories:
+    """Look at all names in a log directory; nothing is opened. Raises StorageError."""
+    live: dict[str, dict[int, Path]] = {}
+    aside: dict[str, list[Path]] = {"delete": [], "future": [], "stray": [], "unknown": []}
+    for name in files.directories(path):
+        found, match = parse_partition_name(name), _SET_ASIDE.fullmatch(name)
+        if found and found[0] not in RESERVED_TOPICS:
+            live.setdefault(found[0], {})[found[1]] = path / name
+        elif not found and name not in _NOT_TOPICS:
+            aside[match[4] if match else "unknown"].append(path / name)
+    return Directories(live, *(tuple(aside[form]) for form in ("delete", "future", "stray", "unknown")))
+
+
+# ---- creation ------------------------------------------------------------------------------------
+
+
+def check_lengths(name: str, partitions: int) -> None:
+    """Raises InvalidPartitionsError if the last partition's directory could not have its name."""
+    longest = partition_name(name, partitions - 1)
+    if len(longest) > DIRECTORY_NAME_LENGTH_MAX:
+        expected = f"a directory name of {DIRECTORY_NAME_LENGTH_MAX} characters or fewer"
+        raise InvalidPartitionsError(f"too many partitions for so long a name as {name}", expected=expected, found=len(longest))
+
+
+def finish_creation(
+    directory: Path, registry: TopicRegistry, topic: Topic, mode: int = 0o666, *, follow_links: bool = False
+) -> Topic:
+    """Make what is missing of a `creating` or growing topic and declare it whole; from any point on (D1, D3).
+
+    The registry has the topic already. **Threads and processes**: the caller holds the directory lock.
+    """
+    _make_partitions(directory, topic, mode, follow_links)
+    files.sync_directory(directory)
+    only = tuple(topic.numbers) if topic.only else ()
+    whole = replace(topic, state="live", partitions=max(topic.partitions, topic.growing), growing=0, only=only)
+    registry.put(whole)
+    return whole
+
+
+def _make_partitions(directory: Path, topic: Topic, mode: int, follow_links: bool) -> None:
+    """Each is synced by itself: many of them side by side, as a disk commits at once what comes together."""
+    make, numbers = partial(make_partition, directory, topic, mode=mode, follow_links=follow_links), list(topic.numbers)
+    if len(numbers) <= SIDE_BY_SIDE:
+        for number in numbers:
+            make(number)
+        return
+    from concurrent.futures import ThreadPoolExecutor  # dear to import, and few need it
+
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        for _ in pool.map(make, numbers):
+            continue
+
+
+def make_partition(directory: Path, topic: Topic, number: int, mode: int = 0o666, *, follow_links: bool = False) -> Path:
+    """The directory of one partition, with its partition.metadata; the parent is not synced yet.
+
+    Raises ForeignDirectoryError if the directory is there and belongs to a topic of another id.
+    """
+    path = directory / partition_name(topic.name, number)
+    if not files.mkdir(path, directory_mode(mode), exist_ok=True):
+        check_link(path, follow_links)
+    found = read_topic_id(path)
+    if found is None:
+        write_topic_id(path, topic.topic_id, mode)
+    elif found != topic.topic_id:
+        expected = f"topic id {topic.topic_id}"
+        raise ForeignDirectoryError("the directory belongs to another topic", path=path, expected=expected, found=found)
+    return path
+
+
+def directory_mode(file_mode: int) -> int:
+    """Permissions of a directory whose files have `file_mode`: who may read may also enter."""
+    return file_mode | (file_mode & 0o444) >> 2
+
+
+# ---- deletion ------------------------------------------------------------------------------------
+
+
+def retired_name(topic: str, number: int, unique: str) -> str:
+    """`<topic>-<number>.<unique>-delete`, the topic cut so that the name has at most 255 characters."""
+    suffix = f"-{number}.{unique}-delete"
+    return topic[: DIRECTORY_NAME_LENGTH_MAX - len(suffix)] + suffix
+
+
+def finish_deletion(
+    directory: Path,
+    registry: TopicRegistry,
+    topic: Topic,
+    retire: Callable[[int, Path], None] | None = None,
+    mode: int = 0o666,
+    forget: Callable[[], None] | None = None,
+) -> None:
+    """Rename what is left of a `deleting` topic, strike it from the checkpoints and forget it; from any point on (D2, D3).
+
+    `retire(number, path)` is called before each renaming: it takes the partition's append lock and sets its DELETED flag; it
+    is needed unless the directory is held exclusively. `forget` is called last, and is needed unless the topic was never live.
+    **Threads and processes**: the caller holds the directory lock.
+    """
+    for number in scan_directories(directory).live.get(topic.name, {}):
+        retire_partition(directory, topic, number, retire)
+    files.sync_directory(directory)
+    for name in (file_names.RECOVERY_POINTS, file_names.LOG_STARTS, file_names.HIGH_WATERMARKS, file_names.CLEANER):
+        path = directory / name
+        known = checkpoints.read_offsets(path)
+        checkpoints.update(path, {key: None for key in known if key[0] == topic.name}, mode)
+    if forget is not None:
+        forget()
+    registry.remove(topic.name)
+
+
+def retire_partition(directory: Path, topic: Topic, number: int, retire: Callable[[int, Path], None] | None = None) -> None:
+    """Rename one partition's directory, if it is there and this topic's; the parent is not synced yet."""
+    path = directory / partition_name(topic.name, number)
+    if not files.is_directory(path) or read_topic_id(path) not in (topic.topic_id, None):
+        return  # gone already, or a newer topic of this name that a broker made
+    if retire is not None:
+        retire(number, path)
+    files.rename(path, directory / retired_name(topic.name, number, uuid.uuid4().hex))
+
+
+def purge_retired(directory: Path, now_ms: int, delay_ms: int, *, follow_links: bool = False) -> list[Path]:
+    """Remove retired directories whose time is over (D4); returns them. `now_ms` is the wall clock.
+
+    Readers that have files open go on; a directory that cannot be removed is reported and tried again the next time. Of a link
+    only the name goes, unless links are followed: then the files go, too, and the empty directory stays for its owner (D6).
+    """
+    gone = []
+    for path in scan_directories(directory).deleted:
+        try:
+            # The renaming changed the directory's ctime; its mtime tells only of the files inside.
+            found = files.look(path)
+            if found is None or now_ms - found.changed_ms < delay_ms:
+                continue
+            linked = files.is_link(path)
+            for name in files.listing(path) if follow_links or not linked else ():
+                files.unlink(path / name, missing_ok=True)
+            files.unlink(path) if linked else files.rmdir(path)
+            gone.append(path)
+        except OSError as problem:
+            if problem.errno != errno.ENOENT:  # another housekeeper was here, under an older embedlog
+                _logging.report(_logger, logging.WARNING, path, "a deleted topic's directory stays", problem)
+    return gone
+
+
+# ---- adoption ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """What the registry has to learn from the directories."""
+
+    topics: tuple[Topic, ...] = ()
+    gone: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.topics or self.gone)
+
+
+def adopt(known: Mapping[str, Topic], found: Directories, *, foreign: bool, reading: bool = False) -> Adoption:
+    """Compare registry and directories: topics, partitions and identities that only the directories know.
+
+    `foreign`: somebody else used the directory since we closed it. Only then is a topic without directories taken for deleted,
+    and one with another id for a new one of the same name. Without foreign use such a topic is left as it is, and its
+    partitions will say what is missing. `reading`: nothing will be written, so a topic without an id, as brokers before 2.8 made
+    them, has one of its name. Raises ForeignDirectoryError if the partitions of a topic have different ids.
+    """
+    topics = []
+    for name, numbers in found.live.items():
+        topic = known.get(name)
+        if topic is None or (foreign and topic.state != "creating"):
+            seen = _seen(name, topic, numbers, reading)
+            if seen is not None and seen != topic:
+                topics.append(seen)
+        elif topic.state == "live" and (grown := _grown(topic, numbers)) != topic:
+            topics.append(grown)
+    gone = [name for name, topic in known.items() if foreign and topic.state == "live" and name not in found.live]
+    return Adoption(tuple(topics), tuple(gone))
+
+
+def _seen(name: str, topic: Topic | None, numbers: Mapping[int, Path], reading: bool) -> Topic | None:
+    """The topic as its directories show it, with the settings we know if it is still the same one."""
+    ids = {number: read_topic_id(path) for number, path in numbers.items()}
+    distinct = sorted({each for each in ids.values() if each is not None})
+    if len(distinct) > 1:
+        number = next(number for number, each in ids.items() if each == distinct[1])
+        problem = "the partitions of a topic have different ids"
+        raise ForeignDirectoryError(problem, path=numbers[number], expected=distinct[0], found=distinct[1])
+    made = partial(id_of_name, name) if reading else new_id
+    topic_id = distinct[0] if distinct else topic.topic_id if topic else made()
+    if topic is not None and topic.topic_id == topic_id:
+        return topic if topic.state == "deleting" else _grown(topic, numbers)
+    state = "live" if reading or all(ids.values()) else "creating"  # the id has to be written where it is missing
+    return _with_numbers(Topic(name, topic_id, max(numbers) + 1, state=state), numbers)
+
+
+def _grown(topic: Topic, numbers: Mapping[int, Path]) -> Topic:
+    if max(numbers) < max(topic.partitions, topic.growing):
+        here = {*topic.only, *(number for number in numbers if number < topic.partitions)}
+        return replace(topic, only=_share(topic.partitions, here)) if topic.only and len(here) > len(topic.only) else topic
+    return _with_numbers(replace(topic, partitions=max(numbers) + 1, growing=0), numbers)
+
+
+def _with_numbers(topic: Topic, numbers: Mapping[int, Path]) -> Topic:
+    return replace(topic, only=_share(topic.partitions, numbers))
+
+
+def _share(partitions: int, numbers: Collection[int]) -> tuple[int, ...]:
+    """What `Topic.only` says where these numbers are here."""
+    return () if len(numbers) == partitions == max(numbers) + 1 else tuple(sorted(numbers))

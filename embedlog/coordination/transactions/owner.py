@@ -1,0 +1,299 @@
+"""The owner of a transactional id: a producer's way through its transactions.
+
+O1  an owner holds a slot for life, so that its death is seen at once; whoever begins with the same id fences it
+O2  every call may be repeated after an error or an interrupt, with the same arguments: it finds what it had done
+O3  where nothing was registered, an end writes nothing and asks nobody
+O4  a group's offsets are data of the transaction like any other: registered and written under `__transaction_state`'s lock and
+    then their partition's, with the group's consent asked for under the latter
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from embedlog import transaction as machine
+from embedlog._native import system
+from embedlog.coordination.transactions.support import Concurrent, new_producer_id, now, refused, to_be_durable
+from embedlog.coordination.transactions.transaction_records import encode, encode_key
+from embedlog.errors import LockTimeoutError, StateError, UnknownTopicOrPartitionError
+from embedlog.format.record_batch import Stamp
+from embedlog.transaction import PREPARED, SETTLED, Outcome, Refusal, Status, Transaction
+
+if TYPE_CHECKING:
+    from embedlog.coordination.internal_topic import Decision
+    from embedlog.coordination.transactions.transaction_coordinator import Transactions
+    from embedlog.coordination.transactions.transaction_view import Entries
+    from embedlog.format.record_batch import EncodedRun
+    from embedlog.partition.context import Appended
+    from embedlog.partition.partition import Partition
+    from embedlog.partition.producer_sequences import Going
+    from embedlog.storage.liveness import Life
+    from embedlog.types import GroupMetadata
+
+T = TypeVar("T")
+TopicPartition = tuple[str, int]
+SHARE_NS: Final = 50_000_000  # how long others wait for `__transaction_state` because somebody is in a data partition
+
+
+class _Written(NamedTuple):
+    """What this transaction wrote to a partition: of which topic, as a name may be another topic's by now, and up to where."""
+
+    topic_id: bytes
+    end: int
+
+
+class Owner:
+    """One transactional producer's side of its transactions. Threads: `append` from any; the others one at a time."""
+
+    def __init__(self, transactions: Transactions, transactional_id: str, timeout_ms: int) -> None:
+        self.transactional_id, self.timeout_ms = transactional_id, timeout_ms
+        self._all = transactions
+        self._life: Life | None = None
+        self._id: tuple[int, int] | None = None
+        self._touched = False  # whether a registration was tried in this transaction
+        self._opened: dict[TopicPartition, _Written] = {}
+
+    @property
+    def stamp(self) -> Stamp:
+        """What the batches of the present transaction carry. Raises StateError before `init`."""
+        return Stamp(*self._identity(), transactional=True)
+
+    def _identity(self) -> tuple[int, int]:
+        if self._id is None:
+            raise StateError(f"transactional id {self.transactional_id!r}: init_transactions() comes first")
+        return self._id
+
+    def close(self) -> None:
+        """Give the slot back: what is open counts as left behind from now on. Idempotent."""
+        life, self._life = self._life, None
+        if life is not None:
+            self._all.liveness.end(life)
+
+    # ---- the verbs -------------------------------------------------------------------------------
+
+    def init(self, deadline_ns: int | None = None) -> Outcome | None:
+        """Take the id over: fence whoever had it, finish or abort what was left; what became of the last transaction.
+
+        Raises FencedError if a newer producer has taken the id since this one had it, LockTimeoutError, DeadlineError.
+        """
+        everything, until = self._all, self._all.deadline(deadline_ns)
+        everything.host._check_writable()
+        everything.sweep_if_due(until)
+        if self._life is None:
+            self._life = everything.liveness.begin()
+        taken = self._without_predecessor(self._take, until)
+        self._id = (taken.producer_id, taken.epoch)
+        self.begin()
+        return taken.outcome
+
+    def _take(self, old: Transaction | None) -> Transaction | Refusal:
+        assert self._life is not None
+        if old is not None and old.status is Status.ONGOING:  # by whomever: a new beginning ends it
+            claimed = self._id is None or self._id == (old.producer_id, old.epoch)
+            given_up = machine.give_up(old, old, new_producer_id(), now()) if claimed else None
+            return given_up or Refusal.PRODUCER_FENCED
+        return machine.initialize(old, self._life, self.timeout_ms, new_producer_id(), now(), self._id)
+
+    def begin(self) -> None:
+        """A transaction begins: nothing of it is anywhere yet."""
+        self._touched, self._opened = False, {}
+
+    def begin_in(self, runs: Sequence[tuple[Partition, EncodedRun, Going]], deadline_ns: int | None = None) -> None:
+        """Register several partitions in one record, and write what is first in each under the same lock, as far as that can be
+        done without waiting long. `append` goes on from there, so an error here is not the last word.
+        """
+        until, stamp = self._all.deadline(deadline_ns), self.stamp
+        fresh = {(each[0].topic, each[0].number): each for each in runs}
+        for where in [where for where, (partition, _, _) in fresh.items() if self._wrote_to(partition)]:
+            del fresh[where]
+        if not fresh or system.mutated("register_apart"):
+            return
+        for partition, _, _ in fresh.values():
+            partition.ensure_open()
+        self._touched = True
+        with self._deciding(until) as decision:
+            old = decision.view.get(self.transactional_id)
+            new = machine.register(old, stamp.producer_id, stamp.epoch, fresh, now())
+            if isinstance(new, Refusal):
+                return
+            self._write(decision, old, new)
+            system.point("txn-registered")
+            enough_ns = system.boot_ns() + SHARE_NS
+            for where, (partition, run, going) in fresh.items():
+                write = partial(self._write_first, partition, run, going)
+                if system.boot_ns() >= enough_ns or _unless_locked(write, until) is None:
+                    return
+                self._opened[where] = _Written(partition.topic_id, going.pieces[-1][1])
+
+    def _write_first(self, partition: Partition, run: EncodedRun, going: Going | None, deadline_ns: int) -> Appended:
+        return partition.append(run, stamp=self.stamp._replace(opens=True), flush=False, going=going, deadline_ns=deadline_ns)
+
+    def append(
+        self, partition: Partition, run: EncodedRun, deadline_ns: int | None = None, going: Going | None = None
+    ) -> Appended:
+        """Append stamped batches; the first ones in a partition are registered and written under both locks.
+
+        Raises FencedError if this transaction is not open any more, and whatever `Partition.append` raises.
+        """
+        where, until = (partition.topic, partition.number), self._all.deadline(deadline_ns)
+        if going is not None and going.complete:  # `begin_in` has done it
+            done = _flushed(partition, going.appended(), until)
+        elif self._wrote_to(partition):
+            done = partition.append(run, deadline_ns=until, stamp=self.stamp, going=going)
+        else:
+            done = _flushed(partition, self._append_first(partition, run, where, until, going), until)
+        before = self._opened[where].end if self._wrote_to(partition) else 0
+        self._opened[where] = _Written(partition.topic_id, max(before, done.last_offset + 1))
+        return done
+
+    def _wrote_to(self, partition: Partition) -> bool:
+        """Whether data of this transaction is in this partition, and not in one of a deleted topic of the same name."""
+        written = self._opened.get((partition.topic, partition.number))
+        return written is not None and written.topic_id == partition.topic_id
+
+    def _append_first(
+        self, partition: Partition, run: EncodedRun, where: TopicPartition, deadline_ns: int, going: Going | None
+    ) -> Appended:
+        stamp, done, self._touched = self.stamp, None, True
+        apart = system.mutated("register_apart")
+        partition.ensure_open()  # which may take its time
+        write = partial(self._write_first, partition, run, going)
+        while done is None:
+            with self._deciding(deadline_ns) as decision:
+                old = decision.view.get(self.transactional_id)
+                new = machine.register(old, stamp.producer_id, stamp.epoch, (where,), now())
+                problem = refused(self.transactional_id, new, old) if isinstance(new, Refusal) else None
+                if isinstance(new, Transaction):
+                    self._write(decision, old, new)
+                    system.point("txn-registered")
+                    done = None if apart else _unless_locked(write, deadline_ns)
+                elif problem is not None and not isinstance(problem, Concurrent):
+                    raise problem
+            if isinstance(problem, Concurrent):
+                self._all.finish_before(problem, deadline_ns)
+            elif apart:
+                done = write(deadline_ns=deadline_ns)
+            elif done is None:
+                with partition.exclusive(deadline_ns):
+                    pass  # somebody was in there: wait here, where nobody waits for us
+        return done
+
+    def end(self, commit: bool, deadline_ns: int | None = None) -> None:
+        """Decide, write the markers, complete. When it returns, read_committed readers see it, or never will.
+
+        Raises FencedError, InvalidTransactionStateError, LockTimeoutError, StorageError; behind the last two the same call may be
+        repeated, and after a commit no other one: it may have been decided.
+        """
+        if not self._touched:
+            return
+        until, (producer_id, epoch), life = self._all.deadline(deadline_ns), self._identity(), self._life
+        if life is None:
+            raise StateError(f"transactional id {self.transactional_id!r}: the owner was closed")
+        if commit and not system.mutated("data_unsynced"):
+            self._put_on_disk(until)
+
+        def event(old: Transaction | None) -> Transaction | Refusal:
+            mine = old is not None and (old.producer_id, old.epoch) == (producer_id, epoch)
+            if old is not None and mine and old.status in SETTLED and not self._opened:
+                return old  # the registration did not come through, so there is nothing to decide
+            return machine.end(old, producer_id, epoch, life, commit, new_producer_id(), now())
+
+        decided = self._without_predecessor(event, until)
+        if decided.status in PREPARED:
+            self._all.finish(self.transactional_id, decided, until)
+        self._id = machine.following(decided)
+        self.begin()
+
+    def _put_on_disk(self, deadline_ns: int) -> None:
+        """The data of this transaction, where its topics ask for that."""
+        found: list[Partition] = []
+        for topic, number in self._opened:
+            with contextlib.suppress(UnknownTopicOrPartitionError):  # deleted: there is nothing to keep
+                found.append(self._all.host._partition(topic, number))
+        for partition in to_be_durable([each for each in found if self._wrote_to(each)]):
+            end = self._opened[partition.topic, partition.number].end
+            if partition.durable_offset < end:
+                partition.syncer.wait(end, deadline_ns)
+
+    def add_offsets(self, offsets: Mapping[Any, Any], group: GroupMetadata, deadline_ns: int | None = None) -> None:
+        """Commit a group's offsets with the transaction: nobody sees them before its marker.
+
+        The group is asked under its lock whether this is still its member; what is registered for a refused one is empty. May be
+        repeated. Raises FencedError for this transaction, and as `Offsets.commit` for the group and the offsets.
+        """
+        groups, until = self._all.host._groups, self._all.deadline(deadline_ns)
+        commit = groups.prepare(offsets, group)
+        if commit is None:
+            return
+        where, done = (groups.topic.name, commit.number), False
+        while not done:
+            commit.look()
+            if where in self._opened:
+                done = commit.append(self.stamp, until)
+            else:
+                done = self._open_with(commit, where, until)
+        self._opened[where] = _Written(groups.topic.partition(commit.number).topic_id, commit.end)
+
+    def _open_with(self, commit: Any, where: TopicPartition, deadline_ns: int) -> bool:
+        """Register and append under both locks; False if something is to be awaited or looked at outside of them."""
+        stamp, self._touched = self.stamp, True
+        try:
+            with self._deciding(deadline_ns) as decision:
+                old = decision.view.get(self.transactional_id)
+                new = machine.register(old, stamp.producer_id, stamp.epoch, (where,), now())
+                if isinstance(new, Refusal):
+                    raise refused(self.transactional_id, new, old)
+                self._write(decision, old, new)
+                system.point("txn-registered")
+                append = partial(commit.append, stamp._replace(opens=True))
+                done = _unless_locked(append, deadline_ns)
+        except Concurrent as problem:
+            self._all.finish_before(problem, deadline_ns)
+            return False
+        if done is None:
+            commit.wait(deadline_ns)
+        return bool(done)
+
+    # ---- what they share -------------------------------------------------------------------------
+
+    def _deciding(self, deadline_ns: int) -> Any:
+        topic = self._all.topic
+        return topic.deciding(topic.partition_of(self.transactional_id), deadline_ns)
+
+    def _write(self, decision: Decision[Entries], old: Transaction | None, new: Transaction) -> None:
+        if new is not old:
+            decision.append([(encode_key(self.transactional_id), encode(new))])
+            decision.view.keep(self.transactional_id, new)
+
+    def _without_predecessor(self, event: Callable[[Transaction | None], Transaction | Refusal], deadline_ns: int) -> Transaction:
+        """The event's outcome, with every decision that stands in its way carried out first."""
+        while True:
+            try:
+                new = self._all.decide(self.transactional_id, event, deadline_ns)
+            except Concurrent as problem:
+                self._all.finish_before(problem, deadline_ns)
+                continue
+            assert new is not None
+            if new.status in SETTLED or new.owner is not None:
+                return new
+            self._all.finish(self.transactional_id, new, deadline_ns)  # `init` gave up what it found, and begins once more
+
+
+def _flushed(partition: Partition, done: Appended, deadline_ns: int) -> Appended:
+    """What is due behind an append under the lock that others need: outside of it."""
+    end = done.last_offset + 1
+    partition.syncer.flush_if_due(end, end - partition.durable_offset, 0, deadline_ns)
+    return done
+
+
+def _unless_locked(write: Callable[..., T], deadline_ns: int) -> T | None:
+    """Append now; None if somebody is in the partition: the lock of `__transaction_state` is not kept while waiting for him."""
+    try:
+        return write(deadline_ns=min(deadline_ns, system.boot_ns() + SHARE_NS))
+    except LockTimeoutError:
+        if system.boot_ns() >= deadline_ns:
+            raise
+        return None

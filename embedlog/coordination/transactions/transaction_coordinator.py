@@ -1,0 +1,310 @@
+"""Transactions without a coordinator: whoever needs a decision takes it, whoever finds one carries it out.
+
+X1  the first batch of a transaction in a partition is registered and written under two locks: `__transaction_state`'s, then the
+    partition's; never while the last transaction of the id is prepared, never under an old epoch
+X2  a decision is one record that raises the epoch; its markers carry the raised one and go to every listed partition; one whose
+    topic is gone counts as done; the completing record is written only over that same decision
+X3  so anybody may carry out any of it again: the next owner, a reader that waits, the housekeeper
+X4  an undecided transaction is aborted by others when its owner is dead, or has had it open for longer than its timeout
+X5  where a topic asks for durability: data is on stable storage before the decision, that before the markers, they before the end
+X6  who only reads writes nothing: he waits at the last stable offset until somebody else has finished
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from embedlog import _logging
+from embedlog import transaction as machine
+from embedlog._native import system
+from embedlog.config.options import LONG_MAX
+from embedlog.coordination.internal_topic import InternalTopic
+from embedlog.coordination.transactions import recovery
+from embedlog.coordination.transactions.owner import Owner
+from embedlog.coordination.transactions.support import Concurrent, new_producer_id, now, put_on_disk, refused, to_be_durable
+from embedlog.coordination.transactions.transaction_records import encode, encode_key
+from embedlog.coordination.transactions.transaction_view import Entries
+from embedlog.errors import (
+    ConfigError,
+    CorruptRecordError,
+    DeadlineError,
+    DurabilityError,
+    EmbedlogError,
+    LockTimeoutError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
+from embedlog.storage.liveness import Liveness
+from embedlog.transaction import PREPARED, Refusal, Status, Transaction
+
+if TYPE_CHECKING:
+    from embedlog.partition.partition import Partition
+
+logger = logging.getLogger("embedlog")
+
+STATE_TOPIC: Final = "__transaction_state"
+HELP_NS: Final = 100_000_000  # how long who waits for records waits for a lock on the way
+REMEMBERED_IDS: Final = 10_000  # where the state of which producer id was found
+
+Event = Callable[[Transaction | None], Transaction | Refusal | None]
+
+
+class Host(Protocol):
+    """What of an open log is needed here."""
+
+    path: Path
+    read_only: bool
+    config: Any
+    _home: Any
+    _groups: Any
+
+    def _partition(self, name: str, number: int) -> Partition: ...
+    def _partition_count(self, name: str) -> int: ...
+    def _topics_told(self) -> int: ...
+    def _make_internal(self, name: str, partitions: int, config: Any) -> None: ...
+    def _all_partitions(self, *, loaded_only: bool) -> list[Partition]: ...
+    def _check_writable(self) -> None: ...
+
+
+class Transactions:
+    """The transactions of one open log. Threads: any."""
+
+    def __init__(self, host: Host) -> None:
+        config = host.config
+        self.host = host
+        self.liveness = Liveness(host.path, config.file_mode, config.shared == "locks")
+        self.topic: InternalTopic[Entries] = InternalTopic(
+            host,
+            STATE_TOPIC,
+            partitions=config.transaction_state_log_num_partitions,
+            config={
+                "cleanup.policy": "compact",
+                "compression.type": "uncompressed",
+                "segment.bytes": str(config.transaction_state_log_segment_bytes),
+                "flush.messages": str(LONG_MAX),  # what has to be synced is synced where it has to be (X5)
+            },
+            view=Entries,
+        )
+        self._where: dict[int, int] = {}
+
+    def owner(self, transactional_id: str, timeout_ms: int) -> Owner:
+        """A producer's side of its transactions. Raises ConfigError for a timeout above `transaction.max.timeout.ms`."""
+        most = self.host.config.transaction_max_timeout_ms
+        if not 1 <= timeout_ms <= most:
+            expected = f"1 to {most} (transaction.max.timeout.ms of the log)"
+            raise ConfigError("transaction.timeout.ms", expected=expected, found=timeout_ms)
+        size = len(transactional_id.encode())
+        if not 1 <= size <= 2**15 - 1:
+            raise ConfigError("transactional.id", expected="1 to 32767 bytes", found=size)
+        return Owner(self, transactional_id, timeout_ms)
+
+    def close(self) -> None:
+        """End the lives that began here. Idempotent."""
+        self.liveness.close()
+
+    # ---- deciding --------------------------------------------------------------------------------
+
+    def decide(self, name: str, event: Event, deadline_ns: int) -> Transaction | None:
+        """What an event makes of an id's state, appended if it changes anything; None if the event has nothing to say now.
+
+        Raises FencedError, InvalidTransactionStateError, and Concurrent with the state that has to be finished first.
+        """
+        with self.topic.deciding(self.topic.partition_of(name), deadline_ns) as decision:
+            old = decision.view.get(name)
+            new = event(old)
+            if isinstance(new, Refusal):
+                raise refused(name, new, old)
+            if new is not None and new is not old:
+                decision.append([(encode_key(name), encode(new))])
+                decision.view.keep(name, new)
+            return new
+
+    def deadline(self, deadline_ns: int | None) -> int:
+        return system.boot_ns() + self.host.config.lock_timeout_ms * 1_000_000 if deadline_ns is None else deadline_ns
+
+    @contextlib.contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Nothing is registered, decided or completed meanwhile: for a cut through all partitions that tears no transaction.
+
+        A log that only reads cannot make others wait.
+        """
+        until, numbers = self.deadline(None), [] if self.host.read_only else self.topic.here()
+        with contextlib.ExitStack() as held:
+            for partition in sorted(map(self.topic.partition, numbers), key=lambda each: str(each.path)):
+                held.enter_context(partition.exclusive(until))
+            yield
+
+    # ---- carrying out ----------------------------------------------------------------------------
+
+    def finish(self, name: str, seen: Transaction, deadline_ns: int) -> None:
+        """Write the markers of a decision and complete it; whoever else is at it does no harm.
+
+        Raises LockTimeoutError, StorageError, DurabilityError; then the decision stands, and the rest is to be repeated.
+        """
+        targets = list(self._targets(seen))
+        durable = to_be_durable(targets)
+        if durable and not system.mutated("prepare_unsynced"):
+            put_on_disk(self.topic.partition(self.topic.partition_of(name)), deadline_ns)
+        system.point("txn-decided")
+        for partition in targets:
+            self._mark(partition, seen, deadline_ns)
+            system.point("txn-marked")
+        if not system.mutated("markers_unsynced"):
+            for partition in durable:
+                put_on_disk(partition, deadline_ns)
+        self.decide(name, lambda old: machine.complete(old, seen, now()), deadline_ns)
+        system.point("txn-completed")
+
+    def _targets(self, seen: Transaction) -> Iterator[Partition]:
+        """The listed partitions that are still there, in the order in which locks are taken."""
+        for topic, number in sorted(seen.partitions):
+            try:
+                yield self.host._partition(topic, number)
+            except UnknownTopicOrPartitionError:
+                continue
+
+    @staticmethod
+    def _mark(partition: Partition, seen: Transaction, deadline_ns: int) -> None:
+        try:
+            partition.append_marker(seen.producer_id, seen.epoch, commit=seen.decision == "commit", deadline_ns=deadline_ns)
+        except UnknownTopicOrPartitionError:
+            pass  # deleted in the meantime
+
+    def finish_before(self, problem: Concurrent, deadline_ns: int) -> None:
+        """Carry out the decision that stands in the way. Raises DeadlineError behind the deadline."""
+        if system.boot_ns() >= deadline_ns:
+            raise DeadlineError(f"the last transaction of {problem.name!r} was not complete before the deadline")
+        self.finish(problem.name, problem.state, deadline_ns)
+
+    # ---- helping ---------------------------------------------------------------------------------
+
+    def help(self, partition: Partition, deadline_ns: int | None = None) -> bool:
+        """For who waits at a last stable offset: finish what is decided there, abort what nobody will decide.
+
+        Returns whether anything was done. Cheap enough to be called ten times a second; a read-only log does nothing. What cannot
+        be done now, because somebody holds a lock or a disk fails, is left to the next call: who asks came to read.
+        """
+        if self.host.read_only:
+            return False
+        until = system.boot_ns() + HELP_NS if deadline_ns is None else deadline_ns
+        done = False
+        try:
+            opened = partition.open_transactions()
+            if opened:
+                self.sweep_if_due(until)
+            for producer_id, _, _ in opened:
+                found = self._find(producer_id)
+                if found is not None:
+                    done |= self.settle(*found, until)
+        except (LockTimeoutError, StorageError, DurabilityError, DeadlineError) as problem:
+            logger.info("a transaction in %s-%d cannot be ended now: %s", partition.topic, partition.number, problem)
+        return done
+
+    def _find(self, producer_id: int) -> tuple[str, Transaction] | None:
+        """The transactional id of a producer id and its state, if any partition of the topic knows it."""
+        known = self._where.get(producer_id)
+        numbers = self.topic.here()
+        for number in numbers if known is None or known not in numbers else (known, *numbers):
+            if self.topic.is_blank(number):
+                continue
+            view = self.topic.look(number)
+            name = view.name_of(producer_id)
+            state = None if name is None else view.get(name)
+            if name is not None and state is not None:
+                if len(self._where) >= REMEMBERED_IDS:
+                    self._where.clear()
+                self._where[producer_id] = number
+                return name, state
+        return None
+
+    def settle(self, name: str, state: Transaction, deadline_ns: int) -> bool:
+        """Do for one id what others may do: True if there was something."""
+        if state.status is Status.ONGOING:
+            alive = state.owner is not None and self.liveness.probe(state.owner)
+            if not machine.forsaken(state, alive, now()):
+                return False
+            system.point("txn-giving-up")
+            event = lambda old: machine.give_up(old, state, new_producer_id(), now())  # noqa: E731
+            decided = self.decide(name, event, deadline_ns)
+            if decided is None:
+                return False
+            logger.info("aborted transaction %d/%d of %r: %s", state.producer_id, state.epoch, name, _why(state, alive))
+            state = decided
+        if state.status not in PREPARED:
+            return False
+        self.finish(name, state, deadline_ns)
+        return True
+
+    def housekeep(self, deadline_ns: int) -> None:
+        """Look at every unfinished transaction: one round for all who wait. What fails is reported and tried again."""
+        if self.topic.count() == 0:
+            return
+        self.sweep_if_due(deadline_ns)
+        for number in self.topic.written():
+            view = self.topic.look(number)
+            for name in view.unsettled():
+                try:
+                    state = view.get(name)
+                    if state is not None:
+                        self.settle(name, state, deadline_ns)
+                except EmbedlogError as problem:
+                    key = (self.host.path, "transaction", name)
+                    _logging.report(logger, logging.WARNING, key, f"transaction of {name!r}", problem)
+
+    def forget_idle(self, deadline_ns: int) -> None:
+        """Forget the ids that were unused for `transactional.id.expiration.ms` and whose owner is not alive."""
+        limit_ms = self.host.config.transactional_id_expiration_ms
+        for number in self.topic.written():
+            for name, state in self._states(number):
+                if self._is_expired(state, limit_ms):
+                    with self.topic.deciding(number, deadline_ns) as decision:
+                        if self._is_expired(decision.view.get(name), limit_ms):
+                            decision.append([(encode_key(name), None)])
+
+    def _states(self, number: int) -> Iterator[tuple[str, Transaction]]:
+        """Every id of a partition that can be read; others are reported and left alone."""
+        view = self.topic.look(number)
+        for name in view.names():
+            try:
+                state = view.get(name)
+            except CorruptRecordError as problem:
+                what = f"the state of transactional id {name!r} cannot be read"
+                _logging.report(logger, logging.ERROR, (self.host.path, "state", name), what, problem)
+                continue
+            if state is not None:
+                yield name, state
+
+    def _is_expired(self, state: Transaction | None, limit_ms: int) -> bool:
+        if state is None or not machine.is_expired(state, False, limit_ms, now()):
+            return False
+        return state.owner is None or not self.liveness.probe(state.owner)
+
+    def _newest(self, producer_id: int) -> Transaction | None:
+        found = self._find(producer_id)
+        return found[1] if found is not None else None
+
+    # ---- behind a power loss ---------------------------------------------------------------------
+
+    def sweep_if_due(self, deadline_ns: int) -> None:
+        """Before any id goes on behind an unclean end of the machine: see `recovery`."""
+        if recovery.is_due(self.host._home.directory_page) and not system.mutated("no_sweep"):
+            known = dict(each for number in self.topic.written() for each in self._states(number))
+            every = self.host._all_partitions(loaded_only=False)
+            for name, to in recovery.sweep(known, self._newest, every, deadline_ns).items():
+                self._lift(name, *to, deadline_ns)
+            recovery.done(self.host._home.directory_page)
+
+    def _lift(self, name: str, producer_id: int, epoch: int, deadline_ns: int) -> None:
+        found = self.topic.look(self.topic.partition_of(name)).get(name)
+        if found is not None and not system.mutated("lift_settled_only"):
+            self.settle(name, found, deadline_ns)  # its own decision says its own epoch: no lift before that is carried out
+        event = lambda old: old and machine.lift(old, producer_id, epoch, now())  # noqa: E731
+        self.decide(name, event, deadline_ns)
+
+
+def _why(state: Transaction, alive: bool) -> str:
+    return f"open for longer than {state.timeout_ms} ms" if alive else "its producer is gone"

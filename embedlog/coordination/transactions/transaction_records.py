@@ -1,0 +1,156 @@
+"""Keys and values of `__transaction_state` in Kafka's schema (format.md 9.3), and what we add to them as tagged fields.
+
+R1  values are written in version 1, which has tagged fields; versions 0 and 1 are read
+R2  what we add has high tags, and fields whose default holds are left out: to a broker they are fields that it does not know
+R3  tagged fields that we do not know are kept, byte for byte, and written again
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Iterable
+from typing import Final
+
+from embedlog.errors import CorruptRecordError, UnsupportedFormatError
+from embedlog.format.wire import LONG, SHORT, Fields, Flexible, Plain, uvarint
+from embedlog.storage.liveness import Life
+from embedlog.transaction import COMPLETED, NO_ID, PREPARED, Beginning, Outcome, Status, Transaction
+
+KEY_VERSION: Final = 0
+VALUE_VERSION: Final = 1
+OWNER_TAG: Final = 10_000  # ours begin here: Kafka numbers from 0
+BEGAN_TAG: Final = 10_001
+OUTCOME_TAG: Final = 10_002
+
+_HEAD: Final = struct.Struct(
+    ">h"  # version of the value
+    "q"  # producer id
+    "h"  # producer epoch
+    "i"  # transaction.timeout.ms
+    "b"  # status
+)
+_TIMES: Final = struct.Struct(">qq")  # last update and start in wall clock ms, -1 none
+OWNER: Final = struct.Struct(">IQ")  # slot, nonce
+BEGAN: Final = struct.Struct(">QQ")  # boot number, monotonic clock in ns
+OUTCOME: Final = struct.Struct(">bqh")  # 1 commit or 0 abort, producer id, producer epoch
+_ON_DISK: Final = PREPARED | COMPLETED | {Status.EMPTY, Status.ONGOING}
+
+
+# ---- keys ----------------------------------------------------------------------------------------
+
+
+def encode_key(transactional_id: str) -> bytes:
+    """The key of an id's records."""
+    name = transactional_id.encode()
+    return SHORT.pack(KEY_VERSION) + SHORT.pack(len(name)) + name
+
+
+def decode_key(key: bytes) -> str | None:
+    """The transactional id; None for a key of a kind that only a newer Kafka knows. Raises CorruptRecordError."""
+    if len(key) < 4:
+        raise CorruptRecordError("key in __transaction_state", found=key.hex())
+    if SHORT.unpack_from(key)[0] != KEY_VERSION:
+        return None
+    size = SHORT.unpack_from(key, 2)[0]
+    if size != len(key) - 4:
+        raise CorruptRecordError("key in __transaction_state", expected=f"{size} bytes of name", found=f"{len(key) - 4}")
+    return key[4:].decode()
+
+
+# ---- values --------------------------------------------------------------------------------------
+
+
+def encode(state: Transaction) -> bytes:
+    """The value, in version 1."""
+    head = _HEAD.pack(VALUE_VERSION, state.producer_id, state.epoch, state.timeout_ms, state.status)
+    times = _TIMES.pack(state.updated_ms, state.started_ms)
+    partitions = b"\0" if state.status is Status.EMPTY else _partitions(state.partitions)  # 0: null
+    return b"".join((head, partitions, times, _tagged(_tags(state))))
+
+
+@functools.lru_cache(maxsize=64)
+def _partitions(partitions: frozenset[tuple[str, int]]) -> bytes:
+    """Those of a transaction stay the same through its decision, and often from one to the next."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions):
+        by_topic.setdefault(topic, []).append(number)
+    parts = [uvarint(len(by_topic) + 1)]
+    for topic, numbers in by_topic.items():
+        name = topic.encode()
+        parts += (uvarint(len(name) + 1), name, uvarint(len(numbers) + 1), struct.pack(f">{len(numbers)}i", *numbers), b"\0")
+    return b"".join(parts)
+
+
+def _tags(state: Transaction) -> Fields:
+    found = list(state.others)
+    if state.previous_id != NO_ID:
+        found.append((0, LONG.pack(state.previous_id)))
+    if state.next_id != NO_ID:
+        found.append((1, LONG.pack(state.next_id)))
+    if state.client_version:
+        found.append((2, SHORT.pack(state.client_version)))
+    if state.owner is not None:
+        found.append((OWNER_TAG, OWNER.pack(*state.owner)))
+    if state.began is not None:
+        found.append((BEGAN_TAG, BEGAN.pack(*state.began)))
+    if state.outcome is not None:
+        outcome = state.outcome
+        found.append((OUTCOME_TAG, OUTCOME.pack(outcome.kind == "commit", outcome.producer_id, outcome.epoch)))
+    return sorted(found)
+
+
+def _tagged(fields: Iterable[tuple[int, bytes]]) -> bytes:
+    written = [uvarint(tag) + uvarint(len(data)) + data for tag, data in fields]
+    return uvarint(len(written)) + b"".join(written)
+
+
+def decode(value: bytes) -> Transaction:
+    """The state that a value holds. Raises UnsupportedFormatError for a newer one, CorruptRecordError for a broken one."""
+    try:
+        version, producer_id, epoch, timeout_ms, status = _HEAD.unpack_from(value)
+        if version not in (0, VALUE_VERSION):
+            raise UnsupportedFormatError("version of a value in __transaction_state", expected="0 or 1", found=version)
+        if Status(status) not in _ON_DISK:
+            raise ValueError(f"status {status}")
+        plain, reader = Plain(value, _HEAD.size), Flexible(value, _HEAD.size)
+        partitions = _read_partitions(reader) if version else frozenset(plain.partitions())
+        updated_ms, started_ms = (reader if version else plain).take(_TIMES)
+        known = Transaction(producer_id, epoch, timeout_ms, Status(status), partitions, updated_ms, started_ms, client_version=0)
+        return _with_tags(known, reader.tagged()) if version else known
+    except (struct.error, IndexError, ValueError) as problem:
+        raise CorruptRecordError(f"value in __transaction_state: {problem}", found=value[:64].hex()) from problem
+
+
+def _with_tags(state: Transaction, tags: Fields) -> Transaction:
+    """The state with the tagged fields in it; those of another number or size are kept as they are."""
+    known: dict[str, object] = {}
+    others = []
+    for tag, data in tags:
+        match tag, len(data):
+            case 0, LONG.size:
+                known["previous_id"] = LONG.unpack(data)[0]
+            case 1, LONG.size:
+                known["next_id"] = LONG.unpack(data)[0]
+            case 2, SHORT.size:
+                known["client_version"] = SHORT.unpack(data)[0]
+            case 10_000, OWNER.size:
+                known["owner"] = Life(*OWNER.unpack(data))
+            case 10_001, BEGAN.size:
+                known["began"] = Beginning(*BEGAN.unpack(data))
+            case 10_002, OUTCOME.size:
+                commit, producer_id, epoch = OUTCOME.unpack(data)
+                known["outcome"] = Outcome("commit" if commit else "abort", producer_id, epoch)
+            case _:
+                others.append((tag, data))
+    fields = {name: getattr(state, name) for name in Transaction.__slots__}
+    return Transaction(**(fields | known | {"others": tuple(others)}))
+
+
+def _read_partitions(reader: Flexible) -> frozenset[tuple[str, int]]:
+    found: set[tuple[str, int]] = set()
+    for _ in range(reader.uvarint() - 1):
+        topic = reader.string()
+        found.update((topic, number) for number in reader.numbers())
+        reader.tagged()
+    return frozenset(found)

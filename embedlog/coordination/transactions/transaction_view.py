@@ -1,0 +1,79 @@
+"""What the records of one partition of `__transaction_state` add up to: the newest state of every transactional id.
+
+W1  values are decoded when they are asked for: a process looks at few of the ids that a partition holds
+W2  two facts are read off every value at once, as they are searched for: the producer id, and whether anything is unfinished
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from embedlog.coordination.transactions.transaction_records import decode, decode_key
+from embedlog.transaction import SETTLED, Status, Transaction
+
+_ID_AND_STATUS: Final = struct.Struct(">2xq6xb")  # behind the version: producer id; behind epoch and timeout: status
+_SETTLED: Final = frozenset(map(int, SETTLED))
+
+
+class Entries:
+    """The view. Threads: `apply` from one at a time; asking from any."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._states: dict[str, tuple[bytes, Transaction]] = {}  # beside the bytes that they come from
+        self._names: dict[int, str] = {}
+        self._unsettled: set[str] = set()
+
+    def apply(self, key: bytes, value: bytes | None) -> None:
+        """The next record: a new state, or the end of an id."""
+        name = decode_key(key)
+        if name is None:
+            return
+        before = self._values.pop(name, None)
+        self._states.pop(name, None)
+        if before is not None:
+            self._names.pop(_facts(before)[0], None)
+        self._unsettled.discard(name)
+        if value is None:
+            return
+        producer_id, status = _facts(value)
+        self._values[name] = value
+        self._names[producer_id] = name
+        if status not in _SETTLED:
+            self._unsettled.add(name)
+
+    def keep(self, name: str, state: Transaction) -> None:
+        """The decoded form of what was applied last, from who has it anyhow."""
+        value = self._values.get(name)
+        if value is not None:
+            self._states[name] = value, state
+
+    def get(self, name: str) -> Transaction | None:
+        """The newest state of an id. Raises CorruptRecordError, UnsupportedFormatError."""
+        value = self._values.get(name)
+        if value is None:
+            return None
+        known = self._states.get(name)
+        if known is None or known[0] is not value:  # another thread may have applied a record since
+            known = self._states[name] = value, decode(value)
+        return known[1]
+
+    def name_of(self, producer_id: int) -> str | None:
+        """The transactional id that a producer id belongs to."""
+        return self._names.get(producer_id)
+
+    def names(self) -> list[str]:
+        """Every transactional id."""
+        return list(self._values)
+
+    def unsettled(self) -> list[str]:
+        """The ids whose transaction is undecided, or decided and not complete."""
+        return list(self._unsettled)
+
+
+def _facts(value: bytes) -> tuple[int, int]:
+    if len(value) < _ID_AND_STATUS.size:
+        return -1, Status.EMPTY
+    producer_id, status = _ID_AND_STATUS.unpack_from(value)
+    return producer_id, status

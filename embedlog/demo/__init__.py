@@ -1,0 +1,1 @@
+"""The demo program: `python -m embedlog.demo`. It uses only the public package."""

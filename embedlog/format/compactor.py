@@ -1,0 +1,159 @@
+"""What compaction makes of batches: the latest offset of every key, and batches without what was replaced (format.md 7).
+
+H1  pure: bytes in, bytes out; which batches, where they go and when is the cleaner's
+H2  the map has a fixed size; when it is full it says up to which offset it knows everything, and the rest waits for a next pass
+H3  keys are told apart by a hash of 128 bits under a secret of this pass: it never reaches the disk
+H4  a batch that loses nothing is the same bytes as before
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlog._native import codec, compaction
+from embedlog._native.compaction import DISCARD, HORIZON, KEEP_EMPTY, WHOLE
+from embedlog.errors import CorruptRecordError, UnsupportedFormatError
+from embedlog.format import compression
+from embedlog.format.decoder import plain_section, too_large
+from embedlog.format.record_columns import BATCH, CODEC_MASK, CONTROL, HEADER_SIZE, Batches
+
+FILLED = 0.9  # of the map's slots, as log.cleaner.io.buffer.load.factor
+_SEED_BYTES = 16
+
+
+class OffsetMap:
+    """Latest offset by key, in `memory_bytes` at most."""
+
+    def __init__(self, memory_bytes: int, seed: bytes | None = None, decompressed_max: int = compression.LIMIT_BYTES) -> None:
+        self.decompressed_max = decompressed_max  # uncompressed bytes of a batch that is looked into
+        slots = max(memory_bytes // compaction.SLOT_BYTES, 2)
+        capacity = 1 << (slots.bit_length() - 1)
+        secret = os.urandom(_SEED_BYTES) if seed is None else seed
+        words = int.from_bytes(secret[:8], "little"), int.from_bytes(secret[8:], "little")
+        self._memory = np.zeros(capacity * compaction.SLOT_BYTES, np.uint8)
+        self.table = compaction.Table(self._memory, capacity, max(1, int(capacity * FILLED)), words)
+
+    def __len__(self) -> int:
+        return int(self.table.raw.count)
+
+    @property
+    def latest(self) -> int:
+        """The last offset that is in, -1 if none is: up to here everything is known."""
+        return int(self.table.raw.latest)
+
+    def find(self, key: bytes) -> int:
+        """Latest offset of a key, -1 if there is none."""
+        return self.table.find(key)
+
+    def add(self, data: Any, batches: Batches, *, position: int, start_offset: int = 0) -> bool:
+        """Take in the records of data batches at or above `start_offset`; False if the map is full. Raises CorruptRecordError."""
+        for row in range(len(batches)):
+            batch = np.ascontiguousarray(batches[row : row + 1])
+            code = self.table.add(batch, _plain_body(data, batch[0], position, self.decompressed_max), start_offset)
+            if code == codec.ESPACE:
+                return False
+            if code < 0:
+                raise _corrupt(batch[0], self.table.problem)
+        return True
+
+    def pass_over(self, offset: int) -> None:
+        """Everything up to `offset` is known, though no key was there: control batches, aborted data."""
+        self.table.raw.latest = max(self.latest, offset)
+
+
+def clean(
+    data: Any,
+    batches: Batches,
+    orders: NDArray[np.uint8],
+    offsets: OffsetMap,
+    *,
+    position: int,
+    now_ms: int,
+    delete_retention_ms: int,
+) -> Iterator[tuple[memoryview, Batches]]:
+    """Runs of what stays: bytes, and their BATCH rows with positions within them; size 0 marks a batch that is gone.
+
+    `orders` has for each batch a sum of DISCARD, WHOLE, HORIZON, KEEP_EMPTY, or 0: its records are compared with the map.
+    Raises CorruptRecordError; UnsupportedFormatError for batches of formats 0 and 1.
+    """
+    if (batches["magic"] < 2).any():
+        raise UnsupportedFormatError("a batch of an old format cannot be compacted", expected="magic 2")
+    cleaner = compaction.Cleaner(offsets.table, now_ms, now_ms + delete_retention_ms)
+    packed = (batches["attributes"] & CODEC_MASK) != 0
+    borders = np.flatnonzero(np.diff(packed, prepend=~packed[:1])).tolist()
+    for start, end in zip(borders, [*borders[1:], len(batches)], strict=True):
+        rows, how = np.ascontiguousarray(batches[start:end]), orders[start:end]
+        if packed[start]:
+            for row in range(len(rows)):
+                yield _repacked(cleaner, data, rows[row : row + 1], how[row : row + 1], position, offsets.decompressed_max)
+        else:
+            yield from _runs(cleaner, data, rows, how, position)
+
+
+def _runs(
+    cleaner: compaction.Cleaner, data: Any, batches: Batches, orders: NDArray[np.uint8], position: int
+) -> Iterator[tuple[memoryview, Batches]]:
+    while len(batches):
+        records = np.minimum(batches["records"], (batches["size"] - HEADER_SIZE) // codec.RECORD_SIZE_MIN)
+        room = np.empty(int(batches["size"].sum(dtype=np.int64) + 11 * records.sum(dtype=np.int64)), np.uint8)
+        after = np.empty(len(batches), BATCH)
+        written, done = cleaner.run(data, position, batches, orders, room, after)
+        if written < 0:
+            raise _corrupt(batches[min(done, len(batches) - 1)], cleaner.problem)
+        yield room.data[:written], after[:done]
+        batches, orders = batches[done:], orders[done:]
+
+
+def _repacked(
+    cleaner: compaction.Cleaner, data: Any, batch: Batches, orders: NDArray[np.uint8], position: int, decompressed_max: int
+) -> tuple[memoryview, Batches]:
+    """A compressed batch: taken apart, cleaned, compressed again if it is not what it was."""
+    row = batch[0]
+    number = int(row["attributes"]) & CODEC_MASK
+    start = int(row["position"]) - position
+    original = memoryview(data).cast("B")[start : start + int(row["size"])]
+    body = _plain_body(data, row, position, decompressed_max)
+    plain = batch.copy()
+    plain["attributes"] &= ~CODEC_MASK
+    plain["size"], plain["position"] = HEADER_SIZE + len(body), 0
+    ((made, after),) = _runs(cleaner, b"".join((bytes(HEADER_SIZE), body)), plain, orders, 0)
+    if after["records"][0] == row["records"] and not _new_horizon(row, after[0]):
+        after = batch.copy()
+        after["position"] = 0
+        return original, after
+    if after["size"][0] <= HEADER_SIZE:  # gone, or kept empty: codec 0, as Kafka leaves it
+        return made, after
+    packed = compression.compress(number, made[HEADER_SIZE:], None)
+    sealed = bytearray(made[:HEADER_SIZE]) + memoryview(packed).cast("B")
+    codec.reseal(sealed, len(sealed) - HEADER_SIZE, number)
+    after["size"] = len(sealed)
+    after["attributes"] |= number
+    return memoryview(sealed), after
+
+
+HORIZON_BIT = 0x40
+
+
+def _new_horizon(before: np.void, after: np.void) -> bool:
+    return bool((before["attributes"] ^ after["attributes"]) & HORIZON_BIT)
+
+
+def _plain_body(data: Any, row: np.void, position: int, limit: int) -> memoryview:
+    try:
+        return plain_section(memoryview(data).cast("B"), row, position, limit)
+    except compression.Beyond:
+        raise too_large(row, limit) from None
+
+
+def _corrupt(row: np.void, problem: Any) -> CorruptRecordError:
+    words = codec.WORDS.get(problem.what, "records of a batch")
+    return CorruptRecordError(f"record {problem.record} of the batch at offset {int(row['base_offset'])}: {words}",
+                              position=int(row["position"]))  # fmt: skip
+
+
+__all__ = ["CONTROL", "DISCARD", "HORIZON", "KEEP_EMPTY", "WHOLE", "OffsetMap", "clean"]

@@ -1,0 +1,245 @@
+"""The five codecs of a batch's records section, byte for byte as Kafka's readers take them.
+
+C1  what is written, every Kafka client reads: LZ4 in one frame of independent blocks, snappy in Xerial's framing
+C2  the uncompressed size is stored nowhere, so every decompression has a limit, and memory grows with what really comes out;
+    the time grows with the bytes that go in and come out, whatever they claim to be
+C3  broken input is CorruptRecordError; a codec that is not installed is MissingExtraError, which names the extra
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import zlib
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import lz4.frame
+import numpy as np
+import zstandard
+
+from embedlog.errors import CorruptRecordError
+from embedlog.format import snappy
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
+Buffer = Any  # whatever memoryview takes
+
+NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")  # a codec's number is its place
+
+LIMIT_BYTES = 1 << 30  # of one batch, uncompressed: Kafka has no limit, but its records count within 2 GiB
+FIRST_GUESS = 4  # how much larger the uncompressed bytes are taken to be at first
+LZ4_FAST_LEVEL = 9  # Kafka's default, which means the fast compressor; all others mean the thorough one
+LZ4_THOROUGH = range(3, 13)  # the levels that liblz4 has for it
+LZ4_MAGIC = b"\x04\x22\x4d\x18"
+ZSTD_RATIO_MAX = 1 << 15  # a block of 128 KiB takes four bytes at least: a frame that claims more is cut short
+LZ4_BLOCK_BYTES = 1 << 16  # of which what Kafka writes is made
+LZ4_STEP_BYTES = 1 << 20  # read at once: what does not fit into the room is copied
+GZIP_STEP_BYTES = 256  # read for a member behind the first one, at least
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+_local = threading.local()
+
+# ---- compress ------------------------------------------------------------------------------------
+
+
+def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
+    """`data` as one records section of this codec; `level` None is Kafka's default.
+
+    **Threads:** any number at once; the interpreter's lock is free meanwhile.
+    """
+    return _COMPRESS[codec](data, level)
+
+
+def _compress_gzip(data: Buffer, level: int | None) -> bytes:
+    packer = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, 31)
+    return packer.compress(data) + packer.flush()
+
+
+def _compress_lz4(data: Buffer, level: int | None) -> bytes:
+    thorough = level is not None and level != LZ4_FAST_LEVEL
+    packed: bytes = lz4.frame.compress(
+        data,
+        compression_level=min(max(level or 0, LZ4_THOROUGH[0]), LZ4_THOROUGH[-1]) if thorough else 0,
+        block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+        block_linked=False,
+        store_size=False,
+    )
+    return packed
+
+
+def _compress_zstd(data: Buffer, level: int | None) -> bytes:
+    level = 3 if level is None else level
+    packers: dict[int, zstandard.ZstdCompressor] = _local.__dict__.setdefault("packers", {})
+    if level not in packers:  # one for each thread: they are not to be shared, and dear to make
+        packers[level] = zstandard.ZstdCompressor(level=level)
+    return packers[level].compress(data)
+
+
+_COMPRESS: tuple[Callable[[Any, int | None], Buffer], ...] = (
+    lambda data, _level: data,
+    _compress_gzip,
+    lambda data, _level: snappy.compress(data),
+    _compress_lz4,
+    _compress_zstd,
+)
+
+# ---- decompress ----------------------------------------------------------------------------------
+
+
+class Beyond(Exception):
+    """More comes out than the limit allows: `expand` gave it up there."""
+
+
+def decompress(codec: int, data: Buffer, limit: int = LIMIT_BYTES) -> Buffer:
+    """The bytes that `data` was made of. Raises CorruptRecordError if they are broken, or more than `limit`.
+
+    **Threads:** any number at once.
+    """
+    try:
+        return expand(codec, data, limit)
+    except Beyond:
+        raise CorruptRecordError("uncompressed size of a batch", expected=f"at most {limit}", found="more") from None
+
+
+def expand(codec: int, data: Buffer, limit: int) -> Buffer:
+    """As `decompress`, but Beyond for what is more than `limit`: the caller may have another way to take it."""
+    if not 0 <= codec < len(CODECS):
+        raise CorruptRecordError("codec of a batch", expected="0 to 4", found=codec)
+    try:
+        return _DECOMPRESS[codec](data, limit)
+    except (RuntimeError, ValueError, EOFError, zlib.error, zstandard.ZstdError) as error:
+        raise CorruptRecordError(f"{CODECS[codec]} data of a batch: {error}") from error
+
+
+def _drain(read: Callable[[memoryview], int], guess: int, limit: int) -> Buffer:
+    """What `read` fills in until it gives 0, in memory that grows as it is used."""
+    room = np.empty(max(min(guess, limit), 1), np.uint8)
+    size = 0
+    while True:
+        if size == len(room):
+            if size > limit:
+                raise Beyond
+            larger = np.empty(min(2 * size, limit + 1), np.uint8)
+            larger[:size] = room
+            room = larger
+        got = read(room.data[size:])
+        if got == 0:
+            return room.data[:size]
+        size += got
+        if size > limit:
+            raise Beyond
+
+
+def _decompress_gzip(data: Buffer, limit: int) -> Buffer:
+    view = memoryview(data).cast("B")
+    pieces, size, at, step = [], 0, 0, len(view)
+    while at < len(view):  # concatenated members are legal
+        member, start = zlib.decompressobj(31), at
+        while not member.eof:
+            packed = view[at : at + step]
+            if not packed:
+                raise EOFError("it ends too early")
+            piece = member.decompress(packed, limit - size + 1)
+            size += len(piece)
+            if size > limit:
+                raise Beyond
+            pieces.append(piece)
+            at += len(packed) - len(member.unused_data)
+            step *= 2
+        step = max(GZIP_STEP_BYTES, 2 * (at - start))  # what is read too far is copied: no more than what was of use
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _decompress_snappy(data: Buffer, limit: int) -> Buffer:
+    plain = snappy.decompress(data, limit)
+    if plain is None:
+        raise Beyond
+    return plain
+
+
+def _decompress_lz4(data: Buffer, limit: int) -> Buffer:
+    frame, view, at = lz4.frame.LZ4FrameDecompressor(), memoryview(data).cast("B"), 0
+
+    def read(room: memoryview) -> int:
+        nonlocal at
+        while not frame.eof:
+            packed = view[at : at + LZ4_STEP_BYTES] if frame.needs_input else b""
+            if frame.needs_input and not packed:
+                raise EOFError("it ends too early")
+            at += len(packed)
+            plain = frame.decompress(packed, max_length=len(room))
+            if plain:
+                room[: len(plain)] = plain
+                return len(plain)
+        return 0
+
+    plain = _drain(read, max(FIRST_GUESS * len(view), LZ4_BLOCK_BYTES), limit)
+    if frame.unused_data or at < len(view):
+        raise ValueError("bytes behind the frame's end mark")
+    return plain
+
+
+def _decompress_zstd(data: Buffer, limit: int) -> Buffer:
+    known = zstandard.frame_content_size(data)
+    if known > limit:
+        raise Beyond
+    packed_bytes = memoryview(data).nbytes
+    guess = min(known, ZSTD_RATIO_MAX * packed_bytes) if known > 0 else FIRST_GUESS * packed_bytes
+    reader = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True)
+    plain = _drain(reader.readinto, guess, limit)
+    if memoryview(plain).nbytes < known:  # the reader takes a cut-off stream for a short one
+        raise EOFError("it ends too early")
+    return plain
+
+
+_DECOMPRESS: tuple[Callable[[Any, int], Buffer], ...] = (
+    lambda data, _limit: data,
+    _decompress_gzip,
+    _decompress_snappy,
+    _decompress_lz4,
+    _decompress_zstd,
+)
+
+# ---- many at once --------------------------------------------------------------------------------
+
+_workers: ThreadPoolExecutor | None = None
+_workers_lock = threading.Lock()
+
+
+def _executor() -> ThreadPoolExecutor:
+    global _workers
+    from concurrent.futures import ThreadPoolExecutor  # dear to import, and few need it
+
+    with _workers_lock:
+        if _workers is None:
+            _workers = ThreadPoolExecutor(core_count(), thread_name_prefix="embedlog-codec")
+        return _workers
+
+
+def core_count() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """`function` of every item, in order, on all cores."""
+    listed = list(items)
+    if len(listed) < 2 or core_count() < 2:
+        return [function(item) for item in listed]
+    try:
+        results = _executor().map(function, listed)
+    except RuntimeError:  # the interpreter is going down and takes no more work for threads
+        return [function(item) for item in listed]
+    return list(results)
+
+
+def _forget_workers() -> None:
+    global _workers, _workers_lock
+    _workers, _workers_lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_workers)

@@ -1,0 +1,365 @@
+"""Record batches into columns.
+
+D1  all columns of one decoding lie in one lease: one look into the pool, and warm pages
+D2  memory is asked for by what is really there, never by what a header claims
+D3  a column that is not asked for is neither written nor checked beyond its length
+D4  whatever was compressed, at most GROUP_BYTES and one batch are decoded together, and no batch beyond the limit that was given
+D5  `in_place` gives the scanned buffer up: values move together inside it, which halves the memory that a core must touch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlog._native import codec
+from embedlog.errors import CorruptRecordError
+from embedlog.format import compression, legacy
+from embedlog.format.buffer_pool import BufferPool, shared_pool
+from embedlog.format.record_columns import CODEC_MASK, CONTROL, HEADER_SIZE, Batches, BytesColumn, Decoded, Headers, Window
+
+COLUMNS = frozenset(codec.WANT)
+
+RECORD_SIZE_MIN = 7
+DATA_BYTES_MAX = 2**31 - 1  # what int32 offsets reach
+MOVED_BYTES_MIN = 256  # mean size of records that are decoded in place: smaller ones gain nothing
+GROUP_BYTES = 8 << 20  # uncompressed, of batches that are decoded together: memory stays flat whatever they grow to
+NOT_PLAIN = codec.HAS_COMPRESSED | codec.HAS_LEGACY
+
+_NO_TEXTS = BytesColumn(np.empty(0, np.uint8), np.zeros(1, np.int32))
+
+
+class Part(NamedTuple):
+    """The records of the first `batch_count` batches of those that were given; 0 if not even the first may be decoded yet."""
+
+    decoded: Decoded | None
+    batch_count: int
+
+
+def decode(
+    data: Any,
+    batches: Batches,
+    *,
+    window: Window | None = None,
+    columns: Collection[str] | None = None,
+    pool: BufferPool | None = None,
+    position: int = 0,
+    in_place: bool = False,
+) -> Decoded:
+    """The records of scanned batches that lie in the window, without control records.
+
+    `columns` names what is wanted (None: everything of COLUMNS; other names mean nothing here). `data` begins at `position`, as
+    in the scan. With `in_place` the caller gives `data` up: its bytes are changed, and the values may be a view of it.
+    Raises CorruptRecordError with the position of the record that cannot be read.
+
+    **Threads:** any.
+    """
+    batches, survey = _surveyed(batches)
+    job = _Job(columns, window, pool, position)
+    if survey.kinds & NOT_PLAIN:
+        return job.from_bodies(*_bodies(data, batches, position))
+    return job.from_run(data, batches, survey, in_place and _may_move(data, survey))
+
+
+def decode_some(
+    data: Any,
+    batches: Batches,
+    *,
+    window: Window | None = None,
+    columns: Collection[str] | None = None,
+    pool: BufferPool | None = None,
+    limit: int = compression.LIMIT_BYTES,
+    alone_bytes: int | None = None,
+    in_place: bool = False,
+) -> Part:
+    """As `decode`, but no more than about GROUP_BYTES of uncompressed batches: the first ones, at least one.
+
+    `limit` bounds the uncompressed bytes of one batch: one beyond it is a CorruptRecordError. With `alone_bytes` a first batch of
+    more is not decoded here either: the part is empty then.
+    """
+    found, survey = _surveyed(batches)
+    job = _Job(columns, window, pool, 0)
+    if survey.kinds & NOT_PLAIN:
+        try:
+            rows, bodies = _first_bodies(data, found, 0, limit, alone_bytes)
+        except compression.Beyond:
+            return Part(None, 0)
+        decoded = job.from_bodies(rows, bodies)
+        return Part(decoded, _reach(batches, found, len(rows)))
+    if survey.body_size > DATA_BYTES_MAX:
+        rows = found[: max(1, int(np.searchsorted(np.cumsum(found["size"], dtype=np.int64), DATA_BYTES_MAX)))]
+        return Part(job.from_run(data, rows, codec.survey(rows), False), _reach(batches, found, len(rows)))
+    return Part(job.from_run(data, found, survey, in_place and _may_move(data, survey)), len(batches))
+
+
+def decode_parts(data: Any, batches: Batches, *, columns: Collection[str] | None = None) -> Iterator[Decoded]:
+    """All records of the batches, part by part. Raises CorruptRecordError."""
+    while len(batches):
+        part = decode_some(data, batches, columns=columns)
+        if part.decoded is not None:
+            yield part.decoded
+        batches = batches[part.batch_count :]
+
+
+def control_keys(data: Any, batches: Batches, position: int) -> Iterator[tuple[int, bytes, bytes]]:
+    """(offset, key, value) of the records of control batches."""
+    job = _Job({"offset", "key", "value"}, None, None, position)
+    while len(batches):
+        rows, bodies = _first_bodies(data, batches, position, compression.LIMIT_BYTES, None)
+        decoded = job.from_bodies(rows, bodies)
+        assert decoded.offsets is not None
+        assert decoded.keys is not None
+        assert decoded.values is not None
+        for row, offset in enumerate(decoded.offsets.tolist()):
+            yield offset, decoded.keys[row] or b"", decoded.values[row] or b""
+        batches = batches[len(rows) :]
+
+
+def _surveyed(batches: Batches) -> tuple[Batches, Any]:
+    """The batches that are no control batches, and totals over them. Raises CorruptRecordError for a count that cannot be."""
+    batches = np.ascontiguousarray(batches)
+    survey = codec.survey(batches)
+    if survey.kinds & codec.HAS_CONTROL:
+        batches = batches[batches["attributes"] & CONTROL == 0]
+        survey = codec.survey(batches)
+    if survey.bad >= 0 and not survey.kinds & NOT_PLAIN:
+        row = batches[survey.bad]
+        raise _miscounted(row, int(row["size"]) - HEADER_SIZE)
+    return batches, survey
+
+
+def _reach(batches: Batches, found: Batches, count: int) -> int:
+    """How many of `batches` the first `count` of those that are no control batches reach over."""
+    if count == len(found):
+        return len(batches)
+    return int((batches["position"] == found["position"][count]).argmax())
+
+
+def _may_move(data: Any, survey: Any) -> bool:
+    """Whether values can be moved within `data`: batches in order, and records long enough for it to be worth while."""
+    if memoryview(data).readonly or survey.kinds & codec.UNORDERED:
+        return False
+    return bool(survey.body_size >= MOVED_BYTES_MIN * survey.records)
+
+
+# ---- records sections ----------------------------------------------------------------------------
+
+
+def _bodies(data: Any, batches: Batches, position: int) -> tuple[Batches, list[memoryview]]:
+    """The records section of every batch, uncompressed, on all cores; old messages become sections of today's form."""
+    sections = _Sections(data, batches, position)
+    return sections.rows, compression.each(partial(sections.bounded, limit=compression.LIMIT_BYTES), range(len(batches)))
+
+
+def _first_bodies(
+    data: Any, batches: Batches, position: int, limit: int, alone_bytes: int | None
+) -> tuple[Batches, list[memoryview]]:
+    """Those of the first batches, of which all but the first one come to about GROUP_BYTES at most.
+
+    Raises CorruptRecordError for a first batch beyond `limit`, and Beyond for one of more than `alone_bytes`.
+    """
+    sections = _Sections(data, batches, position)
+    bodies: list[memoryview] = []
+    if len(batches) > 1:
+        total, most = 0, min(limit, GROUP_BYTES)
+        for body in compression.each(partial(sections.within_group, limit=most), range(len(batches))):
+            if body is None or total + len(body) > DATA_BYTES_MAX:
+                break
+            bodies.append(body)
+            total += len(body)
+    if not bodies and len(batches):
+        first = sections.bounded(0, limit) if alone_bytes is None or alone_bytes >= limit else sections.plain(0, alone_bytes)
+        bodies = [first]
+    return sections.rows[: len(bodies)], bodies
+
+
+class _Sections:
+    """The records sections of some batches. Threads: any, each batch by one."""
+
+    def __init__(self, data: Any, batches: Batches, position: int) -> None:
+        self.rows = batches.copy()  # old messages change theirs
+        self._view, self._position = memoryview(data).cast("B"), position
+        self._group_bytes = 0  # uncompressed so far; what two threads add at once may be missed, which a later one makes good
+
+    def plain(self, number: int, limit: int) -> memoryview:
+        """Uncompressed. Raises CorruptRecordError with the batch's position, and Beyond."""
+        row = self.rows[number]
+        if row["magic"] < 2:
+            start = int(row["position"]) - self._position
+            try:
+                return legacy.body(self._view[start : start + int(row["size"])], self.rows, number, limit)
+            except CorruptRecordError as error:
+                error.position = int(row["position"])
+                raise
+        plain = plain_section(self._view, row, self._position, limit)
+        if int(row["records"]) > len(plain) // RECORD_SIZE_MIN:
+            raise _miscounted(row, len(plain))
+        return plain
+
+    def within_group(self, number: int, limit: int) -> memoryview | None:
+        """None for what is too much for the group, and for all that is begun once it is full. Raises CorruptRecordError."""
+        if self._group_bytes >= GROUP_BYTES:
+            return None
+        try:
+            plain = self.plain(number, limit)
+        except compression.Beyond:
+            self._group_bytes = GROUP_BYTES
+            return None
+        self._group_bytes += len(plain)
+        return plain
+
+    def bounded(self, number: int, limit: int) -> memoryview:
+        """Uncompressed, or CorruptRecordError."""
+        try:
+            return self.plain(number, min(limit, DATA_BYTES_MAX))
+        except compression.Beyond:
+            raise too_large(self.rows[number], limit) from None
+
+
+def plain_section(view: memoryview, row: Any, position: int, limit: int) -> memoryview:
+    """A batch's records section, uncompressed. Raises CorruptRecordError, and Beyond for more than `limit`."""
+    start, size = int(row["position"]) - position, int(row["size"])
+    try:
+        plain = compression.expand(int(row["attributes"]) & CODEC_MASK, view[start + HEADER_SIZE : start + size], limit)
+    except CorruptRecordError as error:
+        error.position = int(row["position"])
+        raise
+    return memoryview(plain).cast("B")
+
+
+def too_large(row: Any, limit: int) -> CorruptRecordError:
+    return CorruptRecordError(
+        f"the batch at offset {int(row['base_offset'])} is larger than max.decompressed.batch.bytes when it is uncompressed",
+        position=int(row["position"]),
+        expected=f"at most {limit} bytes",
+        found="more",
+    )
+
+
+def _miscounted(row: Any, body_bytes: int) -> CorruptRecordError:
+    most, found = f"at most {body_bytes // RECORD_SIZE_MIN}", int(row["records"])
+    return CorruptRecordError(codec.WORDS[codec.BAD_COUNT], position=int(row["position"]), expected=most, found=found)
+
+
+# ---- one decoding --------------------------------------------------------------------------------
+
+
+class _Job:
+    """What is wanted, and how it is put into arrays."""
+
+    def __init__(self, names: Collection[str] | None, window: Window | None, pool: BufferPool | None, position: int) -> None:
+        self.names = COLUMNS if names is None else COLUMNS.intersection(names)
+        self.pool, self.position, window = pool or shared_pool(), position, window or Window()
+        self.window = codec.window(window.start_offset, window.end_offset, window.start_ms, window.end_ms)
+
+    def from_run(self, data: Any, batches: Batches, survey: Any, in_place: bool) -> Decoded:
+        if in_place and "headers" in self.names:
+            in_place = self._without_headers(data, batches, survey.records)
+        values = np.frombuffer(data, np.uint8) if in_place and "value" in self.names else None
+        decoder = self._decoder(survey.records, survey.body_size, values)
+        memory = self._memory(decoder, values)
+        if decoder.run(data, self.position, batches, self.window) < 0:
+            raise self._error(decoder, batches, HEADER_SIZE)
+        bodies = []
+        if decoder.columns.header_count:
+            view = memoryview(data).cast("B")
+            starts = (batches["position"] - self.position).tolist()
+            places = zip(starts, batches["size"].tolist(), strict=True)
+            bodies = [view[start + HEADER_SIZE : start + size] for start, size in places]
+        return self._decoded(decoder, memory, values, batches, bodies)
+
+    def _without_headers(self, data: Any, batches: Batches, records: int) -> bool:
+        """Whether no record has a header: they would be read a second time, when values have moved over them."""
+        decoder = codec.Decoder(0, records, 0)
+        return decoder.run(data, self.position, batches, self.window) == 0 and not decoder.columns.header_count
+
+    def from_bodies(self, batches: Batches, bodies: list[memoryview]) -> Decoded:
+        decoder = self._decoder(int(batches["records"].sum(dtype=np.int64)), sum(map(len, bodies)), None)
+        memory = self._memory(decoder, None)
+        if decoder.bodies(bodies, batches, self.window) < 0:
+            raise self._error(decoder, batches, None)
+        return self._decoded(decoder, memory, None, batches, bodies)
+
+    # ---- memory ----
+
+    def _decoder(self, records: int, body_bytes: int, values: NDArray[np.uint8] | None) -> codec.Decoder:
+        if body_bytes > DATA_BYTES_MAX:
+            raise CorruptRecordError("uncompressed size of one decoding", expected=f"at most {DATA_BYTES_MAX}", found=body_bytes)
+        wanted = sum(codec.WANT[name] for name in self.names)
+        return codec.Decoder(wanted | (codec.VALUE_DATA if values is None and "value" in self.names else 0), records, body_bytes)
+
+    def _memory(self, decoder: codec.Decoder, values: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
+        """The lease that all columns lie in; `values`: where the values' bytes go instead."""
+        memory = self.pool.lease(max(decoder.size, 1)).array
+        decoder.use(memory, values)
+        return memory
+
+    # ---- results ----
+
+    def _decoded(self, decoder: codec.Decoder, memory: Any, moved: Any, batches: Batches, bodies: list[memoryview]) -> Decoded:
+        counted, names = decoder.columns, self.names
+        count, starts = int(counted.count), decoder.starts
+
+        def array(number: Any, place: int, size: int) -> Any:
+            return np.ndarray(size, number, memory, starts[place])
+
+        keys = values = None
+        if "key" in names:
+            validity = array(np.uint8, 6, (count + 7) // 8) if counted.key_nulls else None
+            keys = BytesColumn(array(np.uint8, 10, counted.key_size), array(np.int32, 5, count + 1), validity)
+        if "value" in names:
+            validity = array(np.uint8, 8, (count + 7) // 8) if counted.value_nulls else None
+            content = array(np.uint8, 9, counted.value_size) if moved is None else moved[: counted.value_size]
+            values = BytesColumn(content, array(np.int32, 7, count + 1), validity)
+        return Decoded(
+            count,
+            array(np.int64, 0, count) if "offset" in names else None,
+            array(np.int64, 1, count) if "timestamp" in names else None,
+            array(np.int8, 2, count) if "timestamp_type" in names else None,
+            array(np.int32, 3, count) if "leader_epoch" in names else None,
+            keys,
+            values,
+            self._headers(decoder, array(np.int32, 4, count + 1), batches, bodies) if "headers" in names else None,
+        )
+
+    def _headers(self, decoder: codec.Decoder, starts: Any, batches: Batches, bodies: list[memoryview]) -> Headers:
+        counted = decoder.columns
+        number, keys, values = int(counted.header_count), int(counted.header_key_size), int(counted.header_value_size)
+        if number == 0:
+            return Headers(starts, _NO_TEXTS, _NO_TEXTS)
+        largest = max(number, keys, values)
+        if largest > DATA_BYTES_MAX:
+            raise CorruptRecordError("headers of one decoding", expected=f"at most {DATA_BYTES_MAX}", found=largest)
+        arrays: dict[str, Any] = {
+            "key_offsets": np.zeros(number + 1, np.int32),
+            "key_data": np.empty(keys, np.uint8),
+            "value_offsets": np.zeros(number + 1, np.int32),
+            "value_data": np.empty(values, np.uint8),
+            "value_validity": np.empty((number + 7) // 8, np.uint8),
+        }
+        capacities = {"header_capacity": number, "key_capacity": keys, "value_capacity": values}
+        if codec.decode_headers(arrays, capacities, bodies, batches, self.window) < 0:
+            raise CorruptRecordError("headers changed while they were read")
+        key_column = BytesColumn(arrays["key_data"], arrays["key_offsets"])
+        return Headers(starts, key_column, BytesColumn(arrays["value_data"], arrays["value_offsets"], arrays["value_validity"]))
+
+    def _error(self, decoder: codec.Decoder, batches: Batches, header_size: int | None) -> CorruptRecordError:
+        """`header_size` None: the section was compressed, and a position within it is none of the file's."""
+        row, problem = batches[int(decoder.bad[0])], decoder.problem
+        position = int(row["position"]) + (0 if header_size is None else header_size + int(problem.position))
+        words = codec.WORDS.get(problem.what, "room for the records of a batch")
+        record = f"record {problem.record} of " if problem.record >= 0 else ""
+        told = bool(problem.expected or problem.found)
+        return CorruptRecordError(
+            f"{record}the batch at offset {int(row['base_offset'])}: {words}",
+            position=position,
+            expected=int(problem.expected) if told else None,
+            found=int(problem.found) if told else None,
+        )
+
+
+__all__ = ["COLUMNS", "GROUP_BYTES", "control_keys", "decode", "decode_parts", "decode_some"]

@@ -1,0 +1,180 @@
+"""Columns into sealed record batches, and keys onto partitions.
+
+E1  a run is encoded in memory that a pool has warm; it is the caller's, who may stamp it in place
+E2  compressed on all cores, a batch each; a batch that does not get smaller stays as it is, which is legal and cheaper to read
+E3  columns that contradict themselves, or change meanwhile, are InvalidRecordError, before a byte of that run leaves
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlog._native import codec as native
+from embedlog.errors import InvalidRecordError, RecordTooLargeError
+from embedlog.format import compression
+from embedlog.format.buffer_pool import BufferPool, shared_pool
+from embedlog.format.record_columns import BATCH, HEADER_SIZE, LOG_APPEND_TIME, Batches, BytesColumn, Columns, EncodedRun
+
+BATCH_BYTES = 1 << 20  # Kafka's default max.message.bytes is a little more
+BATCHES_MAX = 4096  # of one run
+
+# ---- partitions ----------------------------------------------------------------------------------
+
+
+def partitions_of(keys: BytesColumn, partition_count: int) -> NDArray[np.int32]:
+    """Kafka's partition of every key; -1 for a null key, which has none of its own."""
+    numbers = np.empty(len(keys), np.int32)
+    if native.partitions((keys.data, keys.offsets, keys.validity, keys.validity_offset), partition_count, numbers) < 0:
+        raise InvalidRecordError("offsets of the keys' column do not rise within its data")
+    return numbers
+
+
+def group_by_partition(numbers: NDArray[np.int32], partition_count: int) -> list[NDArray[np.int64]]:
+    """The row numbers of each partition, in order; rows numbered -1 are in none."""
+    rows, starts = np.empty(len(numbers), np.int64), np.empty(partition_count + 1, np.int64)
+    if native.group_rows(np.ascontiguousarray(numbers, np.int32), partition_count, rows, starts) < 0:
+        raise InvalidRecordError("partition of a record", expected=f"0 to {partition_count - 1}")
+    return [rows[starts[number] : starts[number + 1]] for number in range(partition_count)]
+
+
+# ---- encode --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How a run is made."""
+
+    codec: int
+    level: int | None
+    batch_bytes: int
+    run_bytes: int
+    compressed_max: int
+    pool: BufferPool
+
+
+def encode(
+    columns: Columns,
+    *,
+    codec: int = 0,
+    level: int | None = None,
+    batch_bytes: int = BATCH_BYTES,
+    selection: NDArray[np.int64] | None = None,
+    timestamp_type: int = 0,
+    run_bytes: int | None = None,
+    pool: BufferPool | None = None,
+    compressed_max: int = compression.LIMIT_BYTES,
+) -> Iterator[EncodedRun]:
+    """Sealed runs of batches of at most `batch_bytes` (before compression), in row order or in that of `selection`.
+
+    A record that is larger alone makes a batch of its own. `run_bytes` is how much is encoded at once: one batch, or with a codec
+    two for every core. A batch of more than `compressed_max` is left uncompressed: readers uncompress no larger one.
+    Raises InvalidRecordError for columns that contradict themselves.
+
+    **Threads:** an iterator belongs to one; any number may encode the same columns.
+    """
+    encoder = _encoder(columns, selection, batch_bytes, LOG_APPEND_TIME if timestamp_type else 0)
+    if run_bytes is None:
+        run_bytes = batch_bytes * 2 * compression.core_count() if codec else batch_bytes
+    plan = _Plan(codec, level, batch_bytes, max(run_bytes, batch_bytes, HEADER_SIZE), compressed_max, pool or shared_pool())
+    total = columns.count if selection is None else len(selection)
+    return _runs(encoder, total, plan)
+
+
+def _encoder(columns: Columns, selection: NDArray[np.int64] | None, batch_bytes: int, attributes: int) -> native.Encoder:
+    count = columns.count if selection is None else len(selection)
+    encoder = native.Encoder(columns.count, count, batch_bytes, attributes)
+    _add(encoder, "values", columns.values, columns.count)
+    _add(encoder, "keys", columns.keys, columns.count)
+    if isinstance(columns.timestamps, int):
+        encoder.timestamp(columns.timestamps)
+    else:
+        _check_length("timestamps", len(columns.timestamps), columns.count)
+        encoder.array("timestamps", "int64_t[]", np.ascontiguousarray(columns.timestamps, np.int64))
+    if columns.headers is not None:
+        _check_length("headers", len(columns.headers.starts) - 1, columns.count)
+        encoder.array("header_starts", "int32_t[]", np.ascontiguousarray(columns.headers.starts, np.int32))
+        _add(encoder, "header_keys", columns.headers.keys, len(columns.headers.keys))
+        _add(encoder, "header_values", columns.headers.values, len(columns.headers.keys))
+    if selection is not None:
+        encoder.array("selection", "int64_t[]", np.ascontiguousarray(selection, np.int64))
+    return encoder
+
+
+def _add(encoder: native.Encoder, name: str, column: BytesColumn | None, count: int) -> None:
+    if column is None:
+        return
+    _check_length(name, len(column), count)
+    if column.validity is not None and 8 * len(column.validity) < column.validity_offset + count:
+        bits = 8 * len(column.validity)
+        raise InvalidRecordError(f"validity bits of {name}", expected=column.validity_offset + count, found=bits)
+    encoder.column(name, column.data, column.offsets, column.validity, column.validity_offset)
+
+
+def _check_length(name: str, found: int, expected: int) -> None:
+    if found != expected:
+        raise InvalidRecordError(f"rows of {name}", expected=expected, found=found)
+
+
+def _runs(encoder: native.Encoder, total: int, plan: _Plan) -> Iterator[EncodedRun]:
+    while encoder.next < total:
+        run = _plain_run(encoder, plan)
+        yield run if plan.codec == 0 else _compressed(run, plan)
+
+
+def _plain_run(encoder: native.Encoder, plan: _Plan) -> EncodedRun:
+    size, first = plan.run_bytes, encoder.next
+    batches = np.empty(min(BATCHES_MAX, 2 * plan.run_bytes // max(plan.batch_bytes, HEADER_SIZE) + 2), BATCH)
+    while True:
+        room = plan.pool.lease(size).array
+        written, count = encoder.run(room, batches)
+        if written != native.ESPACE:
+            break
+        size = encoder.need
+    if written == native.EINVALID and encoder.need > 2**31 - 1:
+        raise RecordTooLargeError(f"row {encoder.next} of the columns makes a batch beyond the format", expected="below 2 GiB")
+    if written == native.ECHANGED:
+        raise InvalidRecordError(
+            f"row {encoder.next} of the columns changed while it was encoded; nothing may write into them until the call returns"
+        )
+    if written < 0:
+        raise InvalidRecordError(f"row {encoder.next} of the columns: no such row, or its offsets do not rise within the data")
+    return EncodedRun(room.data[:written], count, encoder.next - first, written, batches[:count])
+
+
+def _compressed(run: EncodedRun, plan: _Plan) -> EncodedRun:
+    def pack(row: int) -> memoryview:
+        start, size = int(run.batches["position"][row]), int(run.batches["size"][row])
+        body = run.buffer[start + HEADER_SIZE : start + size]
+        if len(body) > plan.compressed_max:
+            return body
+        packed = memoryview(compression.compress(plan.codec, body, plan.level)).cast("B")
+        return packed if len(packed) < len(body) else body
+
+    bodies = compression.each(pack, range(run.batch_count))
+    batches = run.batches.copy()
+    room, position = plan.pool.lease(run.size).array, 0
+    for row, body in enumerate(bodies):
+        start, size = int(run.batches["position"][row]), HEADER_SIZE + len(body)
+        batch = room[position : position + size]
+        batch[:HEADER_SIZE] = run.buffer[start : start + HEADER_SIZE]
+        batch[HEADER_SIZE:] = body
+        packed = size < int(run.batches["size"][row])
+        native.reseal(batch, len(body), plan.codec if packed else 0)
+        _note(batches, row, batch, position)
+        position += size
+    return EncodedRun(room.data[:position], run.batch_count, run.record_count, position, batches)
+
+
+def _note(batches: Batches, row: int, batch: NDArray[np.uint8], position: int) -> None:
+    """What sealing changed, into the row."""
+    batches["position"][row] = position
+    batches["size"][row] = len(batch)
+    batches["crc"][row] = int.from_bytes(batch[17:21].tobytes(), "big")
+    batches["attributes"][row] = int.from_bytes(batch[21:23].tobytes(), "big", signed=True)
+
+
+__all__ = ["BATCH_BYTES", "encode", "group_by_partition", "partitions_of"]

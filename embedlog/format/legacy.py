@@ -1,0 +1,198 @@
+"""Messages of magic 0 and 1, which Kafka wrote before version 0.11 and still serves: recognised, checked and read, never written.
+
+L1  a message, wrapper or not, is one row of the scan; its offset is its last record's
+L2  for the decoder a message becomes a records section of today's form, so that there is one decoder
+L3  the first 17 bytes lie as in a batch of today: offset, size, CRC, magic
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import xxhash
+
+from embedlog.errors import CorruptRecordError
+from embedlog.format import compression
+from embedlog.format.record_columns import CODEC_MASK, LOG_APPEND_TIME, LOG_OFFSET_MAX, RELATIVE_MAX, Batches
+
+HEAD = struct.Struct(
+    ">q"  # offset
+    "i"  # size of what follows this field
+    "I"  # CRC-32 (IEEE) of what follows this field
+    "b"  # magic
+    "b"  # attributes: codec, and for magic 1 the timestamp type in bit 3
+)
+SIZE_BEHIND, CRC_FROM = 12, 16
+SIZE_MIN = {0: 26, 1: 34}  # a null key and a null value
+
+OUT_OF_RANGE: Final = "offset of a message lies outside its segment"
+
+
+class Broken(NamedTuple):
+    """Why a message is none."""
+
+    what: str
+    expected: int | str
+    found: int | str
+
+
+class Seen(NamedTuple):
+    """A whole message of `consumed` bytes; or 0, and it needs `need` of them."""
+
+    consumed: int
+    need: int
+
+
+class Message(NamedTuple):
+    """One record: `timestamp` -1 where the format has none."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+
+
+# ---- scan ----------------------------------------------------------------------------------------
+
+
+def scan(view: memoryview, next_offset: int, segment_base: int, rows: Batches) -> Seen | Broken:
+    """Checks the message that `view` begins with and describes it in rows[0]."""
+    if len(view) < HEAD.size:
+        return Seen(0, 0)
+    offset, behind, crc, magic, attributes = HEAD.unpack_from(view)
+    size = behind + SIZE_BEHIND
+    if size < SIZE_MIN[magic]:
+        return Broken("size of a message", SIZE_MIN[magic], size)
+    if size > len(view):
+        return Seen(0, size)
+    found = zlib.crc32(view[CRC_FROM:size])
+    if found != crc:
+        return Broken("checksum of a message", f"{crc:08x}", f"{found:08x}")
+    if offset < max(next_offset, 0):
+        return Broken("offset of a message falls", next_offset, offset)
+    first, last = (segment_base, segment_base + RELATIVE_MAX) if segment_base >= 0 else (0, LOG_OFFSET_MAX)
+    if not first <= offset <= min(last, LOG_OFFSET_MAX):
+        return Broken(OUT_OF_RANGE, first if offset < first else last, offset)
+    timestamp = _timestamp(view, magic)
+    attributes &= CODEC_MASK | LOG_APPEND_TIME
+    oldest = -1 if attributes & CODEC_MASK else timestamp  # a wrapper's inner messages may be older
+    rows[0] = (0, size, -1, offset, timestamp, timestamp, oldest, -1, 0, -1, 1, attributes, -1, magic, 0, crc)
+    return Seen(size, 0)
+
+
+def _timestamp(view: memoryview, magic: int) -> int:
+    return int.from_bytes(view[18:26], "big", signed=True) if magic == 1 else -1
+
+
+# ---- read ----------------------------------------------------------------------------------------
+
+
+def messages(view: memoryview, limit: int) -> tuple[list[Message], bool]:
+    """The records of one whole message, and whether their timestamps are the log's own.
+
+    Raises CorruptRecordError, and `compression.Beyond` for more than `limit` uncompressed bytes.
+    """
+    offset, _, _, magic, attributes = HEAD.unpack_from(view)
+    timestamp, append_time = _timestamp(view, magic), magic == 1 and bool(attributes & LOG_APPEND_TIME)
+    key, value = _fields(view, magic)
+    codec = attributes & CODEC_MASK
+    if codec == compression.NONE:
+        return [Message(offset, timestamp, key, value)], append_time
+    if codec == compression.ZSTD or value is None:
+        raise CorruptRecordError("an old message of this codec cannot be", found=codec)
+    inner = list(_inner(memoryview(_decompressed(codec, value, magic, limit)).cast("B")))
+    if not inner:
+        raise CorruptRecordError("a compressed message is empty")
+    base = offset - inner[-1].offset if magic == 1 and offset > 0 else 0
+    times = [timestamp if append_time else message.timestamp for message in inner]
+    found = [each._replace(offset=base + each.offset, timestamp=time) for each, time in zip(inner, times, strict=True)]
+    _check_offsets([message.offset for message in found], offset)
+    return found, append_time
+
+
+def _check_offsets(offsets: list[int], last: int) -> None:
+    """Inner offsets rise and end where the outer message says; the first ones are no further below than int32 can tell."""
+    if offsets[0] < 0 or offsets[-1] != last or last - offsets[0] > RELATIVE_MAX:
+        raise CorruptRecordError(
+            "offsets in a compressed message", expected=f"at most {RELATIVE_MAX} up to {last}", found=offsets[:3]
+        )
+    for before, offset in pairwise(offsets):
+        if offset <= before:
+            raise CorruptRecordError("an offset in a compressed message falls", expected=before + 1, found=offset)
+
+
+def _fields(view: memoryview, magic: int) -> tuple[bytes | None, bytes | None]:
+    at = 26 if magic == 1 else 18
+    found: list[bytes | None] = []
+    for _ in range(2):
+        size = int.from_bytes(view[at : at + 4], "big", signed=True)
+        at += 4
+        if size < -1 or max(size, 0) > len(view) - at:
+            raise CorruptRecordError("a length in a message points outside it", expected=f"at most {len(view) - at}", found=size)
+        found.append(None if size < 0 else bytes(view[at : at + size]))
+        at += max(size, 0)
+    if at != len(view):
+        raise CorruptRecordError("bytes behind the value of a message", expected=at, found=len(view))
+    return found[0], found[1]
+
+
+def _inner(view: memoryview) -> Iterator[Message]:
+    while len(view):
+        if len(view) < HEAD.size:
+            raise CorruptRecordError("a compressed message ends too early")
+        offset, behind, crc, magic, attributes = HEAD.unpack_from(view)
+        size = behind + SIZE_BEHIND
+        if magic not in SIZE_MIN or not SIZE_MIN[magic] <= size <= len(view):
+            raise CorruptRecordError("size of an inner message", expected=f"at most {len(view)}", found=size)
+        if zlib.crc32(view[CRC_FROM:size]) != crc:
+            raise CorruptRecordError("checksum of an inner message", expected=f"{crc:08x}")
+        if attributes & CODEC_MASK:
+            raise CorruptRecordError("a compressed message inside of another")
+        yield Message(offset, _timestamp(view, magic), *_fields(view[:size], magic))
+        view = view[size:]
+
+
+def _decompressed(codec: int, data: bytes, magic: int, limit: int) -> Any:
+    if codec == compression.LZ4 and magic == 0 and data[:4] == compression.LZ4_MAGIC:
+        # The first writers hashed the frame's magic too; what is right goes in its place.
+        end = 6 + (8 if data[4:5] and data[4] & 0x08 else 0)
+        check = xxhash.xxh32_intdigest(data[4:end]) >> 8 & 0xFF
+        data = data[:end] + bytes([check]) + data[end + 1 :]
+    return compression.expand(codec, data, limit)
+
+
+# ---- as a records section ------------------------------------------------------------------------
+
+
+def body(view: memoryview, rows: Batches, number: int, limit: int) -> memoryview:
+    """The message as a records section of today's form; its row is changed to match. Raises as `messages` does."""
+    found, append_time = messages(view, limit)
+    base, base_timestamp = found[0].offset, found[0].timestamp
+    row = rows[number : number + 1]
+    row["magic"], row["attributes"], row["records"] = 2, LOG_APPEND_TIME if append_time else 0, len(found)
+    row["base_offset"], row["last_offset_delta"] = base, found[-1].offset - base
+    row["base_timestamp"], row["max_timestamp"] = base_timestamp, max(message.timestamp for message in found)
+    return memoryview(b"".join(_record(message, base, base_timestamp) for message in found))
+
+
+def _record(message: Message, base: int, base_timestamp: int) -> bytes:
+    fields = [b"\x00", _varint(message.timestamp - base_timestamp), _varint(message.offset - base)]
+    for field in (message.key, message.value):
+        fields += (_varint(-1),) if field is None else (_varint(len(field)), field)
+    fields.append(_varint(0))
+    content = b"".join(fields)
+    return _varint(len(content)) + content
+
+
+def _varint(number: int) -> bytes:
+    left = number * 2 if number >= 0 else -number * 2 - 1
+    encoded = bytearray()
+    while left > 0x7F:
+        encoded.append(left & 0x7F | 0x80)
+        left >>= 7
+    encoded.append(left)
+    return bytes(encoded)

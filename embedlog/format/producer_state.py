@@ -1,0 +1,281 @@
+"""What a partition remembers of its producers: sequences, epochs, open transactions; and Kafka's snapshots of that.
+
+P1  the state is a function of the batches up to `offset`: a snapshot saves time, the log is the truth
+P2  bytes and batch headers in, state and bytes out: no file, no clock, no lock is known here
+P3  the last stable offset never passes the first record of a transaction that is undecided, or decided above the high watermark
+P4  a snapshot remembers one batch of each producer, memory the last five: after a restart only a repeat of the last one is
+    recognised
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlog._native import codec
+from embedlog.errors import CorruptRecordError, UnsupportedFormatError
+from embedlog.format.aborted_transactions import AbortedTransaction
+from embedlog.format.record_batch import CONTROL, TRANSACTIONAL, Batches
+
+SNAPSHOT_VERSION = 1
+FEW_ROWS = 16
+REMEMBERED_BATCHES = 5  # Kafka's: as many as a producer may have under way
+SEQUENCE_MAX = 2**31 - 1
+NO_PRODUCER = -1
+_OF_DATA = ["producer_id", "producer_epoch", "attributes", "base_sequence", "last_offset_delta", "max_timestamp"]
+
+_HEAD = struct.Struct(">hIi")  # version, CRC-32C of what follows the CRC, number of entries
+_CHECKED_FROM = 6
+_ENTRY = struct.Struct(
+    ">q"  # producer id
+    "h"  # producer epoch
+    "i"  # last sequence, -1 if this epoch has only a marker
+    "q"  # last offset of the last data batch, -1 if none
+    "i"  # offset delta of that batch
+    "q"  # timestamp
+    "i"  # coordinator epoch of the last marker, -1
+    "q"  # first offset of the open transaction, -1
+)
+
+
+class Marker(NamedTuple):
+    """The end of a transaction, as its control batch says."""
+
+    committed: bool
+    coordinator_epoch: int
+
+
+class Sequences(NamedTuple):
+    """One remembered batch: where its sequences and offsets lie."""
+
+    first_sequence: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+
+@dataclass(slots=True)
+class Producer:
+    """One producer in one partition. It is known for a day after its last batch: it is kept small."""
+
+    producer_id: int
+    epoch: int = -1
+    timestamp: int = -1
+    coordinator_epoch: int = -1
+    transaction_start: int = -1  # first offset of the open transaction
+    noted_ms: int = field(default=-1, compare=False)  # on the caller's clock, when it was last heard of; in no snapshot
+    batches: tuple[Sequences, ...] = ()  # the last ones, the newest at the end
+
+    @property
+    def last_sequence(self) -> int:
+        """The last sequence written in this epoch, -1 if none."""
+        return self.batches[-1].last_sequence if self.batches else -1
+
+    def duplicate_of(self, epoch: int, first_sequence: int, last_sequence: int) -> Sequences | None:
+        """The remembered batch of exactly these sequences: the same batch sent again."""
+        if epoch != self.epoch:
+            return None
+        return next((each for each in self.batches if each[:2] == (first_sequence, last_sequence)), None)
+
+    def enter(self, epoch: int) -> None:
+        """Sequences start anew in another epoch."""
+        if epoch != self.epoch:
+            self.batches = ()
+            self.epoch = epoch
+
+    def remember(self, batch: Sequences) -> None:
+        """One more batch; the oldest one of too many is forgotten."""
+        self.batches = (*self.batches[1 - REMEMBERED_BATCHES :], batch)
+
+
+class ProducerState:
+    """The producers of one partition as of `offset` (exclusive).
+
+    **Threads**: none; whoever replays or appends holds the partition's lock.
+    """
+
+    def __init__(self, offset: int = 0, producers: Iterable[Producer] = ()) -> None:
+        self.offset = offset
+        self.noted_ms = -1  # the time at which what is replayed becomes known, if anybody asks
+        self.producers = {each.producer_id: each for each in producers}
+        self._decided: list[tuple[int, int]] = []  # (first offset, marker's offset) of ended transactions, by marker
+
+    # ---- replay ----------------------------------------------------------------------------------
+
+    def replay(self, batches: Batches, marker_of: Callable[[int], Marker | None]) -> list[AbortedTransaction]:
+        """Take the next batches of the log in; returns the transactions that they abort, in order of their markers.
+
+        `batches` are BATCH rows; those below `offset` are known already and passed over. `marker_of(row)` reads the marker in
+        a control batch, and gives None if it is empty or of another kind.
+        """
+        aborted = []
+        ends = batches["base_offset"] + batches["last_offset_delta"]
+        rows = np.flatnonzero((batches["producer_id"] != NO_PRODUCER) & (ends >= self.offset))
+        for row in (rows if len(rows) < FEW_ROWS else rows[_of_consequence(batches[rows])]).tolist():
+            batch = batches[row]
+            place = int(batch["base_offset"]), int(ends[row])
+            whose = int(batch["producer_id"]), int(batch["producer_epoch"])
+            if not batch["attributes"] & CONTROL:
+                opens = bool(batch["attributes"] & TRANSACTIONAL)
+                self._data(whose, place, int(batch["base_sequence"]), int(batch["max_timestamp"]), opens)
+            elif (marker := marker_of(row)) is not None:
+                aborted += self._marker(whose, place[0], int(batch["max_timestamp"]), marker)
+        if len(ends):
+            self.offset = max(self.offset, int(ends[-1]) + 1)
+        return aborted
+
+    def follow(self, batches: Batches, base_offset: int, append_time_ms: int = -1) -> None:
+        """Take in batches of data with a producer as who just appended them has them: their rows do not say where they lie."""
+        for producer_id, epoch, attributes, sequence, delta, timestamp in batches[_OF_DATA].tolist():
+            place = base_offset, base_offset + delta
+            timestamp = append_time_ms if append_time_ms >= 0 else timestamp
+            self._data((producer_id, epoch), place, sequence, timestamp, bool(attributes & TRANSACTIONAL))
+            self.offset = base_offset = place[1] + 1
+
+    def follow_marker(self, producer_id: int, epoch: int, marker: Marker, offset: int, timestamp: int) -> None:
+        """The same for a marker."""
+        self._marker((producer_id, epoch), offset, timestamp, marker)
+        self.offset = offset + 1
+
+    def _data(self, whose: tuple[int, int], place: tuple[int, int], first_sequence: int, timestamp: int, opens: bool) -> None:
+        """`whose`: id and epoch; `place`: first and last offset."""
+        producer = self._producer(whose[0])
+        producer.noted_ms = self.noted_ms
+        producer.enter(whose[1])
+        delta = place[1] - place[0]
+        producer.remember(Sequences(first_sequence, add_sequence(first_sequence, delta), place[1], delta, timestamp))
+        producer.timestamp = timestamp
+        if opens and producer.transaction_start < 0:
+            producer.transaction_start = place[0]
+
+    def _marker(self, whose: tuple[int, int], offset: int, timestamp: int, marker: Marker) -> list[AbortedTransaction]:
+        producer = self._producer(whose[0])
+        first = producer.transaction_start
+        producer.noted_ms = self.noted_ms
+        producer.enter(whose[1])
+        producer.coordinator_epoch = marker.coordinator_epoch
+        producer.timestamp = timestamp
+        producer.transaction_start = -1
+        if first < 0:  # a marker with nothing open is written, and changes nothing for readers
+            return []
+        self._decided.append((first, offset))
+        if marker.committed:
+            return []
+        stable = min((start for _, start in self.open_transactions()), default=offset + 1)
+        return [AbortedTransaction(producer.producer_id, first, offset, stable)]
+
+    def _producer(self, producer_id: int) -> Producer:
+        return self.producers.setdefault(producer_id, Producer(producer_id))
+
+    # ---- what readers and housekeeping ask --------------------------------------------------------
+
+    def open_transactions(self) -> list[tuple[int, int]]:
+        """(producer id, first offset) of every open transaction, the oldest first."""
+        found = [(each.producer_id, each.transaction_start) for each in self.producers.values() if each.transaction_start >= 0]
+        return sorted(found, key=lambda pair: pair[1])
+
+    def first_unstable(self, high_watermark: int) -> int:
+        """The first offset that read_committed readers must not pass, -1 if there is none (P3)."""
+        self._decided = [pair for pair in self._decided if pair[1] >= high_watermark]
+        starts = [start for _, start in self.open_transactions()] + [first for first, _ in self._decided]
+        return min(starts, default=-1)
+
+    def last_stable(self, high_watermark: int) -> int:
+        """The last stable offset."""
+        unstable = self.first_unstable(high_watermark)
+        return high_watermark if unstable < 0 else min(unstable, high_watermark)
+
+    def expire(self, now_ms: int, expiration_ms: int, *, noted: bool = False) -> list[int]:
+        """Forget producers that were idle for `producer.id.expiration.ms` and have nothing open; returns their ids.
+
+        By the timestamps of their records, as Kafka does, or by when they were `noted`: who replays the records of other times
+        is no idle producer.
+        """
+        idle = [
+            each.producer_id
+            for each in self.producers.values()
+            if each.transaction_start < 0 and now_ms - (each.noted_ms if noted else each.timestamp) >= expiration_ms
+        ]
+        for producer_id in idle:
+            del self.producers[producer_id]
+        return idle
+
+    # ---- snapshots -------------------------------------------------------------------------------
+
+    def encode(self) -> bytes:
+        """A snapshot in Kafka's format; its file is `<offset>.snapshot`."""
+        entries = []
+        for each in self.producers.values():
+            last = each.batches[-1] if each.batches else Sequences(-1, -1, -1, 0, -1)
+            entries.append(
+                _ENTRY.pack(each.producer_id, each.epoch, last.last_sequence, last.last_offset, last.offset_delta, each.timestamp,
+                            each.coordinator_epoch, each.transaction_start)
+            )  # fmt: skip
+        checked = struct.pack(">i", len(entries)) + b"".join(entries)
+        return struct.pack(">hI", SNAPSHOT_VERSION, codec.crc32c(checked)) + checked
+
+    @classmethod
+    def decode(cls, data: bytes, offset: int, path: str | os.PathLike[str] | None = None) -> ProducerState:
+        """The state that a snapshot holds. Raises CorruptRecordError if it is damaged, UnsupportedFormatError if it is newer."""
+        if len(data) < _HEAD.size:
+            raise CorruptRecordError("the snapshot is cut short", path=path, expected=f"{_HEAD.size} bytes", found=len(data))
+        version, stored, count = _HEAD.unpack_from(data)
+        if version != SNAPSHOT_VERSION:
+            raise UnsupportedFormatError("version of the snapshot", path=path, expected=SNAPSHOT_VERSION, found=version)
+        size = _HEAD.size + count * _ENTRY.size
+        if count < 0 or len(data) != size:
+            raise CorruptRecordError(f"{count} entries in the snapshot", path=path, expected=f"{size} bytes", found=len(data))
+        computed = codec.crc32c(data[_CHECKED_FROM:])
+        if computed != stored:
+            expected, found = f"checksum {stored:08x}", f"{computed:08x}"
+            raise CorruptRecordError("snapshot", path=path, position=_CHECKED_FROM, expected=expected, found=found)
+        return cls(offset, (_producer_of(*each) for each in _ENTRY.iter_unpack(data[_HEAD.size :])))
+
+
+def _of_consequence(batches: Batches) -> NDArray[np.bool_]:
+    """Which batches leave a trace: markers, the last five of each producer and epoch, and what may open a transaction."""
+    order = np.lexsort((batches["producer_epoch"], batches["producer_id"]))  # stable: within a producer's epoch as in the log
+    ids, epochs, bits = (batches[name][order] for name in ("producer_id", "producer_epoch", "attributes"))
+    change = (ids[1:] != ids[:-1]) | (epochs[1:] != epochs[:-1])
+    starts = np.concatenate(([0], np.flatnonzero(change) + 1, [len(ids)]))
+    control = (bits & CONTROL) != 0
+    data = np.cumsum(~control)
+    behind = np.repeat(data[starts[1:] - 1], np.diff(starts)) - data  # data batches of the same that follow
+    opens = ((bits & TRANSACTIONAL) != 0) & ~control
+    opens[1:] &= ~(opens[:-1] & ~control[:-1] & ~change)  # behind another one nothing opens
+    kept = np.empty(len(ids), np.bool_)
+    kept[order] = control | opens | (behind < REMEMBERED_BATCHES)
+    return kept
+
+
+def _producer_of(
+    producer_id: int, epoch: int, last_sequence: int, last_offset: int, delta: int, timestamp: int, coordinator: int, start: int
+) -> Producer:
+    producer = Producer(producer_id, epoch, timestamp, coordinator, start)
+    if last_sequence >= 0:
+        first = add_sequence(last_sequence, -delta)
+        producer.remember(Sequences(first, last_sequence, last_offset, delta, timestamp))
+    return producer
+
+
+def add_sequence(sequence: int, count: int) -> int:
+    """The sequence `count` records on (or back): they go round from 2^31-1 to 0."""
+    return (sequence + count) % (SEQUENCE_MAX + 1)
+
+
+def kept_snapshots(offsets: Iterable[int], segment_bases: Iterable[int], log_start: int, log_end: int) -> set[int]:
+    """Which snapshot files stay, by Kafka's rules: those at segment bases, and the newest other one if no base is above it.
+
+    Those above the log end, and those at or below the log start, go in any case.
+    """
+    present, bases = set(offsets), set(segment_bases)
+    newest = max(present - bases, default=-1)
+    kept = present & bases | ({newest} if newest >= max(bases, default=0) else set())
+    return {offset for offset in kept if log_start < offset <= log_end}

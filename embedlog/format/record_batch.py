@@ -1,0 +1,283 @@
+"""Kafka's record batches: bytes to columns and back.
+
+R1  `scan` believes nothing: what it returns passed its CRC and follows the chain
+R2  a batch is encoded and checksummed once; offsets and epoch are stamped in later, outside the CRC
+R3  positions of batches are bytes of the scanned buffer, plus the base position that was given
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlog._native import codec
+from embedlog.errors import CorruptRecordError
+from embedlog.format import legacy
+from embedlog.format.decoder import COLUMNS, Part, control_keys, decode, decode_parts, decode_some
+from embedlog.format.encoder import encode, group_by_partition, partitions_of
+from embedlog.format.record_columns import (
+    BATCH,
+    CODEC_MASK,
+    CONTROL,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    Batches,
+    BytesColumn,
+    Columns,
+    Decoded,
+    EncodedRun,
+    Headers,
+    Stamp,
+    Window,
+)
+
+__all__ = [
+    "BATCH",
+    "CODEC_MASK",
+    "COLUMNS",
+    "CONTROL",
+    "HEADER_SIZE",
+    "LOG_APPEND_TIME",
+    "TRANSACTIONAL",
+    "Batches",
+    "BytesColumn",
+    "Chain",
+    "Columns",
+    "Decoded",
+    "EncodedRun",
+    "Headers",
+    "Marker",
+    "Part",
+    "Problem",
+    "Scanned",
+    "Stamp",
+    "Window",
+    "aborts",
+    "decode",
+    "decode_parts",
+    "decode_some",
+    "encode",
+    "group_by_partition",
+    "marker_batch",
+    "markers",
+    "partitions_of",
+    "scan",
+    "set_header_fields",
+    "stamp",
+    "stamp_offsets",
+]
+
+ROWS_AT_ONCE = 1024  # BATCH rows that one crossing may fill
+
+# ---- scan ----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Chain:
+    """What must follow: a base offset (-1: any), an epoch that is no smaller. `scan` moves it on over every good batch.
+
+    `segment_base` (-1: unknown) bounds the offsets: a segment holds those up to 2^31 - 1 above its own (format.md 2.2).
+
+    `digest` is the running XXH3 of bytes 0 to 20 of every batch: of what Kafka's CRC does not cover.
+    """
+
+    next_offset: int = -1
+    epoch: int = -1
+    digest: int = 0
+    gaps_allowed: bool = False
+    segment_base: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a scan stopped: the first byte of the bad batch (plus the base position given), in words, and the facts."""
+
+    position: int
+    message: str
+    expected: int | str | None = None
+    found: int | str | None = None
+
+    @property
+    def torn(self) -> bool:
+        """Whether a write that was broken off may have left it: not a sound batch with offsets that nobody can have given it."""
+        return self.message not in _NEVER_GIVEN
+
+
+_NEVER_GIVEN = (codec.WORDS[codec.BAD_RANGE], legacy.OUT_OF_RANGE)
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """Good batches, their total size, and why there are no more.
+
+    `problem` None: the rest is empty, or the beginning of a batch whose whole size is `need` (0 if that cannot be told yet), or
+    the limit was reached.
+    """
+
+    batches: Batches
+    consumed: int
+    problem: Problem | None
+    need: int = 0
+
+
+def scan(buffer: Any, chain: Chain, *, position: int = 0, limit: int | None = None) -> Scanned:
+    """Checks the batches that a buffer begins with, and moves `chain` on over the good ones.
+
+    `position` is added to the positions of batches and of a problem; `limit` is how many batches to look at.
+
+    **Threads:** any, with a chain each.
+    """
+    view = memoryview(buffer).cast("B")
+    start, need, problem = 0, 0, None
+    parts: list[Batches] = []
+    left = len(view) if limit is None else limit
+    while left > 0 and problem is None and start < len(view):
+        rows = np.empty(min(left, ROWS_AT_ONCE, (len(view) - start) // HEADER_SIZE + 1), BATCH)
+        count, consumed, need, problem = _scan_some(view, start, chain, rows)
+        parts.append(rows[:count])
+        if start + position:
+            rows["position"][:count] += start + position
+        start += consumed
+        left -= count
+        if count < len(rows) and not consumed:
+            break
+        if problem is None and need:
+            break
+    if problem is not None:
+        problem = Problem(problem.position + position, problem.message, problem.expected, problem.found)
+    return Scanned(joined(parts), start, problem, need)
+
+
+def joined(parts: list[Batches]) -> Batches:
+    """Rows behind one another; numpy's own way takes longer over the names of their fields than a scan over a megabyte."""
+    return parts[0] if len(parts) == 1 else np.frombuffer(bytearray().join(part.data for part in parts), BATCH)
+
+
+def _scan_some(view: memoryview, start: int, chain: Chain, rows: Batches) -> tuple[int, int, int, Problem | None]:
+    """One crossing, or one old message: (count, consumed, need, problem)."""
+    state = (chain.next_offset, chain.segment_base, chain.epoch, chain.digest, chain.gaps_allowed)
+    count, consumed, need, after, bad = codec.scan(view, start, state, rows)
+    chain.next_offset, chain.epoch, chain.digest = after
+    if bad.what == codec.LEGACY and count == 0:
+        message = legacy.scan(view[start:], chain.next_offset, chain.segment_base, rows)
+        if isinstance(message, legacy.Broken):
+            return 0, 0, 0, Problem(start, message.what, message.expected, message.found)
+        if message.consumed:
+            chain.digest = codec.xxh3_64(view[start : start + codec.DIGEST_SIZE], chain.digest)
+            chain.next_offset = int(rows["base_offset"][0]) + 1
+        return (1 if message.consumed else 0), message.consumed, message.need, None
+    if bad.what in (0, codec.LEGACY):
+        return count, consumed, need, None
+    return count, consumed, 0, _problem(bad, start)
+
+
+def _problem(bad: Any, start: int) -> Problem:
+    expected, found = int(bad.expected), int(bad.found)
+    if bad.what == codec.BAD_CRC:
+        return Problem(start + int(bad.position), codec.WORDS[bad.what], f"{expected:08x}", f"{found:08x}")
+    return Problem(start + int(bad.position), codec.WORDS[bad.what], expected, found)
+
+
+# ---- headers of sealed batches -------------------------------------------------------------------
+
+
+def stamp_offsets(run: Any, base_offset: int, leader_epoch: int, digest: int = 0) -> tuple[int, int]:
+    """Writes offsets, from `base_offset` on, and the epoch into every batch of a run: (next offset, digest)."""
+    following, digest = codec.stamp(run, base_offset, leader_epoch, digest)
+    if following < 0:
+        raise CorruptRecordError("sizes of the batches of a run do not add up")
+    return following, digest
+
+
+def stamp(run: EncodedRun, stamp: Stamp, first_sequence: int) -> int:
+    """Writes a producer into every batch of a run, in place and into its rows, with sequences that run on; the one that follows.
+
+    No body is read again. May be repeated with other values, but not while the run is being appended.
+    """
+    following = codec.stamp_producer(run.buffer, run.batches, stamp.producer_id, stamp.epoch, first_sequence, stamp.transactional)
+    if following < 0:
+        raise CorruptRecordError("sizes of the batches of a run do not add up")
+    return following
+
+
+def set_header_fields(
+    batch: Any,
+    *,
+    attributes: int | None = None,
+    max_timestamp: int | None = None,
+    producer: tuple[int, int] | None = None,
+    base_sequence: int | None = None,
+) -> None:
+    """Changes fields of one sealed batch in place and mends its CRC without reading the records again.
+
+    `producer` is (producer id, producer epoch).
+    """
+    fields = np.zeros(1, BATCH)
+    fields["attributes"] = attributes or 0
+    fields["max_timestamp"] = max_timestamp or 0
+    fields["producer_id"], fields["producer_epoch"] = producer or (0, 0)
+    fields["base_sequence"] = base_sequence or 0
+    given = (attributes is not None, max_timestamp is not None, producer is not None, base_sequence is not None)
+    if codec.set_header_fields(batch, fields, *given) < 0:
+        raise CorruptRecordError("a batch is shorter than its header")
+
+
+# ---- control batches -----------------------------------------------------------------------------
+
+ABORT, COMMIT = 0, 1
+
+
+_MARKER_HEAD = struct.Struct(">qiibI")  # base offset, bytes behind, leader epoch, magic, CRC
+_MARKER_BODY = struct.Struct(">hiqqqhii")  # attributes, last delta, two timestamps, producer id and epoch, sequence, records
+# length, attributes, deltas, key length, version, type, value length, version, coordinator epoch, headers
+_MARKER_RECORD = struct.Struct(">BBBBBhhBhiB")
+
+
+def marker_batch(producer_id: int, epoch: int, commit: bool, coordinator_epoch: int, timestamp_ms: int) -> bytes:
+    """The control batch that ends a transaction, as Kafka writes it: 78 bytes, offset 0 (format.md 13.3)."""
+    body = _MARKER_BODY.pack(TRANSACTIONAL | CONTROL, 0, timestamp_ms, timestamp_ms, producer_id, epoch, -1, 1)
+    body += _MARKER_RECORD.pack(0x20, 0, 0, 0, 0x08, 0, COMMIT if commit else ABORT, 0x0C, 0, coordinator_epoch, 0)
+    return _MARKER_HEAD.pack(0, len(body) + 9, 0, 2, codec.crc32c(body)) + body
+
+
+class Marker(NamedTuple):
+    """A control record: `row` in the batches given, `kind` ABORT, COMMIT or what else Kafka has."""
+
+    row: int
+    offset: int
+    producer_id: int
+    producer_epoch: int
+    kind: int
+    coordinator_epoch: int
+
+
+def markers(data: Any, batches: Batches, *, position: int = 0) -> list[Marker]:
+    """The control records among the batches. Raises CorruptRecordError for one that cannot be read."""
+    rows = np.flatnonzero(batches["attributes"] & CONTROL)
+    if not len(rows):
+        return []
+    found, control = [], batches[rows]
+    ends = (control["base_offset"] + control["last_offset_delta"]).tolist()
+    named = (control[name].tolist() for name in ("position", "producer_id", "producer_epoch"))
+    facts = list(zip(rows.tolist(), *named, strict=True))
+    for offset, key, value in control_keys(data, control, position):
+        row, at, producer_id, producer_epoch = facts[bisect_left(ends, offset)]
+        if len(key) < 4 or int.from_bytes(key[:2], "big", signed=True) < 0:
+            raise CorruptRecordError("key of a control record", position=at, found=key.hex())
+        epoch = int.from_bytes(value[2:6], "big", signed=True) if len(value) >= 6 else -1
+        found.append(Marker(row, offset, producer_id, producer_epoch, int.from_bytes(key[2:4], "big", signed=True), epoch))
+    return found
+
+
+def aborts(data: Any, batches: Batches, *, position: int = 0) -> NDArray[np.bool_]:
+    """Of each batch: whether it is the marker that aborts its producer's transaction."""
+    marks = np.zeros(len(batches), np.bool_)
+    for marker in markers(data, batches, position=position):
+        marks[marker.row] |= marker.kind == ABORT
+    return marks

@@ -1,0 +1,96 @@
+"""Whether a producer's batches may be appended here: Kafka's rules for sequences, epochs and open transactions (format.md 6.3).
+
+A1  a batch that is here already is a duplicate: its offsets are the answer, and nothing is written
+A2  an older epoch is fenced; a newer one begins at sequence 0; within an epoch the sequences run on, 0 follows 2^31-1
+A3  of a producer that is not known here any sequence is taken: its state may have expired
+A4  a transactional batch needs an open transaction of its id and epoch, or the right to open one; any other batch, none
+A5  rows and state in, a count or an error out: no file, no lock, no clock is known here
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from embedlog._native import system
+from embedlog.errors import EmbedlogError, FencedError, InvalidRecordError, InvalidTransactionStateError, OutOfOrderSequenceError
+from embedlog.format.producer_state import Producer, ProducerState, add_sequence
+from embedlog.format.record_columns import TRANSACTIONAL, Batches, Stamp
+
+
+def judge(state: ProducerState, stamp: Stamp, rows: Batches) -> int | EmbedlogError:
+    """How many of these batches, from the first on, are here already; or why the first one may not be appended."""
+    if (problem := _not_as_stamped(stamp, rows[0])) is not None:
+        return problem
+    producer = state.producers.get(stamp.producer_id)
+    if producer is None:
+        producer = Producer(stamp.producer_id)
+    if (duplicates := _duplicates(producer, stamp, rows)) > 0:
+        return duplicates
+    first = int(rows["base_sequence"][0])
+    return _fenced(producer, stamp) or _out_of_order(producer, stamp, first) or _not_open(producer, stamp) or 0
+
+
+def admit(state: ProducerState, stamp: Stamp) -> EmbedlogError | None:
+    """Why nothing of this producer may be appended now, whatever its sequences are."""
+    producer = state.producers.get(stamp.producer_id) or Producer(stamp.producer_id)
+    return _fenced(producer, stamp) or _not_open(producer, stamp)
+
+
+def _not_as_stamped(stamp: Stamp, row: Any) -> EmbedlogError | None:
+    transactional = bool(row["attributes"] & TRANSACTIONAL)
+    carried = (int(row["producer_id"]), int(row["producer_epoch"]), transactional)
+    if carried == stamp[:3] and int(row["base_sequence"]) >= 0:
+        return None
+    expected, found = f"id, epoch, transactional {tuple(stamp[:3])}", f"{carried}, sequence {int(row['base_sequence'])}"
+    return InvalidRecordError("the batches do not carry what they are said to be stamped with", expected=expected, found=found)
+
+
+def _duplicates(producer: Producer, stamp: Stamp, rows: Batches) -> int:
+    """Leading batches that are here: up to the last one of this producer if that is among them, else those remembered.
+
+    A run goes in from its front, so whatever lies before the last batch that is here is here, too.
+    """
+    if producer.epoch != stamp.epoch or not producer.batches or system.mutated("no_duplicate_check"):
+        return 0
+    last = producer.batches[-1]
+    same = np.flatnonzero((rows["base_sequence"] == last.first_sequence) & (rows["last_offset_delta"] == last.offset_delta))
+    if len(same):
+        return int(same[0]) + 1
+    remembered = {(each.first_sequence, each.offset_delta) for each in producer.batches}
+    carried = zip(rows["base_sequence"].tolist(), rows["last_offset_delta"].tolist(), strict=True)
+    return next((number for number, each in enumerate(carried) if each not in remembered), len(rows))
+
+
+def _fenced(producer: Producer, stamp: Stamp) -> EmbedlogError | None:
+    if stamp.epoch >= producer.epoch or system.mutated("no_epoch_fence"):
+        return None
+    return FencedError(f"producer {stamp.producer_id} has a newer epoch here", expected=producer.epoch, found=stamp.epoch)
+
+
+def _out_of_order(producer: Producer, stamp: Stamp, first: int) -> EmbedlogError | None:
+    if producer.epoch < 0 or system.mutated("no_sequence_check"):
+        return None
+    following = producer.last_sequence if stamp.epoch == producer.epoch else -1
+    expected = add_sequence(following, 1)
+    if first == expected:
+        return None
+    return OutOfOrderSequenceError(
+        f"producer {stamp.producer_id}, epoch {stamp.epoch}", expected=f"sequence {expected}", found=first
+    )
+
+
+def _not_open(producer: Producer, stamp: Stamp) -> EmbedlogError | None:
+    opened, name = producer.transaction_start >= 0, f"producer {stamp.producer_id}"
+    if not stamp.transactional:
+        if not opened:
+            return None
+        return InvalidTransactionStateError(f"{name} has a transaction open here, and this batch is outside of it")
+    if opened and producer.epoch == stamp.epoch:
+        return None
+    if opened:
+        return InvalidTransactionStateError(f"{name}: the transaction of epoch {producer.epoch} is still open here")
+    if stamp.opens or system.mutated("no_open_check"):
+        return None
+    return FencedError(f"{name} has no transaction open here in epoch {stamp.epoch}: it was ended by somebody else")

@@ -1,0 +1,160 @@
+"""The fields that Kafka's internal records are made of, in both of its ways to write them (format.md 9).
+
+P1  plain: lengths of two or four bytes, -1 for none; flexible: lengths plus one as varints, 0 for none, and tagged fields
+P2  a reader believes no length before it has seen the bytes; what is not there is an IndexError, a struct.error or a ValueError
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from embedlog.types import TopicPartition
+
+SHORT: Final = struct.Struct(">h")
+NUMBER: Final = struct.Struct(">i")
+LONG: Final = struct.Struct(">q")
+
+Fields = list[tuple[int, bytes]]
+
+
+class Plain:
+    """Takes one plain field after the other."""
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self._data, self.at = data, at
+
+    def take(self, shape: struct.Struct) -> tuple[int, ...]:
+        found = shape.unpack_from(self._data, self.at)
+        self.at += shape.size
+        return found
+
+    def number(self) -> int:
+        return self.take(NUMBER)[0]
+
+    def count(self) -> int:
+        found = self.number()
+        if found > len(self._data):  # each item takes a byte at least
+            raise ValueError(f"{found} items are announced in {len(self._data)} bytes")
+        return max(found, 0)
+
+    def _bytes(self, size: int) -> bytes:
+        found = self._data[self.at : self.at + size]
+        if size < 0 or len(found) != size:
+            raise ValueError(f"{size} bytes are announced where {len(found)} are left")
+        self.at += size
+        return found
+
+    def string(self) -> str:
+        return self._bytes(self.take(SHORT)[0]).decode()
+
+    def nullable(self) -> str | None:
+        size = self.take(SHORT)[0]
+        return None if size == -1 else self._bytes(size).decode()
+
+    def data(self) -> bytes | None:
+        size = self.number()
+        return None if size == -1 else self._bytes(size)
+
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        found = []
+        for _ in range(self.count()):
+            topic, count = self.string(), self.count()
+            numbers = struct.unpack_from(f">{count}i", self._data, self.at)
+            self.at += 4 * count
+            found += [TopicPartition(topic, number) for number in numbers]
+        return tuple(found)
+
+
+class Flexible:
+    """Takes one flexible field after the other."""
+
+    __slots__ = ("_data", "at")
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self._data, self.at = data, at
+
+    def take(self, shape: struct.Struct) -> tuple[int, ...]:
+        found = shape.unpack_from(self._data, self.at)
+        self.at += shape.size
+        return found
+
+    def uvarint(self) -> int:
+        number = self._data[self.at]
+        self.at += 1
+        if number < 0x80:
+            return number
+        number &= 0x7F
+        for shift in range(7, 35, 7):
+            byte = self._data[self.at]
+            self.at += 1
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return number
+        raise ValueError("a length without an end")
+
+    def _bytes(self, size: int) -> bytes:
+        at = self.at
+        self.at = until = at + size
+        if size < 0 or until > len(self._data):
+            raise ValueError(f"{size} bytes are announced where {len(self._data) - at} are left")
+        return self._data[at:until]
+
+    def fixed(self, size: int) -> bytes:
+        """So many bytes, without a length before them."""
+        return self._bytes(size)
+
+    def maybe(self) -> bytes | None:
+        size = self.uvarint()
+        return self._bytes(size - 1) if size else None
+
+    def data(self) -> bytes:
+        at = self.at
+        size = self._data[at]
+        if not 0 < size < 0x80:
+            return self._bytes(self.uvarint() - 1)
+        self.at = until = at + size  # a length of one byte, which is nearly all of them
+        if until > len(self._data):
+            raise ValueError(f"{size - 1} bytes are announced where {len(self._data) - at - 1} are left")
+        return self._data[at + 1 : until]
+
+    def string(self) -> str:
+        return self.data().decode()
+
+    def nullable(self) -> str | None:
+        if self._data[self.at]:
+            return self.data().decode()
+        self.at += 1
+        return None
+
+    def tagged(self) -> Fields:
+        found = []
+        for _ in range(self.uvarint()):
+            tag = self.uvarint()
+            found.append((tag, self._bytes(self.uvarint())))
+        return found
+
+    def numbers(self) -> tuple[int, ...]:
+        """An array of numbers of four bytes."""
+        count = self.uvarint() - 1
+        found = struct.unpack_from(f">{max(count, 0)}i", self._data, self.at)
+        self.at += 4 * len(found)
+        return found
+
+    def texts(self) -> tuple[str, ...]:
+        return tuple(self.string() for _ in range(self.uvarint() - 1))
+
+
+def uvarint(number: int) -> bytes:
+    """A length or a tag as it is written."""
+    if number < 0x80:
+        return _BYTES[number]
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+_BYTES: Final = [bytes((number,)) for number in range(0x80)]

@@ -1,0 +1,108 @@
+"""Which transactions were aborted: what a read_committed reader leaves out (format.md 2.4).
+
+L1  an entry lies in the segment that holds its marker, so the search goes on into later segments until an entry says enough
+L2  the index of a segment is read again when its file has grown or is another one
+L3  page and manifest know how many entries each index has; one that holds fewer, or cannot be read, is made again from the log
+    before anybody is answered: without it aborted records would be returned
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from embedlog.errors import CorruptRecordError, EmbedlogError, UnsupportedFormatError
+from embedlog.format import aborted_transactions
+from embedlog.format.aborted_transactions import Entries
+from embedlog.partition import producer_recovery
+from embedlog.storage import file_names, files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from embedlog._native.system import Published
+    from embedlog.partition.partition import Partition
+    from embedlog.storage.manifest import SegmentInfo
+
+logger = logging.getLogger("embedlog")
+
+
+class Aborted:
+    """The transaction indexes of one partition. Threads: any; the cache is only ever replaced whole."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._read: dict[int, tuple[tuple[int, int, int, int], Entries]] = {}
+
+    def forget(self) -> None:
+        self._read = {}
+
+    def between(self, start: int, end: int, now: Published) -> list[tuple[int, int]]:
+        """(producer id, first offset) of the aborted transactions that touch [start, end). Raises CorruptRecordError.
+
+        What was read before a swap must not be judged by an index from behind it: the caller looks at the generation afterwards.
+        """
+        partition = self._partition
+        info = partition.segments.at(start, now)
+        found: list[tuple[int, int]] = []
+        while info is not None:
+            entries = self.entries(info, now)
+            if len(entries):
+                hits, enough = aborted_transactions.overlapping(entries, start, end)
+                found += [(each.producer_id, each.first_offset) for each in hits]
+                if enough:
+                    break
+            following = partition.segments.after(info.base, now)
+            if following is None:
+                break
+            info = following
+        return found
+
+    def entries(self, info: SegmentInfo, now: Published) -> Entries:
+        """The index of one segment, whole: made again from the log if the file is not."""
+        static, base = self._partition.static, info.base
+        if static is not None and base in static.history.indexes:
+            return aborted_transactions.decode(
+                static.history.indexes[base],
+                base,
+                file_names.segment_path(self._partition.path, base, file_names.TRANSACTION_INDEX),
+            )
+        path: Path = file_names.segment_path(self._partition.path, base, file_names.TRANSACTION_INDEX)
+        facts = files.facts_of(path)
+        key = (*((facts.inode, facts.size) if facts is not None else (0, 0)), info.transaction_entries, info.transaction_digest)
+        known = self._read.get(base)
+        if known is None or known[0] != key:
+            known = self._read[base] = (key, self._checked(info, now, path))
+        return known[1]
+
+    def _checked(self, info: SegmentInfo, now: Published, path: Path) -> Entries:
+        """What the file holds; if that is less than it should, what the log says."""
+        problem: EmbedlogError | None = None
+        try:
+            raw = files.read_bytes(path) or b""
+            if info.base == now.segment_base:
+                raw = raw[: info.transaction_entries * aborted_transactions.ENTRY_SIZE]  # what is behind is not published yet
+            found = aborted_transactions.decode(raw, info.base, path)
+            if len(found) >= info.transaction_entries and info.transaction_digest in (0, aborted_transactions.digest(raw)):
+                return found
+        except (CorruptRecordError, UnsupportedFormatError) as damaged:
+            problem = damaged
+        made = self._again(info, now, path)
+        expected = f"it should have {info.transaction_entries} entries, as they were written"
+        logger.warning("made %s again: %s", path, problem or expected)
+        return aborted_transactions.decode(made, info.base, path)
+
+    def _again(self, info: SegmentInfo, now: Published, path: Path) -> bytes:
+        partition = self._partition
+        if partition.published().generation != now.generation:
+            raise CorruptRecordError("segments were replaced meanwhile", path=path)
+        segments = [each for each in partition.segments.all(now) if each.base <= info.base]
+        past = producer_recovery.load(
+            partition.path, segments, end=info.next_offset, clean=False, read_again=[info.base], replay=True
+        )
+        made = past.indexes[info.base]
+        if not partition.home.read_only:
+            with partition.exclusive() as then:  # a broker needs it, too
+                if then.generation == now.generation:
+                    files.write_atomically(path, made, partition.home.mode)
+        return made

@@ -1,0 +1,140 @@
+"""What a compaction does with each batch, before anything is read of its records (format.md 7.1, 7.3, 7.4).
+
+Y1  pure: batch headers, markers and numbers in, decisions out
+Y2  an aborted transaction's records go; its marker goes once no record of it was met, one delete horizon later
+Y3  the last batch of a producer stays, if need be empty: its sequences must not be forgotten before it is
+Y4  the last batch of a pass stays, if need be empty: the log keeps its shape up to there
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlog.format.aborted_transactions import AbortedTransaction
+from embedlog.format.compactor import DISCARD, HORIZON, HORIZON_BIT, KEEP_EMPTY, WHOLE
+from embedlog.format.producer_state import NO_PRODUCER, Marker, Producer
+from embedlog.format.record_columns import CONTROL, TRANSACTIONAL, Batches
+from embedlog.storage.manifest import SegmentInfo
+
+
+class Bounds(NamedTuple):
+    """Which part of a log a pass may clean, and whether it is worth it."""
+
+    first_dirty: int
+    end: int  # exclusive; a segment's base
+    clean_bytes: int
+    dirty_bytes: int
+    overdue: bool  # something is older than max.compaction.lag.ms
+
+    @property
+    def ratio(self) -> float:
+        """Share of what could be cleaned."""
+        return self.dirty_bytes / max(1, self.clean_bytes + self.dirty_bytes)
+
+
+def bounds(
+    sealed: list[SegmentInfo], *, known: int, log_start: int, stable: int, now_ms: int, min_lag_ms: int, max_lag_ms: int
+) -> Bounds:
+    """What may be cleaned of these segments. `known`: the cleaner's checkpoint; `stable`: nothing at or above it is decided."""
+    end_of_sealed = sealed[-1].next_offset if sealed else log_start
+    first_dirty = known if log_start <= known <= end_of_sealed else log_start
+    end = min(stable, end_of_sealed)
+    for info in sealed:
+        if min_lag_ms > 0 and info.next_offset > first_dirty and info.max_timestamp > now_ms - min_lag_ms:
+            end = min(end, info.base)
+            break
+    end = max((info.next_offset for info in sealed if info.next_offset <= end), default=first_dirty)
+    dirty = [info for info in sealed if first_dirty < info.next_offset <= end]
+    overdue = any(info.size and 0 <= info.max_timestamp < now_ms - max_lag_ms for info in dirty)
+    clean_bytes = sum(info.size for info in sealed if info.next_offset <= first_dirty)
+    return Bounds(first_dirty, max(end, first_dirty), clean_bytes, sum(info.size for info in dirty), overdue)
+
+
+def groups(sealed: Iterable[SegmentInfo], *, segment_bytes: int, index_bytes: int) -> list[list[SegmentInfo]]:
+    """Consecutive segments that become one, by what they take now."""
+    found: list[list[SegmentInfo]] = []
+    size = offsets = times = 0
+    for info in sealed:
+        size, offsets, times = size + info.size, offsets + 8 * info.index_entries, times + 12 * info.time_entries
+        far = bool(found) and bool(info.size) and info.next_offset - 1 - found[-1][0].base > 2**31 - 1
+        if not found or far or size > segment_bytes or offsets > index_bytes or times > index_bytes:
+            found.append([])
+            size, offsets, times = info.size, 8 * info.index_entries, 12 * info.time_entries
+        found[-1].append(info)
+    return found
+
+
+class Transactions:
+    """Follows transactions through a log, in the order of its batches, and says what becomes of each batch."""
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        self._waiting = sorted(aborted, key=lambda each: each.first_offset, reverse=True)
+        self._open: dict[int, AbortedTransaction] = {}
+        self._met: set[int] = set()  # producers of which a record was met since their last marker
+        self.kept: list[AbortedTransaction] = []  # whose markers stay
+
+    def records(self, batches: Batches) -> NDArray[np.bool_]:
+        """Of each batch: whether it holds records that count. Goes on over markers, too."""
+        orders = self.orders(batches, lambda row: None, {}, -1, 0)
+        counts: NDArray[np.bool_] = (batches["attributes"] & CONTROL == 0) & (orders & DISCARD == 0)
+        return counts
+
+    def orders(
+        self,
+        batches: Batches,
+        marker_of: Callable[[int], Marker | None],
+        producers: Mapping[int, Producer],
+        end: int,
+        now_ms: int,
+    ) -> NDArray[np.uint8]:
+        """What is ordered for each batch. `end`: the pass's; `producers`: as they are at the log's end."""
+        orders = np.zeros(len(batches), np.uint8)
+        lasts = batches["base_offset"] + batches["last_offset_delta"]
+        orders[lasts + 1 == end] |= KEEP_EMPTY
+        for row in np.flatnonzero(batches["producer_id"] != NO_PRODUCER).tolist():
+            batch, last = batches[row], int(lasts[row])
+            while self._waiting and self._waiting[-1].first_offset <= last:
+                begun = self._waiting.pop()
+                self._open[begun.producer_id] = begun
+            if batch["attributes"] & CONTROL:
+                orders[row] |= self._marker(batch, marker_of(row), now_ms)
+            elif batch["attributes"] & TRANSACTIONAL:
+                self._met.add(int(batch["producer_id"]))
+                if int(batch["producer_id"]) in self._open:
+                    orders[row] |= DISCARD
+            if _is_needed(batch, last, producers.get(int(batch["producer_id"]))):
+                orders[row] |= KEEP_EMPTY
+        rest = (batches["attributes"] & CONTROL != 0) & (batches["producer_id"] == NO_PRODUCER)
+        orders[rest] |= WHOLE
+        return orders
+
+    def _marker(self, batch: np.void, marker: Marker | None, now_ms: int) -> int:
+        producer = int(batch["producer_id"])
+        met = producer in self._met
+        self._met.discard(producer)
+        ended = self._open.pop(producer, None)
+        if not batch["records"]:
+            return DISCARD
+        if met or (marker is None and ended is None):
+            if ended is not None:
+                self.kept.append(ended)
+            return WHOLE
+        horizon = int(batch["base_timestamp"]) if batch["attributes"] & HORIZON_BIT else None
+        if horizon is not None and now_ms >= horizon:
+            return DISCARD
+        if ended is not None:
+            self.kept.append(ended)
+        return WHOLE | HORIZON
+
+
+def _is_needed(batch: np.void, last_offset: int, producer: Producer | None) -> bool:
+    """Whether the producer's state at the log's end rests on this batch."""
+    if producer is None:
+        return False
+    if producer.batches:
+        return producer.batches[-1].last_offset == last_offset
+    return bool(batch["attributes"] & CONTROL) and int(batch["producer_epoch"]) == producer.epoch

@@ -1,0 +1,97 @@
+"""Comparing what is read with what was written: the chain digest along a segment's records, up to the published end.
+
+P1  a chain is known at the start of a segment that is DIGESTED, and at an index entry whose record holds
+P2  it is compared at every record passed and at the published end; a read ends where that can be done
+P3  before a bad batch only those count that a record vouches for: the damage may have begun earlier
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from embedlog._native import system
+from embedlog.errors import CorruptRecordError, StorageError
+from embedlog.format.record_batch import Batches, Problem, Scanned
+from embedlog.index import Place
+from embedlog.storage import file_names, interval_digests
+from embedlog.storage.manifest import SegmentInfo
+
+if TYPE_CHECKING:
+    from embedlog.partition.partition import Partition
+
+
+def corrupt(path: Path, problem: Problem, start: int = 0) -> CorruptRecordError:
+    """The error for a problem that was found behind byte `start` of a file."""
+    return CorruptRecordError(
+        problem.message, path=path, position=start + problem.position, expected=problem.expected, found=problem.found
+    )
+
+
+class Comparing:
+    """The digests of one partition's segments, for its reader. Threads: any."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._directory = str(partition.path)
+
+    @contextlib.contextmanager
+    def _records(self, info: SegmentInfo, number: int) -> Iterator[interval_digests.Records]:
+        """The digests of a segment from a number on; none if there are no more, or their file is not there."""
+        handles = self._partition.home.handles
+        try:
+            handle = handles.borrow(self._directory, info.base, file_names.DIGESTS) if number < info.index_entries else None
+        except StorageError as problem:
+            if problem.errno != 2:
+                raise
+            handle = None
+        if handle is None:
+            yield interval_digests.Records(-1, info.base, 0)
+            return
+        with handle as fd:
+            yield interval_digests.Records(fd, info.base, info.index_entries)
+
+    def seed(self, info: SegmentInfo, place: Place) -> interval_digests.State | None:
+        """The chain at an index entry, None if nobody knows it."""
+        if not info.digested or system.mutated("no_interval_digest"):
+            return None
+        with self._records(info, place.number) as records:
+            return records.seed(place.number, place.position)
+
+    def reach(self, info: SegmentInfo, chain: interval_digests.State | None, position: int, want: int, spare: int) -> int:
+        """Bytes to read, so that the last of them can be compared: about as many as are wanted, at most `spare` more."""
+        if chain is None or position + want >= info.size:
+            return want
+        if chain.number >= info.index_entries:
+            end = info.size  # what lies behind the last record
+        else:
+            with self._records(info, chain.number) as records:
+                end = records.reach(chain, position + want, info.size)
+        return end - position if end and end - position <= want + spare else want
+
+    def compare(
+        self, path: Path, info: SegmentInfo, chain: interval_digests.State | None, data: memoryview, scanned: Scanned
+    ) -> tuple[Batches, interval_digests.State | None]:
+        """Batches that are what their appenders wrote, and the chain behind them. Raises CorruptRecordError."""
+        batches = scanned.batches
+        if chain is None:
+            return batches, None
+        with self._records(info, chain.number) as records:
+            after, problem = records.compare(chain, data, batches)
+            if problem is None and scanned.problem is not None and after.agreed < after.position:
+                batches = batches[batches["position"] < after.agreed - chain.position]
+                if not len(batches):
+                    raise corrupt(path, scanned.problem, chain.position)
+                after, problem = records.compare(chain, data, batches)
+        if problem is None and after.position == info.size and after.digest != info.digest and not self._grown(info):
+            problem = Problem(after.position, interval_digests.OTHERS, f"digest {info.digest:016x}", f"{after.digest:016x}")
+        if problem is not None:
+            raise corrupt(path, problem)
+        return batches, after
+
+    def _grown(self, info: SegmentInfo) -> bool:
+        """Whether the segment is active and has moved on since `info` was read."""
+        now = self._partition.published()
+        return now.segment_base == info.base and now.segment_size != info.size

@@ -1,0 +1,130 @@
+"""What a crash left lying in a partition directory: `.deleted`, `.cleaned`, `.swap`, temporaries, indexes without a log.
+
+F1  `.cleaned` was never finished and goes; `.swap` is complete and takes its place
+F2  segments below one that retention renamed were to go with it: of the names of one round a power loss may keep any
+F3  nothing is touched without the right to write: a reader gets the names as they would be afterwards, but where a swap has
+    to be finished first it is refused, for the old files may be gone in part
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from embedlog import segment
+from embedlog.errors import StateError
+from embedlog.format.record_batch import Chain
+from embedlog.storage import file_names, files
+from embedlog.storage.manifest import SegmentInfo
+
+
+def settle(directory: Path, known: Mapping[int, SegmentInfo], *, write: bool, foreign: bool = False) -> list[str]:
+    """Finish or undo what was under way and return the names that are left. REQUIRES the append lock if `write`.
+
+    `known`: the sealed segments of a log that has every offset; nothing of one in which gaps are allowed (F2 looks for one).
+    """
+    names = files.listing(directory)
+    doomed = _half_retained(names, known)
+    if doomed and write:  # before the names that tell of it go
+        for base in doomed:
+            segment.set_aside(directory, base)
+        files.sync_directory(directory)
+        names = files.listing(directory)
+    elif doomed:
+        names = [name for name in names if (parsed := file_names.parse(name)) is None or parsed[0] not in doomed]
+    gone = {name for name in names if name.endswith(file_names.DELETED)}
+    if write:
+        sweep_temporaries(directory, names)
+    if foreign:  # digests tell what we have written
+        gone |= {name for name in names if file_names.digests_base(name) is not None}
+    cleaned = [name for name in names if name.endswith(file_names.CLEANED)]
+    swaps = [name for name in names if name.endswith(file_names.SWAP)]
+    cleaned_bases = [parsed[0] for name in cleaned if (parsed := file_names.parse(name))]
+    if cleaned_bases:  # the swap was not reached for these: a split that was broken off
+        unfinished = {name for name in swaps if (parsed := file_names.parse(name)) and parsed[0] >= min(cleaned_bases)}
+        gone |= unfinished
+        swaps = [name for name in swaps if name not in unfinished]
+    gone |= set(cleaned)
+    if swaps and not write:
+        raise StateError(
+            "segments were about to be replaced when the last process stopped: open the log for writing once to finish that",
+            path=directory / swaps[0],
+        )
+    if swaps:
+        gone |= _replaced(directory, names, swaps)
+    if write:
+        for name in sorted(gone):
+            files.unlink(directory / name, missing_ok=True)
+        for name in swaps:
+            files.rename(directory / name, directory / name.removesuffix(file_names.SWAP))
+        if swaps:
+            files.sync_directory(directory)
+    left = {name.removesuffix(file_names.SWAP) if name in swaps else name for name in names if name not in gone}
+    return sorted(left - _orphans(directory, left, write=write))
+
+
+def sweep_temporaries(directory: Path, names: Iterable[str]) -> None:
+    """Remove what `files.write_atomically` left unfinished. REQUIRES that nobody else writes files in this directory."""
+    for name in names:
+        if file_names.temporary_of(name) is not None and not files.is_directory(directory / name):
+            files.unlink(directory / name, missing_ok=True)
+
+
+def remove_cleaned(directory: Path) -> None:
+    """What a compaction left that did not come to its swap. REQUIRES the housekeeper's lock."""
+    for name in files.listing(directory):
+        if name.endswith(file_names.CLEANED):
+            files.unlink(directory / name, missing_ok=True)
+
+
+def _half_retained(names: list[str], known: Mapping[int, SegmentInfo]) -> list[int]:
+    """Bases of the segments below a hole that retention made: the log went on where now there is only a renamed segment."""
+    if any(name.endswith(file_names.SWAP) for name in names):
+        return []  # a compaction renames, too
+    live = file_names.bases(names)
+    renamed = {
+        parsed[0] for name in names if (parsed := file_names.parse(name)) and parsed[1] == file_names.LOG + file_names.DELETED
+    }
+    for number in range(len(live) - 1, 0, -1):
+        below = known.get(live[number - 1])
+        if below is not None and below.gapless and below.next_offset < live[number] and below.next_offset in renamed:
+            return live[:number]
+    return []
+
+
+def _replaced(directory: Path, names: list[str], swaps: list[str]) -> set[str]:
+    """Files that a finished swap takes the place of: those whose base lies within what the swapped logs cover."""
+    logs = [parsed[0] for name in swaps if (parsed := file_names.parse(name)) and parsed[1] == file_names.LOG + file_names.SWAP]
+    if not logs:
+        return set()
+    first, end = min(logs), max(_end_of(directory, base) for base in logs)
+    kafkas = {
+        name
+        for name in names
+        if not name.endswith(file_names.SWAP) and (parsed := file_names.parse(name)) and first <= parsed[0] < end
+    }
+    return kafkas | {name for name in names if (base := file_names.digests_base(name)) is not None and first <= base < end}
+
+
+def _end_of(directory: Path, base: int) -> int:
+    path = directory / file_names.file_name(base, file_names.LOG + file_names.SWAP)
+    chain = Chain(base, gaps_allowed=True)
+    with files.opened(path) as fd:
+        for _ in segment.Walk(fd, path, chain, 0, files.facts(fd, path).size):
+            pass
+    return max(chain.next_offset, base + 1)
+
+
+def _orphans(directory: Path, names: set[str], *, write: bool) -> set[str]:
+    """Indexes and digests whose log is not there."""
+    logs = {parsed[0] for name in names if (parsed := file_names.parse(name)) and parsed[1] == file_names.LOG}
+    orphans = {
+        name
+        for name in names
+        if (parsed := file_names.parse(name)) and parsed[1] in file_names.SEGMENT_SUFFIXES[1:] and parsed[0] not in logs
+    }
+    orphans |= {name for name in names if (base := file_names.digests_base(name)) is not None and base not in logs}
+    if write:
+        for name in sorted(orphans):
+            files.unlink(directory / name, missing_ok=True)
+    return orphans

@@ -1,0 +1,129 @@
+"""A partition held as it was at one moment, for who copies it while others append, roll, retain and compact.
+
+N1  what was published then lies in segments that only grow: bytes behind their pinned size do not count
+N2  who has a file open reads it, whatever is renamed over its name or unlinked after that: all files are opened under the append
+    lock, or without the right to lock between two changes of the generation, and then belong together
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from embedlog._native import system
+from embedlog._native.system import Published
+from embedlog.errors import CorruptRecordError, StorageError
+from embedlog.format import aborted_transactions
+from embedlog.storage import file_names, files
+from embedlog.storage.manifest import SegmentInfo
+
+if TYPE_CHECKING:
+    from embedlog.partition.partition import Partition
+
+LOOK_S: Final = 0.001  # between two tries to open all files of a partition
+
+
+class Pin(NamedTuple):
+    """One partition as it was at the beginning."""
+
+    partition: Partition
+    now: Published
+    static: object  # what a reader without a live page had loaded
+    segments: list[SegmentInfo]
+    held: dict[int, int] | None = None  # descriptors of the segments, by base (N2)
+    aborted: dict[int, bytes] | None = None  # their transaction indexes, read when they were opened
+
+    @contextlib.contextmanager
+    def opened(self, base: int) -> Iterator[int]:
+        """The log file of a segment."""
+        if self.held is not None:
+            yield self.held[base]
+            return
+        with files.opened(file_names.segment_path(self.partition.path, base)) as fd:
+            yield fd
+
+    def aborted_in(self, info: SegmentInfo) -> bytes:
+        """The transactions that were aborted up to the pinned end, as their file has them."""
+        if self.aborted is not None:
+            return self.aborted[info.base]
+        entries = self.partition.aborted.entries(info, self.now)
+        return bytes(entries[entries["last_offset"] < self.now.log_end].tobytes())
+
+
+def pin_of(partition: Partition, now: Published | None = None) -> Pin:
+    """A partition as it is now, or as it was in a moment that has just passed."""
+    now = now or partition.published()
+    partition.check_deleted()
+    return Pin(partition, now, partition.static, partition.segments.all(now))
+
+
+@contextlib.contextmanager
+def held(partition: Partition) -> Iterator[Pin]:
+    """A partition as it is now, with its files open (N2). Raises StorageError if they keep changing until the deadline."""
+    until, pause, fds = partition.deadline(), threading.Event(), dict[int, int]()
+    try:
+        while (pin := _opened(partition, fds)) is None:
+            _let_go(fds)
+            if system.boot_ns() >= until:
+                raise StorageError("the files of this partition keep changing under a backup", path=partition.path)
+            pause.wait(LOOK_S)
+        yield pin
+    finally:
+        _let_go(fds)
+
+
+def _opened(partition: Partition, fds: dict[int, int]) -> Pin | None:
+    """All files of one moment, None if it has passed before all were open. Raises CorruptRecordError, StorageError."""
+    aborted: dict[int, bytes] = {}
+    with _moment(partition) as now:
+        partition.segments.forget()
+        pin = pin_of(partition, now)
+        try:
+            for info in pin.segments:
+                fds[info.base] = files.open_file(file_names.segment_path(partition.path, info.base), files.READ)
+                index = file_names.segment_path(partition.path, info.base, file_names.TRANSACTION_INDEX)
+                aborted[info.base] = files.read_bytes(index) or b"" if info.transaction_entries else b""
+        except StorageError:
+            if _same(pin):
+                raise
+            return None
+        if not _same(pin):
+            return None
+    return pin._replace(held=fds, aborted={info.base: _whole(pin, info, aborted[info.base]) for info in pin.segments})
+
+
+@contextlib.contextmanager
+def _moment(partition: Partition) -> Iterator[Published]:
+    """What is published: nobody replaces files inside the block, but where we may not lock."""
+    if partition.home.read_only:
+        yield partition.settled()
+        return
+    with partition.exclusive() as now:
+        yield now
+
+
+def _whole(pin: Pin, info: SegmentInfo, raw: bytes) -> bytes:
+    """The entries of a transaction index up to the pinned end. Raises CorruptRecordError if they are not as they were written."""
+    path = file_names.segment_path(pin.partition.path, info.base, file_names.TRANSACTION_INDEX)
+    if info.base == pin.now.segment_base:
+        raw = raw[: info.transaction_entries * aborted_transactions.ENTRY_SIZE]
+    entries = aborted_transactions.decode(raw, info.base, path)
+    if len(entries) < info.transaction_entries or info.transaction_digest not in (0, aborted_transactions.digest(raw)):
+        expected = f"{info.transaction_entries} entries, as they were written"
+        raise CorruptRecordError("a transaction index does not hold", path=path, expected=expected, found=len(entries))
+    return bytes(entries[entries["last_offset"] < pin.now.log_end].tobytes())
+
+
+def _same(pin: Pin) -> bool:
+    """Whether the partition's files are still those of the pin, and its log start."""
+    then = pin.partition.published()
+    same = (then.generation, then.log_start) == (pin.now.generation, pin.now.log_start)
+    return same and pin.partition.static is pin.static
+
+
+def _let_go(fds: dict[int, int]) -> None:
+    for fd in fds.values():
+        files.close(fd)
+    fds.clear()

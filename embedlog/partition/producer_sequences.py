@@ -1,0 +1,319 @@
+"""What this process knows of the producers of one partition, and how it learns the rest.
+
+N1  the page has a slot for every producer, which any append or marker of it moves: while the slot stands as this process left
+    it, its own last append is all there is to know, and nothing is read
+N2  in doubt the log is asked, never memory: outside the append lock first, the rest under it, headers only
+N3  a refusal leaves log and lock as they were; the same run again after any error goes in once, and the answer is where it lies
+N4  whatever another process may have changed under us (a cut, a repair, another page) is forgotten, not mended
+N5  what this process appends to a transaction is taken in from memory: the marker behind it reads nothing
+
+Everything here REQUIRES the partition's mutex, but `seen_plain`; what ends in `_locked` the append lock too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from embedlog._native import system
+from embedlog._native.system import Published
+from embedlog.errors import CorruptRecordError, EmbedlogError, OutOfOrderSequenceError, StorageError, in_file
+from embedlog.format import sequence_rules
+from embedlog.format.producer_state import Marker, ProducerState, add_sequence
+from embedlog.format.record_batch import Chain
+from embedlog.format.record_columns import BATCH, Batches, EncodedRun, Stamp
+from embedlog.partition import producer_recovery
+from embedlog.partition.context import Appended
+from embedlog.segment import Walk
+from embedlog.storage import file_names, files
+from embedlog.storage.manifest import SegmentInfo
+
+if TYPE_CHECKING:
+    from embedlog.partition.partition import Partition
+
+KNOWN_MAX = 1024  # producers of this process that are remembered; a forgotten one costs a look at the log
+ROWS_AT_ONCE = 1024
+
+
+class Going:
+    """A run on its way into the log: how far it is, and where what is in came to lie."""
+
+    def __init__(self, run: EncodedRun) -> None:
+        self.run = run
+        self.start = 0  # byte in the run
+        self.pieces: list[tuple[int, int]] = []
+        self.times_ms: list[int] = []
+
+    @property
+    def complete(self) -> bool:
+        return self.start == len(self.run.buffer)
+
+    def appended(self) -> Appended:
+        """Where it lies. REQUIRES: something of it is in."""
+        pieces, times_ms = self.pieces, self.times_ms
+        return Appended(pieces[0][0], pieces[-1][1] - 1, times_ms[-1], tuple(pieces), tuple(times_ms))
+
+    @property
+    def rows_left(self) -> Batches:
+        batches = self.run.batches
+        return batches if self.start == 0 else batches[np.searchsorted(batches["position"], self.start) :]
+
+    def take(self, base_offset: int, next_offset: int, size: int, time_ms: int) -> None:
+        self.pieces.append((base_offset, next_offset))
+        self.times_ms.append(time_ms)
+        self.start += size
+
+
+class _Undone(Exception):
+    """An append that failed could not be undone either: the lock is left as after a death."""
+
+
+class Sequencing:
+    """The producers of one partition, as this process knows them."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._known: dict[int, Any] = {}  # el_known by producer id
+        self._state: ProducerState | None = None
+        self._generation = 0
+        self._place = (-1, -1)  # segment base and position of the batch at the state's offset; -1: unknown
+
+    @property
+    def loaded(self) -> bool:
+        """Whether this process knows of the producers at all."""
+        return self._state is not None
+
+    def forget(self) -> None:
+        for known in self._known.values():
+            known.seen = -1  # an append under way may hold it
+        self._state = None
+
+    # ---- the usual path --------------------------------------------------------------------------
+
+    def known(self, stamp: Stamp) -> Any:
+        """What this process knows of a producer, for the writer: nothing more is asked where that is enough."""
+        known = self._known.get(stamp.producer_id)
+        if known is None:
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            known = self._known[stamp.producer_id] = system.known(stamp.producer_id)
+        if known.epoch != stamp.epoch:
+            known.seen = -1
+        known.may_open = stamp.opens
+        return known
+
+    def note(self, stamp: Stamp, next_sequence: int, seen: int) -> None:
+        """What an append or a marker of this process left."""
+        known = self.known(stamp)
+        known.epoch, known.next_sequence, known.open, known.seen = stamp.epoch, next_sequence, stamp.transactional, seen
+
+    def appended(self, run: EncodedRun, start: int, out: Any) -> None:
+        """Data of a transaction was appended, from this byte of the run on: what is in memory need not be read again (N5)."""
+        rows = run.batches
+        if out.consumed < len(run.buffer):
+            rows = rows[slice(*np.searchsorted(rows["position"], (start, start + out.consumed)))]
+        self._follow(out, lambda state: state.follow(rows, out.base_offset, out.append_time_ms))
+
+    def marked(self, producer_id: int, epoch: int, marker: Marker, timestamp: int, out: Any) -> None:
+        """A marker was appended; the same for it."""
+        self.note(Stamp(producer_id, epoch), 0, out.seen)
+        timestamp = out.append_time_ms if out.append_time_ms >= 0 else timestamp
+        self._follow(out, lambda state: state.follow_marker(producer_id, epoch, marker, out.base_offset, timestamp))
+
+    def _follow(self, out: Any, take: Callable[[ProducerState], None]) -> None:
+        state = self._state
+        if state is None or state.offset != out.base_offset:
+            return
+        self._state = None  # an interrupt leaves nothing half done
+        state.noted_ms = system.boot_ns() // 1_000_000
+        take(state)
+        self._place = (self._partition.appender().segment_base, out.position + out.consumed)
+        self._state = state
+
+    def seen_plain(self, stamp: Stamp) -> int:
+        """What the slot held behind the last append of a producer outside of transactions, -1 if that is not known."""
+        known = self._known.get(stamp.producer_id)
+        return int(known.seen) if known is not None and known.epoch == stamp.epoch and not known.open else -1
+
+    def following_locked(self, stamp: Stamp, now: Published) -> int:
+        """The sequence with which this producer goes on here. Raises what `admission` says of it."""
+        state = self.state_locked(now)
+        if (problem := sequence_rules.admit(state, stamp)) is not None:
+            raise problem
+        producer = state.producers.get(stamp.producer_id)
+        return 0 if producer is None or producer.epoch != stamp.epoch else add_sequence(producer.last_sequence, 1)
+
+    # ---- in doubt --------------------------------------------------------------------------------
+
+    def append(self, stamp: Stamp, going: Going, deadline_ns: int) -> int:
+        """Look at the log, then append or find what is there already; a code as the writer's. Raises what `admission` says."""
+        self.catch_up()
+        try:
+            verdict, code = self._append_checked(stamp, going, deadline_ns)
+        except _Undone:
+            return system.MUST_REPAIR
+        if isinstance(verdict, EmbedlogError):
+            raise verdict
+        if verdict:
+            self._take_duplicates(stamp, going, verdict)
+        return code
+
+    def _append_checked(self, stamp: Stamp, going: Going, deadline_ns: int) -> tuple[int | EmbedlogError, int]:
+        partition = self._partition
+        with partition.exclusive_mutexed(deadline_ns) as now:
+            verdict = sequence_rules.judge(self.state_locked(now), stamp, going.rows_left)
+            if verdict != 0:
+                return verdict, system.APPENDED
+            writer = partition.appender()
+            code = writer.held(going.run.buffer, going.start, going.rows_left)
+            if code == system.MUST_REPAIR:
+                raise _Undone
+            if code == system.APPENDED:
+                out = writer.out
+                self.note(stamp, out.next_sequence, out.seen)
+                if stamp.transactional:
+                    self.appended(going.run, going.start, out)
+                going.take(out.base_offset, out.next_offset, out.consumed, out.append_time_ms)
+            return 0, code
+
+    def _take_duplicates(self, stamp: Stamp, going: Going, count: int) -> None:
+        """The answer for batches that are here already: where they lie."""
+        rows = going.rows_left[:count]
+        places = self._places(stamp, rows)
+        append_time = self._partition.config.message_timestamp_type == "LogAppendTime"
+        for row in rows:
+            base, following, timestamp = places[int(row["base_sequence"])]
+            going.take(base, following, int(row["size"]), timestamp if append_time else -1)
+
+    def _places(self, stamp: Stamp, rows: Batches) -> dict[int, tuple[int, int, int]]:
+        """Base offset, next offset and timestamp of batches that are in the log, by first sequence."""
+        producer = self._state.producers.get(stamp.producer_id) if self._state is not None else None
+        found = {
+            each.first_sequence: (each.last_offset - each.offset_delta, each.last_offset + 1, each.timestamp)
+            for each in (producer.batches if producer is not None else ())
+        }
+        wanted = set(rows["base_sequence"].tolist())
+        if wanted <= found.keys():
+            return found
+        partition = self._partition
+        now = partition.published()
+        for info in reversed(partition.segments.all(now)):  # a run that went in partly lies at the end, as a rule
+            for batches, _ in self._headers(info, 0):
+                own = (batches["producer_id"] == stamp.producer_id) & (batches["producer_epoch"] == stamp.epoch)
+                for row in batches[own & np.isin(batches["base_sequence"], rows["base_sequence"])]:
+                    base = int(row["base_offset"])
+                    found[int(row["base_sequence"])] = (base, base + int(row["last_offset_delta"]) + 1, int(row["max_timestamp"]))
+            if wanted <= found.keys():
+                return found
+        raise OutOfOrderSequenceError(
+            f"producer {stamp.producer_id}: batches that were appended before are no longer in the log", path=partition.path
+        )
+
+    def expire(self, expiration_ms: int) -> list[int]:
+        """Forget who was not heard of for so long, on a clock that nobody sets; their ids. Needs no lock: memory only."""
+        self.catch_up()
+        return [] if self._state is None else self._state.expire(system.boot_ns() // 1_000_000, expiration_ms, noted=True)
+
+    # ---- catching up -----------------------------------------------------------------------------
+
+    def catch_up(self) -> None:
+        """Without the append lock, so that little is left to do under it; what cannot be read now is left for then."""
+        partition = self._partition
+        try:
+            now = partition.published()
+            if now.generation % 2 == 0:
+                self._advance(now)
+            if partition.published().generation != now.generation:
+                self._state = None
+        except (CorruptRecordError, StorageError):
+            self._state = None
+
+    def state_locked(self, now: Published) -> ProducerState:
+        """The producers as of the log end."""
+        return self._advance(now)
+
+    def present(self) -> ProducerState:
+        """The producers as of a log end that was published when this was called, or later; for questions."""
+        partition = self._partition
+        if partition.static is not None:
+            return partition.static.history.state
+        self.catch_up()
+        if self._state is not None:
+            return self._state
+        if partition.home.read_only:
+            return self._advance(partition.published())
+        with partition.exclusive_mutexed(partition.deadline()) as now:
+            return self.state_locked(now)
+
+    def _advance(self, now: Published) -> ProducerState:
+        state = self._state
+        self._state = None  # a walk that breaks off leaves nothing half done
+        if state is None or self._generation != now.generation or state.offset > now.log_end:
+            state = self._loaded(now)
+            for each in state.producers.values():
+                each.noted_ms = system.boot_ns() // 1_000_000
+        state.noted_ms = system.boot_ns() // 1_000_000
+        if state.offset < now.log_end:
+            if self._partition.page.word(system.WORD_PRODUCED) > state.offset:
+                self._walk(state, now)
+            state.offset = now.log_end
+            self._place = (now.segment_base, now.segment_size)
+        state.first_unstable(now.high_watermark)  # lets go of what was decided below it
+        self._state, self._generation = state, now.generation
+        return state
+
+    def _loaded(self, now: Published) -> ProducerState:
+        """The newest state that is known for certain at or below the log end: a snapshot, or that there was nobody."""
+        partition = self._partition
+        self._place = (-1, -1)
+        page = partition.page
+        newest, nobody = page.word(system.WORD_SNAPSHOT) - 1, page.word(system.WORD_NO_PRODUCERS) - 1
+        known = [newest] if nobody <= newest <= now.log_end and newest >= 0 else []
+        state = producer_recovery.newest(partition.path, known)
+        if state is None and 0 <= nobody <= now.log_end:
+            return ProducerState(nobody)
+        if state is None:
+            state = producer_recovery.newest(
+                partition.path, [each for each in producer_recovery.snapshots(partition.path) if each <= now.log_end]
+            )
+        return state or ProducerState(partition.segments.all(now)[0].base)
+
+    def _walk(self, state: ProducerState, now: Published) -> None:
+        for info in self._partition.segments.since(state.offset, now):
+            at = self._place[1] if self._place[0] == info.base else 0
+            with in_file(file_names.segment_path(self._partition.path, info.base)):
+                for batches, marker_of in self._headers(info, at):
+                    state.replay(batches, marker_of)
+
+    def _headers(self, info: SegmentInfo, position: int) -> Iterator[tuple[Batches, Callable[[int], Marker | None]]]:
+        """The batches of a segment from a position on, and how to read the markers among them."""
+        partition = self._partition
+        path = file_names.segment_path(partition.path, info.base)
+        with partition.home.handles.borrow(str(partition.path), info.base, file_names.LOG) as fd:
+            while position < info.size:
+                rows = np.empty(ROWS_AT_ONCE, BATCH)
+                try:
+                    count, position = system.walk_headers(fd, position, info.size, rows, info.base)
+                except CorruptRecordError:
+                    break
+                yield rows[:count], partial(_marker, fd, path, rows)
+            if position < info.size:  # old messages, or damage: the long way says which
+                walk = Walk(fd, path, Chain(gaps_allowed=True), position, info.size)
+                for data, batches in walk.chunks():
+                    yield batches, producer_recovery.markers_in(data, batches)
+                if walk.problem is not None or walk.end < info.size:
+                    raise CorruptRecordError(
+                        walk.problem.message if walk.problem else "the segment ends inside a batch", path=path, position=walk.end
+                    )
+
+
+def _marker(fd: int, path: Path, rows: Batches, row: int) -> Marker | None:
+    if not rows["records"][row]:
+        return None
+    position = int(rows["position"][row])
+    with in_file(path):
+        return producer_recovery.marker_in(files.pread(fd, int(rows["size"][row]), position, path), position)

@@ -1,0 +1,435 @@
+"""Reading a partition: from an offset or a time to whole, checked batches.
+
+Q1  nothing at or above the published end is read; the generation is looked at again behind every read, of batches as of the
+    transaction index that judges them, and what was read while it changed is read again
+Q2  what an index says is believed only if the batch there agrees; else the segment is read from its start
+Q3  every batch passes its CRC, follows on the one before, and carries the epoch that the epoch cache has for its offset
+Q4  whoever knows the chain digest at some place (a segment's start, an index entry's record) compares it at every record
+    behind and at the published end, before a batch is handed out; a read ends where it can be compared
+Q5  a file that is gone means that the list of segments is old: it is made anew once before anybody complains
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+import numpy as np
+
+from embedlog import index
+from embedlog._native import system
+from embedlog._native.system import Published
+from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError, in_file
+from embedlog.format.compression import LIMIT_BYTES
+from embedlog.format.record_batch import Batches, Chain, Scanned, Window, decode_some, joined, scan
+from embedlog.index import Place
+from embedlog.partition.digest_check import Comparing, corrupt
+from embedlog.partition.tail import Tail
+from embedlog.storage import checkpoints, file_names, files, interval_digests
+from embedlog.storage.descriptors import Handles
+from embedlog.storage.manifest import GAPLESS, SegmentInfo
+from embedlog.types import OffsetAndTimestamp
+
+if TYPE_CHECKING:
+    from embedlog.format.buffer_pool import BufferPool
+    from embedlog.partition.partition import Partition
+
+T = TypeVar("T")
+
+HINTS_MAX: Final = 32
+HEADER_BYTES: Final = 61
+SPARE_BYTES: Final = 1_100_000  # room for the rest of the last batch, which is as large as `max.message.bytes` by default
+AGAIN_BYTES_MIN: Final = 64 << 10  # less than this is read again rather than completed
+NOWHERE: Final = Place(-1, -1, 0)  # no index entry
+
+
+@dataclass(slots=True)
+class Fetched:
+    """Whole batches as they lie on disk. `batches["position"]` counts from `data`'s first byte: byte `position` of `path`."""
+
+    data: memoryview
+    batches: Batches
+    next_offset: int
+    path: Path
+    position: int
+    aborted: list[tuple[int, int]] = field(default_factory=list)  # (producer id, first offset) of transactions that were aborted
+    decompressed_max: int = LIMIT_BYTES  # uncompressed, of one batch
+
+
+class _Hint(NamedTuple):
+    """Where the fetch that ended at some offset may go on."""
+
+    base: int
+    position: int
+    epoch: int
+    chain: interval_digests.State | None  # None: nobody knows what the chain was here
+
+
+def _agrees(batches: Batches, place: Place) -> bool:
+    """Whether the batch to which an index entry points is there, and the one that it speaks of."""
+    return len(batches) > 0 and int(batches["base_offset"][0] + batches["last_offset_delta"][0]) == place.last_offset
+
+
+def _within(batches: Batches, offset: int, limit: int) -> Batches:
+    """Those that reach to `offset` and begin below the limit: nearly always all."""
+    bases, deltas = batches["base_offset"], batches["last_offset_delta"]
+    if bases[0] + deltas[0] >= offset and bases[-1] < limit:
+        return batches
+    useful: Batches = batches[(bases + deltas >= offset) & (bases < limit)]
+    return useful
+
+
+class Reader:
+    """Fetches from one partition. Threads: any number at a time."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._directory = str(partition.path)
+        self._hints: OrderedDict[int, _Hint] = OrderedDict()
+        self._mutex = threading.Lock()
+        self._epochs: checkpoints.EpochCache | None = None
+        self._comparing = Comparing(partition)
+        self._generation = 0
+
+    def forget(self) -> None:
+        """The files may be others now."""
+        self.handles.forget(self._directory)
+        with self._mutex:
+            self._hints.clear()
+            self._epochs = None
+
+    @property
+    def handles(self) -> Handles:
+        return self._partition.home.handles
+
+    # ---- by offset -------------------------------------------------------------------------------
+
+    def fetch(self, offset: int, *, max_bytes: int, committed: bool, upto: int | None, pool: BufferPool | None) -> Fetched:
+        """Batches from the one that holds `offset`, at least one if there is any below the limit."""
+
+        def found_in(now: Published) -> Fetched:
+            if system.mutated("read_by_file_size"):
+                now = self._by_file_size(now)
+            if offset < now.log_start or offset > now.log_end:
+                raise OffsetOutOfRangeError(
+                    f"{self._partition.topic}-{self._partition.number} has no offset {offset}",
+                    path=self._partition.path,
+                    expected=f"{now.log_start} to {now.log_end}",
+                    found=offset,
+                )
+            found = self._fetch(offset, self._limit(now, committed, upto), now, max_bytes, pool)
+            if committed and len(found.batches):
+                judged = self._settled() if system.mutated("mixed_moments") else now
+                found.aborted = self._partition.aborted.between(int(found.batches["base_offset"][0]), found.next_offset, judged)
+            return found
+
+        return self._undisturbed(found_in)
+
+    def _undisturbed(self, work: Callable[[Published], T]) -> T:
+        """What `work` finds while no file is replaced under it; what it finds otherwise, errors too, counts for nothing."""
+        until, missed = 0, False
+        while True:
+            now = self._settled()
+            self._partition.check_deleted()
+            try:
+                found = work(now)
+                if self._partition.published().generation == now.generation or system.mutated("mixed_moments"):
+                    return found
+            except (StorageError, CorruptRecordError) as problem:
+                gone = isinstance(problem, StorageError) and problem.errno == errno.ENOENT
+                if self._partition.published().generation == now.generation and (missed or not gone):
+                    raise
+                missed = True
+            self._stale()
+            until = until or self._partition.deadline()
+            if system.boot_ns() > until:
+                raise StorageError("the files of this partition keep changing under a reader", path=self._partition.path)
+
+    def _limit(self, now: Published, committed: bool, upto: int | None) -> int:
+        limit = now.high_watermark
+        if committed and now.first_unstable >= 0:
+            limit = min(limit, now.first_unstable)
+        return limit if upto is None else min(limit, upto)
+
+    def _by_file_size(self, now: Published) -> Published:
+        """What Q1 is there to prevent."""
+        found = files.facts_of(file_names.segment_path(self._partition.path, now.segment_base))
+        return now._replace(segment_size=found.size if found else 0, log_end=1 << 62, high_watermark=1 << 62)
+
+    def _settled(self) -> Published:
+        """The published tuple of a moment in which no file is being replaced; what was opened before one was is forgotten.
+
+        Raises LockTimeoutError.
+        """
+        now = self._partition.published()
+        if now.generation % 2:
+            now = self._partition.settled()
+        if now.generation != self._generation:
+            self._stale()
+            self._generation = now.generation
+        return now
+
+    def _stale(self) -> None:
+        self._partition.segments.forget()
+        self.forget()
+
+    def _fetch(self, offset: int, limit: int, now: Published, max_bytes: int, pool: BufferPool | None) -> Fetched:
+        info = self._partition.segments.at(offset, now)
+        while offset < limit:
+            found = self._from_segment(info, offset, limit, max_bytes, pool)
+            if found is not None:
+                return found
+            following = self._partition.segments.after(info.base, now)
+            if following is None:
+                break
+            info = following
+        return Fetched(
+            memoryview(b""), np.empty(0, self._dtype()), max(offset, min(limit, now.high_watermark)), self._partition.path, 0
+        )
+
+    @staticmethod
+    def _dtype() -> np.dtype[np.void]:
+        from embedlog.format.record_batch import BATCH
+
+        return BATCH
+
+    def _from_segment(
+        self, info: SegmentInfo, offset: int, limit: int, max_bytes: int, pool: BufferPool | None
+    ) -> Fetched | None:
+        """Batches of this segment that reach to `offset` or beyond, None if it has none."""
+        with self._mutex:
+            hint = self._hints.pop(offset, None)
+        place, expected = NOWHERE, offset
+        if hint is None or hint.base != info.base:
+            place, hint = self._enter(info, offset)
+            expected = -1
+        path = file_names.segment_path(self._partition.path, info.base)
+        while hint.position < info.size:
+            chain = self._chain(info, hint, expected)
+            data, scanned = self._read(path, info, hint, chain, max_bytes, pool)
+            if place.number >= 0 and not _agrees(scanned.batches, place) and not system.mutated("trust_index"):
+                place, hint = NOWHERE, self._start(info)  # the index lies: from the start then
+                continue
+            self._check(path, info, hint, scanned, chain)
+            batches, state = self._comparing.compare(path, info, hint.chain, data, scanned)
+            self.check_epochs(path, batches, hint.position)
+            end = state.position if state is not None else hint.position + scanned.consumed
+            after = _Hint(info.base, end, int(batches["leader_epoch"][-1]), state)
+            useful = _within(batches, offset, limit)
+            if len(useful):
+                return self._fetched(useful, batches, data, path, hint, after)
+            hint, place, expected = after, NOWHERE, -1
+            if int(batches["base_offset"][-1]) >= limit:
+                break
+        return None
+
+    @staticmethod
+    def _start(info: SegmentInfo) -> _Hint:
+        return _Hint(info.base, 0, -1, interval_digests.State() if info.digested else None)
+
+    def _enter(self, info: SegmentInfo, offset: int) -> tuple[Place, _Hint]:
+        """Where reading begins: at an index entry, if the chain is known there or nobody knows it anyhow."""
+        place = self.place(info, offset)
+        if place.number < 0 or (place.position >= info.size and not system.mutated("trust_index")):
+            return NOWHERE, self._start(info)
+        chain = self._comparing.seed(info, place)
+        if chain is None and info.digested and not (system.mutated("no_interval_digest") or system.mutated("trust_index")):
+            return NOWHERE, self._start(info)  # a record is lost: that costs time
+        return place, _Hint(info.base, place.position, -1, chain)
+
+    def _fetched(self, useful: Batches, batches: Batches, data: memoryview, path: Path, hint: _Hint, after: _Hint) -> Fetched:
+        next_offset = int(useful["base_offset"][-1]) + int(useful["last_offset_delta"][-1]) + 1
+        if len(useful) and useful["base_offset"][-1] == batches["base_offset"][-1]:
+            with self._mutex:
+                self._hints[next_offset] = after
+                while len(self._hints) > HINTS_MAX:
+                    self._hints.popitem(last=False)
+        return Fetched(data, useful, next_offset, path, hint.position, decompressed_max=self._partition.home.decompressed_max)
+
+    def tail(self, offset: int, committed: bool) -> Tail | None:
+        """A state from which to tail, if `offset` is the end and was reached in the usual way."""
+        partition = self._partition
+        with self._mutex:
+            hint = self._hints.get(offset)
+        if partition.page_file is None or hint is None or partition.home.locked:
+            return None
+        now = partition.published()
+        latest = self._epoch_cache(now.epoch).latest
+        usual = (
+            now.log_end == offset
+            and hint.base == now.segment_base
+            and hint.position == now.segment_size
+            and now.flags & GAPLESS
+            and now.generation % 2 == 0
+            and (latest is None or (latest[0] == now.epoch and latest[1] <= offset))
+        )
+        return Tail(partition, now, hint.position, now.digest, committed) if usual else None
+
+    def unread_bytes(self, offset: int) -> int | None:
+        """Bytes behind `offset`, if a fetch ended there and all that follows lies in the active segment."""
+        with self._mutex:
+            hint = self._hints.get(offset)
+        now = self._partition.published()
+        return now.segment_size - hint.position if hint is not None and hint.base == now.segment_base else None
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """(largest epoch known here that is at most `epoch`, where it ended); (-1, -1) for one above all that are known."""
+        now = self._partition.published()
+        return self._epoch_cache(now.epoch).end_offset(epoch, now.log_end)
+
+    def place(self, info: SegmentInfo, offset: int) -> Place:
+        """Where in a segment a search for an offset begins."""
+        nowhere = Place(-1, info.base - 1, 0)
+        if info.index_entries == 0 or offset <= info.base:
+            return nowhere
+        return self._indexed(
+            info, file_names.INDEX, lambda fd: index.offset_floor(fd, info.index_entries, info.base, offset), nowhere
+        )
+
+    def cut(self, info: SegmentInfo, position: int, after: int) -> index.Cut | None:
+        """Where a segment can be cut at or below byte `position`, or else behind it, but above `after`; None without an entry."""
+        return self._indexed(
+            info, file_names.INDEX, lambda fd: index.cut(fd, info.index_entries, info.base, position, after), None
+        )
+
+    def _indexed(self, info: SegmentInfo, suffix: str, search: Callable[[int], T], otherwise: T) -> T:
+        """What is found in an index; `otherwise` if there is none, or less of it than there should be: time is lost, not data."""
+        try:
+            with self.handles.borrow(self._directory, info.base, suffix) as fd:
+                return search(fd)
+        except CorruptRecordError:
+            return otherwise
+        except StorageError as problem:
+            if problem.errno != errno.ENOENT:
+                problem.path = problem.path or str(file_names.segment_path(self._partition.path, info.base, suffix))
+                raise
+            return otherwise
+
+    def _chain(self, info: SegmentInfo, hint: _Hint, offset: int) -> Chain:
+        expected = offset if info.gapless and offset >= 0 else -1
+        if hint.position == 0:
+            expected = info.base if info.gapless else -1
+        return Chain(expected, hint.epoch, gaps_allowed=not info.gapless, segment_base=info.base)
+
+    def _read(
+        self, path: Path, info: SegmentInfo, hint: _Hint, chain: Chain, max_bytes: int, pool: BufferPool | None
+    ) -> tuple[memoryview, Scanned]:
+        """Read and scan; more if the first batch alone is larger than what was asked for."""
+        want = self._comparing.reach(info, hint.chain, hint.position, max(max_bytes, HEADER_BYTES), SPARE_BYTES)
+        while True:
+            size = min(want, info.size - hint.position)
+            spare = min(SPARE_BYTES, info.size - hint.position - size)
+            room = pool.lease(size + spare).view if pool is not None else memoryview(bytearray(size + spare))
+            with self.handles.borrow(self._directory, info.base, file_names.LOG) as fd:
+                got = files.pread_into(fd, room[:size], hint.position, path)
+                scanned = scan(room[:got], chain)
+                if scanned.need and len(scanned.batches) and got - scanned.consumed >= AGAIN_BYTES_MIN:
+                    return self._completed(fd, path, hint.position, chain, room, got, scanned)
+            if len(scanned.batches) or scanned.problem is not None or got < size or hint.position + size >= info.size:
+                return room[:got], scanned
+            want = max(scanned.need, 2 * want)
+
+    @staticmethod
+    def _completed(
+        fd: int, path: Path, position: int, chain: Chain, room: memoryview, got: int, scanned: Scanned
+    ) -> tuple[memoryview, Scanned]:
+        """The last batch read to its end, if there is room: large ones read twice would be a good part of the work."""
+        end = scanned.consumed + scanned.need
+        if end > len(room):
+            return room[:got], scanned
+        got += files.pread_into(fd, room[got:end], position + got, path)
+        last = scan(room[scanned.consumed : got], chain, position=scanned.consumed)
+        batches = joined([scanned.batches, last.batches])
+        return room[:got], Scanned(batches, scanned.consumed + last.consumed, None, last.need)
+
+    # ---- what must hold --------------------------------------------------------------------------
+
+    def _check(self, path: Path, info: SegmentInfo, hint: _Hint, scanned: Scanned, chain: Chain) -> None:
+        """A first bad batch is an error; behind good ones it is the next fetch's."""
+        if len(scanned.batches):
+            return
+        if scanned.problem is not None:
+            raise corrupt(path, scanned.problem, hint.position)
+        raise CorruptRecordError(
+            "a batch ends behind the end of its segment",
+            path=path,
+            position=hint.position,
+            expected=f"{scanned.need} bytes",
+            found=f"{info.size - hint.position} bytes",
+        )
+
+    def _epoch_cache(self, epoch: int) -> checkpoints.EpochCache:
+        cache = self._epochs
+        if cache is None or cache.latest_epoch < epoch:
+            static = self._partition.static
+            cache = static.epochs if static is not None else checkpoints.read_epochs(self._partition.path / file_names.EPOCHS)
+            self._epochs = cache
+        return cache
+
+    def check_epochs(self, path: Path, batches: Batches, position: int) -> None:
+        """Each batch carries the epoch that its offset belongs to. Raises CorruptRecordError."""
+        if system.mutated("no_epoch_check"):
+            return
+        cache = self._epoch_cache(int(batches["leader_epoch"][-1]))
+        wrong = cache.disagreement(batches["base_offset"], batches["leader_epoch"])
+        if wrong is not None:
+            row, expected = wrong
+            raise CorruptRecordError(
+                checkpoints.OTHER_EPOCH,
+                path=path,
+                position=position + int(batches["position"][row]),
+                expected=expected,
+                found=int(batches["leader_epoch"][row]),
+            )
+
+    # ---- by time ---------------------------------------------------------------------------------
+
+    def offset_for_time(self, timestamp_ms: int, committed: bool) -> OffsetAndTimestamp | None:
+        """The first record at or after a time (format.md 2.7)."""
+
+        def found_in(now: Published) -> OffsetAndTimestamp | None:
+            for info in self._partition.segments.all(now):
+                unknown = info.max_timestamp < 0 and info.time_entries == 0
+                if info.max_timestamp >= timestamp_ms or unknown:
+                    found = self._time_in(info, timestamp_ms, now, committed)
+                    if found is not None:
+                        return found
+            return None
+
+        return self._undisturbed(found_in)
+
+    def _time_in(self, info: SegmentInfo, timestamp_ms: int, now: Published, committed: bool) -> OffsetAndTimestamp | None:
+        offset = max(self._time_start(info, timestamp_ms), now.log_start)
+        end = min(info.next_offset, self._limit(now, committed, None))
+        while offset < end:
+            found = self.fetch(offset, max_bytes=1 << 16, committed=committed, upto=end, pool=None)
+            for at in np.flatnonzero(found.batches["max_timestamp"] >= timestamp_ms):
+                with in_file(found.path, found.position):
+                    rows = decode_some(
+                        found.data,
+                        found.batches[at : at + 1],
+                        window=Window(start_offset=now.log_start, start_ms=timestamp_ms),  # the index names a last offset
+                        columns=frozenset({"offset", "timestamp", "leader_epoch"}),
+                        limit=found.decompressed_max,
+                    ).decoded
+                assert rows is not None
+                if rows.count and rows.offsets is not None and rows.timestamps is not None:
+                    return OffsetAndTimestamp(
+                        int(rows.offsets[0]), int(rows.timestamps[0]), int(found.batches["leader_epoch"][at])
+                    )
+            if found.next_offset <= offset:
+                break
+            offset = found.next_offset
+        return None
+
+    def _time_start(self, info: SegmentInfo, timestamp_ms: int) -> int:
+        if info.time_entries == 0:
+            return info.base
+        return self._indexed(
+            info, file_names.TIME_INDEX, lambda fd: index.time_floor(fd, info.time_entries, info.base, timestamp_ms), info.base
+        )

@@ -1,0 +1,367 @@
+"""Loading a partition: from files, clean or not, to the tuple that its page publishes (DESIGN 6, format.md 5).
+
+V1  a bad batch above what is known to be durable is a torn tail: copied aside, cut, reported
+V2  a bad batch below it is corruption: an error, and not a byte of the partition is changed
+V3  batches behind a hole never come back: what follows a cut goes aside with it
+V4  nothing is written unless `Loading.write`; and then only under the append lock, in an order that can be broken off anywhere
+V5  an unclean recovery behind a reboot, and every cut below a published end, begins a new leader epoch
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from embedlog import index, segment
+from embedlog._native import system
+from embedlog._native.system import Published
+from embedlog.errors import CorruptRecordError
+from embedlog.format.record_batch import Chain, Problem
+from embedlog.format.record_columns import LOG_OFFSET_MAX
+from embedlog.partition import leftovers
+from embedlog.partition import producer_recovery as history
+from embedlog.partition.consistency import Comparison, Evidence, Loading, Run
+from embedlog.partition.segment_list import published_of
+from embedlog.storage import checkpoints, file_names, files, interval_digests
+from embedlog.storage.manifest import CLOSED, DIGESTED, GAPLESS, Manifest, SegmentInfo
+
+logger = logging.getLogger("embedlog")
+_Examined = tuple[SegmentInfo, Published, bool]  # whole: nothing had to be cut
+
+
+@dataclass
+class Loaded:
+    """What came of it. The last of `segments` is the active one, as `published` describes it."""
+
+    published: Published
+    segments: list[SegmentInfo]
+    epochs: checkpoints.EpochCache
+    history: history.History
+    cut: list[str] = field(default_factory=list)  # what was cut off, in words
+
+
+def load(loading: Loading) -> Loaded:
+    """Bring a partition into a state that can be published. Raises CorruptRecordError for damage below the durable offset."""
+    manifest = Manifest(loading.directory, loading.topic_id)
+    manifest.refresh()
+    known = {} if loading.gaps_allowed else manifest.segments
+    names = leftovers.settle(loading.directory, known, write=loading.write, foreign=loading.foreign)
+    return _Loader(loading, names, manifest).run()
+
+
+class _Loader:
+    def __init__(self, loading: Loading, names: list[str], manifest: Manifest) -> None:
+        self.loading = loading
+        self.directory = loading.directory
+        self.names = set(names)
+        self.bases = file_names.bases(names)
+        self.epochs = checkpoints.read_epochs(self.directory / file_names.EPOCHS)
+        self.manifest = manifest
+        self.evidence = Evidence(loading, manifest, names, self.epochs)
+        self.cut: list[str] = []
+        self.chain = Chain()
+        self.seen_epochs: list[tuple[int, int]] = []
+        self.read_again: list[int] = []
+        self.saw_producers = False
+
+    def run(self) -> Loaded:
+        self._check_range()
+        self.bases = self.evidence.check_bases(self.bases) or [self._first_segment()]
+        segments: list[SegmentInfo] = []
+        active: Published | None = None
+        for number, base in enumerate(self.bases):
+            last = number + 1 == len(self.bases)
+            following = None if last else self.bases[number + 1]
+            trusted = self.evidence.trusted(base, following)
+            if trusted is not None and not last:
+                segments.append(trusted)
+                self.chain = Chain(trusted.next_offset, trusted.epoch)
+                continue
+            info, active, whole = self._examine(base, following, closed=trusted)
+            segments.append(info)
+            if not whole and not last:
+                self._drop(self.bases[number + 1 :])
+                break
+        if active is None:
+            raise AssertionError("the last segment is always examined")
+        return self._finish(segments, active)
+
+    def _first_segment(self) -> int:
+        base = self.evidence.log_start
+        if self.loading.write:
+            segment.create(self.directory, base, self.loading.mode, self.loading.allocate_bytes)
+        return base
+
+    def _check_range(self) -> None:
+        """Every offset of a segment is an int64. Raises CorruptRecordError for a file's name that leaves no room for that."""
+        if self.bases and self.bases[-1] > LOG_OFFSET_MAX:
+            path = file_names.segment_path(self.directory, self.bases[-1])
+            expected = f"a base offset of at most {LOG_OFFSET_MAX}"
+            raise CorruptRecordError("the name of a segment is no offset", path=path, expected=expected, found=self.bases[-1])
+
+    # ---- one segment, read -----------------------------------------------------------------------
+
+    def _examine(self, base: int, following: int | None, closed: SegmentInfo | None) -> _Examined:
+        """Read a segment: from its last index entry if it was closed in order, else all of it. Whole: nothing had to be cut."""
+        path = file_names.segment_path(self.directory, base)
+        size = self.evidence.size(base) if path.name in self.names else 0  # made just now: what it reserves is no data
+        if path.name not in self.names and not self.loading.write:  # a reader of a partition that nobody has written to yet
+            info = SegmentInfo(base, 0, base, max_timestamp_offset=base, flags=GAPLESS | DIGESTED, min_timestamp=index.EMPTY_MS)
+            return info, published_of(info, 0, 0), True
+        short = None
+        if following is None and (self.loading.clean or closed is not None) and self.evidence.indexed(base):
+            with contextlib.suppress(CorruptRecordError):  # an index that cannot be read is made again from the log
+                short = self._from_last_entry(base, path, size)
+            if short is not None:
+                return short, published_of(short, size - self._last_position(base), short.time_entries), True
+        return self._scan(base, path, size, following)
+
+    def _last_position(self, base: int) -> int:
+        last = index.last_entry(file_names.segment_path(self.directory, base, file_names.INDEX), index.OFFSET_ENTRY)
+        return last[1] if last else 0
+
+    def _from_last_entry(self, base: int, path: Path, size: int) -> SegmentInfo | None:
+        """The active segment of an orderly shutdown: its end lies behind the last index entry. None if it does not agree."""
+        paths = segment.paths(self.directory, base)
+        if paths.offset_index.name not in self.names or paths.time_index.name not in self.names:
+            return None
+        last = index.last_entry(paths.offset_index, index.OFFSET_ENTRY)
+        start = last[1] if last else 0
+        known = self.evidence.described(base, size)
+        states = known is not None and known.digested and not system.mutated("no_interval_digest")
+        if (last and not 0 <= start < size) or (known is not None and known.size != size):
+            return None  # it points outside the log, or the log is not as long as it was
+        entries = index.count(paths.offset_index, index.OFFSET_ENTRY.size)
+        state = self._seed(base, entries, start) if states else interval_digests.State()
+        if state is None:
+            return None  # a record is lost: that costs time
+        gaps = not known.gapless if known is not None else self.evidence.gaps_in(base, last=True)
+        chain = Chain(-1 if last else base, -1, state.digest, gaps_allowed=gaps)
+        if size == 0:
+            chain.next_offset = base
+        elif not self._walked_from(path, chain, start, size, None if last is None else base + last[0]):
+            return None
+        if known is not None and (chain.next_offset != known.next_offset or (states and chain.digest != known.digest)):
+            return None  # read whole, it shows what is wrong
+        newest = index.last_entry(paths.time_index, index.TIME_ENTRY)
+        timestamp, relative = newest or (-1, 0)
+        times = index.count(paths.time_index, index.TIME_ENTRY.size)
+        if known is not None and (known.time_entries, known.max_timestamp) != (times, timestamp):
+            return None  # the time index was changed since: make it again
+        return SegmentInfo(
+            base,
+            size,
+            chain.next_offset,
+            timestamp,
+            base + relative,
+            known.digest if known else 0,
+            entries,
+            times,
+            known.transaction_entries if known else self.evidence.transactions_in(base),
+            created_ms=known.created_ms if known else 0,
+            epoch=max(chain.epoch, self.chain.epoch, 0),
+            flags=known.flags if known else GAPLESS | DIGESTED if size == 0 else 0,
+            kind=CLOSED,
+            transaction_digest=known.transaction_digest if known else 0,
+            min_timestamp=known.min_timestamp if known else index.EMPTY_MS if size == 0 else -1,
+            lateness_ms=known.lateness_ms if known else 0,
+        )
+
+    def _seed(self, base: int, entries: int, start: int) -> interval_digests.State | None:
+        """The chain digest at the last index entry, or at the segment's start; None if nobody knows it."""
+        if not entries:
+            return interval_digests.State()
+        with interval_digests.opened(self.directory, base) as records:
+            return records.seed(entries - 1, start) if records is not None else None
+
+    def _walked_from(self, path: Path, chain: Chain, start: int, size: int, last_offset: int | None) -> bool:
+        """Whether all from an index entry on is good, and the batch there is the one that it speaks of."""
+        with files.opened(path) as fd:
+            walk = segment.Walk(fd, path, chain, start, size)
+            for batches in walk:
+                if last_offset is not None:
+                    if int(batches["base_offset"][0]) + int(batches["last_offset_delta"][0]) != last_offset:
+                        return False  # the index points elsewhere: read everything
+                    last_offset = None
+                self._note_epochs(batches)
+        return walk.problem is None and walk.end == size and last_offset is None
+
+    def _scan(self, base: int, path: Path, size: int, following: int | None, agreed: segment.Walk | None = None) -> _Examined:
+        """Read a segment whole; a second time, up to where all is as it was known, if it was not to the end."""
+        loading, own = self.loading, not self.loading.foreign
+        builder = index.Builder(base, loading.interval_bytes)
+        self.read_again.append(base)
+        gaps = self.evidence.gaps_in(base, last=following is None)
+        chain = Chain(max(self.chain.next_offset, base), self.chain.epoch, gaps_allowed=gaps)
+        run = Run(base)
+        comparison = Comparison(path, self.evidence.points(base))
+        end = size if agreed is None or agreed.agreed is None else agreed.agreed
+        epochs = self.epochs if own and not system.mutated("no_epoch_check") else None
+        with files.opened(path) as fd, interval_digests.opened(self.directory, base, usable=own) as records:
+            walk = segment.Walk(fd, path, chain, 0, end, records, epochs)
+            for batches in walk:
+                comparison.passed(batches, walk.before)
+                run.add(batches)
+                builder.add(batches, walk.before)
+                self._note_epochs(batches)
+        if walk.agreed is not None:
+            return self._scan(base, path, size, following, walk)
+        chain.next_offset = max(chain.next_offset, base)
+        self.chain = Chain(chain.next_offset, chain.epoch)
+        problem = agreed.problem if agreed else walk.problem
+        comparison.ended(walk.end, chain.digest, problem)
+        if walk.end < size:
+            self._check_torn(base, path, walk.end, size, problem, run, proven=comparison.proven == walk.end)
+            self._cut(base, path, walk.end, size, problem)
+        for gap in run.gaps:
+            self.evidence.name_gap(*gap)
+        whole = walk.end == size and self.evidence.follows(base, chain.next_offset, following)
+        if following is not None:
+            builder.add_time_entry()
+        if loading.write:
+            builder.write(self.directory, loading.mode)
+        end, gapless = chain.next_offset, run.gapless
+        if following is not None and whole and end < following:
+            self.evidence.name_gap(end, following)
+            end, gapless = following, False  # the last records of it were compacted away
+        times: Published | SegmentInfo | index.Builder = self.manifest.times_known(base, walk.end, chain.digest) or builder
+        floor = self.loading.floor
+        if floor is not None and (floor.segment_base, floor.segment_size, floor.digest) == (base, walk.end, chain.digest):
+            times = floor  # headers seldom say how old the records are
+        info = SegmentInfo(
+            base,
+            walk.end,
+            end,
+            builder.max_timestamp,
+            builder.max_timestamp_offset,
+            chain.digest,
+            builder.offset_entries,
+            builder.time_entries,
+            epoch=max(chain.epoch, 0),
+            flags=DIGESTED | (GAPLESS if gapless else 0),
+            min_timestamp=times.min_timestamp,
+            lateness_ms=times.lateness_ms,
+        )
+        return info, published_of(info, builder.bytes_since_entry, builder.time_entries, builder.last_time_entry), whole
+
+    def _note_epochs(self, batches: object) -> None:
+        self.saw_producers = self.saw_producers or bool((batches["producer_id"] >= 0).any())  # type: ignore[index]
+        epochs, bases = batches["leader_epoch"].tolist(), batches["base_offset"].tolist()  # type: ignore[index]
+        latest = self.seen_epochs[-1][0] if self.seen_epochs else -1
+        for epoch, base in zip(epochs, bases, strict=True):
+            if epoch > latest:
+                self.seen_epochs.append((epoch, base))
+                latest = epoch
+
+    # ---- damage ----------------------------------------------------------------------------------
+
+    def _check_torn(self, base: int, path: Path, end: int, size: int, problem: Problem | None, run: Run, *, proven: bool) -> None:
+        """What lies behind byte `end` may be cut only if nothing of it can be durable. Raises CorruptRecordError.
+
+        An orderly close leaves nothing torn, but for what lies behind all that was known of the segment (`proven`). Where offsets
+        may be missing, a batch of lower offsets whose checksum is right is none that a torn write makes: its own offset is
+        damaged, or the one before it, which leapt. Nor does one make offsets that the segment cannot hold.
+        """
+        careless = system.mutated("truncate_below_recovery_point")
+        durable, lost_from = 0 if careless else self.evidence.end, self.chain.next_offset
+        torn = not self.loading.clean or proven or careless or lost_from == self.loading.recovery_point > 0
+        torn = torn and (problem is None or problem.torn)
+        if torn and lost_from >= durable and not careless and self.evidence.gaps_in(base, last=False):
+            lower = self._lower_at(path, end, size)
+            torn = lower is None or lower >= (lost_from if run.leapt else durable)
+        if lost_from < durable or not torn:
+            raise CorruptRecordError(
+                problem.message if problem else "the file ends inside a batch that was durable",
+                path=path,
+                position=problem.position if problem else end,
+                expected=f"offsets up to {durable}" if problem is None or problem.expected is None else problem.expected,
+                found=f"none from {lost_from} on" if problem is None or problem.found is None else problem.found,
+            )
+
+    def _cut(self, base: int, path: Path, end: int, size: int, problem: Problem | None) -> None:
+        lost_from = self.chain.next_offset
+        what = problem.message if problem else "the file ends inside a batch"
+        self.cut.append(f"{path}: {size - end} bytes from byte {end} on, offset {lost_from}: {what}")
+        if self.loading.write:
+            logger.warning("cut a torn tail of %d bytes at byte %d of %s (offset %d): %s", size - end, end, path, lost_from, what)
+            segment.copy_aside(path, end, size, self.directory / f"{file_names.CUT}{base:020d}-{end}", self.loading.mode)
+            with files.opened(path, files.WRITE) as fd:
+                files.truncate(fd, end, path)
+
+    def _drop(self, following: list[int]) -> None:
+        """Segments behind a hole: kept aside, never read again."""
+        for base in following:
+            path = file_names.segment_path(self.directory, base)
+            self.cut.append(f"{path}: all of it, it lies behind a hole")
+            if base < self.evidence.end:
+                raise CorruptRecordError(
+                    "a segment below the durable offset does not follow on the one before",
+                    path=path,
+                    expected=f"base offset {self.chain.next_offset}",
+                    found=base,
+                )
+            if self.loading.write:
+                logger.warning("set aside %s: it lies behind a hole", path)
+                files.rename(path, self.directory / f"{file_names.CUT}{base:020d}-0")
+                segment.set_aside(self.directory, base)
+
+    @staticmethod
+    def _lower_at(path: Path, position: int, size: int) -> int | None:
+        """The base offset of the batch at a position, if its checksum is right."""
+        with files.opened(path) as fd:
+            for batches in segment.Walk(fd, path, Chain(gaps_allowed=True), position, size):
+                return int(batches["base_offset"][0])
+        return None
+
+    # ---- the end ---------------------------------------------------------------------------------
+
+    def _finish(self, segments: list[SegmentInfo], active: Published) -> Loaded:
+        loading, log_start, trusted_end = self.loading, self.evidence.log_start, self.evidence.end
+        end = active.log_end
+        if end < log_start:
+            raise CorruptRecordError(
+                "the log ends before its start",
+                path=self.directory,
+                expected=f"a log end of at least {log_start}",
+                found=end,
+            )
+        if end < trusted_end and not system.mutated("truncate_below_recovery_point"):
+            raise CorruptRecordError(
+                "the log ends before what was on stable storage",
+                path=file_names.segment_path(self.directory, active.segment_base),
+                expected=f"a log end of at least {trusted_end}",
+                found=end,
+            )
+        for epoch, start in self.seen_epochs:
+            if epoch > self.epochs.latest_epoch:
+                self.epochs.assign(epoch, start)
+        seen_epoch = max(self.epochs.latest_epoch, active.epoch)  # before the cut: an epoch that readers saw is never used again
+        self.epochs.truncate_from_end(end)
+        rebooted = loading.floor is None
+        below_published = loading.floor is not None and end < loading.floor.log_end
+        unclean = not loading.clean and rebooted and (loading.begun or end > segments[0].base)
+        if (unclean or below_published) and not system.mutated("no_new_epoch"):
+            self.epochs.assign(seen_epoch + 1, end)
+        elif self.epochs.latest_epoch < 0:
+            self.epochs.assign(max(active.epoch, 0), end if end > segments[0].base and active.epoch > 0 else segments[0].base)
+        start = max(log_start, segments[0].base)
+        self.epochs.truncate_from_start(start)
+        epoch = max(self.epochs.latest_epoch, 0)
+        if not history.index_holds(self.directory, segments[-1]):  # it is written on: that must not begin with a gap
+            self.read_again, self.saw_producers = [*self.read_again, segments[-1].base], True
+        past = history.load(
+            self.directory, segments, end=end, clean=loading.clean, read_again=self.read_again, replay=self.saw_producers
+        )
+        past.state.expire(system.wall_ms(), loading.producer_expiration_ms)
+        segments[:] = [history.with_index(self.directory, info, past, last=info is segments[-1]) for info in segments]
+        published = active._replace(
+            transaction_entries=segments[-1].transaction_entries,
+            transaction_digest=segments[-1].transaction_digest,
+            log_start=start,
+            epoch=epoch,
+            first_timestamp=segment.first_timestamp(self.directory, active.segment_base, active.segment_size),
+            first_unstable=past.state.first_unstable(end),
+        )
+        return Loaded(published, segments, self.epochs, past, self.cut)

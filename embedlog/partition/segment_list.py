@@ -1,0 +1,182 @@
+"""Which segments a partition has: the manifest's view, checked against the page, filled in from the directory.
+
+O1  the list is rebuilt when the page names another active segment, log start or generation than it was made for
+O2  a segment that the manifest does not know is looked at by stat, never guessed
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from embedlog import index
+from embedlog._native import system
+from embedlog._native.system import Published
+from embedlog.format.aborted_transactions import ENTRY_SIZE
+from embedlog.storage import file_names, files
+from embedlog.storage.manifest import CLOSED, GAPLESS, SegmentInfo, Start
+
+if TYPE_CHECKING:
+    from embedlog.partition.partition import Partition
+
+
+class _View(NamedTuple):
+    """What was found for one segment base, log start and generation; never changed, only replaced."""
+
+    key: tuple[int, int, int]
+    bases: list[int]
+    infos: list[SegmentInfo]
+
+
+class Segments:
+    """Sealed segments of one partition in order, and the active one. Threads: any."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._view: _View | None = None
+
+    def forget(self) -> None:
+        self._view = None
+
+    def all(self, now: Published) -> list[SegmentInfo]:
+        """Sealed ones that hold something at or above the log start, then the active one as published."""
+        return [*self._refreshed(now).infos, active_info(now)]
+
+    def since(self, offset: int, now: Published) -> list[SegmentInfo]:
+        """Those that hold something at or above `offset`, the active one last."""
+        view = self._refreshed(now)
+        place = bisect_right(view.bases, offset)
+        return [info for info in [*view.infos[max(place - 1, 0) :], active_info(now)] if info.next_offset > offset]
+
+    def at(self, offset: int, now: Published) -> SegmentInfo:
+        """The segment in which `offset` lies or would lie."""
+        if offset >= now.segment_base:
+            return active_info(now)
+        view = self._refreshed(now)
+        place = bisect_right(view.bases, offset) - 1
+        return view.infos[max(place, 0)] if view.infos else active_info(now)
+
+    def after(self, base: int, now: Published) -> SegmentInfo | None:
+        """The segment behind the one with this base offset."""
+        view = self._refreshed(now)
+        place = bisect_right(view.bases, base)
+        if place < len(view.infos):
+            return view.infos[place]
+        return active_info(now) if base < now.segment_base else None
+
+    def _refreshed(self, now: Published) -> _View:
+        """The segments of exactly this tuple, whatever another thread makes of the cache at the same time."""
+        key = (now.segment_base, now.log_start, now.generation)
+        view = self._view
+        if view is not None and view.key == key:
+            return view
+        static = self._partition.static
+        if static is not None:
+            infos = static.segments[:-1]
+        else:
+            infos = self._grown(view, now) or self._from_manifest(now)
+        view = self._view = _View(key, [info.base for info in infos], infos)
+        return view
+
+    def _grown(self, view: _View | None, now: Published) -> list[SegmentInfo] | None:
+        """Take in segments that were sealed since, if nothing else happened: the usual case, and cheap with thousands of them."""
+        if view is None or view.key[1:] != (now.log_start, now.generation) or view.key[0] > now.segment_base:
+            return None
+        manifest = self._partition.manifest
+        manifest.refresh()
+        base, added = view.key[0], []
+        while base < now.segment_base and (info := manifest.segments.get(base)) is not None and info.next_offset > base:
+            added.append(info)
+            base = info.next_offset
+        return [*view.infos, *added] if base == now.segment_base else None
+
+    def _from_manifest(self, now: Published) -> list[SegmentInfo]:
+        manifest = self._partition.manifest
+        manifest.refresh()
+        every = list(manifest.segments.values())
+        known = sorted(info for info in every if info.base < now.segment_base and info.next_offset > now.log_start)
+        follows = all(one.next_offset <= other.base for one, other in pairwise(known))
+        covers = (not known and now.segment_base <= now.log_start) or bool(known and known[0].base <= now.log_start)
+        joined = not known or known[-1].next_offset == now.segment_base
+        if follows and covers and joined and all(one.next_offset == other.base for one, other in pairwise(known)):
+            return known
+        return self._from_directory(now, manifest.segments)
+
+    def _from_directory(self, now: Published, known: dict[int, SegmentInfo]) -> list[SegmentInfo]:
+        directory = self._partition.path
+        bases = [base for base in file_names.bases(files.listing(directory)) if base < now.segment_base]
+        found = []
+        for base, following in zip(bases, [*bases[1:], now.segment_base], strict=True):
+            facts = files.facts_of(file_names.segment_path(directory, base))
+            if facts is None or following <= now.log_start:
+                continue
+            info = known.get(base)
+            found.append(info if info is not None and info.size == facts.size else self._looked_at(base, facts.size, following))
+        return found
+
+    def _looked_at(self, base: int, size: int, following: int) -> SegmentInfo:
+        directory = self._partition.path
+        time_path = file_names.segment_path(directory, base, file_names.TIME_INDEX)
+        newest = index.last_entry(time_path, index.TIME_ENTRY)
+        timestamp, relative = newest or (-1, 0)
+        return SegmentInfo(
+            base,
+            size,
+            following,
+            timestamp,
+            base + relative,
+            index_entries=index.count(file_names.segment_path(directory, base, file_names.INDEX), index.OFFSET_ENTRY.size),
+            time_entries=index.count(time_path, index.TIME_ENTRY.size),
+            transaction_entries=index.count(file_names.segment_path(directory, base, file_names.TRANSACTION_INDEX), ENTRY_SIZE),
+        )
+
+
+def start_of(now: Published, visit: int) -> Start:
+    """Where the log starts, for the manifest."""
+    return Start(now.log_start, -1 if now.flags & GAPLESS else now.segment_base, visit)
+
+
+def active_info(now: Published) -> SegmentInfo:
+    """The active segment as the page describes it."""
+    return SegmentInfo(
+        now.segment_base,
+        now.segment_size,
+        now.log_end,
+        now.max_timestamp,
+        now.max_timestamp_offset,
+        now.digest,
+        now.index_entries,
+        now.time_entries,
+        now.transaction_entries,
+        now.created_ms,
+        now.epoch,
+        now.flags,
+        CLOSED,
+        now.transaction_digest,
+        now.min_timestamp,
+        now.lateness_ms,
+    )
+
+
+def published_of(info: SegmentInfo, since_entry: int, time_entries: int, last_time_entry: int | None = None) -> Published:
+    """The tuple whose active segment this is; what else it says is the caller's."""
+    return Published(
+        segment_base=info.base,
+        segment_size=info.size,
+        log_end=info.next_offset,
+        high_watermark=info.next_offset,
+        max_timestamp=info.max_timestamp,
+        max_timestamp_offset=info.max_timestamp_offset,
+        min_timestamp=info.min_timestamp,
+        lateness_ms=info.lateness_ms,
+        last_time_entry=info.max_timestamp if last_time_entry is None else last_time_entry,
+        created_ms=info.created_ms or system.wall_ms(),
+        bytes_since_entry=since_entry,
+        digest=info.digest,
+        epoch=info.epoch,
+        index_entries=info.index_entries,
+        time_entries=time_entries,
+        transaction_entries=info.transaction_entries,
+        flags=info.flags,
+    )

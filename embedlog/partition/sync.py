@@ -1,0 +1,366 @@
+"""Putting a partition on stable storage, and telling the truth about it (`docs/protocol.md`, durability).
+
+Y1  one syncer a partition, by a lock of its own; who waits for it looks again and again whether the other one has done it
+Y2  an intent is left in the page before anything is synced; one that is found there is a failed sync, unless it is this syncer's
+    own, left by an interrupt, and no sync of this process has failed since
+Y3  `durable` rises only after every segment in [durable, end) and the directory were synced through descriptors that can
+    be believed: opened before anything in there was written, or by which all of it was rewritten; so they are kept for as long as
+    the log's share of descriptors allows
+Y4  a failed sync is never tried again as if nothing had happened: the segment is marked, on disk before in the page, and rolled
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import secrets
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from embedlog import _logging, segment
+from embedlog._native import system
+from embedlog._native.system import Published
+from embedlog.errors import ClosedError, DurabilityError, LockTimeoutError, StorageError
+from embedlog.format.record_batch import Chain
+from embedlog.partition import truncate
+from embedlog.partition.state import poisoned_bases
+from embedlog.storage import file_names, files, locks
+from embedlog.storage.control_page import DurableRecord
+from embedlog.storage.manifest import SegmentInfo
+
+if TYPE_CHECKING:
+    from embedlog.partition.partition import Partition
+
+logger = logging.getLogger("embedlog")
+
+SEGMENTS_MAX: Final = 8  # of one partition whose descriptors are kept for their sync
+
+
+class _Lost(StorageError):
+    """Bytes that were never on stable storage are damaged in the cache too."""
+
+    def __init__(self, base: int, path: Path, position: int) -> None:
+        super().__init__(
+            "a batch that was never on stable storage is damaged in the cache too", errno=errno.EIO, path=path, position=position
+        )
+        self.base = base
+
+
+class Syncer:
+    """Group commit for one partition. Threads: any; one syncs, the others wait for its result."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._lock: locks.LockFile | None = None
+        self._fds: dict[int, int] = {}  # segment base -> descriptor of our own
+        self._believed: set[int] = set()  # bases whose descriptor has seen every write since `durable`
+        self._record = DurableRecord(partition.path, partition.topic_id)
+        self._opening = threading.Lock()
+        self._users = 0  # threads inside `sync`
+        self._intent = 0  # the last intent of this syncer, and how many syncs had failed before it
+        self._failed_before = 0
+        self._leaving = False
+
+    def opened(self, base: int, fd: int) -> None:
+        """This process begins to write a segment: take a descriptor for its syncs now, then look what is unsynced."""
+        kept = bool(self._fds)
+        self._descriptor(base)
+        if not kept:
+            self._partition.home.syncers.opened(self._partition)
+
+    def release(self) -> bool:
+        """Give the descriptors back for now; False if a sync is under way. What is unsynced is written again by the next one."""
+        with self._opening:
+            if self._users:
+                return False
+            self._let_go()
+            return True
+
+    def close(self) -> None:
+        """Give the descriptors back; if a sync is under way, when it ends: a number that is closed may be another file's next."""
+        with self._opening:
+            self._leaving = self._users > 0
+            if not self._leaving:
+                self._let_go()
+
+    def _let_go(self) -> None:
+        self._leaving = False
+        fds, self._fds = self._fds, {}
+        for fd in fds.values():
+            files.close(fd)
+        self._believed.clear()
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.close()
+
+    @contextlib.contextmanager
+    def _use(self) -> Iterator[locks.LockFile]:
+        """The sync lock's file, not locked yet; it and the descriptors stay open inside the block."""
+        partition, page = self._partition, self._partition.page
+        if not page.hold():
+            raise ClosedError(f"partition {partition.topic}-{partition.number} is closed")
+        try:
+            with self._use_held() as lock:
+                yield lock
+        finally:
+            page.let_go()
+
+    @contextlib.contextmanager
+    def _use_held(self) -> Iterator[locks.LockFile]:
+        partition = self._partition
+        with self._opening:
+            fresh, lock = self._lock is None, self._lock
+            if lock is None:
+                lock = self._lock = locks.LockFile(partition.path / file_names.SYNC_LOCK, partition.home.mode)
+            self._users += 1
+        try:
+            partition.home.syncers.opened(partition) if fresh else partition.home.syncers.used(partition)
+            yield lock
+        finally:
+            with self._opening:
+                self._users -= 1
+                if self._leaving and not self._users:
+                    self._let_go()
+
+    def sync(self, upto: int, deadline_ns: int) -> int:
+        """Return once `durable` has reached `upto`. Raises DurabilityError, LockTimeoutError."""
+        partition, synced = self._partition, False
+
+        def durable() -> int:
+            return partition.page.word(system.WORD_DURABLE)
+
+        def nap() -> None:
+            if (seen := durable()) < upto:
+                partition.page.nap(system.WORD_DURABLE, seen, deadline_ns)
+
+        if durable() >= upto:
+            return durable()
+        if system.mutated("ack_before_fsync"):
+            return upto
+        try:
+            with self._use() as lock, lock.hold_while(lambda: durable() < upto, nap, deadline_ns) as synced:
+                return self._sync_locked(partition.published()) if synced else durable()
+        except _Lost as lost:  # behind the sync lock: the append lock comes before it in the order of locks
+            lost_from = truncate.cut_lost(partition, lost.base)
+            raise self._failed(lost_from, lost) from lost
+        finally:
+            if synced:  # behind the unlocking: who was not served takes his turn
+                partition.page.stir(system.WORD_DURABLE)
+
+    def _sync_locked(self, now: Published) -> int:
+        page = self._partition.page
+        durable = page.word(system.WORD_DURABLE)
+        todo = self._partition.segments.since(durable, now)
+        began_ns = system.boot_ns()
+        if not system.mutated("no_sync_intent"):
+            page.set(system.WORD_SYNC_FROM, durable)
+            page.set(system.WORD_SYNC_TO, now.log_end)
+            self._leave_intent(page, todo)
+        system.point("sync-intent")
+        try:
+            self._sync_and_raise(todo, durable, now)
+            page.set(system.WORD_UNSYNCED_SINCE, began_ns)
+        except BaseException:  # an interrupt, too: the next sync need not take it for a failure
+            if self._unharmed(page.word(system.WORD_SYNC_OWNER)):
+                page.set(system.WORD_SYNC_OWNER, 0)
+            raise
+        page.set(system.WORD_SYNC_OWNER, 0)
+        return now.log_end
+
+    def _sync_and_raise(self, todo: list[SegmentInfo], durable: int, now: Published) -> None:
+        try:
+            self._sync_all(todo, durable, now)
+        except StorageError as problem:
+            self._poison([info.base for info in todo])
+            self._partition.page.set(system.WORD_SYNC_OWNER, 0)
+            if isinstance(problem, _Lost):
+                raise
+            raise self._failed(durable, problem) from problem
+        self._raise(now)
+
+    def _leave_intent(self, page: system.Page, todo: list[SegmentInfo]) -> None:
+        """Put an intent into the page, and mark the segments if one is there whose sync may have failed.
+
+        An interrupt may strike between any two steps: the intent becomes this syncer's own only where nothing is left to mark.
+        """
+        found = page.word(system.WORD_SYNC_OWNER)
+        if self._unharmed(found):
+            return
+        intent = os.getpid() | secrets.randbits(31) << 32  # not the pid alone: it may be another process's next
+        if found:
+            self._intent = 0
+            page.set(system.WORD_SYNC_OWNER, intent)
+            self._poison([info.base for info in todo])
+        self._failed_before = system.failed_syncs()
+        self._intent = intent
+        page.set(system.WORD_SYNC_OWNER, intent)
+
+    def _unharmed(self, intent: int) -> bool:
+        """Whether this intent is this syncer's own, and no sync has failed since it was left."""
+        return intent != 0 and intent == self._intent and system.failed_syncs() == self._failed_before
+
+    def _failed(self, durable: int, problem: StorageError) -> DurabilityError:
+        name = f"{self._partition.topic}-{self._partition.number}"
+        what = "are lost" if isinstance(problem, _Lost) else "may not survive a power loss"
+        return DurabilityError(
+            f"a sync of {name} failed: records from offset {durable} on {what}",
+            path=problem.path,
+            position=problem.position,
+            found=os.strerror(problem.errno or errno.EIO),
+        )
+
+    def _sync_all(self, todo: list[SegmentInfo], durable: int, now: Published) -> None:
+        poisoned = self._poisoned()
+        for info in todo:
+            try:
+                self._sync_segment(info, info.base in poisoned, durable, info.base != now.segment_base)
+            except StorageError as problem:
+                if problem.errno != errno.ENOENT or info.next_offset > self._partition.published().log_start:
+                    raise  # else retention was faster: nobody needs these records any more
+        if any(info.base >= durable for info in todo) or not durable:
+            files.sync_directory(self._partition.path)
+            self._partition.manifest.sync()
+
+    def _sync_segment(self, info: SegmentInfo, poisoned: bool, durable: int, sealed: bool) -> None:
+        fd = self._descriptor(info.base)
+        if poisoned or info.base not in self._believed:
+            if not system.mutated("no_poison"):
+                self._rewrite(info, fd, durable)
+            self._believed.add(info.base)
+        system.point("sync-segment")
+        files.datasync(fd, file_names.segment_path(self._partition.path, info.base))
+        if sealed:
+            self._give_back(info.base)
+            self._sync_sealed(info)
+
+    def _give_back(self, base: int) -> None:
+        """The descriptor of a segment that nobody writes any more."""
+        with self._opening:
+            files.close(self._fds.pop(base, -1))
+            self._believed.discard(base)
+
+    def _sync_sealed(self, info: SegmentInfo) -> None:
+        """What recovery reads of a sealed segment instead of the log itself."""
+        directory = self._partition.path
+        for suffix in (file_names.INDEX, file_names.TIME_INDEX, file_names.TRANSACTION_INDEX, file_names.DIGESTS):
+            path = file_names.segment_path(directory, info.base, suffix)
+            if files.exists(path):
+                with files.opened(path, files.WRITE) as fd:
+                    files.datasync(fd, path)
+        snapshot = file_names.segment_path(directory, info.next_offset, file_names.SNAPSHOT)
+        if files.exists(snapshot):
+            with files.opened(snapshot, files.WRITE) as fd:
+                files.datasync(fd, snapshot)
+
+    def _descriptor(self, base: int) -> int:
+        """Our descriptor of a segment: opened first, published compared with durable after (rule 17)."""
+        partition = self._partition
+        with self._opening:
+            fd = self._fds.get(base)
+            if fd is None:
+                fd = self._fds[base] = files.open_file(
+                    file_names.segment_path(partition.path, base), files.WRITE, partition.home.mode
+                )
+                system.point("sync-opened")
+                now = partition.page.read()
+                if now is not None and (
+                    now.log_end <= partition.page.word(system.WORD_DURABLE) or (now.segment_base == base and not now.segment_size)
+                ):
+                    self._believed.add(base)
+                self._bound(base)
+            return fd
+
+    def _bound(self, newest: int) -> None:
+        """Of segments that fill faster than they are synced, the oldest are opened again for that, and written again.
+
+        REQUIRES `_opening`.
+        """
+        while len(self._fds) > SEGMENTS_MAX and not self._users:
+            oldest = min(self._fds.keys() - {newest})
+            files.close(self._fds.pop(oldest))
+            self._believed.discard(oldest)
+
+    def _rewrite(self, info: SegmentInfo, fd: int, durable: int) -> None:
+        """Write the same bytes once more through our own descriptor: a failed write-back left them clean in the cache."""
+        path = file_names.segment_path(self._partition.path, info.base)
+        at = self._partition.reader.place(info, durable).position
+        walk = segment.Walk(fd, path, Chain(gaps_allowed=True), at, info.size)
+        for view, batches in walk.chunks():
+            ends = batches["base_offset"] + batches["last_offset_delta"]
+            keep = ends >= durable
+            if keep.any():
+                first = int(batches["position"][keep.argmax()]) - at
+                files.write_all(fd, view[first:], at + first, path)
+            at += len(view)
+        if walk.end != info.size:
+            raise _Lost(info.base, path, walk.end)
+
+    def _poisoned(self) -> set[int]:
+        """Bases of segments with a mark. A word in the page tells that there is none: listing thousands of files takes long."""
+        if not self._partition.page.word(system.WORD_POISON):
+            return set()
+        return set(poisoned_bases(self._partition.path))
+
+    def _poison(self, bases: list[int]) -> None:
+        """Mark segments whose sync failed: a file first, then the page, so that nobody trusts the next sync that says OK."""
+        if system.mutated("no_poison"):
+            return
+        partition = self._partition
+        for base in bases:
+            logger.error(
+                "sync failed: %s is marked, its unsynced bytes will be written again",
+                file_names.segment_path(partition.path, base),
+            )
+            path = partition.path / f"{file_names.POISON}{base}"
+            try:
+                with files.opened(path, files.CREATE, partition.home.mode) as fd:
+                    files.sync(fd, path)
+                files.sync_directory(partition.path)
+            except StorageError as problem:
+                logger.error("cannot put the mark on disk: %s", problem)
+            self._believed.discard(base)
+        if bases:
+            partition.page.set(system.WORD_POISON, bases[-1] + 1)
+
+    def _raise(self, now: Published) -> None:
+        partition = self._partition
+        self._record.store(now.log_end, now.segment_base, partition.home.mode)
+        system.point("durable-stored")
+        partition.page.set(system.WORD_DURABLE, now.log_end)
+        for base in [base for base in list(self._fds) if base < now.segment_base]:
+            self._give_back(base)
+
+    def flush_if_due(self, end: int, behind: int, unsynced_ms: int, deadline_ns: int) -> None:
+        """`flush.messages` is part of the acknowledgement; `flush.ms` is the housekeeper's, unless that one is late."""
+        partition = self._partition
+        if behind >= partition.config.flush_messages:
+            self.wait(end, deadline_ns)
+        elif unsynced_ms > partition.config.flush_ms and behind > 0 and not system.mutated("leave_to_housekeeper"):
+            try:
+                self.sync(end, deadline_ns)
+            except (ClosedError, DurabilityError, LockTimeoutError) as problem:
+                what = f"background flush of {partition.topic}-{partition.number}"
+                _logging.report(logger, logging.ERROR, (partition.path, "flush"), what, problem)
+
+    def flush_if_late(self) -> None:
+        """The same for what was written past `Partition.append`."""
+        partition = self._partition
+        partition.ensure_open()
+        now, page = partition.published(), partition.page
+        behind = now.log_end - page.word(system.WORD_DURABLE)
+        unsynced_ms = (system.boot_ns() - page.word(system.WORD_UNSYNCED_SINCE)) // 1_000_000
+        self.flush_if_due(now.log_end, behind, unsynced_ms, partition.deadline())
+
+    def wait(self, upto: int, deadline_ns: int) -> None:
+        """As `sync`, with an error if the deadline passes."""
+        if self.sync(upto, deadline_ns) < upto:
+            raise LockTimeoutError(
+                "not durable before the deadline",
+                path=self._partition.path,
+                expected=upto,
+                found=self._partition.page.word(system.WORD_DURABLE),
+            )

@@ -1,0 +1,82 @@
+"""Tailing a partition: the short way from a publication to records, for a reader that stands at the end.
+
+H1  one call reads the page, the bytes behind the position, and verifies them; a second one makes the records
+H2  only the usual case is served: the active segment, one epoch, batches that are not compressed, a small backlog, for
+    committed readers nothing aborted and no open transaction before the end; everything else answers None, and the reader goes
+    the ordinary way, which finds out and explains
+H3  the state is the reader's own: where the next batch begins, and what it must be
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from embedlog._native import _rows, system
+from embedlog.errors import StorageError
+from embedlog.storage import file_names
+
+if TYPE_CHECKING:
+    from embedlog._native._rows import Record
+    from embedlog._native.system import Published
+    from embedlog.partition.partition import Partition
+
+ROOM_BYTES: Final = 1 << 16
+
+
+class Tail:
+    """Where a reader stands at the end of a partition. Threads: one at a time."""
+
+    def __init__(self, partition: Partition, now: Published, position: int, digest: int, committed: bool) -> None:
+        self._partition = partition
+        self._committed = committed
+        self._file = (str(partition.path), now.segment_base, file_names.LOG)
+        self._tailing = system.Tailing(partition.page, now, position, now.log_end, digest, bytearray(ROOM_BYTES), committed)
+        self._place = (partition.topic, partition.number)
+        self._handles = partition.home.handles
+        self._pid = os.getpid()
+        self._kept = self._handles.keep(*self._file)
+        if self._kept is not None:
+            self._tailing.use(self._kept.fd)
+        self.offset = now.log_end
+        self.end = now.high_watermark
+        self.epoch = now.epoch
+        self.size_bytes = 0  # of what the last call read
+
+    def __del__(self) -> None:
+        if (kept := getattr(self, "_kept", None)) is not None and self._pid == os.getpid():  # in a child, locks say nothing
+            self._handles.let_go(kept)
+
+    def records(self) -> list[Record] | None:
+        """What was published since, perhaps nothing, or nothing but markers, behind which `offset` is then.
+
+        None: go the ordinary way from where `offset` was, and drop this.
+        """
+        if self._kept is None:
+            code, size_bytes, end = self._read_borrowed()
+        elif self._kept.forgotten:  # the partition was closed, or its files are others
+            return None
+        else:
+            code, size_bytes, end = self._tailing.read()
+        if code == system.TAIL_NOTHING:
+            self.end = end
+            return []
+        if code != system.TAIL_DATA:
+            return None
+        topic, number = self._place
+        found = _rows.records_from_run(topic, number, self._tailing.room, size_bytes, self.offset, self._committed)
+        if found is not None:
+            self.offset, self.end, self.size_bytes = self._tailing.offset, end, size_bytes
+        return found
+
+    def _read_borrowed(self) -> tuple[int, int, int]:
+        """With a descriptor for this once: many partitions are tailed."""
+        partition = self._partition
+        if partition.closed or partition.page_file is None:
+            return system.TAIL_OTHERWISE, 0, 0
+        try:
+            with self._handles.borrow(*self._file) as fd:
+                self._tailing.use(fd)
+                return self._tailing.read()
+        except StorageError:
+            return system.TAIL_OTHERWISE, 0, 0

@@ -1,0 +1,279 @@
+"""What becomes of one `send_batch`: its rows spread over partitions, encoded, and the sum of their fates.
+
+S1  rows keep their order within a partition; rows without keys stick to one, run by run
+S2  the result is complete when the last run has its fate, and failed when one of them failed: the first error counts
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlog.errors import (
+    DurabilityError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    RecordTooLargeError,
+    UnknownTopicOrPartitionError,
+)
+from embedlog.format import record_batch
+from embedlog.format.record_columns import HEADER_SIZE
+
+if TYPE_CHECKING:
+    from embedlog._native._rows import Parcel
+    from embedlog.columns.ingest import Piece
+    from embedlog.format.record_columns import BytesColumn
+    from embedlog.partitioners import Chooser
+    from embedlog.producer.delivery_failures import Losses
+    from embedlog.producer.destinations import Destination
+
+RECORD_OVERHEAD = HEADER_SIZE + 21  # Kafka's upper bound of a batch of one record, beside key, value and headers
+HEADER_OVERHEAD = 10  # the two lengths of a header
+SHARE_BYTES = 800 << 10  # of a partition's share of the rows that are spread at once: with chance on top, below a batch
+STICK = -1
+UNKNOWN_OFFSET = -1  # of what nobody waited for (acks=0), or what was split with records of others in between
+
+
+class Share(NamedTuple):
+    """Rows of a piece that go to one partition; `rows` None: all of them, `partition` STICK: wherever rows without keys go."""
+
+    partition: int
+    rows: NDArray[np.int64] | None
+
+
+class Leg:
+    """One encoded run on its way, as a parcel carries it."""
+
+    def __init__(self, shipment: Shipment, partition: int, encoded: record_batch.EncodedRun) -> None:
+        self.encoded = encoded
+        self._shipment = shipment
+        self._partition = partition
+
+    def settled(self, pieces: tuple[tuple[int, int], ...], error: Exception | None) -> None:
+        """To be told once: where the run came to lie, or why it did not."""
+        lost = 0 if error is None else self.encoded.record_count
+        if lost and not isinstance(error, DurabilityError):
+            lost -= sum(end - base for base, end in pieces)
+        self._shipment.arrived(self._partition, pieces, error, size=self.encoded.size, lost=lost)
+
+
+class Shipment:
+    """All runs of one `send_batch`; keeps its promise when the last one has arrived and no more will leave."""
+
+    def __init__(self, topic: str, promise: Parcel, losses: Losses) -> None:
+        self._topic = topic
+        self._promise = promise
+        self._losses = losses
+        self.row_count = 0  # that have left
+        self._lost = 0  # rows that were not written
+        self._lost_in: int | None = None  # the partition of the first ones
+        self._changed = threading.Condition()
+        self._size = 0  # bytes that are under way
+        self._under_way = 1  # the one that finish() takes away
+        self._places: list[tuple[str, int, int, int]] = []
+        self._last: dict[tuple[str, int], int] = {}  # partition → number of its last entry in _places
+        self._error: BaseException | None = None
+
+    def leave(self, size: int = 0) -> None:
+        """One more run is under way."""
+        with self._changed:
+            self._under_way += 1
+            self._size += size
+
+    def wait_below(self, size: int, timeout_s: float) -> None:
+        """Until less than that is under way, or for so long."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._size < size, timeout_s)
+
+    def arrived(
+        self,
+        partition: int,
+        pieces: tuple[tuple[int, int], ...],
+        error: BaseException | None,
+        *,
+        topic: str | None = None,
+        size: int = 0,
+        lost: int = 0,
+    ) -> None:
+        """Where some rows came to lie, or why they did not; in another topic only if an interceptor sent them there."""
+        with self._changed:
+            if error is not None and self._error is None:
+                self._error, self._lost_in = error, None if partition == STICK else partition
+            self._lost += lost
+            self._size -= size
+            self._under_way -= 1
+            try:
+                for base, end in pieces:
+                    self._note(topic or self._topic, partition, base, end - base)
+                self._changed.notify()
+            except BaseException as problem:  # no memory: the rows are there, and where is not known any more
+                self._error = self._error or problem
+                raise
+            finally:
+                if self._under_way == 0:
+                    self._complete()
+
+    def _complete(self) -> None:
+        if self._error is None:
+            self._promise.keep(self._places)
+        else:
+            self._losses.fail(self._promise, self._topic, self._lost_in, self._error, max(1, self._lost))
+
+    def finish(self, error: Exception | None = None, lost: int = 0) -> None:
+        """No further run will leave; so many rows never did."""
+        self.arrived(STICK, (), error, lost=lost)
+
+    def _note(self, topic: str, partition: int, base: int, count: int) -> None:
+        """Join what follows on in one partition: nobody else appended in between. Offsets below 0 are not known."""
+        last = self._last.get((topic, partition))
+        if last is not None:
+            _, _, first, before = self._places[last]
+            if first + before == base or first == base == UNKNOWN_OFFSET:
+                self._places[last] = (topic, partition, first, before + count)
+                return
+        self._last[topic, partition] = len(self._places)
+        self._places.append((topic, partition, base, count))
+
+
+# ---- checks --------------------------------------------------------------------------------------
+
+
+def check_piece(piece: Piece, destination: Destination, timestamp_ms: int | None, request_limit: int) -> int | None:
+    """Raises what makes the piece impossible to write, before any of it is; gives the earliest of the given timestamps."""
+    check_sizes(piece, destination, request_limit)
+    if "compact" in destination.config.cleanup_policy and _has_nulls(piece.keys):
+        raise InvalidRecordError(f"{destination.name} is compacted: every record needs a key")
+    if piece.timestamps is not None:
+        earliest_ms = int(piece.timestamps.min())
+        check_times(destination, earliest_ms, int(piece.timestamps.max()))
+        return earliest_ms
+    if timestamp_ms is not None:
+        check_times(destination, timestamp_ms, timestamp_ms)
+    return timestamp_ms
+
+
+def check_times(destination: Destination, earliest_ms: int, latest_ms: int) -> None:
+    """Raises InvalidTimestampError for times outside the topic's window around now."""
+    config, now_ms = destination.config, int(time.time() * 1000)
+    if config.message_timestamp_type != "CreateTime":
+        return
+    least, most = max(0, now_ms - config.message_timestamp_before_max_ms), now_ms + config.message_timestamp_after_max_ms
+    for found in (earliest_ms, latest_ms):
+        if not least <= found <= most:
+            raise InvalidTimestampError(
+                f"the timestamp is not near enough to now for {destination.name}", expected=f"{least} to {most}", found=found
+            )
+
+
+def check_sizes(piece: Piece, destination: Destination, request_limit: int) -> None:
+    """Raises RecordTooLargeError if a record is larger than max.request.size, and what `check_record` does."""
+    columns = [np.diff(column.offsets) for column in (piece.values, piece.keys) if column is not None]
+    if piece.headers is not None:
+        each = np.diff(piece.headers.keys.offsets).astype(np.int64) + np.diff(piece.headers.values.offsets) + HEADER_OVERHEAD
+        until = np.concatenate(([0], np.cumsum(each)))
+        columns.append(until[piece.headers.starts[1:]] - until[piece.headers.starts[:-1]])
+    if RECORD_OVERHEAD + sum(int(sizes.max()) for sizes in columns) <= min(request_limit, destination.record_limit):
+        return  # not even the largest of each together: no need to add up every row
+    largest = RECORD_OVERHEAD + int(sum(sizes.astype(np.int64) for sizes in columns).max())  # type: ignore[union-attr]
+    if largest > request_limit:
+        raise RecordTooLargeError(
+            "a record is larger than max.request.size", expected=f"at most {request_limit} bytes", found=largest
+        )
+    check_record(destination, largest)
+
+
+def check_record(destination: Destination, size: int) -> None:
+    """Raises InvalidRecordError for a record that makes a batch of `size` bytes, if that is too large to be compressed."""
+    if size - HEADER_SIZE > destination.record_limit:
+        raise InvalidRecordError(
+            f"a record for {destination.name}, which is compressed, is larger than max.decompressed.message.bytes",
+            expected=f"at most {destination.record_limit} bytes", found=size - HEADER_SIZE,
+        )  # fmt: skip
+
+
+def _has_nulls(keys: BytesColumn | None) -> bool:
+    if keys is None:
+        return True
+    if keys.validity is None:
+        return False
+    bits = np.unpackbits(keys.validity, count=keys.validity_offset + len(keys), bitorder="little")
+    return not bits[keys.validity_offset :].all()
+
+
+# ---- spreading -----------------------------------------------------------------------------------
+
+
+def shares(
+    piece: Piece, destination: Destination, partition: int | None, chooser: Chooser | None, keys_ignored: bool
+) -> Iterator[Share]:
+    """Which rows go where. Raises UnknownTopicOrPartitionError."""
+    count = destination.partition_count
+    if partition is not None:
+        check_partition(destination, partition)
+        yield Share(partition, None)
+        return
+    numbers: NDArray[Any] | None = piece.partitions
+    if chooser is not None:
+        numbers = _asked(piece, numbers, chooser, destination)
+    elif piece.keys is not None and not keys_ignored:
+        hashed = record_batch.partitions_of(piece.keys, count)
+        numbers = hashed if numbers is None else np.where(numbers < 0, hashed, numbers)
+    if numbers is None or (numbers == STICK).all():
+        yield Share(STICK, None)
+        return
+    check_partition(destination, int(numbers.max()))
+    check_partition(destination, int(numbers.min()), least=STICK)
+    loose = numbers == STICK
+    if loose.any() and destination.route is not None:
+        # Among others, they go to one partition in one draw: two shares of one partition would not be in input order
+        numbers = np.where(loose, destination.route.stick(int(loose.sum()) * RECORD_OVERHEAD), numbers)
+    here = np.array(destination.numbers, np.int32)
+    yield from _grouped(_places(destination, numbers, here), here.tolist(), _rows_at_once(piece, len(here)))
+
+
+def _places(destination: Destination, numbers: NDArray[Any], here: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Which of the partitions that are here each number is. Raises UnknownTopicOrPartitionError."""
+    if not destination.is_sparse:
+        return numbers.astype(np.int32, copy=False)
+    found = np.searchsorted(here, numbers).astype(np.int32)
+    missing = here[np.minimum(found, len(here) - 1)] != numbers
+    if missing.any():
+        check_partition(destination, int(numbers[missing][0]))
+    return found
+
+
+def _rows_at_once(piece: Piece, partition_count: int) -> int:
+    """Rows that make about one batch for each partition: more would be read from memory once for every partition."""
+    columns = [column for column in (piece.values, piece.keys) if column is not None]
+    size = sum(int(column.offsets[-1]) - int(column.offsets[0]) for column in columns) + piece.count
+    return max(1, SHARE_BYTES * partition_count * piece.count // size)
+
+
+def _grouped(places: NDArray[np.int32], here: list[int], rows_at_once: int) -> Iterator[Share]:
+    for start in range(0, len(places), rows_at_once):
+        some = places[start : start + rows_at_once]
+        for number, rows in zip(here, record_batch.group_by_partition(some, len(here)), strict=True):
+            if len(rows):
+                yield Share(number, rows + start if start else rows)
+
+
+def check_partition(destination: Destination, partition: int, least: int = 0) -> None:
+    if partition < least or (partition >= 0 and destination.stop_of(partition) is None):
+        numbers = destination.numbers
+        some = ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
+        expected = f"one of those that are here: {some}" if destination.is_sparse else f"0 to {len(numbers) - 1}"
+        raise UnknownTopicOrPartitionError(f"{destination.name} has no partition {partition}", expected=expected, found=partition)
+
+
+def _asked(piece: Piece, numbers: NDArray[Any] | None, chooser: Chooser, destination: Destination) -> NDArray[np.int64]:
+    """The user's partitioner, for every row that has no partition yet."""
+    answer = np.full(piece.count, -1, dtype=np.int64) if numbers is None else numbers.astype(np.int64)
+    for row in np.flatnonzero(answer < 0):
+        key = None if piece.keys is None else piece.keys[int(row)]
+        answer[row] = chooser.of_key(key, destination.every, destination.numbers)
+    return answer

@@ -1,0 +1,169 @@
+"""Losses: records that were not written, until the program has heard of them.
+
+L1  a failure is heard when its future is asked (`result`, `exception`) or has a callback, also later; `_rows.Tally` counts others
+L2  flush() and close() raise what is unheard, once; with on_delivery_error="log" and with acks=0 they log it. What no call can
+    raise is logged too: once for each topic and reason, with a count
+L3  failures of one partition and one reason are one entry with a count, and there are at most `ENTRIES_MAX`: memory is bounded
+L4  what a transaction loses is heard by its commit, and by its abort: it was to be seen as a whole or not at all
+L5  what is unheard after a minute is logged, for programs that neither flush nor close: each topic and reason once an hour at
+    most. It stays unheard, and the next flush() raises it
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from embedlog import _logging
+from embedlog._native import _rows
+from embedlog.errors import DeliveryError, EmbedlogError, TransactionAbortedError
+
+if TYPE_CHECKING:
+    from embedlog._native._rows import Parcel, Tally
+    from embedlog.producer.metrics import Figures
+
+logger = logging.getLogger("embedlog.producer")
+
+ENTRIES_MAX = 100
+NOTICE_S = 60.0  # for this long a program may take to ask about a failure before it is logged
+REASONS_MAX = 3  # in the text of an error
+ELSEWHERE = "other topics"
+
+Key: TypeAlias = tuple[str, int | None, type[BaseException], str]
+
+
+class Loss(NamedTuple):
+    """Records that failed in one place of one reason."""
+
+    topic: str
+    partition: int | None
+    error: BaseException  # the first one
+    tally: Tally
+
+
+class Losses:
+    """The failed records of one producer. Threads: any."""
+
+    def __init__(self, name: str, figures: Figures, *, raises: bool) -> None:
+        self._name = name
+        self._figures = figures
+        self._raises = raises
+        self._lock = threading.RLock()  # a finalizer may send in the middle of anything
+        self._entries: dict[Key, Loss] = {}
+        self._noted: set[Key] = set()  # entries that grew since the last look
+        self._look_s: float | None = None  # when the next look is due
+        self.noted: Callable[[], object] = lambda: None  # wakes who looks
+
+    def fail(self, parcel: Parcel, topic: str, partition: int | None, error: BaseException, count: int) -> None:
+        """Settles a parcel or a promise: `count` of its records were not written."""
+        with self._lock:
+            parcel.fail(error, self._tally_locked(topic, partition, error), count)
+
+    def abandon(self, parcel: Parcel, error: BaseException) -> bool:
+        """The same for a parcel that nobody has begun to write; False, and nothing done, if somebody has."""
+        with self._lock:
+            tally = None if parcel.run is not None else self._tally_locked(parcel.topic, parcel.partition, error)
+            if not parcel.abandon(error, tally):
+                return False
+        self.count(parcel.count)
+        return True
+
+    def count(self, records: int) -> None:
+        """All failures are in the figures, heard or not."""
+        self._figures.note({"error": records})
+
+    def _tally_locked(self, topic: str, partition: int | None, error: BaseException) -> Tally | None:
+        if isinstance(error, TransactionAbortedError):
+            return None  # that is what was asked for
+        key = (topic, partition, type(error), error.message if isinstance(error, EmbedlogError) else str(error))
+        found = self._entries.get(key)
+        if found is None and len(self._entries) >= ENTRIES_MAX:
+            topic, partition = ELSEWHERE, None
+            key = (topic, partition, type(error), "")
+            found = self._entries.get(key)
+        if found is None:
+            # Its traceback would keep the frames of a send() alive, and with them its record
+            found = self._entries[key] = Loss(topic, partition, error.with_traceback(None), _rows.Tally())
+        self._noted.add(key)
+        if self._look_s is None:
+            self._look_s = time.monotonic() + NOTICE_S
+            self.noted()
+        return found.tally
+
+    # ---- hearing -------------------------------------------------------------------------------------
+
+    def take(self) -> list[Loss]:
+        """What is unheard until now; from here on it counts as heard."""
+        if not self._entries:
+            return []
+        with self._lock:
+            found, self._entries = self._entries, {}
+            self._noted.clear()
+        return [each for each in found.values() if each.tally.unheard > 0]
+
+    def raise_unheard(self) -> None:
+        """Raises DeliveryError if records failed and nobody has heard of it, or logs them if that was asked for."""
+        unheard = self.take()
+        if unheard and self._raises:
+            raise _delivery_error(unheard)
+        self._log(unheard)
+
+    def log_unheard(self) -> None:
+        """For where nothing can be raised."""
+        self._log(self.take())
+
+    def look(self) -> float | None:
+        """Logs what failed and is unheard, NOTICE_S after it failed; the seconds until the next look, None if none is due."""
+        look_s = self._look_s
+        if look_s is None or (left_s := look_s - time.monotonic()) > 0:
+            return None if look_s is None else left_s
+        with self._lock:
+            unheard = [self._entries[key] for key in self._noted if self._entries[key].tally.unheard > 0]
+            self._noted.clear()
+            self._look_s = None
+        errors = {(loss.topic, _reason(loss)): loss.error for loss in unheard}
+        for (topic, reason), count in _by_reason(unheard).items():
+            what = f"{self._name}: {count} records for {topic} were not written, and their futures were not asked"
+            _logging.report(logger, logging.WARNING, ("lost", topic, reason), what, errors[topic, reason])
+        return None
+
+    def _log(self, unheard: list[Loss]) -> None:
+        for (topic, reason), count in _by_reason(unheard).items():
+            logger.warning("%s: %d records for %s were not written: %s", self._name, count, topic, reason)
+
+
+def _by_reason(losses: list[Loss]) -> Counter[tuple[str, str]]:
+    counts: Counter[tuple[str, str]] = Counter()
+    for loss in losses:
+        counts[loss.topic, _reason(loss)] += loss.tally.unheard
+    return counts
+
+
+def raised_of(error: BaseException) -> BaseException:
+    """What a future raises: an error of its own. One that many share would give the frames of each `result()` to all."""
+    if not isinstance(error, EmbedlogError):
+        return error.with_traceback(None)  # perhaps it cannot be made again; its traceback must not grow
+    make, arguments, facts = error.__reduce__()
+    raised = make(*arguments)
+    raised.__dict__.update(facts)
+    raised.__cause__, raised.__context__ = error.__cause__, error.__context__
+    raised.__suppress_context__ = error.__suppress_context__
+    return raised
+
+
+def _reason(loss: Loss) -> str:
+    return str(loss.error) or type(loss.error).__name__
+
+
+def _delivery_error(losses: list[Loss]) -> DeliveryError:
+    reasons = _by_reason(losses)
+    words = [f"{count} of {topic}: {reason}" for (topic, reason), count in list(reasons.items())[:REASONS_MAX]]
+    if len(reasons) > REASONS_MAX:
+        words.append(f"and {len(reasons) - REASONS_MAX} more reasons")
+    count = reasons.total()
+    message = f"{count} record{'' if count == 1 else 's'} not written: {'; '.join(words)}"
+    return DeliveryError(message, count=count, errors=[(each.topic, each.partition, each.error) for each in losses])

@@ -1,0 +1,147 @@
+"""Where a producer's lanes lead: one stop a partition, one destination a topic.
+
+S1  a destination is what the producer knows of one topic; its lanes live as long as it does, so that order survives a new route
+S2  what is on its way stays with its stop until its fate is known: an attempt is repeated with the same bytes
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from embedlog._native import _rows
+from embedlog.config.options import INT_MAX
+from embedlog.config.topic import CODEC_NAMES
+from embedlog.format.record_columns import HEADER_SIZE
+
+if TYPE_CHECKING:
+    from embedlog._native._rows import Lane, Parcel, Route
+    from embedlog.config.topic import ProducerConfig, TopicConfig
+    from embedlog.format.record_batch import EncodedRun, Stamp
+    from embedlog.partition.producer_sequences import Going
+
+RATIO_BETTER, RATIO_WORSE, RATIO_MARGIN = 0.005, 0.05, 1.05  # Kafka's steps towards the compression ratio that is seen
+
+
+class Attempt:
+    """A run on its way: the parcels whose records it holds, and how far it has come."""
+
+    __slots__ = ("counts", "end_sequence", "going", "mended", "parcels", "run", "stamp", "tries")
+
+    def __init__(self, parcels: list[Parcel], counts: list[int], run: EncodedRun, going: Going) -> None:
+        self.parcels = parcels
+        self.counts = counts  # records of each parcel
+        self.run = run
+        self.going = going
+        self.stamp: Stamp | None = None
+        self.end_sequence = 0
+        self.tries = 0
+        self.mended = False  # split, or stamped anew: that helps once
+
+
+class Stop:
+    """One partition of a destination: where a lane leads, and how well its records have compressed so far."""
+
+    def __init__(self, destination: Destination, lane: Lane) -> None:
+        self.destination = destination
+        self.partition: Any = None  # opened when something is written to it
+        self.lane = lane
+        self.attempt: Attempt | None = None
+        self.dropped: Exception | None = None  # what waits for another attempt is to fail of this instead
+        self.alone = 0  # parcels that go one by one, because together they were refused
+        self.seen = -1  # what the lane's producer had left behind the thread's last write
+        self.direct: tuple[int, int] | None = None  # what the way past the thread was opened with
+        self.ratio = 1.0
+
+    def learn(self, before: int, after: int) -> None:
+        """Let batches grow so that they fill batch.size when compressed, as Kafka's estimate does."""
+        seen = after / before
+        self.ratio = max(seen, self.ratio + RATIO_WORSE) if seen > self.ratio else max(seen, self.ratio - RATIO_BETTER)
+        self.lane.limit = min(
+            int(self.destination.batch_size / min(1.0, self.ratio * RATIO_MARGIN)), self.destination.batch_limit
+        )
+
+
+class Destination:
+    """One topic as a producer sees it: its settings, its stops, the route that chooses among them."""
+
+    def __init__(self, name: str, config: TopicConfig, settings: ProducerConfig, rows: _rows.Accumulator) -> None:
+        self.name = name
+        self.config = config
+        self.batch_limit = config.batch_limit
+        self.batch_size = max(1, settings.batch_size)
+        self.codec, self.level = _codec(config, settings)
+        self.record_limit = config.max_decompressed_message_bytes if self.codec else INT_MAX  # of a record's own bytes
+        self.stops: list[Stop] = []  # of the partitions that are here, by rising numbers
+        self.partition_count = 0  # of the topic: other brokers of a cluster may hold some of them
+        self.rows = rows
+        self._settings = settings
+        self.route: Route | None = None
+
+    def take_over(self, stops: list[Stop]) -> None:
+        """Go by lanes that are there: what is in them keeps its place, and its sequences run on. REQUIRES grow() behind it."""
+        self.stops = stops
+        for stop in stops:
+            stop.destination = self
+            stop.lane.limit = min(self.batch_size, self.batch_limit)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The partitions that can be written."""
+        return [stop.lane.partition for stop in self.stops]
+
+    @property
+    def every(self) -> Sequence[int]:
+        """All partitions of the topic; the list is the caller's own."""
+        return range(self.partition_count) if self.is_sparse else list(range(self.partition_count))
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the topic has partitions that are not here."""
+        return len(self.stops) != self.partition_count
+
+    def stop_of(self, number: int) -> Stop | None:
+        """Where a partition's lane leads, None if it is not here."""
+        place = bisect_left(self.stops, number, key=_number) if self.is_sparse else number
+        found = self.stops[place] if 0 <= place < len(self.stops) else None
+        return found if found is not None and found.lane.partition == number else None
+
+    def grow(self, partition_count: int, numbers: Iterable[int] = ()) -> None:
+        """Stops for further partitions, and a route over all of them; `numbers` are those of the topic's that are here."""
+        known = {stop.lane.partition: stop for stop in self.stops}
+        self.partition_count, limit = partition_count, min(self.batch_size, self.batch_limit)
+        self.stops = [
+            known.get(number) or Stop(self, _rows.Lane(self.rows, self.name, number, limit))
+            for number in sorted({*known, *numbers})
+            if number < partition_count
+        ]
+        own_time = self.config.message_timestamp_type == "CreateTime"
+        self.route = _rows.Route(
+            self.rows,
+            [stop.lane for stop in self.stops],
+            batch_size=self.batch_size,
+            request_limit=min(self._settings.max_request_size, self.record_limit + HEADER_SIZE),
+            past_ms=self.config.message_timestamp_before_max_ms if own_time else 2**63 - 1,
+            future_ms=self.config.message_timestamp_after_max_ms if own_time else 2**63 - 1,
+            keys_required="compact" in self.config.cleanup_policy,
+            keys_ignored=self._settings.partitioner_ignore_keys,
+            seed=int.from_bytes(os.urandom(8), "little"),
+            adaptive=self._settings.partitioner_adaptive_partitioning_enable,
+            availability_ms=self._settings.partitioner_availability_timeout_ms,
+            partition_count=partition_count,
+        )
+
+
+def _number(stop: Stop) -> int:
+    return stop.lane.partition
+
+
+def _codec(config: TopicConfig, settings: ProducerConfig) -> tuple[int, int | None]:
+    """Number of the codec and its level: the topic's, unless it leaves that to the producer."""
+    source: Any = settings if config.compression_type == "producer" else config
+    name: str = source.compression_type
+    if name in ("none", "uncompressed"):
+        return 0, None
+    return CODEC_NAMES.index(name), getattr(source, f"compression_{name}_level", None)

@@ -1,0 +1,222 @@
+"""How a run of batches is put into its partition: as it is, as an idempotent producer's, or inside a transaction.
+
+N1  a lane carries the producer its batches are stamped with, and the sequence of the next record that is not in the log:
+    sequences are given out when a run leaves, in the order of the lane, and moved on only when its fate is known
+N2  producer ids are 2^62 and 61 random bits: nobody gives them out, and no two producers meet (`docs/protocol.md`, rule 29)
+N3  behind a run that failed and may or may not be in, the epoch rises and sequences begin at 0 again: nothing of it can then be
+    taken for a repeat, nor come in later; behind the last epoch comes a new id
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from embedlog._native import system
+from embedlog.errors import FencedError, NotEnoughReplicasError, OutOfOrderSequenceError
+from embedlog.format.record_batch import Stamp, stamp
+
+if TYPE_CHECKING:
+    from embedlog.config.topic import TopicConfig
+    from embedlog.partition.context import Appended
+    from embedlog.partition.partition import Partition
+    from embedlog.producer.destinations import Attempt, Stop
+
+EPOCH_MAX = 2**15 - 1
+NO_PRODUCER = -1
+REPLICAS: Final = 1  # directories that hold a partition, all of them in sync
+
+
+def new_producer_id() -> int:
+    return 2**62 + secrets.randbits(61)
+
+
+def in_sync(config: TopicConfig) -> bool:
+    """Whether as many directories are in sync as `min.insync.replicas` wants for `acks=all`."""
+    return config.min_insync_replicas <= REPLICAS
+
+
+def _check_in_sync(partition: Partition) -> None:
+    """For `acks=all`. Raises NotEnoughReplicasError."""
+    if not in_sync(partition.config):
+        raise NotEnoughReplicasError(
+            f"acks=all refused for {partition.topic}-{partition.number}: there are no replicas yet, so set min.insync.replicas to"
+            " 1 with alter_topic(), or send with acks=1",
+            path=partition.path,
+            expected=f"at least {partition.config.min_insync_replicas} directories in sync (min.insync.replicas)",
+            found=REPLICAS,
+        )
+
+
+class Appender(Protocol):
+    """What delivery asks of whoever knows how a run is appended. All on the producer's thread, with the lane's turn."""
+
+    direct: bool  # callers may write past the thread
+
+    def announce(self, stops: Iterable[Stop]) -> None:
+        """Each of these has an attempt that is about to be appended: what can be done for all at once is done now.
+
+        Not called of who is `direct`.
+        """
+
+    def prepare(self, stop: Stop) -> None:
+        """The lane's batches are about to be sealed: say what they are stamped with."""
+
+    def stamp(self, stop: Stop, attempt: Attempt) -> None:
+        """A run that was encoded before: stamp it. One that was sealed here is stamped already."""
+
+    def append(self, stop: Stop, attempt: Attempt, deadline_ns: int) -> Appended: ...
+
+    def written(self, stop: Stop, attempt: Attempt) -> None:
+        """All of it is in the log."""
+
+    def mend(self, stop: Stop, attempt: Attempt, error: BaseException) -> bool:
+        """Whether the same records can be tried again at once, under another name."""
+
+    def lost(self, stop: Stop, attempt: Attempt) -> None:
+        """It is given up, in the log or not."""
+
+
+class Plain:
+    """Without a producer: a repeat that nobody can recognise may write twice."""
+
+    direct = True
+
+    def __init__(self, acks: str) -> None:
+        self._acks = acks
+
+    def announce(self, stops: Iterable[Stop]) -> None:
+        """Nobody has to know."""
+
+    def prepare(self, stop: Stop) -> None:
+        """Nothing is stamped."""
+
+    def stamp(self, stop: Stop, attempt: Attempt) -> None:
+        """Nothing is stamped."""
+
+    def append(self, stop: Stop, attempt: Attempt, deadline_ns: int) -> Appended:
+        if self._acks == "all":
+            _check_in_sync(stop.partition)
+        appended: Appended = stop.partition.append(attempt.run, deadline_ns=deadline_ns, going=attempt.going)
+        return appended
+
+    def written(self, stop: Stop, attempt: Attempt) -> None:
+        """Nothing to remember."""
+
+    def mend(self, stop: Stop, attempt: Attempt, error: BaseException) -> bool:
+        return False
+
+    def lost(self, stop: Stop, attempt: Attempt) -> None:
+        """Nothing to remember."""
+
+
+class Idempotent:
+    """One producer for all lanes, until one of them had to take another epoch or id."""
+
+    direct = True
+
+    def __init__(self) -> None:
+        self._producer_id = new_producer_id()
+
+    def announce(self, stops: Iterable[Stop]) -> None:
+        """Nobody has to know."""
+
+    def prepare(self, stop: Stop) -> None:
+        if stop.lane.producer_id == NO_PRODUCER and not system.mutated("no_stamp"):
+            _enter(stop, self._producer_id, 0)
+
+    def stamp(self, stop: Stop, attempt: Attempt) -> None:
+        lane = stop.lane
+        if lane.producer_id == NO_PRODUCER:
+            return
+        attempt.stamp = Stamp(lane.producer_id, lane.producer_epoch)
+        if attempt.parcels[0].run is not None or attempt.mended:
+            attempt.end_sequence = stamp(attempt.run, attempt.stamp, lane.next_sequence)
+        else:
+            attempt.end_sequence = (lane.next_sequence + attempt.run.record_count) & 0x7FFFFFFF
+
+    def append(self, stop: Stop, attempt: Attempt, deadline_ns: int) -> Appended:
+        partition, lane, asked = stop.partition, stop.lane, attempt.stamp
+        _check_in_sync(partition)
+        moved = lane.seen >= 0 and lane.seen != stop.seen  # callers have written past it
+        if asked is not None and moved and stop.direct is not None and stop.direct[0] == id(partition.writer):
+            with partition.mutex:
+                partition.sequencing.note(asked, lane.next_sequence, lane.seen)
+        if asked is not None and attempt.tries > 1 and system.mutated("retry_unstamped"):
+            asked = None
+        appended: Appended = partition.append(attempt.run, deadline_ns=deadline_ns, stamp=asked, going=attempt.going)
+        return appended
+
+    def written(self, stop: Stop, attempt: Attempt) -> None:
+        if attempt.stamp is not None:
+            stop.lane.next_sequence = attempt.end_sequence
+            stop.lane.seen = stop.seen = stop.partition.sequencing.seen_plain(attempt.stamp)
+
+    def mend(self, stop: Stop, attempt: Attempt, error: BaseException) -> bool:
+        if attempt.mended or attempt.going.start or not isinstance(error, (OutOfOrderSequenceError, FencedError)):
+            return False
+        _renew(stop)
+        attempt.mended = True
+        self.stamp(stop, attempt)
+        return True
+
+    def lost(self, stop: Stop, attempt: Attempt) -> None:
+        if attempt.stamp is None:
+            return
+        if attempt.going.start == len(attempt.run.buffer):
+            self.written(stop, attempt)
+        else:
+            _renew(stop)
+
+
+class Transactional:
+    """Inside the owner's present transaction; a new epoch for each, so sequences begin at 0 in each."""
+
+    direct = False
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
+
+    def announce(self, stops: Iterable[Stop]) -> None:
+        """Several partitions that are written to for the first time are registered in one record, and under one lock."""
+        attempts = [(stop.partition, stop.attempt) for stop in stops if in_sync(stop.partition.config)]
+        if len(attempts) > 1:
+            self._owner.begin_in([(partition, attempt.run, attempt.going) for partition, attempt in attempts if attempt])
+
+    def prepare(self, stop: Stop) -> None:
+        asked, lane = self._owner.stamp, stop.lane
+        if (lane.producer_id, lane.producer_epoch) != asked[:2]:
+            _enter(stop, asked.producer_id, asked.epoch)
+
+    def stamp(self, stop: Stop, attempt: Attempt) -> None:
+        attempt.stamp = self._owner.stamp
+        attempt.end_sequence = stamp(attempt.run, attempt.stamp, stop.lane.next_sequence)
+
+    def append(self, stop: Stop, attempt: Attempt, deadline_ns: int) -> Appended:
+        _check_in_sync(stop.partition)
+        appended: Appended = self._owner.append(stop.partition, attempt.run, deadline_ns, attempt.going)
+        return appended
+
+    def written(self, stop: Stop, attempt: Attempt) -> None:
+        stop.lane.next_sequence = attempt.end_sequence
+
+    def mend(self, stop: Stop, attempt: Attempt, error: BaseException) -> bool:
+        return False
+
+    def lost(self, stop: Stop, attempt: Attempt) -> None:
+        """The transaction can only be aborted now, and the next one has another epoch."""
+
+
+def _enter(stop: Stop, producer_id: int, epoch: int) -> None:
+    lane = stop.lane
+    lane.producer_id, lane.producer_epoch, lane.next_sequence, lane.seen = producer_id, epoch, 0, -1
+
+
+def _renew(stop: Stop) -> None:
+    """Another epoch, or another id behind the last one."""
+    lane = stop.lane
+    if lane.producer_epoch == EPOCH_MAX:
+        _enter(stop, new_producer_id(), 0)
+    else:
+        _enter(stop, lane.producer_id, lane.producer_epoch + 1)

@@ -1,0 +1,424 @@
+"""A record's way from `send()` into its partition's lane, in the order that a user can observe.
+
+G1  check the call, intercept, check the handle, find the topic, serialize key and then value, partition, check, put
+G2  what is wrong with the call raises; what is wrong with the record or the log fails the future, as Kafka's producer does;
+    interceptors hear of both
+G3  `send_batch` goes the same way in columns; where a user's object wants to see each record, it goes row by row
+G4  columns are encoded on the caller's thread and written on the producer's: the two overlap
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from embedlog.columns.ingest import Piece, bytes_like, normal_headers, pieces_of, rows_of
+from embedlog.errors import (
+    BufferExhaustedError,
+    ClosedError,
+    EmbedlogError,
+    FencedError,
+    ForkedError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    InvalidTopicError,
+    InvalidTransactionStateError,
+    RecordTooLargeError,
+    SerializationError,
+    UnknownTopicOrPartitionError,
+)
+from embedlog.format import record_batch
+from embedlog.format.record_columns import Columns
+from embedlog.partitioners import Chooser, partition_of
+from embedlog.producer.accumulator import Accumulator
+from embedlog.producer.batch_send import (
+    RECORD_OVERHEAD,
+    STICK,
+    Leg,
+    Share,
+    Shipment,
+    check_partition,
+    check_piece,
+    check_record,
+    check_times,
+    shares,
+)
+from embedlog.producer.destinations import Destination
+from embedlog.producer.interceptors import ProducerInterceptors
+from embedlog.producer.sender import Delivery
+from embedlog.types import ProducerRecord, RecordMetadata
+
+if TYPE_CHECKING:
+    from embedlog._native._rows import Future, Route
+    from embedlog.config.topic import ProducerConfig
+    from embedlog.producer.transaction_manager import NoTransaction, Transaction
+
+logger = logging.getLogger("embedlog.producer")
+
+SECONDS_FROM = 100_000_000  # of 1973: a timestamp of 1970 above it is perhaps one in seconds
+BATCH_BYTES_MAX = 1 << 20  # of send_batch: large batches compress well and are still small beside a segment
+RUN_BYTES = 2 << 20  # encoded at once: what is handed from thread to thread, small enough to stay in the cache on its way
+AHEAD_BYTES = 3 * RUN_BYTES  # of one send_batch on its way to the log: more would only spread over memory that nobody has warmed
+HEADERS_OVERHEAD = 5  # their number
+HEADER_OVERHEAD = 10  # the two lengths of one
+
+# What is wrong with the record or the log, not with the call: the future fails of it (Kafka's ApiException)
+FAILS_THE_FUTURE = (
+    UnknownTopicOrPartitionError,
+    InvalidTopicError,
+    RecordTooLargeError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    BufferExhaustedError,
+    FencedError,
+)
+
+Serialize: TypeAlias = Callable[[str, list[Any], Any], Any]
+Item: TypeAlias = tuple[bytes | None, bytes | None, int | None, int | None, tuple[Any, ...]]  # value, key, partition, time, …
+
+
+class Pipeline:
+    """The way of one producer's records; knows the handle's state, but not the handle.
+
+    Threads: any.
+    """
+
+    def __init__(
+        self,
+        log: Any,
+        config: ProducerConfig,
+        delivery: Delivery,
+        accumulator: Accumulator,
+        transaction: Transaction | NoTransaction,
+    ) -> None:
+        self._log = log
+        self._config = config
+        self._pid = os.getpid()
+        self._delivery = delivery
+        self._accumulator = accumulator
+        self._transaction = transaction
+        self._rows = accumulator.rows
+        self._losses = delivery.losses
+        self._serializers = {"key": _as_method(config.key_serializer), "value": _as_method(config.value_serializer)}
+        self._partitioner = config.partitioner() if isinstance(config.partitioner, type) else config.partitioner
+        self._choosers: dict[str, Chooser] = {}
+        self.interceptors = ProducerInterceptors(config.interceptor_classes, check_call)
+        objects = any(hasattr(each, "serialize") for each in (config.key_serializer, config.value_serializer))
+        self._looked_for_seconds = False
+        self._row_by_row = bool(self.interceptors) or objects
+        self.plain = not (self._row_by_row or config.key_serializer or config.value_serializer or config.partitioner)
+
+    # ---- one record ------------------------------------------------------------------------------
+
+    def send(self, given: ProducerRecord) -> Future:
+        """The future of one record. Raises as `Producer.send` does."""
+        check_call(given)
+        if not self.interceptors:
+            return self._sent(given)
+        changed = self.interceptors.on_send(given)
+        try:
+            future = self._sent(changed)
+        except BaseException as error:  # also when it is interrupted: they hear of each record
+            self.interceptors.on_acknowledgement(nowhere(changed), error)
+            raise
+        future._observe(partial(self.acknowledged, changed))
+        return future
+
+    def _sent(self, given: ProducerRecord) -> Future:
+        try:
+            self.check_usable()
+            destination = self.destination(given.topic)
+            return self._put(destination, self.item(destination, given))
+        except FAILS_THE_FUTURE as error:
+            return self.failed(given, error)
+
+    def item(self, destination: Destination, given: ProducerRecord) -> Item:
+        """What the route takes: serialized, partitioned, checked. Neither waits nor touches a file."""
+        headers = list(given.headers or ()) if self._row_by_row else given.headers
+        key = self._serialized("key", given, headers, given.key)
+        value = self._serialized("value", given, headers, given.value)
+        pairs = normal_headers(headers)
+        chosen = self._chosen_partition(destination, given, key, value)
+        self._check_limits(destination, value, key, pairs, given.timestamp_ms)
+        return value, key, chosen, given.timestamp_ms, pairs
+
+    def _serialized(self, what: str, given: ProducerRecord, headers: Any, data: Any) -> bytes | None:
+        serialize = self._serializers[what]
+        if serialize is None:
+            return bytes_like(data, what)
+        try:
+            return bytes_like(serialize(given.topic, headers, data), what)
+        except Exception as error:
+            message = f"the {what}_serializer failed on a record: {error}"
+            raise SerializationError(message, topic=given.topic, partition=given.partition) from error
+
+    def _chosen_partition(
+        self, destination: Destination, given: ProducerRecord, key: bytes | None, value: bytes | None
+    ) -> int | None:
+        """The given partition, or the user's partitioner's; None leaves the choice to the route."""
+        partition = given.partition
+        if partition is None and self._partitioner is not None:
+            chooser = self._chooser(destination.name)
+            partition = chooser.of_record(given.key, key, given.value, value, destination.every, destination.numbers)
+        elif partition is None and key is not None and destination.is_sparse and not self._config.partitioner_ignore_keys:
+            partition = partition_of(key, destination.partition_count)  # which may not be here
+        if partition is not None:
+            check_partition(destination, partition)
+        return partition
+
+    def _chooser(self, topic: str) -> Chooser:
+        """The user's partitioner for one topic. REQUIRES that there is one."""
+        found = self._choosers.get(topic)
+        return found or self._choosers.setdefault(topic, Chooser(self._partitioner, topic))
+
+    def _check_limits(
+        self, destination: Destination, value: bytes | None, key: bytes | None, headers: tuple[Any, ...], timestamp_ms: int | None
+    ) -> None:
+        size = record_size(value, key, headers)
+        for name, limit in (("max.request.size", self._config.max_request_size), ("buffer.memory", self._config.buffer_memory)):
+            if size > limit:
+                raise RecordTooLargeError(
+                    f"a record for {destination.name} is larger than {name}", expected=f"at most {limit} bytes", found=size
+                )
+        check_record(destination, size)
+        if key is None and "compact" in destination.config.cleanup_policy:
+            raise InvalidRecordError(f"{destination.name} is compacted: every record needs a key")
+        if timestamp_ms is not None:
+            check_times(destination, timestamp_ms, timestamp_ms)
+            self._look_for_seconds(destination, timestamp_ms)
+
+    def _look_for_seconds(self, destination: Destination, earliest_ms: int) -> None:
+        """A warning, once, for a timestamp of 1970 that is one of today in seconds. It is taken: it may be a real one."""
+        if destination.route is None or not SECONDS_FROM <= earliest_ms < destination.route.seconds_until_ms:
+            return
+        destination.route.seconds_until_ms = 0
+        if not self._looked_for_seconds:
+            self._looked_for_seconds = True
+            logger.warning(
+                "a record for %s has the timestamp %d ms, which lies in 1970: timestamps are in ms, not in seconds (said once)",
+                destination.name, earliest_ms,
+            )  # fmt: skip
+
+    def _put(self, destination: Destination, item: Item) -> Future:
+        route: Route = destination.route  # type: ignore[assignment]  # destination() made it
+        future: Future | None = route.append(*item)
+        if future is None:
+            future = self._wait_for(lambda: route.append(*item, True))
+        return future
+
+    def _wait_for(self, attempt: Callable[[], Any]) -> Any:
+        """What `attempt` gives as soon as there is memory. Raises BufferExhaustedError, and what `check_usable` does."""
+        timeout_s = self._config.max_block_ms / 1000
+
+        def attempt_or_raise() -> Any:
+            result = attempt()
+            if result is None:
+                self.check_usable()
+            return result
+
+        found = self._accumulator.wait_for_room(attempt_or_raise, timeout_s)
+        if found is None:
+            raise self.exhausted()
+        return found
+
+    def wait_for_room(self, size: int, ended: Callable[[], bool]) -> None:
+        """Waits for its turn and for `size` bytes of memory, for max.block.ms; or until memory comes back and `ended()`."""
+        timeout_s = self._config.max_block_ms / 1000
+        self._accumulator.wait_for_room(lambda: ended() or self._has_room(size), timeout_s)
+
+    def exhausted(self) -> BufferExhaustedError:
+        """What to say when there was no memory for too long."""
+        return BufferExhaustedError(
+            f"buffer.memory ({self._config.buffer_memory} bytes) was full for max.block.ms ({self._config.max_block_ms} ms)"
+        )
+
+    def check_usable(self) -> None:
+        """Raises what `check_open` does, and InvalidTransactionStateError or FencedError where no record is taken."""
+        self.check_open()
+        self._transaction.check_send()
+
+    def check_open(self) -> None:
+        """Raises ForkedError, ClosedError and what the log says."""
+        if os.getpid() != self._pid:
+            raise ForkedError("the producer belongs to the parent process: open the log again in the child")
+        if self._rows.closed:
+            raise ClosedError("the producer was closed, by itself or with its log; log.producer(…) makes another")
+        self._log._check_open()
+
+    # ---- its fate --------------------------------------------------------------------------------
+
+    def failed(self, given: ProducerRecord, error: EmbedlogError) -> Future:
+        """A future that failed inside the call: its callbacks run at once, in the caller's thread."""
+        self._losses.count(1)
+        self._transaction.failed(error)
+        future, promise = self._rows.promise(True)
+        self._losses.fail(promise, given.topic, given.partition, error, 1)
+        return future
+
+    def acknowledged(self, sent: ProducerRecord, future: Future) -> None:
+        error = future._failure
+        if error is None:
+            self.interceptors.on_acknowledgement(future.result(), None)
+        else:
+            place = nowhere(sent) if future.partition < 0 else nowhere(sent)._replace(partition=future.partition)
+            self.interceptors.on_acknowledgement(place, error)
+
+    # ---- columns ---------------------------------------------------------------------------------
+
+    def send_batch(self, topic: str, values: Any, keys: Any, partition: int | None, timestamps_ms: Any, headers: Any) -> Future:
+        """The future of many records. Raises as `Producer.send_batch` does."""
+        single_ms = timestamps_ms if isinstance(timestamps_ms, int) else None
+        given = ProducerRecord(topic, partition=partition, timestamp_ms=single_ms)
+        check_call(given)
+        chooser = None if self._partitioner is None else self._chooser(topic)
+        if self._row_by_row or (chooser is not None and chooser.sees_records):
+            return self._send_rows(given, rows_of(values, keys, timestamps_ms, headers))
+        self._accumulator.start()
+        future, promise = self._rows.promise(False)
+        shipment = Shipment(topic, promise, self._losses)
+        error: EmbedlogError | None = None
+        lost, row_count = 0, _row_count(values)
+        try:
+            self.check_usable()
+            keys = self._serialized_list("key", given, keys)
+            values = self._serialized_list("value", given, values)
+            destination = self.destination(topic)
+            seen = 0
+            for piece in pieces_of(values, keys, timestamps_ms, headers):
+                seen += piece.count
+                row_count = max(row_count, seen)
+                earliest_ms = check_piece(piece, destination, single_ms, self._config.max_request_size)
+                if earliest_ms is not None:
+                    self._look_for_seconds(destination, earliest_ms)
+                for share in shares(piece, destination, partition, chooser, self._config.partitioner_ignore_keys):
+                    self._ship(shipment, destination, piece, share, single_ms)
+        except FAILS_THE_FUTURE as failure:
+            error, lost = failure, max(1, row_count - shipment.row_count)
+            self._losses.count(lost)
+            self._transaction.failed(error)
+        finally:
+            shipment.finish(error, lost)
+        return future
+
+    def _ship(self, shipment: Shipment, destination: Destination, piece: Piece, share: Share, timestamp_ms: int | None) -> None:
+        """Encode one share and queue it, run by run."""
+        now_ms = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
+        columns = Columns(
+            piece.count, piece.values, piece.keys, now_ms if piece.timestamps is None else piece.timestamps, piece.headers
+        )
+        size = min(BATCH_BYTES_MAX, destination.batch_limit)
+        run_bytes = min(RUN_BYTES, max(size, self._config.buffer_memory // 4)) if destination.codec == 0 else None
+        for run in record_batch.encode(
+            columns,
+            codec=destination.codec,
+            level=destination.level,
+            batch_bytes=size,
+            selection=share.rows,
+            run_bytes=run_bytes,
+            compressed_max=self._log.config.max_decompressed_batch_bytes,
+        ):
+            if not self._accumulator.has_room(run.size) or self._rows.waiting:
+                self._wait_for(partial(self._has_room, run.size))
+            if not self._accumulator.on_thread():
+                shipment.wait_below(AHEAD_BYTES, self._config.max_block_ms / 1000)
+            number = destination.route.stick(run.size) if share.partition == STICK and destination.route else share.partition
+            shipment.leave(run.size)
+            leg = Leg(shipment, number, run)
+            stop = destination.stop_of(number)
+            if stop is not None and stop.lane.push_run(leg, run.record_count, run.size) is not None:
+                shipment.row_count += run.record_count
+            else:
+                leg.settled((), None)  # it has not left
+                self.check_usable()
+                raise InvalidTransactionStateError("the transaction ended while send_batch was at work")
+
+    def _has_room(self, size: int) -> bool | None:
+        return self._accumulator.has_room(size) or None
+
+    def _serialized_list(self, what: str, given: ProducerRecord, items: Any) -> Any:
+        if self._serializers[what] is None or not isinstance(items, (list, tuple)):
+            return items
+        return [self._serialized(what, given, (), item) for item in items]
+
+    def _send_rows(self, common: ProducerRecord, rows: Iterator[tuple[Any, Any, int | None, Any, int | None]]) -> Future:
+        """Row by row, for those who want to see each record; the result is put together as that of columns is."""
+        self._accumulator.start()  # which calls back those who wait for the promise
+        future, promise = self._rows.promise(False)
+        shipment = Shipment(common.topic, promise, self._losses)
+        try:
+            for value, key, timestamp_ms, headers, partition in rows:
+                own = common.partition if common.partition is not None else partition
+                sent = self.send(ProducerRecord(common.topic, value, key, own, timestamp_ms, headers))
+                shipment.leave()
+                sent.add_done_callback(partial(_arrived, shipment))
+        finally:
+            shipment.finish()
+        return future
+
+    # ---- what both need --------------------------------------------------------------------------
+
+    def known(self, topic: str) -> Destination | None:
+        """What was found of a topic and still holds, as far as the producer has noticed."""
+        return self._delivery.destinations.get(topic)
+
+    def destination(self, topic: str) -> Destination:
+        """What is known of a topic. Raises UnknownTopicOrPartitionError, InvalidTopicError."""
+        self._accumulator.start()
+        return self._delivery.destination(topic, self._rows, fast=self.plain)
+
+
+def check_call(given: ProducerRecord) -> None:
+    """What is wrong with the call itself. Raises TypeError, UnknownTopicOrPartitionError, InvalidTimestampError."""
+    if not isinstance(given.topic, str):
+        raise TypeError(f"a topic is a str, not {type(given.topic).__name__}")
+    for name in ("partition", "timestamp_ms"):
+        number = getattr(given, name)
+        if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
+            raise TypeError(f"{name} is an int or None, not {type(number).__name__}")
+    if given.partition is not None and given.partition < 0:
+        raise UnknownTopicOrPartitionError("a partition's number is not negative", found=given.partition)
+    if given.timestamp_ms is not None and not 0 <= given.timestamp_ms < 2**63:
+        raise InvalidTimestampError("a timestamp is not negative and fits in 64 bits", found=given.timestamp_ms)
+
+
+def _as_method(serializer: Any) -> Serialize | None:
+    """A user's serializer as one that sees topic and headers: an object that has such a method, or a callable of the data."""
+    if serializer is None:
+        return None
+    if hasattr(serializer, "serialize"):
+        method: Serialize = serializer.serialize
+        return method
+    return lambda topic, headers, data: serializer(data)
+
+
+def _arrived(shipment: Shipment, future: Future) -> None:
+    error = future.exception()
+    if error is not None:
+        shipment.arrived(future.partition, (), error, lost=1)
+        return
+    place = future.result()
+    shipment.arrived(place.partition, ((place.offset, place.offset + 1),), None, topic=place.topic)
+
+
+def _row_count(values: Any) -> int:
+    """The rows of a column as far as it can say: of a stream, none before they are read."""
+    try:
+        return len(values)
+    except TypeError:
+        return 0
+
+
+def nowhere(given: ProducerRecord) -> RecordMetadata:
+    """What interceptors hear of a record that was not written."""
+    partition = -1 if given.partition is None else given.partition
+    return RecordMetadata(given.topic, partition, -1, -1 if given.timestamp_ms is None else given.timestamp_ms)
+
+
+def record_size(value: bytes | None, key: bytes | None, headers: tuple[tuple[str, bytes | None], ...]) -> int:
+    """Upper bound of the bytes of one record in a batch of its own."""
+    pairs_size = sum(len(name.encode("utf-8")) + len(data or b"") + HEADER_OVERHEAD for name, data in headers)
+    return RECORD_OVERHEAD + len(value or b"") + len(key or b"") + HEADERS_OVERHEAD + pairs_size

@@ -1,0 +1,305 @@
+"""The producer: records and batches of records on their way into the log.
+
+P1  `send()` has a fast way in C for what is plain, and a careful way here for everything else; both end in the same lane
+P2  the careful way is `sending`; what was taken is written by `delivery`, on the thread of `accumulator`
+P3  the handle is known by nobody below it: a producer that is dropped can be collected, and closes itself
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self
+
+from embedlog._native import system
+from embedlog.config import keywords
+from embedlog.config.client import K, ProducerConfig, V
+from embedlog.errors import DeadlineError, EmbedlogError, printable
+from embedlog.producer.accumulator import Accumulator
+from embedlog.producer.idempotence import Transactional
+from embedlog.producer.metrics import producer_metrics
+from embedlog.producer.pipeline import Pipeline
+from embedlog.producer.sender import Delivery
+from embedlog.producer.transaction_manager import FAILED, NoTransaction, Transaction
+from embedlog.types import GroupMetadata, Headers, OffsetAndMetadata, ProducerRecord, RecordMetadata, TopicPartition, seconds
+
+if TYPE_CHECKING:
+    from embedlog._native._rows import Future
+    from embedlog.transaction import Outcome
+
+logger = logging.getLogger("embedlog.producer")
+
+_numbers = itertools.count(1)
+
+
+@keywords.checked
+class Producer(Generic[K, V]):
+    """Sends records into one log; made by `log.producer()`, best used in a `with` statement.
+
+    `Producer[K, V]` takes keys K and values V: what its serializers take, bytes without any.
+
+    Threads: one producer may be shared by any number of threads; records of one thread to one partition keep their order.
+    """
+
+    def __init__(self, log: Any, config: ProducerConfig) -> None:
+        self._log = log
+        self._config = config
+        self._pid = os.getpid()
+        self._closed = False
+        self._name = _name(config)
+        _tell_of_changes(config, self._name)
+        self._delivery = Delivery(log, config, self._name)
+        self._losses = self._delivery.losses
+        self._accumulator = Accumulator(
+            f"embedlog-{self._name}",
+            self._delivery,
+            memory_limit=config.buffer_memory,
+            linger_ms=config.linger_ms,
+            unacknowledged=config.acks == "0",
+        )
+        self._accumulator.blocked = self._delivery.figures.blocked
+        self._losses.noted = self._accumulator.rows.ring
+        self._routes = self._delivery.routes
+        self._transaction = _transaction(log, config, self._accumulator, self._delivery)
+        self._pipeline = Pipeline(log, config, self._delivery, self._accumulator, self._transaction)
+        self._rows = self._accumulator.rows  # last: until here there is nothing to close
+
+    # ---- records ---------------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: V | None = None,
+        key: K | None = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers = (),
+    ) -> Future[RecordMetadata]:
+        """Put one record on its way and return what tells of its fate.
+
+        `value` and `key` are bytes or None, unless the producer has serializers; `headers` are pairs of (str, bytes or None).
+        Raises TypeError for wrong types, SerializationError, InvalidTimestampError and UnknownTopicOrPartitionError for negative
+        numbers, ConfigError for a partitioner's, InvalidTransactionStateError outside of a transaction if there is a
+        transactional.id, ClosedError and ForkedError. Everything else fails the future: unknown topics and partitions, records
+        that are too large, `buffer.memory` full for `max.block.ms`, a fenced producer, and what happens when it is written.
+        """
+        route = self._routes.get(topic)
+        if route is not None:
+            future = route.append(value, key, partition, timestamp_ms, headers)
+            if future is not None:
+                return future
+        return self._pipeline.send(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
+
+    # ---- columns ---------------------------------------------------------------------------------
+
+    def send_batch(
+        self,
+        topic: str,
+        values: Any,
+        keys: Any = None,
+        *,
+        partition: int | None = None,
+        timestamps_ms: Any = None,
+        headers: Any = None,
+    ) -> Future[list[tuple[str, int, int, int]]]:
+        """Put many records on their way, at the speed of memory.
+
+        `values` and `keys`: lists of bytes and None, numpy arrays (objects, bytes, rows of uint8), or anything with
+        `__arrow_c_array__` or `__arrow_c_stream__`; an Arrow table has the columns value, key, headers, timestamp, partition.
+        `timestamps_ms` is one int, or one a row; `headers` a list of pairs a row. Serializers are applied to lists only.
+        The future's result is a list of (topic, partition, base_offset, count), in input order per partition.
+        Raises and fails as `send()` does; what was handed on before an error in a later part of the input stays.
+        """
+        return self._pipeline.send_batch(topic, values, keys, partition, timestamps_ms, headers)
+
+    # ---- life ------------------------------------------------------------------------------------
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Send everything at once and wait until the fate of each record is known.
+
+        Raises DeliveryError if records failed since the last call whose futures were not asked and have no callbacks (logged with
+        on_delivery_error="log" and with acks=0); DeadlineError after `timeout` seconds, StateError inside a callback.
+        """
+        self._flush(seconds(timeout, "flush()"))
+        self._losses.raise_unheard()
+
+    def _flush(self, timeout: float | None) -> None:
+        self._pipeline.check_open()
+        began = time.monotonic()
+        flushed = self._accumulator.flush(timeout)
+        self._delivery.figures.spent("flush", time.monotonic() - began)
+        if not flushed:
+            raise DeadlineError("not everything could be written in time", expected=f"{timeout} s")
+
+    def close(self, timeout: float | None = None) -> None:
+        """Send what is buffered and end; what is not written after `timeout` seconds fails with ClosedError. Idempotent.
+
+        Raises DeliveryError as flush() does, once the producer is closed. Leaving `with` does the same, but logs such failures if
+        an exception leaves it.
+        """
+        if os.getpid() != self._pid:
+            return
+        self._end(seconds(timeout, "close()"))
+        self._losses.raise_unheard()
+
+    def _end(self, timeout: float | None) -> None:
+        began = time.monotonic()
+        if not self._closed:
+            self._end_transaction(timeout)
+        self._routes.clear()
+        if self._accumulator.close(None if timeout is None else max(0.0, began + timeout - time.monotonic())):
+            self._end_interceptors()
+            return
+        try:
+            self._accumulator.abandon()
+        finally:  # what a callback raises in the main thread goes on
+            self._end_interceptors()
+
+    def _end_interceptors(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._accumulator.afterwards(self._pipeline.interceptors.close)
+
+    def _end_transaction(self, timeout: float | None) -> None:
+        try:
+            # A callback cannot wait for what its own thread has to write: then others abort what is open
+            self._transaction.leave() if self._accumulator.on_thread() else self._transaction.close(timeout)
+        except EmbedlogError as error:  # the producer ends all the same
+            logger.warning("%s was closed with a transaction that could not be ended: %s", self._name, error)
+
+    # ---- transactions ----------------------------------------------------------------------------
+
+    def init_transactions(self) -> Outcome | None:
+        """Take over the transactional id: producers that had it before are fenced, what they left open is finished or aborted.
+
+        Once, before anything else; returns what became of the last transaction of this id, or None if there was none.
+        Like all calls of this section it raises InvalidTransactionStateError in a wrong state, DeadlineError after
+        `max.block.ms` (then the same call is to be repeated), FencedError if somebody took the id over.
+        """
+        self._pipeline.check_open()
+        return self._transaction.init()
+
+    def begin_transaction(self) -> None:
+        """What is sent from now on is seen by `read_committed` readers all together or not at all."""
+        self._pipeline.check_open()
+        self._transaction.begin()
+
+    def commit_transaction(self) -> None:
+        """Send what is buffered and commit. Raises what a record failed of: then the transaction can only be aborted."""
+        self._pipeline.check_open()
+        try:
+            self._transaction.commit()
+        finally:
+            if self._transaction.state in FAILED:
+                self._losses.take()  # what this raises says it
+
+    def abort_transaction(self) -> None:
+        """Abort: what is still buffered fails with TransactionAbortedError, what is written is never seen as committed."""
+        self._pipeline.check_open()
+        self._transaction.abort()
+        self._losses.take()  # it was to be seen as a whole or not at all
+
+    def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group_metadata: GroupMetadata
+    ) -> None:
+        """Commit a group's offsets with the transaction: {TopicPartition: OffsetAndMetadata or int}."""
+        self._pipeline.check_open()
+        self._transaction.send_offsets(offsets, group_metadata)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Self]:
+        """`with producer.transaction(): …` begins, and commits at the end, or aborts if anything was raised."""
+        self.begin_transaction()
+        try:
+            yield self
+            self.commit_transaction()
+        except BaseException:
+            self._abort_after_failure()
+            raise
+
+    def _abort_after_failure(self) -> None:
+        self._transaction.abort_after_failure()
+        self._losses.take()
+
+    def partitions_for(self, topic: str) -> set[int]:
+        """The numbers of a topic's partitions. Raises UnknownTopicOrPartitionError."""
+        self._pipeline.check_open()
+        return set(self._log._topic(topic).here)
+
+    def metrics(self) -> dict[str, float]:
+        """Kafka's key figures, by Kafka's names and in its units: totals since the producer was made, `-rate` a second,
+        `-avg` and `-max` of the last minute."""
+        rows, figures = self._rows, self._delivery.figures
+        self._delivery.harvest()
+        return producer_metrics(figures) | {
+            "requests-in-flight": self._delivery.in_flight,
+            "buffer-total-bytes": rows.memory_limit,
+            "buffer-available-bytes": max(0, rows.memory_limit - rows.memory_used),
+            "buffer-exhausted-waits-total": self._accumulator.blocked_count,
+            "waiting-threads": rows.waiting,
+        }
+
+    def __enter__(self) -> Self:
+        self._pipeline.check_open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            return self.close()
+        if os.getpid() == self._pid:
+            self._end(None)
+            self._losses.log_unheard()
+
+    def __del__(self) -> None:
+        rows = getattr(self, "_rows", None)
+        if rows is None or rows.closed or os.getpid() != self._pid:
+            return
+        warnings.warn(f"{self._name} was dropped without close()", ResourceWarning, source=self, stacklevel=2)
+        self._accumulator.leave_alone()  # the thread sends what is there, and ends
+
+    if not TYPE_CHECKING:  # a mistake that checkers see is told at run time, too
+
+        def __aenter__(self) -> NoReturn:
+            raise TypeError("this producer is for `with`; log.async_producer(…) is for `async with`")
+
+        __aexit__ = __aenter__
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Producer cannot be pickled: open the log in the process that sends, and make a producer there")
+
+    def __repr__(self) -> str:
+        return f"<embedlog.Producer {self._name}{' closed' if self._rows.closed else ''}>"
+
+
+def _name(config: ProducerConfig) -> str:
+    """Kafka's default: after the transactional id, or counted in this process."""
+    return printable(config.client_id or f"producer-{config.transactional_id or next(_numbers)}")  # it goes into lines of the log
+
+
+def _tell_of_changes(config: ProducerConfig, name: str) -> None:
+    """Kafka's clients change options that contradict each other where the user set only the other one, and say so."""
+    if not config.enable_idempotence and "enable_idempotence" not in config.given:
+        logger.info("%s is not idempotent, because of acks, retries or max.in.flight.requests.per.connection", name)
+        if config.max_in_flight_requests_per_connection > 5:
+            logger.warning("%s: more than 5 max.in.flight.requests.per.connection will be an error later", name)
+    timeout_ms = config.delivery_timeout_ms
+    if "delivery_timeout_ms" not in config.given and timeout_ms != ProducerConfig.delivery_timeout_ms:
+        logger.warning("%s: delivery.timeout.ms is raised to linger.ms + request.timeout.ms: %d", name, timeout_ms)
+
+
+def _transaction(log: Any, config: ProducerConfig, accumulator: Accumulator, delivery: Delivery) -> Transaction | NoTransaction:
+    """The transactional half, which hears of what delivery could not write."""
+    if config.transactional_id is None:
+        return NoTransaction()
+    owner = log._transactions.owner(config.transactional_id, config.transaction_timeout_ms)
+    made = Transaction(owner, accumulator, delivery.figures, timeout_s=config.max_block_ms / 1000, clock_ns=system.boot_ns)
+    delivery.failed = made.failed
+    delivery.appender = Transactional(owner)
+    return made

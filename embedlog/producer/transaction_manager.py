@@ -1,0 +1,315 @@
+"""Transactions as a producer's user meets them: which call is allowed when, and what becomes of the records in between.
+
+X1  the states and what may follow what are Kafka's, as tables; `Machine` knows nothing but them
+X2  a record is taken only while the state is IN_TRANSACTION: the accumulator is shut in every other, in one step with it
+X3  a call that ran out of time leaves its state: the same call goes on where it stopped, no other is allowed
+X4  a record that failed makes the transaction one that can only be aborted, and so do offsets that the group refused; a fenced
+    producer can only be closed
+X5  what happens in the log is the owner's business (`transactions`); this room decides when
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from embedlog.coordination.groups.commit_checks import checked_offsets
+from embedlog.errors import (
+    CommitFailedError,
+    DeadlineError,
+    EmbedlogError,
+    FencedError,
+    FencedInstanceIdError,
+    InvalidGroupIdError,
+    InvalidTransactionStateError,
+    StateError,
+    TransactionAbortedError,
+)
+from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from embedlog.producer.accumulator import Accumulator
+    from embedlog.producer.metrics import Figures
+    from embedlog.transaction import Outcome
+
+logger = logging.getLogger("embedlog.producer")
+
+
+class State(enum.Enum):
+    """Where the client stands; Kafka's names."""
+
+    UNINITIALIZED = enum.auto()
+    INITIALIZING = enum.auto()
+    READY = enum.auto()
+    IN_TRANSACTION = enum.auto()
+    COMMITTING = enum.auto()
+    ABORTING = enum.auto()
+    ABORTABLE_ERROR = enum.auto()
+    FATAL_ERROR = enum.auto()
+
+
+# state → the states it may be entered from
+PREDECESSORS: Mapping[State, frozenset[State]] = {
+    State.UNINITIALIZED: frozenset({State.READY, State.ABORTABLE_ERROR}),
+    State.INITIALIZING: frozenset({State.UNINITIALIZED, State.ABORTING}),
+    State.READY: frozenset({State.INITIALIZING, State.COMMITTING, State.ABORTING}),
+    State.IN_TRANSACTION: frozenset({State.READY}),
+    State.COMMITTING: frozenset({State.IN_TRANSACTION}),
+    State.ABORTING: frozenset({State.IN_TRANSACTION, State.ABORTABLE_ERROR}),
+    State.ABORTABLE_ERROR: frozenset({State.IN_TRANSACTION, State.COMMITTING, State.ABORTABLE_ERROR, State.INITIALIZING}),
+    State.FATAL_ERROR: frozenset(State),
+}
+
+# state → the calls that are allowed; where a state is entered by one of them, that call may be repeated after a timeout
+CALLS: Mapping[State, tuple[str, ...]] = {
+    State.UNINITIALIZED: ("init_transactions",),
+    State.INITIALIZING: ("init_transactions",),
+    State.READY: ("begin_transaction",),
+    State.IN_TRANSACTION: ("send", "send_offsets_to_transaction", "commit_transaction", "abort_transaction"),
+    State.COMMITTING: ("commit_transaction",),
+    State.ABORTING: ("abort_transaction",),
+    State.ABORTABLE_ERROR: ("abort_transaction",),
+    State.FATAL_ERROR: (),
+}
+
+
+FAILED = frozenset({State.ABORTABLE_ERROR, State.FATAL_ERROR})  # a record or a call has failed for good
+
+
+class Machine:
+    """The state, and the error that brought it there. Pure: no lock, no clock, no log."""
+
+    def __init__(self) -> None:
+        self.state = State.UNINITIALIZED
+        self.error: BaseException | None = None
+
+    def enter(self, state: State, error: BaseException | None = None) -> None:
+        """Raises InvalidTransactionStateError for a step that Kafka's table does not have."""
+        if self.state not in PREDECESSORS[state]:
+            raise InvalidTransactionStateError(f"there is no way from {self.state.name} to {state.name}")
+        self.state = state
+        self.error = error
+
+    def require(self, call: str) -> None:
+        """Raises unless the call is allowed now: FencedError for a fenced producer, else InvalidTransactionStateError."""
+        if call in CALLS[self.state]:
+            return
+        if isinstance(self.error, FencedError):
+            raise FencedError(f"{call}() of a producer that was fenced: {self.error.message}; close it") from self.error
+        allowed = " or ".join(f"{each}()" for each in CALLS[self.state]) or "close()"
+        because = f" after {self.error!r}" if self.error is not None else ""
+        raise InvalidTransactionStateError(
+            f"{call}() is not allowed now: the state is {self.state.name}{because}", expected=allowed, found=f"{call}()"
+        ) from self.error
+
+    def fail(self, error: BaseException) -> None:
+        """A record failed, or a call in a way that a repetition does not mend."""
+        if isinstance(error, (FencedError, InvalidTransactionStateError)) and not isinstance(error, FencedInstanceIdError):
+            self.enter(State.FATAL_ERROR, error)
+        elif self.state in PREDECESSORS[State.ABORTABLE_ERROR] and self.state is not State.INITIALIZING:
+            self.enter(State.ABORTABLE_ERROR, self.error or error)
+
+
+class Owner(Protocol):
+    """What stands for the transactional id in the log."""
+
+    def init(self, deadline_ns: int) -> Outcome | None: ...
+    def begin(self) -> None: ...
+    def end(self, commit: bool, deadline_ns: int) -> None: ...
+    def close(self) -> None: ...
+    def add_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata, deadline_ns: int
+    ) -> None: ...
+
+
+class Transaction:
+    """The transactional half of one producer.
+
+    `timeout_s` is max.block.ms; `clock_ns` the clock of the owner's deadlines. Threads: any; one call goes on at a time.
+    """
+
+    def __init__(
+        self, owner: Owner, accumulator: Accumulator, figures: Figures, *, timeout_s: float, clock_ns: Callable[[], int]
+    ) -> None:
+        self._owner = owner
+        self._accumulator = accumulator
+        self._figures = figures
+        self._timeout_s = timeout_s
+        self._clock_ns = clock_ns
+        self._call = threading.Lock()  # held by a verb for as long as it takes
+        self._step = threading.Lock()  # held for a step of the state and the shutting that goes with it
+        self._machine = Machine()
+        accumulator.rows.shut = True
+
+    @property
+    def state(self) -> State:
+        return self._machine.state
+
+    # ---- the verbs -------------------------------------------------------------------------------
+
+    def init(self) -> Outcome | None:
+        """What became of the last transaction under this id."""
+        with self._verb("init_transactions", "init", State.INITIALIZING) as deadline_ns:
+            outcome = self._owner.init(deadline_ns)
+            self._enter(State.READY)
+            return outcome
+
+    def begin(self) -> None:
+        with self._verb("begin_transaction", "begin", None):
+            self._owner.begin()
+            self._enter(State.IN_TRANSACTION)
+
+    def commit(self) -> None:
+        """Raises what a record of the transaction failed of; then it can only be aborted."""
+        self._raise_failure()
+        with self._verb("commit_transaction", "commit", State.COMMITTING) as deadline_ns:
+            self._drain(deadline_ns)
+            self._raise_failure()
+            self._owner.end(True, deadline_ns)
+            self._enter(State.READY)
+
+    def abort(self) -> None:
+        with self._verb("abort_transaction", "abort", State.ABORTING) as deadline_ns:
+            self._accumulator.drop(TransactionAbortedError("the transaction was aborted before the record was written"))
+            self._drain(deadline_ns)
+            self._owner.end(False, deadline_ns)
+            self._enter(State.READY)
+
+    def abort_after_failure(self) -> None:
+        """Aborts what can be aborted; what was raised before is what the user must hear of, so this never raises."""
+        if "abort_transaction" not in CALLS[self.state]:
+            return
+        try:
+            self.abort()
+        except EmbedlogError:
+            logger.exception("a transaction could not be aborted; it ends by itself after transaction.timeout.ms")
+
+    def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group: Any) -> None:
+        wanted, member = checked_offsets(offsets), _check_group(group)
+        if wanted:
+            with self._verb("send_offsets_to_transaction", "send_offsets", None) as deadline_ns:
+                self._owner.add_offsets(wanted, member, deadline_ns)
+
+    def close(self, timeout_s: float | None) -> None:
+        """Finishes a commit that was begun, aborts a transaction that is open; others do it if this fails."""
+        try:
+            if self.state is State.IN_TRANSACTION:
+                self._accumulator.flush(timeout_s)
+            with self._bounded(timeout_s):
+                if self.state is State.COMMITTING:
+                    self.commit()
+                elif "abort_transaction" in CALLS[self.state]:
+                    self.abort()
+        finally:
+            self.leave()
+
+    def leave(self) -> None:
+        """What is open is left behind, for others to abort."""
+        self._owner.close()
+
+    # ---- what happens to records -----------------------------------------------------------------
+
+    def check_send(self) -> None:
+        """Raises unless a transaction is open."""
+        self._machine.require("send")
+
+    def failed(self, error: BaseException) -> None:
+        """A record was not written."""
+        with self._step:
+            self._machine.fail(error)
+            self._shut_locked()
+
+    # ---- steps -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def _verb(self, call: str, figure: str, state: State | None) -> Iterator[int]:
+        """One call at a time, in `state` while it goes on; gives the deadline. What fails for good is noted."""
+        if self._accumulator.on_thread():
+            raise StateError(f"{call}() inside a callback of this producer would wait for itself")
+        began = time.monotonic()
+        if not self._call.acquire(timeout=self._timeout_s):
+            raise DeadlineError(f"another call kept {call}() waiting", expected=f"{self._timeout_s} s (max.block.ms)")
+        try:
+            with self._step:
+                self._machine.require(call)
+                if state is not None and self._machine.state is not state:
+                    self._machine.enter(state)
+                self._shut_locked()
+            try:
+                yield self._clock_ns() + int(self._timeout_s * 1e9)
+            except (FencedError, InvalidTransactionStateError, CommitFailedError) as error:  # the log knows better
+                self.failed(error)
+                raise
+        finally:
+            self._call.release()
+            self._figures.spent(figure, time.monotonic() - began)
+
+    def _enter(self, state: State) -> None:
+        with self._step:
+            self._machine.enter(state)
+            self._shut_locked()
+
+    def _shut_locked(self) -> None:
+        self._accumulator.rows.shut = self._machine.state is not State.IN_TRANSACTION
+
+    def _drain(self, deadline_ns: int) -> None:
+        """Every record has its fate. Raises DeadlineError."""
+        if not self._accumulator.flush(max(0, deadline_ns - self._clock_ns()) / 1e9):
+            raise DeadlineError("not everything could be written in time", expected=f"{self._timeout_s} s (max.block.ms)")
+
+    def _raise_failure(self) -> None:
+        error = self._machine.error
+        if self.state is State.ABORTABLE_ERROR and error is not None:
+            raise error
+
+    @contextmanager
+    def _bounded(self, timeout_s: float | None) -> Iterator[None]:
+        before = self._timeout_s
+        self._timeout_s = before if timeout_s is None else min(before, timeout_s)
+        try:
+            yield
+        finally:
+            self._timeout_s = before
+
+
+class NoTransaction:
+    """In the place of `Transaction` where there is no transactional.id."""
+
+    state = State.UNINITIALIZED
+
+    def check_send(self) -> None:
+        """Nothing to ask: every record stands alone."""
+
+    def failed(self, error: BaseException) -> None:
+        """Nobody else is concerned."""
+
+    def close(self, timeout_s: float | None) -> None:
+        """There is nothing open."""
+
+    def leave(self) -> None:
+        """There is nothing open."""
+
+    def init(self) -> NoReturn:
+        raise InvalidTransactionStateError("transactions need a producer with a transactional.id")
+
+    begin = commit = abort = init
+
+    def abort_after_failure(self) -> None:
+        """There is nothing open."""
+
+    def send_offsets(self, offsets: Any, group: Any) -> NoReturn:
+        self.init()
+
+
+def _check_group(group: object) -> GroupMetadata:
+    """Raises TypeError for what is no group's metadata, InvalidGroupIdError for a member that the group cannot know."""
+    if not isinstance(group, GroupMetadata):
+        raise TypeError(f"group_metadata is what consumer.group_metadata() returns, not {group!r}")
+    if group.generation > 0 and not group.member_id:
+        raise InvalidGroupIdError("group_metadata has a generation, but no member id", found=repr(group))
+    return group

@@ -1,0 +1,237 @@
+"""Kafka's checkpoints: a version, a count, one entry a line. Offsets of a log directory, leader epochs of a partition.
+
+T1  what is written here, a broker reads: every line is checked first, for one malformed line takes a whole directory offline
+T2  a reader takes what Kafka's reader takes and could write again, and nothing else; the error names file and line
+T3  a file changes by `files.write_atomically`; who writes holds a lock that covers it (`docs/protocol.md`)
+T4  a damaged file that only saves work (`layout.CACHES`) counts as absent, with a warning, and is made anew by the next writer
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embedlog._native import system
+from embedlog.errors import CorruptRecordError, ForeignDirectoryError, UnsupportedFormatError
+from embedlog.storage import file_names, files
+
+logger = logging.getLogger("embedlog")
+
+LONG_MAX = 2**63 - 1
+INT_MAX = 2**31 - 1
+NAME_LENGTH_MAX = 249  # of a topic: its directory's name has room for "-", the partition and no more
+
+_LINE_END = re.compile(r"\r\n|\n|\r")  # Java's readLine; str.splitlines() would split at more
+_BLANKS = re.compile(r"[ \t\n\x0b\f\r]+")  # Java's \s+
+_NUMBER = re.compile(r"[+-]?[0-9]+")
+_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+OTHER_EPOCH = "a batch carries another leader epoch than its offset belongs to"
+
+Offsets = dict[tuple[str, int], int]
+
+
+# ---- checkpoints of a log directory --------------------------------------------------------------
+
+
+def read_offsets(path: str | os.PathLike[str]) -> Offsets:
+    """{(topic, partition): offset}; nothing where there is no file, or a damaged one that only saves work.
+
+    Raises ForeignDirectoryError for any other malformed one, CorruptRecordError for one that is too large.
+    """
+    return _read_offsets(path) or {}
+
+
+def _read_offsets(path: str | os.PathLike[str]) -> Offsets | None:
+    """None for a damaged file that only saves work."""
+    found: Offsets = {}
+    try:
+        for number, parts in _read_entries(path, 3):
+            if not _is_name(parts[0]):
+                raise malformed(path, number, "the name of a topic", repr(parts[0][:300]))
+            found[parts[0], number_of(path, number, parts[1], INT_MAX)] = number_of(path, number, parts[2], LONG_MAX)
+    except (ForeignDirectoryError, CorruptRecordError) as problem:
+        if os.path.basename(os.fspath(path)) not in file_names.CACHES:
+            raise
+        logger.warning("a damaged checkpoint, which only saves work, is made anew: %s", problem)
+        return None
+    return found
+
+
+def _is_name(topic: str) -> bool:
+    return len(topic) <= NAME_LENGTH_MAX and _NAME.fullmatch(topic) is not None
+
+
+def write_offsets(path: str | os.PathLike[str], offsets: Mapping[tuple[str, int], int], mode: int = 0o666) -> None:
+    """Replace the checkpoint. Raises ValueError, before anything is written, for what a broker could not read."""
+    lines = []
+    for (topic, partition), offset in sorted(offsets.items()):
+        if not _is_name(topic) or not 0 <= partition <= INT_MAX or not 0 <= offset <= LONG_MAX:
+            raise ValueError(f"not an entry of a checkpoint: {topic!r} {partition} {offset}")
+        lines.append(f"{topic} {partition} {offset}")
+    files.write_atomically(path, _encode(lines), mode)
+
+
+def update(path: str | os.PathLike[str], changes: Mapping[tuple[str, int], int | None], mode: int = 0o666) -> None:
+    """Read, change (None removes an entry), write; nothing is written if nothing changes.
+
+    Raises ForeignDirectoryError if the present file is malformed: overwriting it would lose what it says of others. One that
+    only saves work is made anew.
+    **Threads and processes**: the caller holds the directory lock.
+    """
+    before = {} if system.mutated("blind_checkpoints") else _read_offsets(path)
+    after = {key: offset for key, offset in {**(before or {}), **changes}.items() if offset is not None}
+    if after != before:
+        write_offsets(path, after, mode)
+
+
+def _encode(lines: list[str]) -> bytes:
+    return "".join(f"{line}\n" for line in ("0", str(len(lines)), *lines)).encode()
+
+
+def _read_entries(path: str | os.PathLike[str], width: int) -> list[tuple[int, list[str]]]:
+    """(line number, fields) of every entry, by Kafka's rules: no file, an empty one or a bare version means no entries."""
+    lines = lines_of(path, files.read_bytes(path) or b"")
+    if not lines:
+        return []
+    version = number_of(path, 1, lines[0], INT_MAX)
+    if version != 0:
+        raise UnsupportedFormatError("version of the checkpoint", path=path, expected=0, found=version)
+    if len(lines) == 1:
+        return []
+    declared = number_of(path, 2, lines[1], INT_MAX)
+    entries = []
+    for number, line in enumerate(lines[2:], 3):
+        parts = _BLANKS.split(line)
+        if parts[-1] == "" and len(parts) > 1:  # Java drops what is empty at the end, not at the beginning
+            parts.pop()
+        if len(parts) != width:
+            raise malformed(path, number, f"{width} fields", repr(line))
+        entries.append((number, parts))
+    if len(entries) != declared:
+        raise malformed(path, 2, f"{declared} entries", len(entries))
+    return entries
+
+
+def lines_of(path: str | os.PathLike[str], data: bytes) -> list[str]:
+    """The lines of a small text file, split where Java splits. Raises ForeignDirectoryError for what is not UTF-8."""
+    try:
+        lines = _LINE_END.split(data.decode())
+    except UnicodeDecodeError as problem:
+        line = data.count(b"\n", 0, problem.start) + 1
+        raise malformed(path, line, "UTF-8", repr(data[problem.start : problem.end])) from None
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def number_of(path: str | os.PathLike[str], line: int, text: str, largest: int) -> int:
+    """A number that must lie from 0 to `largest`. Raises ForeignDirectoryError with file and line."""
+    if not _NUMBER.fullmatch(text) or len(text) > 20 or not 0 <= int(text) <= largest:
+        raise malformed(path, line, f"an integer from 0 to {largest}", repr(text))
+    return int(text)
+
+
+def malformed(path: str | os.PathLike[str], line: int, expected: object, found: object) -> ForeignDirectoryError:
+    """The error for a line that cannot be read."""
+    return ForeignDirectoryError(f"malformed line {line}", path=path, expected=expected, found=found)
+
+
+# ---- leader epochs of a partition ----------------------------------------------------------------
+
+
+class EpochCache:
+    """Which leader epoch began at which offset: pairs (epoch, start offset), both strictly rising.
+
+    Pure: it knows no file and no lock. The methods that change it say whether anything changed, so that the caller writes.
+    """
+
+    def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
+        self.entries: list[tuple[int, int]] = []
+        for epoch, start in entries:
+            self.assign(epoch, start)
+
+    @property
+    def latest(self) -> tuple[int, int] | None:
+        """The last (epoch, start offset), or None."""
+        return self.entries[-1] if self.entries else None
+
+    @property
+    def latest_epoch(self) -> int:
+        """The last epoch, -1 without any."""
+        return self.entries[-1][0] if self.entries else -1
+
+    def assign(self, epoch: int, start: int) -> bool:
+        """Epoch begins at `start`; entries that contradict it go. Nothing happens if that epoch is the latest already."""
+        if epoch < 0 or start < 0:
+            raise ValueError(f"not a leader epoch: {epoch} from {start}")
+        if self.entries and self.entries[-1][0] == epoch and self.entries[-1][1] <= start:
+            return False
+        while self.entries and (self.entries[-1][0] >= epoch or self.entries[-1][1] >= start):
+            self.entries.pop()
+        self.entries.append((epoch, start))
+        return True
+
+    def truncate_from_end(self, end: int) -> bool:
+        """The log now ends at `end`: epochs that began there or later are gone."""
+        kept = [entry for entry in self.entries if entry[1] < end]
+        return self._replace(kept)
+
+    def truncate_from_start(self, start: int) -> bool:
+        """The log now starts at `start`: the epoch that was in force there begins there."""
+        dropped = [entry for entry in self.entries if entry[1] <= start]
+        kept = self.entries[len(dropped) :]
+        return self._replace([(dropped[-1][0], start), *kept] if dropped else kept)
+
+    def epoch_for(self, offset: int) -> int:
+        """The epoch in which `offset` was (or will be) written; -1 if it lies before the first one known."""
+        return next((epoch for epoch, start in reversed(self.entries) if start <= offset), -1)
+
+    def disagreement(self, bases: NDArray[np.int64], epochs: NDArray[np.int32]) -> tuple[int, int] | None:
+        """The first batch that carries another epoch than its base offset belongs to, as (row, expected)."""
+        if not self.entries:
+            return None
+        latest, start = self.entries[-1]
+        if start <= bases[0] and (epochs == latest).all():
+            return None  # as almost always: all of it is of the newest epoch
+        starts = np.array([start for _, start in self.entries], np.int64)
+        known = np.array([epoch for epoch, _ in self.entries], np.int64)
+        slots = np.searchsorted(starts, bases, side="right") - 1
+        wrong = (slots >= 0) & (known[slots] != epochs)
+        row = int(wrong.argmax())
+        return (row, int(known[slots[row]])) if wrong[row] else None
+
+    def end_offset(self, epoch: int, log_end: int) -> tuple[int, int]:
+        """(largest known epoch <= `epoch`, the offset at which it ended); (-1, -1) if nothing can be said.
+
+        The end is where the next higher epoch began, or `log_end` for the latest one. A reader that stood beyond it has seen
+        records that are no more.
+        """
+        if epoch < 0 or not self.entries or epoch > self.latest_epoch:
+            return -1, -1
+        if epoch == self.latest_epoch:
+            return epoch, log_end
+        end = next(start for higher, start in self.entries if higher > epoch)
+        floor = next((known for known, _ in reversed(self.entries) if known <= epoch), epoch)
+        return floor, end
+
+    def _replace(self, entries: list[tuple[int, int]]) -> bool:
+        changed = entries != self.entries
+        self.entries = entries
+        return changed
+
+
+def read_epochs(path: str | os.PathLike[str]) -> EpochCache:
+    """The epochs in a leader-epoch-checkpoint; none where there is no file. Raises ForeignDirectoryError for a malformed one."""
+    return EpochCache(
+        (number_of(path, line, epoch, INT_MAX), number_of(path, line, start, LONG_MAX))
+        for line, (epoch, start) in _read_entries(path, 2)
+    )
+
+
+def write_epochs(path: str | os.PathLike[str], epochs: EpochCache, mode: int = 0o666) -> None:
+    """Replace the leader-epoch-checkpoint; it is on disk, with its name, when this returns."""
+    files.write_atomically(path, _encode([f"{epoch} {start}" for epoch, start in epochs.entries]), mode)

@@ -1,0 +1,189 @@
+"""A partition's control page and its record of what is on stable storage.
+
+G1  page and lock file are never unlinked and never renamed over; a page comes into being by link(2) of a finished temporary,
+    and is rebuilt in place, both under the append lock
+G2  a page counts only in the incarnation of the directory that it names, and only as the inode that it names
+G3  a page of an earlier incarnation is a floor at most: what it published was written, unless the page cache was lost since
+G4  the durable record is stored after the sync that it tells of, so it is never too high; it may be low; the slot that is on
+    disk is left as it is until the other one is on disk
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from embedlog._native import codec, system
+from embedlog._native.system import Published
+from embedlog.errors import StorageError, UnsupportedFormatError
+from embedlog.storage import file_names, files
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+@cache
+def boot_number() -> int:
+    """A number for this boot of the machine: no process and no monotonic clock outlives it. 0 if the boot is unknown."""
+    try:
+        text = _BOOT_ID.read_text(encoding="ascii")
+    except OSError:
+        text = ""  # no such file: every opening then counts as one after a reboot
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big") if text else 0
+
+
+def cache_number(path: Path) -> int:
+    """A number for the page cache that holds a directory: this boot and this mount. 0 if either is unknown.
+
+    A file system that is unmounted, detached or shut down loses what was not synced although the machine goes on. Two mounts of
+    one file system (bind mounts, containers) have two numbers: that costs a recovery as after a reboot, never a record. Before
+    Linux 6.8 mounts have no unique id, so the number is the boot's alone.
+    """
+    boot, mount = boot_number(), system.mount_id(os.fspath(path))
+    if not boot or mount < 0:
+        return 0
+    return int.from_bytes(hashlib.sha256(b"%d %d" % (boot, mount)).digest()[:7], "big") if mount else boot
+
+
+class PageFile:
+    """The mapped page of one partition. Threads: as `system.Page`."""
+
+    def __init__(self, path: Path, page: system.Page, device: int, inode: int) -> None:
+        self.path = path
+        self.page = page
+        self.device = device
+        self.inode = inode
+
+    @property
+    def identity_device(self) -> int:
+        """The device as the page names it: on a network file system each host has a number of its own."""
+        return 0 if self.page.locked else self.device
+
+    def close(self) -> None:
+        self.page.close()
+
+
+def map_page(path: Path, writable: bool, locked: bool = False) -> PageFile | None:
+    """Map a page that is there; None if it is absent or too short to be one."""
+    found = files.facts_of(path)
+    if found is None or found.size < system.PAGE_BYTES:
+        return None
+    with files.opened(path, files.WRITE if writable else files.READ) as fd:
+        facts = files.facts(fd, path)
+        page = system.Page(fd, writable, locked)
+    return PageFile(path, page, facts.device, facts.inode)
+
+
+def make_page(path: Path, mode: int, locked: bool = False) -> PageFile:
+    """Map the page, made first if need be. REQUIRES the append lock; its content is the caller's to write."""
+    found = files.facts_of(path)
+    if found is not None and found.size < system.PAGE_BYTES:
+        with files.opened(path, files.WRITE) as fd:  # somebody cut it: the inode stays, the content is rebuilt
+            files.allocate(fd, system.PAGE_BYTES, path)
+    elif found is None:
+        temporary = path.with_name(path.name + "-new")
+        files.unlink(temporary, missing_ok=True)
+        with files.opened(temporary, files.EXCLUSIVE, mode) as fd:
+            files.allocate(fd, system.PAGE_BYTES, temporary)
+        files.link(temporary, path)
+        files.unlink(temporary)
+    mapped = map_page(path, writable=True, locked=locked)
+    if mapped is None:
+        raise StorageError("the control page vanished while it was being made", path=path)
+    return mapped
+
+
+def check(mapped: PageFile, expected: Any) -> bool:
+    """Whether this page counts now. Raises UnsupportedFormatError for one that a newer embedlog wrote."""
+    state = mapped.page.check(expected)
+    if state == system.NEWER:
+        raise UnsupportedFormatError(
+            "the control page was written by a newer embedlog; close that one first",
+            path=mapped.path,
+            expected=f"version {system.PAGE_VERSION}",
+            found=mapped.page.version(),
+        )
+    if state == system.OLDER:
+        raise UnsupportedFormatError(
+            "an older embedlog has this log open; close that one first",
+            path=mapped.path,
+            expected=f"version {system.PAGE_VERSION}",
+            found=mapped.page.version(),
+        )
+    return state == system.VALID
+
+
+def floor_of(mapped: PageFile, topic_id: bytes, partition: int) -> Published | None:
+    """What a page of an earlier incarnation published into the page cache that is still there, None if it proves nothing."""
+    page = mapped.page
+    cache = cache_number(mapped.path)
+    if not cache or page.word(system.WORD_CACHE) != cache:
+        return None
+    return page.read() if in_place(mapped, topic_id, partition) else None
+
+
+def in_place(mapped: PageFile, topic_id: bytes, partition: int) -> bool:
+    """Whether a page was written where it lies now, in whatever incarnation: a copy of one was not."""
+    own = system.identity(mapped.page.incarnation(), topic_id, partition, mapped.identity_device, mapped.inode)
+    return bool(mapped.page.check(own) == system.VALID)
+
+
+class Durable(NamedTuple):
+    """What was on stable storage when this was stored, and where."""
+
+    offset: int
+    segment_base: int
+    sequence: int
+
+
+_SLOT = struct.Struct(">8sQ16sqqI")  # magic, sequence, topic id, offset, segment base, CRC-32C of what is before
+_DURABLE_MAGIC: Final = b"ELOGDUR1"
+RECORD_AGE_NS: Final = 100_000_000  # how much older than what was acknowledged the record may be that is on disk
+
+
+class DurableRecord:
+    """`embedlog.durable`: two slots, the parity of a sequence is its slot. Threads: under the sync lock."""
+
+    def __init__(self, directory: Path, topic_id: bytes) -> None:
+        self.path = directory / file_names.DURABLE
+        self._topic_id = topic_id
+        self._synced_ns = -RECORD_AGE_NS
+
+    def read(self) -> Durable | None:
+        return self._newest(files.read_bytes(self.path) or b"")
+
+    def _newest(self, raw: bytes) -> Durable | None:
+        found = [each for at in (0, _SLOT.size) if (each := self._slot(raw[at : at + _SLOT.size])) is not None]
+        return max(found, key=lambda each: each.sequence, default=None)
+
+    def _slot(self, raw: bytes) -> Durable | None:
+        if len(raw) < _SLOT.size:
+            return None
+        magic, sequence, topic_id, offset, base, check_sum = _SLOT.unpack(raw)
+        if magic != _DURABLE_MAGIC or topic_id != self._topic_id or check_sum != codec.crc32c(raw[: _SLOT.size - 4]):
+            return None
+        return Durable(offset, base, sequence)
+
+    def store(self, offset: int, segment_base: int, mode: int) -> None:
+        """Store a new value; now and then put the one before on disk, and go on in the other slot.
+
+        A sync of the record for each sync of the log would make every durable append wait twice.
+        """
+        with files.opened(self.path, files.CREATE, mode) as fd:
+            before = self._newest(files.pread(fd, 2 * _SLOT.size, 0, self.path))
+            sequence = before.sequence + 2 if before else 1
+            if before and system.boot_ns() - self._synced_ns >= RECORD_AGE_NS:
+                files.datasync(fd, self.path)
+                self._synced_ns = system.boot_ns()
+                sequence = before.sequence + 1
+            body = _SLOT.pack(_DURABLE_MAGIC, sequence, self._topic_id, offset, segment_base, 0)[:-4]
+            raw = body + struct.pack(">I", codec.crc32c(body))
+            files.write_all(fd, raw, _SLOT.size * (sequence & 1), self.path)
+
+    def sync(self) -> None:
+        if files.exists(self.path):
+            with files.opened(self.path) as fd:
+                files.datasync(fd, self.path)

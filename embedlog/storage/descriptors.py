@@ -1,0 +1,109 @@
+"""Descriptors for reading, shared by all partitions of an open log and bounded in number.
+
+H1  a descriptor is closed when nobody uses it and room is needed, never under a reader
+H2  forgetting a directory makes its names be opened anew; who still reads keeps what he has
+H3  who reads one file again and again may keep it, as long as most of the room is left to the others
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+from embedlog.storage import file_names, files
+
+Key = tuple[str, int, str]  # directory, base offset, suffix
+KEPT_DIVISOR = 4  # of the room, the part that may be kept
+
+
+class Handle:
+    """An open file, borrowed with `with`, which gives the descriptor."""
+
+    __slots__ = ("_cache", "fd", "forgotten", "users")
+
+    def __init__(self, cache: Handles, fd: int) -> None:
+        self._cache = cache
+        self.fd = fd
+        self.users = 1
+        self.forgotten = False
+
+    def __enter__(self) -> int:
+        return self.fd
+
+    def __exit__(self, *_: object) -> None:
+        self._cache.give_back(self)
+
+
+class Handles:
+    """A cache of open files, least recently used first out. Threads: any."""
+
+    def __init__(self, limit: int, fresh: bool = False) -> None:
+        self._limit = max(1, limit)
+        self._fresh = fresh  # opened anew for each use: what a network file system has cached of a file ends with its opening
+        self._mutex = threading.Lock()
+        self._open: OrderedDict[Key, Handle] = OrderedDict()
+        self._kept_count = 0
+
+    def keep(self, directory: str, base: int, suffix: str) -> Handle | None:
+        """As `borrow`, until `let_go`; None if too many are kept already. Raises StorageError."""
+        with self._mutex:
+            if self._kept_count >= self._limit // KEPT_DIVISOR:
+                return None
+            self._kept_count += 1
+        try:
+            return self.borrow(directory, base, suffix)
+        except BaseException:
+            with self._mutex:
+                self._kept_count -= 1
+            raise
+
+    def let_go(self, handle: Handle) -> None:
+        with self._mutex:
+            self._kept_count -= 1
+        self.give_back(handle)
+
+    def borrow(self, directory: str, base: int, suffix: str) -> Handle:
+        """A file of a segment, open for reading until the `with` block ends. Raises StorageError."""
+        key = (directory, base, suffix)
+        if self._fresh:
+            made = Handle(self, files.open_file(f"{directory}/{file_names.file_name(base, suffix)}", files.READ))
+            made.forgotten = True  # closed when it is given back
+            return made
+        with self._mutex:
+            handle = self._open.get(key)
+            if handle is not None:
+                self._open.move_to_end(key)
+                handle.users += 1
+                return handle
+        fd = files.open_file(f"{directory}/{file_names.file_name(base, suffix)}", files.READ)
+        with self._mutex:
+            there = self._open.get(key)
+            if there is not None:  # another thread was faster
+                files.close(fd)
+                there.users += 1
+                return there
+            handle = self._open[key] = Handle(self, fd)
+            self._evict()
+            return handle
+
+    def _evict(self) -> None:
+        while len(self._open) > self._limit:
+            key = next((key for key, handle in self._open.items() if handle.users == 0), None)
+            if key is None:
+                return
+            files.close(self._open.pop(key).fd)
+
+    def give_back(self, handle: Handle) -> None:
+        with self._mutex:
+            handle.users -= 1
+            if handle.forgotten and handle.users == 0:
+                files.close(handle.fd)
+
+    def forget(self, directory: str | None = None) -> None:
+        """Close what was opened in this directory (None: everything), as soon as nobody reads it."""
+        with self._mutex:
+            for key in [key for key in self._open if directory is None or key[0] == directory]:
+                handle = self._open.pop(key)
+                handle.forgotten = True
+                if handle.users == 0:
+                    files.close(handle.fd)

@@ -1,0 +1,347 @@
+"""Files: open, read, write, sync, rename; each call goes through the C table with its fault hooks.
+
+I1  whatever fails is a `StorageError` with errno and path, and no other module calls Python's own functions on files
+    (`tests/project/test_raw_calls.py`); nothing here retries a failed sync
+I2  a small file changes by temporary, fsync, rename, fsync of the directory: after a crash it is the old or the new one
+I3  nothing here knows what the bytes mean
+I4  a descriptor is owned by exactly one object
+I5  a log directory is input: what is opened is a regular file of that name and no link to another, the name of a temporary
+    cannot be known before, and no file is read whole that is larger than such a file can be (`docs/layout.md`, security)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from embedlog._native import system
+from embedlog.errors import CorruptRecordError, StorageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+READ: Final = os.O_RDONLY
+WRITE: Final = os.O_RDWR
+CREATE: Final = os.O_RDWR | os.O_CREAT
+THROUGH: Final = CREATE | os.O_DSYNC  # each write is where others see it before the call returns
+EXCLUSIVE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL
+TEMPORARY: Final = ".tmp"
+INTERRUPTS_MAX: Final = 1000  # of one call in a row: a file system that goes on so does not work
+WHOLE_BYTES_MAX: Final = 64 << 20  # of a file that is read whole: topics and checkpoints of 100,000 partitions have a third of it
+
+
+def checked(code: int, path: str | os.PathLike[str], verb: str) -> int:
+    """What a call of the core gave. Raises StorageError for a negative code."""
+    if code >= 0:
+        return code
+    number = system.errno_of(code) or errno.EIO
+    raise StorageError(f"cannot {verb}", errno=number, path=path)
+
+
+def open_file(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
+    """A descriptor of a regular file, or with O_DIRECTORY of a directory; closed on exec. Raises StorageError."""
+    code = _unless_interrupted(system.open_file, os.fspath(path), flags, mode)
+    return code if code >= 0 else _not_opened(code, path)
+
+
+def _unless_interrupted(call: Callable[..., int], *arguments: object) -> int:
+    """Call again what a signal broke off; its handler has run by then, and what that raised has ended this."""
+    for _ in range(INTERRUPTS_MAX):
+        if (code := call(*arguments)) >= 0 or system.errno_of(code) != errno.EINTR:
+            break
+    return code
+
+
+def _not_opened(code: int, path: str | os.PathLike[str]) -> int:
+    number = system.errno_of(code)
+    found = look(path) if number in _NOT_REGULAR else None
+    if found is not None:
+        _check_regular(found, number, path)
+    return checked(code, path, "open")
+
+
+def _check_regular(found: system.Facts, number: int, path: str | os.PathLike[str]) -> None:
+    if not stat.S_ISREG(found.mode):
+        what = next((name for is_one, name in _KINDS.items() if is_one(found.mode)), "something else")
+        raise StorageError("cannot open", errno=number, path=path, expected=_EXPECTED, found=what)
+
+
+_EXPECTED: Final = "a regular file: put it back, or remove this name if it is not of your log"
+_NOT_REGULAR: Final = (errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.ENXIO, errno.ENODEV, errno.EEXIST)
+_KINDS: Final[dict[Callable[[int], bool], str]] = {
+    stat.S_ISLNK: "a symbolic link",
+    stat.S_ISDIR: "a directory",
+    stat.S_ISFIFO: "a named pipe",
+    stat.S_ISSOCK: "a socket",
+    stat.S_ISCHR: "a device",
+    stat.S_ISBLK: "a device",
+}
+
+
+def close(fd: int) -> None:
+    """Close; what close itself complains of was told by a sync before, or is lost anyhow (close(2))."""
+    if fd >= 0:
+        system.close(fd)
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str], flags: int = READ, mode: int = 0o666) -> Iterator[int]:
+    """A descriptor that is closed on every way out."""
+    fd = open_file(path, flags, mode)
+    try:
+        yield fd
+    finally:
+        close(fd)
+
+
+def pread_into(fd: int, buffer: Buffer, position: int, path: str | os.PathLike[str] = "") -> int:
+    """Bytes read, fewer than the buffer holds only at the end of the file."""
+    return checked(system.pread_into(fd, buffer, position), path, "read")
+
+
+def pread(fd: int, size: int, position: int, path: str | os.PathLike[str] = "") -> bytes:
+    room = bytearray(size)
+    return bytes(memoryview(room)[: pread_into(fd, room, position, path)])
+
+
+def write_all(fd: int, data: Buffer, position: int, path: str | os.PathLike[str] = "") -> None:
+    """All of `data` at `position`, or StorageError."""
+    checked(system.pwrite(fd, data, position), path, "write")
+
+
+def data_ranges(fd: int, start: int, end: int, path: str | os.PathLike[str] = "") -> Iterator[tuple[int, int]]:
+    """Where between `start` and `end` something is written, as (first byte, the one behind the last); in between are holes.
+
+    A file system that cannot tell calls everything written. Raises StorageError.
+    """
+    while start < end:
+        try:
+            first = os.lseek(fd, start, os.SEEK_DATA)
+            behind = os.lseek(fd, first, os.SEEK_HOLE)
+        except OSError as problem:
+            if problem.errno == errno.ENXIO:
+                return  # nothing but a hole up to the file's end
+            if problem.errno != errno.EINVAL:
+                raise StorageError("cannot look for holes", errno=problem.errno, path=path) from problem
+            first, behind = start, end
+        if first >= end:
+            return
+        yield first, min(behind, end)
+        start = behind
+
+
+def sync(fd: int, path: str | os.PathLike[str] = "") -> None:
+    checked(system.sync(fd, False), path, "fsync")
+
+
+def datasync(fd: int, path: str | os.PathLike[str] = "") -> None:
+    checked(system.sync(fd, True), path, "fdatasync")
+
+
+def sync_directory(path: str | os.PathLike[str]) -> None:
+    """Names made, renamed or removed in this directory are on disk when it returns."""
+    if system.mutated("skip_dir_fsync"):
+        return
+    with opened(path, os.O_RDONLY | os.O_DIRECTORY) as fd:
+        sync(fd, path)
+
+
+def truncate(fd: int, size: int, path: str | os.PathLike[str] = "") -> None:
+    checked(system.truncate(fd, size), path, "truncate")
+
+
+def allocate(fd: int, size: int, path: str | os.PathLike[str] = "") -> None:
+    """Reserve blocks, so that a store into a mapping of the file cannot fail for want of space."""
+    checked(_unless_interrupted(system.allocate, fd, size), path, "allocate")
+
+
+def rename(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    checked(system.rename(os.fspath(source), os.fspath(target)), source, f"rename to {os.path.basename(os.fspath(target))}")
+
+
+def link(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    checked(system.link(os.fspath(source), os.fspath(target)), target, "link")
+
+
+def unlink(path: str | os.PathLike[str], missing_ok: bool = False) -> bool:
+    """True if it was there."""
+    code = system.unlink(os.fspath(path))
+    if missing_ok and system.errno_of(code) == errno.ENOENT:
+        return False
+    checked(code, path, "remove")
+    return True
+
+
+def mkdir(path: str | os.PathLike[str], mode: int = 0o777, exist_ok: bool = False) -> bool:
+    """True if it was made now."""
+    code = system.mkdir(os.fspath(path), mode)
+    if exist_ok and system.errno_of(code) == errno.EEXIST:
+        return False
+    checked(code, path, "make directory")
+    return True
+
+
+def rmdir(path: str | os.PathLike[str]) -> None:
+    checked(system.rmdir(os.fspath(path)), path, "remove directory")
+
+
+def facts(fd: int, path: str | os.PathLike[str] = "") -> system.Facts:
+    found = system.facts(fd)
+    return found if isinstance(found, system.Facts) else _never(found, path)
+
+
+def _never(code: int, path: str | os.PathLike[str]) -> system.Facts:
+    checked(code, path, "look at")
+    raise AssertionError(code)
+
+
+def facts_of(path: str | os.PathLike[str]) -> system.Facts | None:
+    """What is known of a file by its name; None if there is none. Raises StorageError for what `open_file` would refuse."""
+    found = look(path)
+    if found is not None:
+        _check_regular(found, errno.EINVAL, path)
+    return found
+
+
+def look(path: str | os.PathLike[str]) -> system.Facts | None:
+    """What lstat says: of the name itself, whatever it is and leads to; None if there is nothing of that name."""
+    found = system.facts_of(os.fspath(path))
+    if isinstance(found, system.Facts):
+        return found
+    if system.errno_of(found) in (errno.ENOENT, errno.ENOTDIR):
+        return None
+    return _never(found, path)
+
+
+def exists(path: str | os.PathLike[str]) -> bool:
+    """Whether there is anything of that name."""
+    return look(path) is not None
+
+
+def is_link(path: str | os.PathLike[str]) -> bool:
+    """Whether the name itself is a symbolic link, to whatever."""
+    found = look(path)
+    return found is not None and stat.S_ISLNK(found.mode)
+
+
+def is_directory(path: str | os.PathLike[str]) -> bool:
+    """Whether the name leads to a directory, by a symbolic link or without."""
+    found = look(path)
+    if found is None or not stat.S_ISLNK(found.mode):
+        return found is not None and stat.S_ISDIR(found.mode)
+    try:
+        with opened(path, os.O_RDONLY | os.O_DIRECTORY):
+            return True
+    except StorageError as problem:
+        if problem.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return False
+        raise
+
+
+@contextlib.contextmanager
+def _typed(path: str | os.PathLike[str], verb: str) -> Iterator[None]:
+    """For what Python calls itself."""
+    try:
+        yield
+    except OSError as problem:
+        raise StorageError(f"cannot {verb}", errno=problem.errno or errno.EIO, path=path) from problem
+
+
+def listing(path: str | os.PathLike[str]) -> list[str]:
+    """Names in a directory, sorted. Raises StorageError."""
+    checked(system.list_hook(os.fspath(path)), path, "list")
+    with _typed(path, "list"):
+        return sorted(os.listdir(path))
+
+
+def directories(path: str | os.PathLike[str]) -> list[str]:
+    """Names of the directories in a directory, sorted, links to some included. Raises StorageError."""
+    checked(system.list_hook(os.fspath(path)), path, "list")
+    with _typed(path, "list"), os.scandir(path) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir())
+
+
+def links(path: str | os.PathLike[str]) -> set[str]:
+    """Names of the symbolic links in a directory, by one listing. Raises StorageError."""
+    checked(system.list_hook(os.fspath(path)), path, "list")
+    with _typed(path, "list"), os.scandir(path) as entries:
+        return {entry.name for entry in entries if entry.is_symlink()}
+
+
+def set_modified(path: str | os.PathLike[str], time_ns: int) -> None:
+    """Let a file say that it was changed then. Raises StorageError."""
+    with _typed(path, "set the time of"):
+        os.utime(path, ns=(time_ns, time_ns))
+
+
+def absolute(path: str | os.PathLike[str]) -> Path:
+    """The path from the root on. Raises StorageError, where the current directory was removed."""
+    with _typed(path, "find the current directory for"):
+        return Path(path).absolute()
+
+
+def real_path(path: str | os.PathLike[str]) -> str:
+    """The path from the root on without symbolic links, as far as it is there. Raises StorageError."""
+    with _typed(path, "find the current directory for"):
+        return os.path.realpath(path)
+
+
+def check_size(size: int, most: int, path: str | os.PathLike[str]) -> int:
+    """A size before memory is asked for; a file may be larger than its disk. Raises CorruptRecordError."""
+    if size > most:
+        raise CorruptRecordError("the file is too large for what it is", path=path, expected=f"at most {most} bytes", found=size)
+    return size
+
+
+def read_bytes(path: str | os.PathLike[str], most: int = WHOLE_BYTES_MAX) -> bytes | None:
+    """The whole of a small file; None if it is not there. Raises CorruptRecordError for one of more than `most` bytes."""
+    try:
+        with opened(path) as fd:
+            return pread(fd, check_size(facts(fd, path).size, most, path), 0, path)
+    except StorageError as problem:
+        if problem.errno in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        raise
+
+
+def write_atomically(path: str | os.PathLike[str], data: bytes, mode: int = 0o666) -> None:
+    """Replace a small file: temporary, fsync, rename, fsync of the directory (Kafka's CheckpointFile does the same).
+
+    One writer at a time: whoever calls this holds a lock that covers the file.
+    """
+    target = Path(path)
+    temporary = target.with_name(f"{target.name}.{os.urandom(8).hex()}{TEMPORARY}")
+    with opened(temporary, EXCLUSIVE, mode) as fd:
+        try:
+            write_all(fd, data, 0, temporary)
+            if not system.mutated("skip_checkpoint_fsync"):
+                sync(fd, temporary)
+            rename(temporary, target)
+        except BaseException:
+            with contextlib.suppress(StorageError):  # what cannot be removed now goes at the next opening
+                unlink(temporary, missing_ok=True)
+            raise
+    sync_directory(target.parent)
+
+
+def close_inherited(fd: int) -> None:
+    """In a forked child: past the fault hooks, which are the parent's."""
+    if fd >= 0:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+
+
+def restrict(fd: int, mode: int) -> None:
+    """Take permissions away, where this process may."""
+    with contextlib.suppress(OSError):
+        os.fchmod(fd, mode)
+
+
+def deadline_after(seconds: float | None) -> int:
+    """A deadline on the boot clock; None is a century."""
+    return system.boot_ns() + int((3_000_000_000.0 if seconds is None else seconds) * 1e9)

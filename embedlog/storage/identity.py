@@ -1,0 +1,250 @@
+"""Whose directory is this: partition.metadata, meta.properties, and the mark of an orderly close.
+
+W1  an identity is a UUID of 16 bytes, written as 22 characters; topic ids and directory ids are never made up twice
+W2  what another version or a broker wrote beside the values known here stays when a file is written again
+W3  the clean mark is written in place, as Kafka does: its existence is its meaning, its content is a courtesy
+W4  our mark is signed: a broker deletes the mark when it starts and never signs its own, so a signed one says, in copies too,
+    that embedlog closed the directory and that no broker was there since
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import json
+import logging
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from embedlog._native import codec
+from embedlog.errors import ForeignDirectoryError, UnsupportedFormatError
+from embedlog.storage import files
+from embedlog.storage.checkpoints import INT_MAX, lines_of, malformed, number_of
+from embedlog.storage.file_names import CLEAN_MARK, META_PROPERTIES, PARTITION_METADATA, VISIT
+
+_NUMBER = re.compile(r"[0-9]{1,10}")
+_UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}")
+_SIGNATURE = "embedlog"
+_VISIT = re.compile(rb"[0-9a-f]{8} [0-9a-f]{8}\n")
+_VISIT_BYTES = 64
+
+logger = logging.getLogger("embedlog")
+
+
+def new_id(random_bytes: Callable[[int], bytes] = os.urandom) -> str:
+    """A UUID (version 4) as Kafka writes it: 22 characters that never begin with "-"."""
+    while True:
+        raw = bytearray(random_bytes(16))
+        raw[6] = raw[6] & 0x0F | 0x40
+        raw[8] = raw[8] & 0x3F | 0x80
+        text = id_text(bytes(raw))
+        if not text.startswith("-"):
+            return text
+
+
+def id_of_name(name: str) -> str:
+    """The same identity whenever it is asked for: for who must write none, and find a topic again that has none."""
+    tries = (hashlib.sha256(f"{number} {name}".encode()).digest() for number in itertools.count())
+    return new_id(lambda size: next(tries)[:size])
+
+
+def id_text(raw: bytes) -> str:
+    """16 bytes in URL-safe base64 without padding."""
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def id_bytes(text: str) -> bytes:
+    """The 16 bytes of an identity. Raises ValueError for any other text, and for the all-zero UUID, which Kafka refuses."""
+    if not _UUID_TEXT.fullmatch(text):
+        raise ValueError(f"not the 22 characters of a UUID: {text!r}")
+    raw = base64.urlsafe_b64decode(text + "==")
+    if raw == bytes(16):
+        raise ValueError("the all-zero UUID names nothing")
+    return raw
+
+
+def read_topic_id(directory: str | os.PathLike[str]) -> str | None:
+    """The topic id in a partition's partition.metadata; None if there is no such file."""
+    path = Path(directory, PARTITION_METADATA)
+    data = files.read_bytes(path)
+    if data is None:
+        return None
+    fields = {}
+    for number, (line, name) in enumerate(zip((lines_of(path, data) + ["", ""])[:2], ("version", "topic_id"), strict=True), 1):
+        key, colon, value = line.partition(":")
+        if key.strip() != name or not colon:
+            raise malformed(path, number, f"{name}: …", repr(line))
+        fields[name] = value.strip()
+    version = number_of(path, 1, fields["version"], INT_MAX)
+    if version != 0:
+        raise UnsupportedFormatError("version of partition.metadata", path=path, expected=0, found=version)
+    try:
+        id_bytes(fields["topic_id"])
+    except ValueError as problem:
+        raise malformed(path, 2, "a UUID in base64", str(problem)) from None
+    return fields["topic_id"]
+
+
+def write_topic_id(directory: str | os.PathLike[str], topic_id: str, mode: int = 0o666) -> None:
+    """Write partition.metadata: 43 bytes, no newline at the end."""
+    id_bytes(topic_id)
+    files.write_atomically(Path(directory, PARTITION_METADATA), f"version: 0\ntopic_id: {topic_id}".encode(), mode)
+
+
+@dataclass(frozen=True)
+class MetaProperties:
+    """What meta.properties says: whose directory this is. `others` keeps what we have no name for."""
+
+    version: int
+    cluster_id: str
+    node_id: int
+    directory_id: str | None = None
+    others: dict[str, str] = field(default_factory=dict)
+
+
+def read_meta(directory: str | os.PathLike[str]) -> MetaProperties | None:
+    """The identity of a log directory; None if it has no meta.properties yet. Version 0 has broker.id for node.id."""
+    path = Path(directory, META_PROPERTIES)
+    data = files.read_bytes(path)
+    if data is None:
+        return None
+    found = _parse_properties(lines_of(path, data))
+    version = _propertynumber(path, found, "version", "0")
+    if version > 1:
+        raise UnsupportedFormatError("version of meta.properties", path=path, expected="0 or 1", found=version)
+    node = _propertynumber(path, found, "node.id" if version == 1 else "broker.id", None)
+    cluster = found.pop("cluster.id", "")
+    if not cluster:
+        raise ForeignDirectoryError("cluster.id is missing", path=path)
+    directory_id = found.pop("directory.id", None)
+    if directory_id is not None:
+        _check_directory_id(path, directory_id)
+    return MetaProperties(version, cluster, node, directory_id, found)
+
+
+def ensure_meta(directory: str | os.PathLike[str], mode: int = 0o666) -> MetaProperties:
+    """The identity of a log directory, made or completed (directory.id) where it is missing.
+
+    **Threads and processes**: the caller holds the directory for itself, or its lock.
+    """
+    meta = read_meta(directory) or MetaProperties(1, new_id(), 1)
+    if meta.directory_id is None:
+        meta = replace(meta, directory_id=new_id())
+        write_meta(directory, meta, mode)
+    return meta
+
+
+def write_meta(directory: str | os.PathLike[str], meta: MetaProperties, mode: int = 0o666) -> None:
+    """Replace meta.properties."""
+    node_key = "node.id" if meta.version == 1 else "broker.id"
+    values = meta.others | {"version": str(meta.version), "cluster.id": meta.cluster_id, node_key: str(meta.node_id)}
+    if meta.directory_id is not None:
+        values["directory.id"] = meta.directory_id
+    text = "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in sorted(values.items()))
+    files.write_atomically(Path(directory, META_PROPERTIES), text.encode(), mode)
+
+
+def _check_directory_id(path: Path, text: str) -> None:
+    try:
+        raw = id_bytes(text)
+    except ValueError as problem:
+        raise ForeignDirectoryError("directory.id", path=path, expected="a UUID in base64", found=str(problem)) from None
+    if raw[:8] == bytes(8) and int.from_bytes(raw[8:]) < 100:
+        raise ForeignDirectoryError("directory.id is one that Kafka reserves", path=path, found=text)
+
+
+def _propertynumber(path: Path, found: dict[str, str], key: str, default: str | None) -> int:
+    text = found.pop(key, default)
+    if text is None or not _NUMBER.fullmatch(text) or not 0 <= int(text) <= INT_MAX:
+        raise ForeignDirectoryError(key, path=path, expected="an integer from 0", found=repr(text))
+    return int(text)
+
+
+def _parse_properties(lines: list[str]) -> dict[str, str]:
+    """A Java properties file, without line continuations: a node's identity has none."""
+    found = {}
+    for line in lines:
+        line = line.lstrip(" \t\f")
+        if not line or line[0] in "#!":
+            continue
+        match = re.match(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", line)
+        if match:
+            found[_unescaped(match[1])] = _unescaped(match[2])
+    return found
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"[\\=:#! ]", lambda each: "\\" + each[0], text)
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", lambda each: chr(int(each[1][1:], 16)) if len(each[1]) == 5 else each[1], text)
+
+
+# ---- the clean mark ------------------------------------------------------------------------------
+
+
+def read_clean_mark(directory: str | os.PathLike[str]) -> int | None:
+    """None: there is no mark. Else the directory was closed in order; the number is the broker's epoch, -1 if it says none."""
+    data = files.read_bytes(Path(directory, CLEAN_MARK))
+    if data is None:
+        return None
+    try:
+        epoch = json.loads(data)["brokerEpoch"]
+    except (ValueError, KeyError, TypeError, RecursionError):  # older brokers leave an empty file: existence alone counts
+        return -1
+    return epoch if type(epoch) is int else -1
+
+
+def mark_owner(directory: str | os.PathLike[str]) -> bytes | None:
+    """The incarnation that left the mark; None without a mark, and for a mark of a broker or of an embedlog that did not sign."""
+    try:
+        return bytes.fromhex(json.loads(files.read_bytes(Path(directory, CLEAN_MARK)) or b"")[_SIGNATURE])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def read_visit(directory: str | os.PathLike[str]) -> int:
+    """The number of the last visit of somebody else; 0: there was none that we saw, -1: the file is damaged."""
+    path = Path(directory, VISIT)
+    data = files.read_bytes(path, _VISIT_BYTES)
+    if data is None:
+        return 0
+    if _VISIT.fullmatch(data) and int(data[9:17], 16) == codec.crc32c(data[:8]):
+        return int(data[:8], 16)
+    logger.warning("%s is damaged: all partitions are examined as after a visit of a broker", path)
+    return -1
+
+
+def note_visit(directory: str | os.PathLike[str], mode: int = 0o666) -> int:
+    """A new number for a visit that was just found, on disk when it returns: what our manifests say is of a time before it."""
+    number = b"%08x" % (int.from_bytes(os.urandom(4)) | 1)
+    files.write_atomically(Path(directory, VISIT), b"%s %08x\n" % (number, codec.crc32c(number)), mode)
+    return int(number, 16)
+
+
+def write_clean_mark(
+    directory: str | os.PathLike[str], broker_epoch: int = -1, mode: int = 0o666, *, incarnation: bytes | None = None
+) -> None:
+    """Say that the directory was closed in order; everything else must be on disk before.
+
+    `incarnation` signs it (W4).
+    """
+    path = Path(directory, CLEAN_MARK)
+    content = {"version": 0, "brokerEpoch": broker_epoch} | ({_SIGNATURE: incarnation.hex()} if incarnation else {})
+    with files.opened(path, files.CREATE | os.O_TRUNC, mode) as fd:
+        files.write_all(fd, json.dumps(content, separators=(",", ":")).encode(), 0, path)
+        files.sync(fd, path)
+    files.sync_directory(directory)
+
+
+def remove_clean_mark(directory: str | os.PathLike[str]) -> bool:
+    """Take the mark away, durably, before anything is touched; True if there was one."""
+    there = files.unlink(Path(directory, CLEAN_MARK), missing_ok=True)
+    if there:
+        files.sync_directory(directory)
+    return there

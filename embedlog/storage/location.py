@@ -1,0 +1,86 @@
+"""The place where a log lies: what a path may be, what may be there already, and how the directory comes into being.
+
+P1  a text that is no path is refused with what a path is, unless there is a directory of that very name
+P2  a directory of somebody else is left as it is; of one that is missing all parents are made, each name synced
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from pathlib import Path
+
+from embedlog.coordination import topic_directories
+from embedlog.errors import ForeignDirectoryError, StorageError
+from embedlog.storage import file_names, files
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/.*", re.DOTALL)
+_SERVERS = re.compile(r"[^/,:]*:[0-9]{1,5}(,[^/,:]*:[0-9]{1,5})*")
+_OF_A_LOG = (file_names.META_PROPERTIES, file_names.BROKER_LOCK, file_names.CLEAN_MARK)
+_LOST_AND_FOUND = "lost+found"  # at the root of a file system
+
+
+def checked(given: str | os.PathLike[str]) -> Path:
+    """The path, absolute. Raises TypeError, ForeignDirectoryError for what no directory can be called."""
+    text = os.fspath(given) if isinstance(given, os.PathLike) else given
+    if not isinstance(text, str):
+        raise TypeError(f"the path of a log directory is a str or an os.PathLike of str, not {type(text).__name__}")
+    try:
+        unusable = "an empty text" if not text else "a zero character" if "\0" in text else ""
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        unusable = "a lone surrogate"
+    if unusable:
+        raise ForeignDirectoryError(f"not a path: {ascii(text)[:100]}", expected="the path of a directory", found=unusable)
+    path = files.absolute(text)
+    if (mistake := _mistaken(text)) and not files.is_directory(path):
+        raise ForeignDirectoryError(
+            f"not a path: {text[:100]!r}", expected=f"the path of a local directory ({mistake[1]})", found=mistake[0]
+        )
+    return path
+
+
+def _mistaken(text: str) -> tuple[str, str] | None:
+    """What a text is that was taken for a path, and what to do."""
+    here = f"write ./{text[:100]} if a directory of that name is meant"
+    if match := _URL.fullmatch(text):
+        return ("a file URL", "give its path") if match[1].lower() == "file" else ("a URL", f"a log lies on this machine; {here}")
+    if _SERVERS.fullmatch(text):
+        return "the address of a server", f"there is no broker here; {here}"
+    if text.startswith("~"):
+        return "a home directory that nobody has looked up", f"use os.path.expanduser(path); {here}"
+    return None
+
+
+def enter(path: Path, *, read_only: bool, create: bool, mode: int) -> None:
+    """See that a log directory is there, or can be made here; with its parents, if it is missing.
+
+    Raises ForeignDirectoryError, and StorageError with ENOENT where nothing is and nothing may be made.
+    """
+    if files.is_directory(path):
+        _check(path, reading=read_only)
+        return
+    if files.exists(path):
+        raise ForeignDirectoryError("not a directory", path=path)
+    if read_only or not create:
+        raise StorageError("no such log directory; read_only=True and create=False make none", errno=errno.ENOENT, path=path)
+    missing = [path]
+    while not files.exists(missing[-1].parent):
+        missing.append(missing[-1].parent)
+    for each in reversed(missing):
+        files.mkdir(each, topic_directories.directory_mode(mode), exist_ok=True)
+        files.sync_directory(each.parent)
+
+
+def _check(path: Path, *, reading: bool) -> None:
+    """What is there must be a log's, or nothing if a log is to be made of it."""
+    names = files.listing(path)
+    whole = [file_names.temporary_of(name) or name for name in names]  # a power loss in the first opening leaves no more
+    ours = (name.startswith("embedlog.") or name.endswith("-checkpoint") or name in _OF_A_LOG for name in whole)
+    if any(ours) or any(topic_directories.parse_partition_name(name) for name in files.directories(path)):
+        return
+    others = [name for name in names if not name.startswith(".") and name != _LOST_AND_FOUND]
+    if others or reading:
+        found = f"{len(others)} other names, such as {others[0]}" if others else "nothing"
+        raise ForeignDirectoryError("not a log directory", path=path, expected="partitions or meta.properties", found=found)

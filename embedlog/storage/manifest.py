@@ -1,0 +1,285 @@
+"""The manifest: one record per sealed segment, so that opening reads one file, not all of them; and where the log starts.
+
+M1  whatever it says of segments can be found again in them, but for the digest, which is made while appending and would
+    bless damage if it were made later
+M2  appended to under the partition's append lock, one record with one write; a torn or damaged record ends it
+M3  the last record of a base offset counts; records of deleted segments are left until the file is rewritten
+M4  a CLOSED record describes the active segment as an orderly close left it, on stable storage: of a file that has grown since
+    it describes the first bytes
+M5  a START record is on stable storage before the log start moves: the checkpoint that a broker reads has no checksum. A manifest
+    that has one never speaks of bytes that were cut or replaced since
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from embedlog._native import codec
+from embedlog.errors import UnsupportedFormatError
+from embedlog.index import EMPTY_MS
+from embedlog.storage import file_names, files
+
+MAGIC: Final = b"ELOGMNFT"
+VERSION: Final = 3
+_HEAD = struct.Struct(">8sII16s")  # magic, version, CRC-32C of the rest: a flipped bit is no newer version; topic id
+HEAD_BYTES: Final = _HEAD.size
+# kind, flags, base, size, next offset, largest timestamp, its offset, digest, entries of the three indexes, created, epoch,
+# digest of the transaction index, smallest timestamp, lateness in ms
+_ENTRY = struct.Struct(">HHqqqqqQIIIqiQqq")
+_ENTRY_2 = struct.Struct(">HHqqqqqQIIIqiQ")  # of version 2, which is read: no times but the largest
+_CHECK = struct.Struct(">I")
+ENTRY_BYTES: Final = _ENTRY.size + _CHECK.size
+
+SEALED: Final = 1
+CLOSED: Final = 2
+START: Final = 3
+GAPLESS: Final = 1  # every offset is there: a jump is damage
+DIGESTED: Final = 2  # the digest was carried forward while appending
+
+SPARE_RECORDS: Final = 1024  # records that count no more, before the file is written anew
+
+
+class SegmentInfo(NamedTuple):
+    """What is known of a segment without reading it."""
+
+    base: int
+    size: int
+    next_offset: int
+    max_timestamp: int = -1
+    max_timestamp_offset: int = 0
+    digest: int = 0
+    index_entries: int = 0
+    time_entries: int = 0
+    transaction_entries: int = 0
+    created_ms: int = 0
+    epoch: int = 0
+    flags: int = 0
+    kind: int = SEALED
+    transaction_digest: int = 0  # chain over the entries; 0: not known, or there are none
+    min_timestamp: int = -1  # no record is older; -1: not known
+    lateness_ms: int = 0  # by how much at most a record is older than one in a batch before its own; where min_timestamp is known
+
+    @property
+    def gapless(self) -> bool:
+        return bool(self.flags & GAPLESS)
+
+    @property
+    def digested(self) -> bool:
+        return bool(self.flags & DIGESTED)
+
+
+def joined_times(infos: Iterable[SegmentInfo]) -> tuple[int, int]:
+    """Smallest timestamp and lateness of some segments, one behind the other; true as well of what is left of them."""
+    newest, oldest, lateness_ms = -1, EMPTY_MS, 0
+    for info in infos:
+        lateness_ms = max(lateness_ms, info.lateness_ms, newest - info.min_timestamp)
+        newest, oldest = max(newest, info.max_timestamp), min(oldest, info.min_timestamp)
+    return oldest, lateness_ms
+
+
+class Start(NamedTuple):
+    """Where the log starts, and which unsealed segment lacks offsets, as one may that a broker left (-1: none).
+
+    `visit` is the last visit of a broker to the directory that the manifest knows of: after a later one it says nothing certain.
+    """
+
+    offset: int
+    gaps_base: int = -1
+    visit: int = 0
+
+    def record(self) -> SegmentInfo:
+        return SegmentInfo(self.offset, 0, self.gaps_base, digest=self.visit, kind=START)
+
+
+def _first_record(start: Start) -> SegmentInfo:
+    """With a number that no other file's has: who knows the one before sees that this is another."""
+    return start.record()._replace(transaction_digest=int.from_bytes(os.urandom(8)))
+
+
+def _pack(info: SegmentInfo) -> bytes:
+    body = _ENTRY.pack(
+        info.kind,
+        info.flags,
+        info.base,
+        info.size,
+        info.next_offset,
+        info.max_timestamp,
+        info.max_timestamp_offset,
+        info.digest,
+        info.index_entries,
+        info.time_entries,
+        info.transaction_entries,
+        info.created_ms,
+        info.epoch,
+        info.transaction_digest,
+        info.min_timestamp,
+        info.lateness_ms,
+    )
+    return body + _CHECK.pack(codec.crc32c(body))
+
+
+def _unpack(raw: bytes, entry: struct.Struct) -> SegmentInfo | None:
+    body = raw[: entry.size]
+    if _CHECK.unpack_from(raw, entry.size)[0] != codec.crc32c(body):
+        return None
+    kind, flags, *rest = entry.unpack(body)
+    times = () if entry is _ENTRY else (-1, 0)
+    return SegmentInfo._make((*rest[:11], flags, kind, *rest[11:], *times))
+
+
+def _check_of_head(version: int, topic_id: bytes) -> int:
+    return codec.crc32c(_HEAD.pack(MAGIC, version, 0, topic_id))
+
+
+class Manifest:
+    """The manifest file of one partition. Threads: any may refresh, while the holder of the append lock appends."""
+
+    def __init__(self, directory: Path, topic_id: bytes, mode: int = 0o666) -> None:
+        self.path = directory / file_names.MANIFEST
+        self._topic_id, self._mode = topic_id, mode
+        self._mutex = threading.RLock()
+        self._read = 0  # bytes of the file that `segments` reflects
+        self._inode = 0
+        self._first = b""  # what the file begins with: a file system gives the inode of one that is gone to the next
+        self._entry = _ENTRY  # of the version that the file has
+        self._size = 0  # of the file: more than was read, if what follows is torn or damaged
+        self.segments: dict[int, SegmentInfo] = {}
+        self.closed: SegmentInfo | None = None
+        self.start: Start | None = None
+
+    def refresh(self) -> None:
+        """Take in what others appended; start over if the file was rewritten or is of another topic."""
+        with self._mutex:
+            self._refresh()
+
+    def _refresh(self) -> None:
+        if not files.exists(self.path):
+            self._forget(0)
+            return
+        with files.opened(self.path) as fd:
+            found = files.facts(fd, self.path)
+            same = found.inode == self._inode and found.size >= self._read
+            if not (same and self._read and files.pread(fd, len(self._first), 0, self.path) == self._first):
+                self._forget(found.inode)
+            self._size = found.size
+            if found.size - self._read < self._entry.size + _CHECK.size and self._read:
+                return
+            size = files.check_size(found.size, files.WHOLE_BYTES_MAX, self.path)
+            raw = files.pread(fd, size - self._read, self._read, self.path)
+        if not self._read:
+            self._first = raw[: HEAD_BYTES + ENTRY_BYTES]
+        self._take(raw)
+
+    def _forget(self, inode: int) -> None:
+        self._read, self._inode, self._size, self._entry = 0, inode, 0, _ENTRY
+        self.segments = {}
+        self.closed = self.start = None
+
+    def _take(self, raw: bytes) -> None:
+        at = 0
+        if self._read == 0:
+            if not self._head_is_ours(raw):
+                return
+            at = HEAD_BYTES
+        size, infos = self._entry.size + _CHECK.size, []
+        while at + size <= len(raw):
+            info = _unpack(raw[at : at + size], self._entry)
+            if info is None:
+                break
+            infos.append(info)
+            at += size
+        self._apply(infos)
+        self._read += at
+
+    def _head_is_ours(self, raw: bytes) -> bool:
+        if len(raw) < HEAD_BYTES:
+            return False
+        magic, version, check, topic_id = _HEAD.unpack_from(raw)
+        if magic != MAGIC or check != _check_of_head(version, topic_id):
+            return False
+        if version > VERSION:
+            raise UnsupportedFormatError(
+                "the manifest was written by a newer embedlog", path=self.path, expected=f"version {VERSION}", found=version
+            )
+        self._entry = _ENTRY_2 if version == 2 else _ENTRY
+        return bool(topic_id == self._topic_id and version >= 2)  # an older one is made again: it is a cache
+
+    def _apply(self, infos: Iterable[SegmentInfo]) -> None:
+        """Take in records, in another dictionary: whoever goes through the present one may do so in another thread."""
+        segments = dict(self.segments)
+        for info in infos:
+            if info.kind == START:
+                self.start = Start(info.base, info.next_offset, info.digest)
+                continue
+            if info.kind == SEALED:
+                segments[info.base] = info
+            self.closed = info if info.kind == CLOSED else None
+        self.segments = segments
+
+    def times_known(self, base: int, size: int, digest: int) -> SegmentInfo | None:
+        """A record of exactly these batches: their headers seldom say how old the records are."""
+        known = (each for each in (self.segments.get(base), self.closed) if each is not None and each.digested)
+        return next((each for each in known if (each.base, each.size, each.digest) == (base, size, digest)), None)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of the file was understood, at the last look."""
+        return self._size == self._read
+
+    def begin(self, start: Start) -> None:
+        """The first record of a new log; the first sync of the log puts it on disk, too. REQUIRES the append lock."""
+        with files.opened(self.path, files.EXCLUSIVE, self._mode) as fd:
+            files.write_all(fd, self._head() + _pack(_first_record(start)), 0, self.path)
+        self.refresh()
+
+    def note(self, start: Start, info: SegmentInfo | None = None) -> None:
+        """Add what is new behind the last good record. REQUIRES the append lock."""
+        with self._mutex:
+            self._refresh()
+            added = ([] if start == self.start else [start.record()]) + ([] if info is None else [info])
+            full = self._read > ENTRY_BYTES * (SPARE_RECORDS + 2 * len(self.segments))
+            if added and (self._read == 0 or not self.whole or full or self._entry is not _ENTRY):
+                self.rewrite(self._live(start.offset, info), start)
+            elif added:
+                self._append(added)
+
+    def _append(self, infos: list[SegmentInfo]) -> None:
+        raw = b"".join(map(_pack, infos))
+        with files.opened(self.path, files.WRITE) as fd:
+            files.write_all(fd, raw, self._read, self.path)
+        self._read += len(raw)
+        self._size = self._read
+        self._apply(infos)
+
+    def _live(self, start: int, added: SegmentInfo | None) -> list[SegmentInfo]:
+        """What is known of segments that are still there, and what is added."""
+        directory = self.path.parent
+        there = [
+            each
+            for each in self.segments.values()
+            if each.next_offset > start or files.exists(file_names.segment_path(directory, each.base))
+        ]
+        return there + [each for each in ((self.closed if added is None else None), added) if each is not None]
+
+    def rewrite(self, infos: Iterable[SegmentInfo], start: Start | None) -> None:
+        """Replace the whole file. REQUIRES the append lock."""
+        kept = sorted(infos, key=lambda info: (info.base, info.kind))
+        if start is not None:
+            kept.insert(0, _first_record(start))
+        with self._mutex:
+            files.write_atomically(self.path, self._head() + b"".join(map(_pack, kept)), self._mode)
+            self._forget(0)
+            self._refresh()
+
+    def _head(self) -> bytes:
+        return _HEAD.pack(MAGIC, VERSION, _check_of_head(VERSION, self._topic_id), self._topic_id)
+
+    def sync(self) -> None:
+        if files.exists(self.path):
+            with files.opened(self.path) as fd:
+                files.datasync(fd, self.path)

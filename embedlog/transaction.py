@@ -1,0 +1,260 @@
+"""One transactional id: its states, and how each event changes them. Pure: no file, no lock, no clock, no chance.
+
+T1  a function takes what the newest record says and an event, and returns the record to append, the same one if there is nothing
+    to append, or a `Refusal`; the caller holds the lock of `__transaction_state` from reading to appending
+T2  every decision raises the epoch (KIP-890): whoever wrote under the one before is fenced, and an old marker closes nothing new
+T3  a decision is written once; completing it is allowed only while it is still that same decision
+T4  what became of the last transaction stays, with the name of that transaction, until the next decision
+T5  time is given as a `Moment`: the wall clock for Kafka's fields and for forgetting ids, the monotonic one for time-outs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum, IntEnum
+from typing import Final, NamedTuple
+
+from embedlog._native import system
+from embedlog.storage.liveness import Life
+
+EPOCH_MAX: Final = 2**15 - 1
+EPOCH_LAST: Final = EPOCH_MAX - 1  # the last one that a transaction can have: its decision still needs to raise it
+NO_ID: Final = -1
+CLIENT_VERSION: Final = 2  # Kafka's word for "the epoch is raised by every transaction"
+
+
+class Status(IntEnum):
+    """Kafka's numbers. `DEAD` and `PREPARE_EPOCH_FENCE` are in a broker's memory only, never on disk."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+
+PREPARED: Final = frozenset({Status.PREPARE_COMMIT, Status.PREPARE_ABORT})
+COMPLETED: Final = frozenset({Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT})
+SETTLED: Final = COMPLETED | {Status.EMPTY}
+
+
+class Refusal(Enum):
+    """Why an event is not taken, by Kafka's names."""
+
+    PRODUCER_FENCED = "a newer producer has this transactional id, or the transaction was aborted by others"
+    INVALID_PRODUCER_ID_MAPPING = "the transactional id belongs to another producer id now"
+    CONCURRENT_TRANSACTIONS = "the last transaction is not complete yet"
+    INVALID_TXN_STATE = "the transaction is not in a state for this"
+
+
+class Moment(NamedTuple):
+    """Now, on both clocks."""
+
+    wall_ms: int
+    monotonic_ns: int
+    boot: int  # a number for this boot of the machine: monotonic clocks of different boots cannot be compared
+
+
+class Outcome(NamedTuple):
+    """What became of a transaction, and of which."""
+
+    kind: str  # "commit" or "abort"
+    producer_id: int
+    epoch: int  # the one that its records carry
+
+
+class Beginning(NamedTuple):
+    """When a transaction began, on the clock that time-outs use."""
+
+    boot: int
+    monotonic_ns: int
+
+
+TopicPartition = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """The newest record of a transactional id."""
+
+    producer_id: int
+    epoch: int
+    timeout_ms: int
+    status: Status = Status.EMPTY
+    partitions: frozenset[TopicPartition] = frozenset()
+    updated_ms: int = -1
+    started_ms: int = -1
+    previous_id: int = NO_ID
+    next_id: int = NO_ID
+    client_version: int = CLIENT_VERSION
+    owner: Life | None = None
+    began: Beginning | None = None
+    outcome: Outcome | None = None
+    others: tuple[tuple[int, bytes], ...] = ()  # tagged fields that only a newer version knows
+
+    @property
+    def decision(self) -> str:
+        """The kind of the outcome that a prepared or completed state stands for."""
+        return "commit" if self.status in (Status.PREPARE_COMMIT, Status.COMPLETE_COMMIT) else "abort"
+
+
+# ---- events of the owner -------------------------------------------------------------------------
+
+
+def initialize(
+    old: Transaction | None,
+    life: Life,
+    timeout_ms: int,
+    new_id: int,
+    now: Moment,
+    claimed: tuple[int, int] | None = None,
+) -> Transaction | Refusal:
+    """A producer begins to use the id. `claimed`: the id and epoch that it had, if it is the same one as before."""
+    if old is None:
+        return Transaction(new_id, 0, timeout_ms, updated_ms=now.wall_ms, owner=life)
+    if claimed is not None and claimed not in ((old.producer_id, old.epoch), (old.producer_id, old.epoch - 1)):
+        return Refusal.PRODUCER_FENCED
+    if old.status not in SETTLED:
+        return Refusal.CONCURRENT_TRANSACTIONS
+    fresh = old.epoch >= EPOCH_LAST
+    epoch = old.epoch + (0 if system.mutated("init_keeps_epoch") else 1)
+    return replace(
+        old,
+        producer_id=new_id if fresh else old.producer_id,
+        previous_id=old.producer_id if fresh else old.previous_id,
+        epoch=0 if fresh else epoch,
+        timeout_ms=timeout_ms,
+        status=Status.EMPTY,
+        partitions=frozenset(),
+        updated_ms=now.wall_ms,
+        started_ms=-1,
+        next_id=NO_ID,
+        client_version=CLIENT_VERSION,
+        owner=life,
+        began=None,
+        outcome=None if system.mutated("forget_outcome") else old.outcome,
+    )
+
+
+def register(
+    old: Transaction | None, producer_id: int, epoch: int, partitions: Iterable[TopicPartition], now: Moment
+) -> Transaction | Refusal:
+    """The transaction of this id and epoch is about to write to these partitions; the first ones begin it."""
+    if old is None or old.producer_id != producer_id:
+        return Refusal.INVALID_PRODUCER_ID_MAPPING
+    if old.epoch != epoch and not system.mutated("register_unfenced"):
+        return Refusal.PRODUCER_FENCED
+    if old.status in PREPARED and not system.mutated("register_while_prepared"):
+        return Refusal.CONCURRENT_TRANSACTIONS
+    if old.status is Status.ONGOING:
+        wanted = old.partitions.union(partitions)
+        return old if wanted == old.partitions else replace(old, partitions=wanted, updated_ms=now.wall_ms)
+    return replace(
+        old,
+        status=Status.ONGOING,
+        partitions=frozenset(partitions),
+        updated_ms=now.wall_ms,
+        started_ms=now.wall_ms,
+        began=Beginning(now.boot, now.monotonic_ns),
+    )
+
+
+def end(
+    old: Transaction | None, producer_id: int, epoch: int, life: Life, commit: bool, next_id: int, now: Moment
+) -> Transaction | Refusal:
+    """The owner decides. The same call once more, after an error or an interrupt, finds its own decision and changes nothing."""
+    kind = "commit" if commit else "abort"
+    if old is not None and old.owner == life and old.outcome == (kind, producer_id, epoch) and old.status is not Status.ONGOING:
+        return old
+    if old is None or old.producer_id != producer_id:
+        return Refusal.INVALID_PRODUCER_ID_MAPPING
+    if old.epoch != epoch:
+        return Refusal.PRODUCER_FENCED
+    if old.status is Status.ONGOING:
+        return _prepared(old, commit, next_id, now)
+    if old.status in COMPLETED and old.decision == kind:
+        return old
+    return Refusal.CONCURRENT_TRANSACTIONS if old.status in PREPARED and old.decision == kind else Refusal.INVALID_TXN_STATE
+
+
+# ---- events that anybody may bring about ----------------------------------------------------------
+
+
+def forsaken(state: Transaction, alive: bool, now: Moment) -> bool:
+    """Whether an undecided transaction is to be aborted: its owner is dead, or it has been open for too long."""
+    if state.status is not Status.ONGOING:
+        return False
+    if state.owner is None or state.began is None or not alive or state.began.boot != now.boot:
+        return True
+    return now.monotonic_ns - state.began.monotonic_ns > state.timeout_ms * 1_000_000
+
+
+def give_up(old: Transaction | None, seen: Transaction, next_id: int, now: Moment) -> Transaction | None:
+    """Abort what nobody will decide any more; None if it is not that same transaction now. Its owner is fenced by this."""
+    if old is None or old.status is not Status.ONGOING or (old.producer_id, old.epoch) != (seen.producer_id, seen.epoch):
+        return None
+    return replace(_prepared(old, False, next_id, now), owner=None)
+
+
+def complete(old: Transaction | None, seen: Transaction, now: Moment) -> Transaction | None:
+    """Every marker of the decision `seen` is written; None if somebody else has completed it."""
+    same = old is not None and (old.status, old.producer_id, old.epoch) == (seen.status, seen.producer_id, seen.epoch)
+    if old is None or not (same or system.mutated("complete_anything")):
+        return None
+    rolled = seen.next_id != NO_ID
+    return replace(
+        seen if not same else old,
+        status=Status.COMPLETE_COMMIT if seen.decision == "commit" else Status.COMPLETE_ABORT,
+        producer_id=seen.next_id if rolled else seen.producer_id,
+        previous_id=seen.producer_id,
+        next_id=NO_ID,
+        epoch=0 if rolled else seen.epoch,
+        partitions=frozenset(),
+        updated_ms=now.wall_ms,
+        began=None,
+    )
+
+
+def _prepared(old: Transaction, commit: bool, next_id: int, now: Moment) -> Transaction:
+    return replace(
+        old,
+        status=Status.PREPARE_COMMIT if commit else Status.PREPARE_ABORT,
+        epoch=old.epoch + (0 if system.mutated("prepare_keeps_epoch") else 1),
+        next_id=next_id if old.epoch >= EPOCH_LAST else NO_ID,
+        client_version=CLIENT_VERSION,
+        updated_ms=now.wall_ms,
+        outcome=Outcome("commit" if commit else "abort", old.producer_id, old.epoch),
+    )
+
+
+def is_expired(state: Transaction, alive: bool, expiration_ms: int, now: Moment) -> bool:
+    """Whether an id was unused for so long that it is to be forgotten."""
+    return state.status in SETTLED and not alive and now.wall_ms - state.updated_ms >= expiration_ms
+
+
+# ---- behind a power loss -------------------------------------------------------------------------
+
+
+def covers(state: Transaction | None, partition: TopicPartition, epoch: int) -> bool:
+    """Whether open data of this epoch in this partition is what the record speaks of, so that it will be decided."""
+    if state is None or state.status in SETTLED or partition not in state.partitions:
+        return False
+    if system.mutated("sweep_by_partition_only"):
+        return True
+    return epoch == (state.epoch if state.status is Status.ONGOING else state.epoch - 1)
+
+
+def lift(old: Transaction, producer_id: int, epoch: int, now: Moment) -> Transaction:
+    """Never go on below an epoch that a partition has stored: records of this id that told of it were lost."""
+    if old.status not in SETTLED or old.producer_id != producer_id or epoch <= old.epoch:
+        return old
+    return replace(old, epoch=min(epoch, EPOCH_MAX), updated_ms=now.wall_ms)
+
+
+def following(state: Transaction) -> tuple[int, int]:
+    """Producer id and epoch that an id goes on with: behind a decision perhaps another one's."""
+    return (state.producer_id, state.epoch) if state.next_id == NO_ID else (state.next_id, 0)

@@ -1,0 +1,1 @@
+"""Tests of scan, batch and ingest."""

@@ -1,0 +1,1 @@
+"""Tests of options, and an experiment for each."""

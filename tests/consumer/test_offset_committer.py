@@ -1,0 +1,126 @@
+"""Commits in order: now, later, by themselves; over a store that a test can lock or break."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from embedlog._native import system
+from embedlog.consumer.interceptors import ConsumerInterceptors
+from embedlog.consumer.offset_committer import AutoCommit, Committing
+from embedlog.errors import CommitFailedError, LockTimeoutError, RetriableCommitFailedError, UnknownMemberError
+from embedlog.types import OffsetAndMetadata, TopicPartition
+
+TP = TopicPartition("a", 0)
+
+
+def at(offset: int) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {TP: OffsetAndMetadata(offset)}
+
+
+class Store:
+    def __init__(self) -> None:
+        self.done: list[int] = []
+        self.problem: Exception | None = None
+
+    def commit(self, group_id: str, offsets: Any, identity: Any, deadline_ns: int) -> None:
+        if self.problem is not None:
+            raise self.problem
+        self.done.append(offsets[TP].offset)
+
+
+def committing(store: Store, patience_s: float = 60.0) -> Committing:
+    return Committing(store, "g", ConsumerInterceptors(()), patience_s)
+
+
+def soon() -> int:
+    return system.boot_ns()
+
+
+def test_auto_commit_is_due_an_interval_later_and_sooner_behind_what_passes() -> None:
+    auto = AutoCommit(5.0, 0.25, 100.0)
+    assert auto.due_at == 105.0
+    auto.restart(110.0)
+    assert auto.due_at == 115.0
+    auto.hasten(112.0)
+    assert auto.due_at == 112.25
+    auto.hasten(200.0)  # never later than it was due
+    assert auto.due_at == 112.25
+
+
+def test_what_waits_for_a_lock_is_first_when_it_is_free() -> None:
+    store, told = Store(), []
+    commits = committing(store)
+    store.problem = LockTimeoutError("taken")
+    for offset in (1, 2):
+        commits.later(at(offset), None, lambda offsets, error: told.append((offsets[TP].offset, error)))
+    assert commits.is_waiting
+    store.problem = None
+    commits.now(at(3), None, soon())
+    assert (store.done, told) == ([1, 2, 3], [(1, None), (2, None)])
+    assert not commits.is_waiting
+
+
+def test_a_commit_does_not_overtake_one_that_cannot_be_made() -> None:
+    store = Store()
+    commits = committing(store)
+    store.problem = LockTimeoutError("taken")
+    commits.later(at(1), None)
+    with pytest.raises(LockTimeoutError):
+        commits.now(at(2), None, soon())
+    assert store.done == []
+
+
+def test_waiting_too_long_is_a_failure_that_passes() -> None:
+    store, told = Store(), []
+    commits = committing(store, patience_s=0.0)
+    store.problem = LockTimeoutError("taken")
+    commits.later(at(1), None, lambda offsets, error: told.append(error))
+    assert told == []
+    commits.tell()
+    assert isinstance(told[0], RetriableCommitFailedError)
+    assert told[0].retriable
+    assert told[0].__cause__ is store.problem
+
+
+def test_a_refused_one_keeps_its_place_in_the_row() -> None:
+    store, told = Store(), []
+    commits = committing(store)
+    commits.later(at(1), None, lambda offsets, error: told.append((1, error)))
+    problem = CommitFailedError("x")
+    commits.refuse(at(2), problem, lambda offsets, error: told.append((2, error)))
+    commits.tell()
+    assert told == [(1, None), (2, problem)]
+
+
+def test_a_real_error_is_told_as_it_is_and_the_next_one_is_tried() -> None:
+    store, told = Store(), []
+    commits = committing(store)
+    store.problem = UnknownMemberError("x")
+    commits.later(at(1), None, lambda offsets, error: told.append(error))
+    store.problem = None
+    commits.later(at(2), None, lambda offsets, error: told.append(error))
+    commits.tell()
+    assert [type(error) for error in told] == [UnknownMemberError, type(None)]
+    assert store.done == [2]
+
+
+def test_a_callback_may_commit_again() -> None:
+    store = Store()
+    commits = committing(store)
+    commits.later(at(1), None, lambda offsets, error: commits.later(at(2), None))
+    commits.tell()
+    assert store.done == [1, 2]
+    assert not commits.is_waiting
+
+
+def test_figures() -> None:
+    commits = committing(Store())
+    assert commits.metrics(1.0)["commit-latency-avg"] is None
+    commits.now(at(1), None, soon())
+    commits.later(at(2), None)
+    known = commits.metrics(2.0)
+    assert (known["commit-total"], known["commit-rate"]) == (2, 1.0)
+    assert known["commit-latency-max"] >= known["commit-latency-avg"] > 0
+    assert known["commit-sync-time-ns-total"] > 0

@@ -1,0 +1,296 @@
+"""Lock, catch up, decide, append: a counter that processes and threads raise, and what must not be believed of old looks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import embedlog
+from embedlog._native import system
+from embedlog.coordination import internal_topic
+from embedlog.coordination.internal_topic import InternalTopic, encode_batch, java_hash, java_partition
+from embedlog.errors import FencedError, LockTimeoutError, StorageError
+from embedlog.format.record_batch import Chain, decode, scan
+from embedlog.storage import files
+from tests.faults.processes import Nursery
+
+NAME = "__transaction_state"
+
+
+class Newest:
+    """The last value of every key."""
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes] = {}
+        self.applied = 0
+
+    def apply(self, key: bytes, value: bytes | None) -> None:
+        self.applied += 1
+        if value is None:
+            self.values.pop(key, None)
+        else:
+            self.values[key] = value
+
+
+def topic_of(log: embedlog.Log, partitions: int = 3, **config: str) -> InternalTopic[Newest]:
+    own = {name.replace("_", "."): value for name, value in config.items()}
+    settings = {"cleanup.policy": "compact", "compression.type": "uncompressed"} | own
+    return InternalTopic(log, NAME, partitions=partitions, config=settings, view=Newest)
+
+
+def soon() -> int:
+    return files.deadline_after(20)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[embedlog.Log]:
+    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as opened:
+        yield opened
+
+
+def count_up(topic: InternalTopic[Newest], number: int = 0, key: bytes = b"n") -> int:
+    with topic.deciding(number, soon()) as decision:
+        count = int(decision.view.values.get(key, b"0")) + 1
+        decision.append([(key, b"%d" % count)])
+    return count
+
+
+# ---- Kafka's partition ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "number", "partition"), [
+    ("group-1", 293427299, 49), ("test-group", 627841412, 12), ("payments", 1382682413, 13), ("żółć-grupa", -1369065334, 34),
+    ("polygenelubricants", -2147483648, 0), ("my-txn-id", 1405732511, 11), ("", 0, 0),
+])  # fmt: skip
+def test_a_name_has_kafkas_partition(name: str, number: int, partition: int) -> None:
+    assert java_hash(name) == number
+    assert java_partition(name, 50) == partition
+
+
+# ---- making --------------------------------------------------------------------------------------
+
+
+def test_the_topic_is_made_by_whoever_needs_it_first_and_then_used_as_it_is(log: embedlog.Log) -> None:
+    topic = topic_of(log, partitions=5)
+    assert topic.count() == 0
+    assert NAME not in log.topics(include_internal=True)
+    topic.partition_of("a")
+    assert topic.count() == 5
+    assert topic_of(log, partitions=50).partition_of("my-txn-id") == java_partition("my-txn-id", 5)
+    assert topic.count() == 5
+    assert log.topics() == []
+    assert log.describe_topic(NAME).config["cleanup.policy"] == "compact"
+
+
+def test_two_that_make_it_at_once_get_one(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path / "log") as one, embedlog.open(tmp_path / "log") as two:
+        threads = [threading.Thread(target=topic_of(each, partitions=2).partition_of, args=("a",)) for each in (one, two)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert topic_of(one).count() == topic_of(two).count() == 2
+
+
+def test_a_partition_is_blank_until_somebody_writes(log: embedlog.Log, tmp_path: Path) -> None:
+    topic = topic_of(log)
+    topic.partition_of("a")
+    assert [topic.is_blank(number) for number in range(3)] == [True] * 3
+    with embedlog.open(tmp_path / "log") as other:
+        count_up(topic_of(other), 1)
+    assert [topic.is_blank(number) for number in range(3)] == [True, False, True]
+
+
+# ---- deciding ------------------------------------------------------------------------------------
+
+
+def test_threads_and_open_logs_never_decide_from_the_same_state(tmp_path: Path) -> None:
+    path, turns = tmp_path / "log", 40
+    with embedlog.open(path) as one, embedlog.open(path) as two:
+        topics = [topic_of(one), topic_of(one), topic_of(two)]
+        topics[0].partition_of("a")
+        seen: list[int] = []
+
+        def work(topic: InternalTopic[Newest]) -> None:
+            seen.extend(count_up(topic) for _ in range(turns))
+
+        threads = [threading.Thread(target=work, args=(topic,)) for topic in topics * 2]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert sorted(seen) == list(range(1, 6 * turns + 1))
+        assert topics[2].look(0).values == {b"n": b"%d" % (6 * turns)}
+
+
+def test_a_deciding_thread_and_those_that_look_agree(log: embedlog.Log) -> None:
+    topic = topic_of(log)
+    topic.partition_of("a")
+    stop, wrong = threading.Event(), []
+
+    def look() -> None:
+        last = 0
+        while not stop.is_set():
+            count = int(topic.look(0).values.get(b"n", b"0"))
+            if count < last:
+                wrong.append((last, count))
+            last = count
+
+    watchers = [threading.Thread(target=look) for _ in range(2)]
+    for each in watchers:
+        each.start()
+    try:
+        assert [count_up(topic) for _ in range(150)] == list(range(1, 151))
+    finally:
+        stop.set()
+        for each in watchers:
+            each.join(20)
+    assert not wrong
+    assert topic.look(0).applied == 150, "every record is taken in once"
+
+
+def test_a_refusal_leaves_nothing_behind(log: embedlog.Log) -> None:
+    topic = topic_of(log)
+    topic.partition_of("a")
+    count_up(topic)
+    with pytest.raises(FencedError, match="no"), topic.deciding(0, soon()):
+        raise FencedError("no")
+    partition = topic.partition(0)
+    assert partition.page.word(system.WORD_OWNER) == 0, "the next one has nothing to repair"
+    assert count_up(topic) == 2
+
+
+def test_a_write_that_fails_leaves_the_lock_and_the_view_in_order(log: embedlog.Log) -> None:
+    topic = topic_of(log)
+    topic.partition_of("a")
+    count_up(topic)
+    system.fault_arm(("pwrite",), 1, "fail")
+    try:
+        with pytest.raises(StorageError):
+            count_up(topic)
+    finally:
+        system.fault_off()
+    assert topic.look(0).values == {b"n": b"1"}
+    assert count_up(topic) == 2
+
+
+def test_a_frozen_decider_is_named_after_the_deadline(nursery: Nursery, tmp_path: Path) -> None:
+    with embedlog.open(tmp_path / "log") as log:
+        topic = topic_of(log)
+        topic.partition_of("a")
+        victim = nursery.spawn()
+        victim.call("open", str(tmp_path / "log"))
+        victim.arm(["point"], "stop_after", name="locked")
+        victim.start("decide", 0)
+        victim.wait_stopped()
+        with pytest.raises(LockTimeoutError, match=str(victim.pid)), topic.deciding(0, files.deadline_after(0.1)):
+            pass
+        victim.resume()
+        assert victim.result() == 1
+        assert count_up(topic) == 2
+
+
+@pytest.mark.parametrize("action", ["kill_before", "kill_after", "torn_kill"])
+def test_who_dies_while_appending_leaves_a_whole_outcome_or_none(nursery: Nursery, tmp_path: Path, action: str) -> None:
+    with embedlog.open(tmp_path / "log") as log:
+        topic = topic_of(log)
+        topic.partition_of("a")
+        count_up(topic)
+        victim = nursery.spawn()
+        victim.call("open", str(tmp_path / "log"))
+        victim.arm(["pwrite"], action, name=".log")
+        victim.start("decide", 0)
+        victim.wait_dead()
+        assert count_up(topic) == (3 if action == "kill_after" else 2)
+
+
+def test_the_segment_rolls_under_a_decision(log: embedlog.Log) -> None:
+    topic = topic_of(log, segment_bytes="300")
+    topic.partition_of("a")
+    assert [count_up(topic) for _ in range(20)] == list(range(1, 21))
+    assert len(list(topic.partition(0).path.glob("*.log"))) > 3
+    assert topic_of(log).look(0).values == {b"n": b"20"}
+
+
+# ---- catching up ---------------------------------------------------------------------------------
+
+
+def test_a_rest_that_is_too_long_is_read_outside_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others append between the look and the lock: what is read inside stays bounded, and the decision is right."""
+    monkeypatch.setattr(internal_topic, "REST_BYTES", 2000)
+    monkeypatch.setattr(internal_topic, "LOOK_BYTES", 1000)
+    with embedlog.open(tmp_path / "log") as one, embedlog.open(tmp_path / "log") as two:
+        mine, theirs = topic_of(one), topic_of(two)
+        mine.partition_of("a")
+        count_up(mine)
+        look, times = mine._look, []
+
+        def look_and_be_overtaken(mirror: Any) -> Newest:
+            view = look(mirror)
+            if len(times) < 3:
+                with theirs.deciding(0, soon()) as decision:
+                    for at in range(40):
+                        decision.append([(b"n", b"%d" % (100 * len(times) + at)), (b"other", bytes(100))])
+            times.append(1)
+            return view
+
+        monkeypatch.setattr(mine, "_look", look_and_be_overtaken)
+        assert count_up(mine) == 240
+        assert len(times) == 4, "it gave the lock back three times"
+
+
+@pytest.mark.parametrize("mutant", ["", "trust_old_look"])
+def test_rule_27_a_look_below_what_was_purged_begins_again(log: embedlog.Log, mutant: str) -> None:
+    """A cleaner took a key's record and its tombstone away: who looked before must not keep what they ended."""
+    topic, count = topic_of(log), 0
+    topic.partition_of("a")
+    with topic.deciding(0, soon()) as decision:
+        decision.append([(b"gone", b"1"), (b"n", b"0")])
+    stale = topic.look(0)
+    assert b"gone" in stale.values
+    other = topic_of(log)
+    for _ in range(3):
+        count = count_up(other)
+    partition = topic.partition(0)
+    with partition.exclusive() as now:  # as if the tombstone of "gone" had been written and cleaned away below 3
+        partition.publish_locked(now._replace(purged_to=3, log_start=1))
+    if mutant:
+        system.mutant(mutant)
+    try:
+        view = topic.look(0)
+    finally:
+        system.mutant("trust_old_look", False)
+    assert view.values[b"n"] == b"%d" % count
+    assert (b"gone" in view.values) == bool(mutant)
+
+
+def test_a_look_in_another_epoch_begins_again(log: embedlog.Log) -> None:
+    topic = topic_of(log)
+    topic.partition_of("a")
+    count_up(topic)
+    stale = topic.look(0)
+    partition = topic.partition(0)
+    with partition.exclusive() as now:
+        partition.publish_locked(now._replace(epoch=now.epoch + 1))
+    assert topic.look(0) is not stale
+    assert topic.look(0).values == {b"n": b"1"}
+
+
+# ---- the batch -----------------------------------------------------------------------------------
+
+
+def test_the_batch_is_kafkas() -> None:
+    records: list[tuple[bytes, bytes | None]] = [(b"k", b"v" * 300), (b"", None), (b"x" * 100, b"")]
+    data = encode_batch(records, 1_700_000_000_000)
+    found = scan(data, Chain(0))
+    assert found.problem is None
+    assert found.consumed == len(data)
+    rows: Any = decode(data, found.batches)
+    assert [(rows.keys[n], rows.values[n]) for n in range(3)] == records
+    assert rows.timestamps.tolist() == [1_700_000_000_000] * 3
+    batch = found.batches[0]
+    assert (batch["producer_id"], batch["base_sequence"], batch["attributes"], batch["records"]) == (-1, -1, 0, 3)

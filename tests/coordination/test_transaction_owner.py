@@ -1,0 +1,63 @@
+"""An owner that begins in several partitions at once: one record, one lock, and nobody who is kept waiting by others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import embedlog
+from embedlog.coordination.transactions import owner
+from embedlog.errors import FencedError
+from tests.support.transactional_producers import QUIET, TOPIC, begun, committed, everything
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[embedlog.Log]:
+    with embedlog.open(tmp_path / "log", config=QUIET) as opened:
+        opened.create_topic(TOPIC, 3)
+        yield opened
+
+
+def test_several_partitions_are_begun_under_one_lock_and_by_one_record(log: embedlog.Log) -> None:
+    writer = begun(log)
+    state = log._transactions.topic.partition(log._transactions.topic.partition_of("id"))
+    before = state.bounds().log_end
+    gone_in = writer.begin_in(0, 1, 2)
+    assert sorted(everything(log)) == [b"x0", b"x1", b"x2"]
+    for number, (run, going) in gone_in.items():
+        partition = log._partition(TOPIC, number)
+        assert writer.owner.append(partition, run, going=going)[:2] == (0, 0), "they are in: this only tells where"
+        assert partition.bounds().log_end == 1
+    run, going = writer.begin_in(1)[1]
+    assert going.start == 0, "what was begun before goes on by itself"
+    writer.write(again=run, partition=1)
+    assert state.bounds().log_end == before + 1
+    writer.commit()
+    assert sorted(committed(log)) == [b"x0", b"x1", b"x1", b"x2"]
+    assert state.bounds().log_end == before + 3
+
+
+def test_who_sits_in_one_of_several_partitions_keeps_nobody_waiting_for_long(
+    log: embedlog.Log, other: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, "SHARE_NS", 1_000_000)
+    writer = begun(log)
+    with other._partition(TOPIC, 1).exclusive():
+        gone_in = writer.begin_in(0, 1, 2)
+        assert everything(log) == [b"x0"]
+        begun(other, "id-2").write(b"not kept waiting")
+    for number, (run, going) in gone_in.items():
+        writer.owner.append(log._partition(TOPIC, number), run, going=going)
+    writer.commit()
+    assert sorted(committed(log)) == [b"x0", b"x1", b"x2"]
+
+
+def test_of_a_fenced_owner_nothing_is_begun(log: embedlog.Log, other: embedlog.Log) -> None:
+    zombie = begun(log)
+    begun(other)
+    gone_in = zombie.begin_in(0, 1)
+    assert everything(log) == []
+    with pytest.raises(FencedError):
+        zombie.owner.append(log._partition(TOPIC, 0), *gone_in[0][:1])

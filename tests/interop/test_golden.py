@@ -1,0 +1,192 @@
+"""What a real Kafka wrote, read record for record: every golden directory, both isolation levels, every way of reading.
+
+The expectation is what a real client got (tests/data/README.md). Only `unclean` has no clean mark: its indexes are padded with
+zeros, and opening it for writing runs recovery; reading it read-only must show the same without touching a byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import embedlog
+from tests.kafka import CLEAN, GOLDEN, UNCLEAN
+from tests.kafka.client import told
+
+OF_CLEAN = (
+    "append-time", "big", "broker-gzip", "broker-lz4", "broker-none", "broker-snappy", "broker-zstd", "client-gzip", "client-lz4",
+    "client-none", "client-snappy", "client-zstd", "compacted", "corners", "empty", "idempotent", "records-deleted",
+    "rolled-by-size", "rolled-by-time", "transaction-left-open", "transactions",
+)  # fmt: skip
+OF_UNCLEAN = ("plain", "pressed", "transactions")
+DIRECTORIES = [*((name, OF_CLEAN) for name in CLEAN), *((name, OF_UNCLEAN) for name in UNCLEAN)]
+TOPICS = [(name, topic) for name, topics in DIRECTORIES for topic in topics]
+ISOLATION = ("read_uncommitted", "read_committed")
+
+Expected = Callable[[str, str], list[dict[str, object]]]
+every_topic = pytest.mark.parametrize(("name", "topic"), TOPICS)
+both_levels = pytest.mark.parametrize("isolation", ISOLATION)
+
+
+def wanted(expected: list[dict[str, object]], isolation: str) -> list[dict[str, object]]:
+    """The expectation at one isolation level, without the column that says so."""
+    rows = [row for row in expected if isolation == "read_uncommitted" or row["committed"]]
+    return [{name: value for name, value in row.items() if name != "committed"} for row in rows]
+
+
+def in_order(records: Iterable[Any]) -> list[dict[str, object]]:
+    """Records as dicts, partition by partition; within one they must come in order by themselves."""
+    rows = [told(record) for record in records]
+    return sorted(rows, key=lambda row: row["partition"])  # type: ignore[arg-type,return-value]
+
+
+def consumed(log: embedlog.Log, topic: str, isolation: str) -> list[dict[str, object]]:
+    """Everything that an assigned consumer gets from the beginning to the end."""
+    config = {"isolation_level": isolation, "auto_offset_reset": "earliest"}
+    with log.consumer(topic, consumer_timeout_ms=50, max_poll_records=97, **config) as consumer:
+        return in_order(consumer)
+
+
+def digests(directory: Path) -> dict[str, str]:
+    files = (path for path in sorted(directory.rglob("*")) if path.is_file())
+    return {str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.fixture(scope="module")
+def opened(golden: Path) -> Callable[[str], embedlog.Log]:
+    """`opened("clean")`: that directory, read-only, opened once."""
+    logs: dict[str, embedlog.Log] = {}
+
+    def open_once(name: str) -> embedlog.Log:
+        if name not in logs:
+            logs[name] = embedlog.open(golden / name / "log", read_only=True)
+        return logs[name]
+
+    yield open_once  # type: ignore[misc]
+    for log in logs.values():
+        log.close()
+
+
+@every_topic
+@both_levels
+def test_a_consumer_gets_what_kafkas_client_got(
+    opened: Callable[[str], embedlog.Log], golden_expected: Expected, name: str, topic: str, isolation: str
+) -> None:
+    assert consumed(opened(name), topic, isolation) == wanted(golden_expected(name, topic), isolation)
+
+
+@every_topic
+@both_levels
+def test_a_scan_gets_what_kafkas_client_got(
+    opened: Callable[[str], embedlog.Log], golden_expected: Expected, name: str, topic: str, isolation: str
+) -> None:
+    scan = opened(name).scan(topic, isolation_level=isolation)
+    assert in_order(scan.records()) == wanted(golden_expected(name, topic), isolation)
+
+
+@every_topic
+def test_arrow_columns_say_the_same_as_records(opened: Callable[[str], embedlog.Log], name: str, topic: str) -> None:
+    pytest.importorskip("pyarrow")
+    scan = opened(name).scan(topic)
+    table = scan.to_arrow()
+    records = sorted(scan.records(), key=lambda record: (record.partition, record.offset))
+    rows = sorted(table.to_pylist(), key=lambda row: (row["partition"], row["offset"]))
+    assert len(rows) == len(records)
+    for row, record in zip(rows, records, strict=True):
+        assert (row["topic"], row["partition"], row["offset"]) == (topic, record.partition, record.offset)
+        assert (row["key"], row["value"], row["leader_epoch"]) == (record.key, record.value, record.leader_epoch)
+        assert round(row["timestamp"].timestamp() * 1000) == record.timestamp_ms
+        assert row["timestamp_type"] == record.timestamp_type
+        assert [(header["key"], header["value"]) for header in row["headers"] or ()] == list(record.headers)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_reading_only_writes_nothing(golden_copy: Callable[[str], Path], name: str) -> None:
+    directory = golden_copy(name)
+    before = digests(directory)
+    with embedlog.open(directory, read_only=True) as log:
+        for topic in log.topics():
+            for _ in log.scan(topic).records():
+                pass
+    assert digests(directory) == before
+
+
+@pytest.mark.parametrize(("name", "topics"), DIRECTORIES, ids=GOLDEN)
+def test_a_writer_takes_the_directory_over(
+    golden_copy: Callable[[str], Path], golden_expected: Expected, name: str, topics: tuple[str, ...]
+) -> None:
+    """Opened for writing (recovered, where Kafka was killed), closed, opened again: the same records each time.
+
+    Without a housekeeper: it would end the transaction that Kafka left open, as soon as it comes to that.
+    """
+    directory = golden_copy(name)
+    for _ in range(2):
+        with embedlog.open(directory, config={"housekeeping": False}, create=False) as log:
+            assert log.topics() == sorted(topics)
+            for topic in topics:
+                for isolation in ISOLATION:
+                    found = in_order(log.scan(topic, isolation_level=isolation).records())
+                    assert found == wanted(golden_expected(name, topic), isolation), (topic, isolation)
+        assert (directory / ".kafka_cleanshutdown").exists()
+
+
+@pytest.mark.parametrize(("name", "topics"), DIRECTORIES, ids=GOLDEN)
+def test_what_is_appended_comes_behind_what_kafka_wrote(
+    golden_copy: Callable[[str], Path], golden_expected: Expected, name: str, topics: tuple[str, ...]
+) -> None:
+    directory = golden_copy(name)
+    with embedlog.open(directory) as log, log.producer() as producer:
+        for topic in topics:
+            tps = [embedlog.TopicPartition(topic, number) for number in range(len(log.describe_topic(topic).partitions))]
+            with log.consumer(auto_offset_reset="earliest") as consumer:
+                ends = consumer.end_offsets(tps)
+            for tp in tps:
+                done = producer.send(topic, b"ours", key=b"new", partition=tp.partition).result(10)
+                assert done.offset == ends[tp], tp
+            found = in_order(log.scan(topic).records())
+            kept = [row for row in found if row["key"] != "bmV3"]
+            assert kept == wanted(golden_expected(name, topic), "read_uncommitted"), topic
+            assert len(found) - len(kept) == len(tps)
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_a_log_start_inside_a_segment_is_kept(opened: Callable[[str], embedlog.Log], name: str) -> None:
+    """`records-deleted` starts at 333 though its first segment begins at 291."""
+    tp = embedlog.TopicPartition("records-deleted", 0)
+    with opened(name).consumer() as consumer:
+        assert consumer.beginning_offsets([tp]) == {tp: 333}
+    assert next(iter(opened(name).scan("records-deleted").records())).offset == 333
+
+
+@pytest.mark.parametrize("name", UNCLEAN)
+def test_an_open_transaction_ends_what_read_committed_sees(opened: Callable[[str], embedlog.Log], name: str) -> None:
+    """In `unclean` one transaction was never decided: what lies behind it is on disk but not yet to be delivered."""
+    behind = {b"never decided", b"behind an open transaction"}
+    levels = {}
+    for isolation in ISOLATION:
+        scan = opened(name).scan("transactions", isolation_level=isolation)
+        levels[isolation] = behind & {record.value for record in scan.records()}
+    assert levels == {"read_uncommitted": behind, "read_committed": set()}
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_times_are_found_as_the_records_say(opened: Callable[[str], embedlog.Log], golden_expected: Expected, name: str) -> None:
+    """For some times in each topic: the first record whose timestamp is not smaller."""
+    for topic in ("client-zstd", "corners", "rolled-by-time", "append-time", "compacted"):
+        rows = wanted(golden_expected(name, topic), "read_uncommitted")
+        with opened(name).consumer() as consumer:
+            for partition in sorted({row["partition"] for row in rows}):  # type: ignore[type-var]
+                own = [row for row in rows if row["partition"] == partition]
+                times = sorted({row["timestamp_ms"] for row in own})  # type: ignore[type-var]
+                tp = embedlog.TopicPartition(topic, partition)
+                for time_ms in {0, *times[:: max(1, len(times) // 20)], times[-1], times[-1] + 1}:
+                    first = next((row for row in own if row["timestamp_ms"] >= time_ms), None)
+                    found = consumer.offsets_for_times({tp: time_ms})[tp]
+                    if first is None:
+                        assert found is None, (tp, time_ms)
+                    else:
+                        assert (found.offset, found.timestamp_ms) == (first["offset"], first["timestamp_ms"]), (tp, time_ms)

@@ -1,0 +1,1 @@
+"""Tests of the executable model of the protocol."""

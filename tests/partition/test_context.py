@@ -1,0 +1,137 @@
+"""Descriptors that partitions keep: bounded however many are written, synced and read; giving them back loses nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import embedlog
+from embedlog.partition import sync
+from embedlog.partition.context import Shares
+
+OWN = 12  # descriptors of a log itself: locks of the directory, its pages, what is open for a moment
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def child(code: str, path: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, env=os.environ, check=False)
+
+
+@pytest.mark.parametrize("limit", [16, 32, 400, 5000])
+def test_the_shares_of_descriptors_add_up(limit: int) -> None:
+    shares = Shares.of(limit)
+    assert shares.handles + 5 * shares.writers + 2 * shares.syncers <= max(limit, 22)
+
+
+def test_many_partitions_are_written_synced_and_read_with_few_descriptors(tmp_path: Path) -> None:
+    count, before = 120, descriptors()
+    most = before + 32 + OWN
+    with embedlog.open(tmp_path / "log", config={"max.open.files": 32, "housekeeping": False}) as log:
+        log.create_topic("t", count)
+        with log.producer() as producer:
+            for turn in range(2):
+                futures = [producer.send("t", b"%d" % turn, partition=number) for number in range(count)]
+                assert all(future.exception(60) is None for future in futures)
+                assert descriptors() <= most
+                log.flush()
+                assert descriptors() <= most
+        assert [log.durable_offset("t", number) for number in range(count)] == [2] * count
+        assert sum(1 for _ in log.scan("t").records()) == 2 * count
+        assert descriptors() <= most
+        with log.consumer("t", auto_offset_reset="earliest") as consumer:
+            assert sum(len(records) for records in iter(lambda: consumer.poll(0), [])) == 2 * count
+            assert descriptors() <= most
+        log.housekeep()
+        assert descriptors() <= most
+    assert descriptors() == before
+
+
+def test_a_closed_log_without_mappings_keeps_no_descriptor(tmp_path: Path) -> None:
+    before = descriptors()
+    log = embedlog.open(tmp_path / "log", config={"shared": "locks", "housekeeping": False})
+    log.create_topic("t", 20)
+    with log.producer() as producer:
+        for number in range(20):
+            producer.send("t", b"x", partition=number).result()
+    assert descriptors() > before + 20  # a page each: it is read and written through its file
+    log.close()
+    assert descriptors() == before
+    assert log.path  # it is the closing that counts, not the collection of the object
+
+
+def test_segments_that_fill_faster_than_they_are_synced_keep_few_descriptors(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
+        log.create_topic("t", config={"segment.bytes": 200, "flush.ms": 3_600_000})
+        with log.producer(linger_ms=0) as producer:
+            for number in range(60):
+                producer.send("t", b"%03d" % number + bytes(120)).result()
+            kept = log._partition("t", 0).syncer._fds
+            assert 1 <= len(kept) <= sync.SEGMENTS_MAX
+            log.flush()
+            assert len(kept) == 1
+        assert log.durable_offset("t", 0) == 60
+        assert [record.value[:3] for record in log.scan("t").records()] == [b"%03d" % number for number in range(60)]
+
+
+CHILD = """
+import resource, sys, embedlog
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+log = embedlog.open(sys.argv[1], config={"housekeeping": False, "max.open.files": 5000})
+held = []
+try:
+    with log.producer() as producer:
+        producer.send("t", b"x", partition=0).result(10)
+    while True:
+        held.append(open("/dev/null"))
+except OSError:
+    pass
+for name, call in {"scan": lambda: list(log.scan("t").records()), "flush": log.flush, "housekeep": log.housekeep}.items():
+    try:
+        call()
+        print(name, "done")
+    except embedlog.EmbedlogError as error:
+        print(name, type(error).__name__, error)
+held.clear()
+print(len(list(log.scan("t").records())), log.flush())
+log.close()
+"""
+
+
+def test_without_a_free_descriptor_the_error_names_the_setting(tmp_path: Path) -> None:
+    with embedlog.open(tmp_path / "log") as log:
+        log.create_topic("t", 3)
+    ended = child(CHILD, tmp_path / "log")
+    assert ended.returncode == 0, ended.stderr
+    assert "(EMFILE); raise the process's limit (ulimit -n), or lower max.open.files" in ended.stdout.splitlines()[0]
+    assert "max.open.files" in ended.stdout.splitlines()[1]
+    assert ended.stdout.splitlines()[-1] == "1 None"
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.slow
+def test_two_thousand_partitions_work_with_a_thousand_descriptors(tmp_path: Path) -> None:
+    """The figure of the README, with the limit that most systems set."""
+    ended = child(MANY.replace("COUNT", "2000"), tmp_path / "log")
+    assert ended.stdout.split() == ["2000", "2000", "2000"], ended.stderr
+
+
+MANY = """
+import os, resource, sys, embedlog
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+with embedlog.open(sys.argv[1], config={"log.flush.interval.ms": 3_600_000}) as log:
+    log.create_topic("t", COUNT)
+    with log.producer(delivery_timeout_ms=600_000) as producer:
+        futures = [producer.send("t", b"x", partition=number) for number in range(COUNT)]
+        print(sum(future.exception(600) is None for future in futures))
+    print(sum(1 for _ in log.scan("t").records()))
+    log.flush()
+    with log.consumer("t", auto_offset_reset="earliest") as consumer:
+        print(sum(len(records) for records in iter(lambda: consumer.poll(0), [])))
+"""

@@ -1,0 +1,235 @@
+"""Syncs in one process: what failed, what was lost, what nobody counted; each promise on the idle and the unlucky path."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import embedlog
+from embedlog._native import recording, system
+from embedlog.partition.partition import Partition
+from embedlog.storage import control_page as page
+from embedlog.storage import file_names, locks
+from tests.faults.powerloss import changes
+from tests.faults.processes import Nursery
+from tests.faults.stage import Play
+
+QUIET = {"flush.ms": 3_600_000}
+
+
+def opened(path: Path, **config: object) -> embedlog.Log:
+    return embedlog.open(path, config={"housekeeping": False, **config})
+
+
+def append(log: embedlog.Log, count: int = 1, value: bytes = b"v" * 100) -> None:
+    with log.producer(linger_ms=0) as producer:
+        for _ in range(count):
+            producer.send("t", value=value).result(timeout=10)
+
+
+def test_a_marked_segment_that_was_cut_to_nothing_takes_records_again(tmp_path: Path) -> None:
+    with opened(tmp_path / "log") as log:
+        log.create_topic("t", config=QUIET)
+        append(log)
+        system.fault_arm(["fdatasync"], 1, "fail", errno.EIO, name=".log")
+        with pytest.raises(embedlog.DurabilityError):
+            log.flush()
+        system.fault_off()
+        path = tmp_path / "log" / "t-0" / f"{0:020d}.log"
+        with path.open("r+b") as file:
+            file.seek(90)
+            file.write(b"\xff\xff")
+        with pytest.raises(embedlog.DurabilityError, match="are lost"):
+            log.flush()
+        append(log, 2)
+        assert [record.value for record in log.scan("t").records()] == [b"v" * 100] * 2
+        log.flush()
+        assert log.durable_offset("t", 0) == 2
+
+
+def test_what_a_dead_appender_left_is_flushed_though_nobody_appends_again(nursery: Nursery, tmp_path: Path) -> None:
+    play = Play(nursery, tmp_path / "log", config={"flush.ms": 1})
+    log = opened(tmp_path / "log")
+    partition = log._partition("t", 0)
+    append(log)
+    log.flush()
+    log._housekeeper.flush_due()
+    victim = play.enter()
+    play.die_in_append(victim, ".log", kind="pwrite", action="kill_after")
+    with partition.exclusive():
+        pass
+    assert (partition.durable_offset, partition.bounds().log_end) == (1, 2)
+    log._housekeeper.flush_due()
+    assert partition.durable_offset == 2
+    log.close()
+
+
+def test_a_sync_that_ends_beside_an_append_hides_it_from_no_housekeeper(tmp_path: Path) -> None:
+    """The append has seen what was unsynced before; the housekeeper finds all durable before the append publishes."""
+    with opened(tmp_path / "log") as log:
+        log.create_topic("t", config={"flush.ms": 1000})
+        partition, page = log._partition("t", 0), log._home.directory_page
+        append(log)
+        counted = page.word(system.WORD_UNSYNCED_COUNT)
+        system.fault_arm(["point"], 1, "delay", 300_000, name="before-publish")
+        thread = threading.Thread(target=append, args=(log,))
+        thread.start()
+        while not partition.page.word(system.WORD_OWNER):
+            pass
+        threading.Event().wait(0.1)
+        partition.syncer.sync(1, system.boot_ns() + 10**10)
+        assert partition.durable_offset == 1 == partition.bounds().log_end, "the append was to stand before its publication"
+        thread.join()
+        system.fault_off()
+        assert page.word(system.WORD_UNSYNCED_COUNT) > counted
+
+
+def test_the_flusher_forgets_a_topic_that_was_deleted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(tmp_path / "log") as log:
+        log.create_topic("t", config=QUIET)
+        append(log)
+        log._housekeeper.flush_due()
+        log.delete_topic("t")
+        log._housekeeper.flush_due()
+        assert not caplog.records
+        assert not log._housekeeper._unsynced
+
+
+def test_writers_that_find_a_segment_full_at_once_roll_it_once(tmp_path: Path) -> None:
+    with opened(tmp_path / "log") as log, opened(tmp_path / "log") as other:
+        log.create_topic("t", config=QUIET | {"segment.bytes": 400})
+        append(log, 2)
+        partition = log._partition("t", 0)
+        real = partition.exclusive_mutexed
+
+        def slower(deadline_ns: int) -> object:
+            partition.exclusive_mutexed = real
+            append(other)  # rolls, and writes into the new segment
+            return real(deadline_ns)
+
+        partition.exclusive_mutexed = slower
+        append(log)
+        assert [info.base for info in partition.segments.all(partition.published())] == [0, 2]
+
+
+def test_descriptors_given_back_under_a_sync_are_closed_behind_it(tmp_path: Path) -> None:
+    """Else the sync would go on with numbers that are other files' by then: it would sync, or write to, the wrong one."""
+    with opened(tmp_path / "log") as log:
+        log.create_topic("t", config=QUIET)
+        append(log)
+        partition = log._partition("t", 0)
+        system.fault_arm(["point"], 1, "delay", 300_000, name="sync-segment")
+        failed: list[Exception] = []
+
+        def sync() -> None:
+            try:
+                partition.sync()
+            except embedlog.EmbedlogError as problem:
+                failed.append(problem)
+
+        thread = threading.Thread(target=sync)
+        thread.start()
+        while not partition.page.word(system.WORD_SYNC_OWNER):
+            pass
+        assert partition.release()
+        assert not partition.syncer.release()
+        partition.syncer.close()
+        assert partition.syncer._fds, "closed under the sync"
+        thread.join()
+        system.fault_off()
+        assert not failed
+        assert partition.durable_offset == 1
+        assert not partition.syncer._fds
+
+
+def test_a_sync_that_retention_overtakes_does_not_fail(nursery: Nursery, tmp_path: Path) -> None:
+    play = Play(nursery, tmp_path / "log", config={"segment.bytes": 400})
+    victim = play.enter()
+    for _ in range(6):
+        play.append(victim)
+    victim.arm(["point"], "stop_before", name="sync-intent")
+    victim.start("flush")
+    victim.wait_stopped()
+    with opened(tmp_path / "log") as log:
+        log.alter_topic("t", {"file.delete.delay.ms": 0, "retention.bytes": 400})
+        log.housekeep()
+        assert log._partition("t", 0).bounds().log_start >= 2
+        victim.resume()
+        victim.result()
+        assert log.durable_offset("t", 0) == 6
+    assert not list((tmp_path / "log" / "t-0").glob("embedlog.poison*"))
+
+
+@contextlib.contextmanager
+def held_by_another(partition: Partition) -> Iterator[None]:
+    other = locks.LockFile(partition.path / file_names.SYNC_LOCK)
+    with other.hold(system.boot_ns() + 10**10):
+        yield
+    other.close()
+
+
+def test_who_waits_for_a_sync_is_served_while_another_one_holds_the_lock(tmp_path: Path) -> None:
+    """Else those who were served by one sync queue up for the lock, and keep the next sync waiting."""
+    with opened(tmp_path / "log") as log:
+        log.create_topic("t", config=QUIET)
+        append(log)
+        partition = log._partition("t", 0)
+        served: list[int] = []
+        thread = threading.Thread(target=lambda: served.append(partition.sync()))
+        with held_by_another(partition):
+            thread.start()
+            thread.join(0.01)
+            assert not served
+            partition.page.set(system.WORD_DURABLE, 1)
+            partition.page.stir(system.WORD_DURABLE)
+            thread.join(10)
+            assert served == [1]
+
+
+def test_who_waits_for_a_sync_takes_the_lock_of_a_syncer_that_died(tmp_path: Path) -> None:
+    with opened(tmp_path / "log") as log:
+        log.create_topic("t", config=QUIET)
+        append(log)
+        partition = log._partition("t", 0)
+        thread = threading.Thread(target=partition.sync)
+        with held_by_another(partition):
+            thread.start()
+            thread.join(0.01)
+        thread.join(10)
+        assert partition.durable_offset == 1
+        with held_by_another(partition), pytest.raises(embedlog.LockTimeoutError, match="held by pid"):
+            append(log)
+            partition.sync(system.boot_ns() + 10**7)
+
+
+def test_a_slot_of_the_durable_record_that_is_on_disk_is_written_over_only_behind_a_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power loss in the middle of a write then leaves the other one; and not every store is synced."""
+    record = page.DurableRecord(tmp_path, b"t" * 16)
+    fd = os.open(tmp_path / "recording", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    recording.record_to(fd)
+    try:
+        for offset in range(1, 10):
+            monkeypatch.setattr(page, "RECORD_AGE_NS", 0 if offset in (4, 5, 8) else 10**18)
+            record.store(offset, 0, 0o600)
+            found = record.read()
+            assert found is not None
+            assert found.offset == offset
+    finally:
+        recording.record_to(-1)
+        os.close(fd)
+    on_disk, fresh, synced = None, None, 0
+    for change in changes(tmp_path / "recording"):
+        if change.kind == "fdatasync":
+            on_disk, synced = fresh, synced + 1
+        elif change.kind == "pwrite":
+            fresh = change.number
+            assert fresh != on_disk
+    assert synced == 3

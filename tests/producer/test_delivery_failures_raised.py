@@ -1,0 +1,91 @@
+"""Failures of programs that neither flush nor close nor ask: their log says so, in time and without noise."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import embedlog
+from embedlog import _logging
+from embedlog.errors import ClosedError, DeliveryError
+from embedlog.producer import delivery_failures
+from embedlog.producer.delivery_failures import Losses
+from embedlog.producer.metrics import Figures
+from tests.producer.test_delivery_failures import HEARD, lost_lines, refuse
+from tests.producer.test_partition_queues import accumulator
+from tests.support import producer_helpers
+from tests.support.producer_helpers import wait_until
+
+log = producer_helpers.log
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was logged lately."""
+    monkeypatch.setattr(_logging, "report", _logging.Recurring().report)
+
+
+def test_a_producer_that_never_flushes_logs_what_fails_in_the_background(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fresh: None
+) -> None:
+    refuse(monkeypatch, log, embedlog.StorageError("the disk is gone"))
+    monkeypatch.setattr(delivery_failures, "NOTICE_S", 0.0)
+    with log.producer() as producer:
+        producer.send("one", b"v")
+        wait_until(lambda: lost_lines(caplog))
+        for _ in range(20):
+            producer.send("one", b"v")
+            wait_until(lambda: not producer._rows.pending())
+        assert [re.findall(r"(\d+) records for (\w+)", line) for line in lost_lines(caplog)] == [[("1", "one")]]
+        assert "the disk is gone" in lost_lines(caplog)[0]
+        with pytest.raises(DeliveryError) as lost:
+            producer.flush()
+        assert lost.value.count == 21
+
+
+class Watch:
+    """In the place of the module `time`."""
+
+    now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+def test_only_what_stays_unheard_is_logged_and_once_an_hour_at_most(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = Watch()
+    monkeypatch.setattr(delivery_failures, "time", watch)
+    monkeypatch.setattr(_logging, "report", _logging.Recurring(watch.monotonic).report)
+    rung: list[float] = []
+    found = Losses("p", Figures(), raises=True)
+    found.noted = lambda: rung.append(watch.now_s)
+    rows = accumulator()
+
+    def fail(topic: str) -> embedlog.Future:
+        future, promise = rows.promise(True)
+        found.fail(promise, topic, 0, ClosedError("reason"), 1)
+        return future
+
+    assert found.look() is None
+    for name, hear in HEARD.items():
+        hear(fail(name))
+    fail("lost")
+    assert rung == [0.0]
+    watch.now_s = delivery_failures.NOTICE_S / 2
+    assert found.look() == delivery_failures.NOTICE_S / 2
+    assert lost_lines(caplog) == []
+    for _ in range(61):
+        watch.now_s += delivery_failures.NOTICE_S
+        assert found.look() is None
+        fail("lost")
+    assert len(rung) == 62
+    lines = lost_lines(caplog)
+    assert len(lines) == 2
+    assert all("records for lost" in line for line in lines)
+    found.take()
+    watch.now_s += delivery_failures.NOTICE_S
+    assert found.look() is None
+    assert lost_lines(caplog) == lines

@@ -1,0 +1,80 @@
+"""The numbers of a producer: sums for ever, rates and means of the last minute."""
+
+from __future__ import annotations
+
+import pytest
+
+import embedlog
+from embedlog.producer.metrics import Figures
+from tests.support.producer_helpers import Stuck, log, stuck, wait_until
+
+__all__ = ["log", "stuck"]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_rates_forget_what_is_older_than_a_minute_and_totals_do_not() -> None:
+    clock = Clock()
+    figures = Figures(clock)
+    assert figures.rate("record") == 0.0
+    figures.note({"record": 100, "byte": 1000}, {"size": 70})
+    clock.now += 10
+    assert figures.rate("record") == 10.0
+    clock.now += 25
+    figures.note({"record": 5, "byte": 20}, {"size": 3})
+    assert figures.mean("byte", "record") == pytest.approx(1020 / 105)
+    assert figures.peak("size") == 70
+    clock.now += 31
+    assert figures.rate("record") == pytest.approx(5 / 31)
+    assert figures.peak("size") == 3
+    clock.now += 1000
+    assert (figures.rate("record"), figures.peak("size"), figures.mean("byte", "record", empty=1.0)) == (0.0, 0.0, 1.0)
+    assert figures.total("record") == 105
+
+
+def test_a_producer_tells_kafkas_key_figures(log: embedlog.Log) -> None:
+    with log.producer(batch_size=1000, linger_ms=1000, compression_type="zstd", max_request_size=2000) as producer:
+        for _ in range(100):
+            producer.send("one", b"x" * 200)
+        assert producer.send("one", b"x" * 3000).exception(10) is not None
+        producer.flush(10)
+        found = producer.metrics()
+    assert (found["record-send-total"], found["record-error-total"], found["record-retry-total"]) == (100, 1, 0)
+    assert found["record-send-rate"] > 0
+    assert 0 < found["batch-size-avg"] <= found["batch-size-max"] < 1000
+    assert found["records-per-request-avg"] > 4
+    assert 0 < found["compression-rate-avg"] < 0.5
+    assert 0 < found["record-queue-time-avg"] <= found["record-queue-time-max"] < 10_000
+    assert 0 < found["request-latency-avg"] <= found["request-latency-max"]
+    assert found["flush-time-ns-total"] > 0
+    assert found["buffer-available-bytes"] == found["buffer-total-bytes"] == 32 << 20
+    assert found["requests-in-flight"] == found["waiting-threads"] == found["bufferpool-wait-ratio"] == 0
+
+
+def test_batches_of_columns_are_counted_one_by_one(log: embedlog.Log) -> None:
+    with log.producer() as producer:
+        producer.send_batch("one", [b"x" * 1000] * 3000).result(10)
+        found = producer.metrics()
+    assert found["batch-total"] == 3
+    assert found["record-send-total"] == 3000
+    assert found["batch-size-max"] <= 1 << 20
+
+
+def test_waiting_for_memory_is_seen(log: embedlog.Log, stuck: Stuck) -> None:
+    with log.producer(buffer_memory=400, linger_ms=0, max_block_ms=50) as producer:
+        producer.send("one", b"x" * 200)
+        assert stuck.reached.wait(10)
+        assert producer.metrics()["requests-in-flight"] == 1
+        assert producer.send("one", b"x" * 200).exception(10) is not None
+        found = producer.metrics()
+        stuck.go.set()
+        wait_until(lambda: producer.metrics()["requests-in-flight"] == 0)
+    assert found["buffer-exhausted-waits-total"] == 1
+    assert found["bufferpool-wait-ratio"] > 0
+    assert found["bufferpool-wait-time-ns-total"] >= 50e6

@@ -1,0 +1,1 @@
+"""Tests of the project itself: package, documents, style, dependency directions."""

@@ -1,0 +1,83 @@
+"""Documents run: every Python block of the README and docs/ is executed, links lead somewhere, generated parts are current."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+FOLDERS = (ROOT / "docs", ROOT / "examples")
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(path for folder in FOLDERS for path in folder.rglob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+SHELL_BLOCK = re.compile(r"^```(?:console|sh)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\(([^)#]+?)(?:#[^)]*)?\)")
+PROGRAMS = ROOT / "docs" / "recipes.md"  # each block is a program of its own
+ELSEWHERE = (
+    ROOT / "docs" / "delivery.md",  # run, and killed, by tests/project/test_delivery_docs.py
+    ROOT / "docs" / "spark.md",  # run in the session of tests/spark/test_spark.py
+)
+MAKE = re.compile(r"^(?:\$ )?make ([a-z-]+)", re.MULTILINE)
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def program(page: Path) -> str:
+    """All blocks of a page as one program, each line at its place: an error names the page's line."""
+    text = page.read_text()
+    lines = [""] * len(text.splitlines())
+    for block in BLOCK.finditer(text):
+        first = text.count("\n", 0, block.start(1))
+        code = block[1].splitlines()
+        lines[first : first + len(code)] = code
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page not in (PROGRAMS, *ELSEWHERE) and BLOCK.search(page.read_text())], ids=name
+)
+def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "error", "-c", f"exec(compile({program(page)!r}, {name(page)!r}, 'exec'), {{}})"]
+    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert answer.returncode == 0, answer.stderr[-3000:]
+
+
+@pytest.mark.parametrize("number", range(len(BLOCK.findall(PROGRAMS.read_text()))))
+def test_a_recipe_runs(number: int, tmp_path: Path) -> None:
+    path = tmp_path / "recipe.py"
+    path.write_text(BLOCK.findall(PROGRAMS.read_text())[number])
+    command = [sys.executable, "-W", "error", str(path)]
+    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert (answer.returncode, answer.stderr[-3000:]) == (0, "")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_somewhere(page: Path) -> None:
+    local = [link for link in LINK.findall(page.read_text()) if "://" not in link]
+    assert [link for link in local if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_make_targets_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {target for block in SHELL_BLOCK.findall(page.read_text()) for target in MAKE.findall(block)}
+    assert named <= targets
+
+
+def test_what_is_generated_is_current() -> None:
+    command = [sys.executable, str(ROOT / "docs/generate.py"), "--check"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert answer.returncode == 0, f"run `make docs`: {answer.stdout}{answer.stderr[-2000:]}"
+
+
+def test_every_make_target_is_explained() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    explained = makefile.partition("\nhelp:\n")[2].partition("\n\n")[0]
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE)) - {"help", "install", "clean"}
+    assert {target for target in targets if f"make {target} " not in explained} == set()

@@ -1,0 +1,171 @@
+"""Ctrl-C at every point where the interpreter looks for signals: no lock stays behind, for this process or another."""
+
+from __future__ import annotations
+
+import dis
+import errno
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import embedlog
+from embedlog._native import system
+from embedlog.format import record_batch as record
+from embedlog.storage import files, locks
+
+ROOMS = ("partition.py", "producer_sequences.py", "sync.py", "files.py", "locks.py", "contextlib.py")
+# Only a lock that stays behind takes so long. Less is not enough: the next holder repairs, with a sync or two, on a busy machine.
+PATIENCE_MS = 30_000
+LOOKS = {dis.opmap[name] for name in ("CALL", "RESUME", "JUMP_BACKWARD") if name in dis.opmap}  # behind these it looks
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt at the nth such point of `call`; `struck` says where that was, None if it has fewer."""
+
+    def __init__(self, nth: int) -> None:
+        self._left = nth
+        self.struck: tuple[str, int] | None = None
+
+    def run(self, call: Callable[[], Any]) -> None:
+        before = sys.gettrace()
+        sys.settrace(self._enter)
+        try:
+            call()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+
+    def _enter(self, frame: FrameType, _: str, __: Any) -> Any:
+        code: CodeType = frame.f_code
+        if os.path.basename(code.co_filename) not in ROOMS:
+            return None
+        frame.f_trace_opcodes = True
+        last = [-1]
+
+        def step(frame: FrameType, event: str, _: Any) -> Any:
+            if event == "opcode":
+                looked, last[0] = last[0] in LOOKS, code.co_code[frame.f_lasti]
+                if looked and self.struck is None:
+                    self._left -= 1
+                    if self._left == 0:
+                        self.struck = (code.co_name, frame.f_lineno)
+                        raise KeyboardInterrupt
+            return step
+
+        return step
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the points are those of this interpreter's byte code")
+@pytest.mark.parametrize("way", ["exclusive", "hold"])
+def test_an_interrupt_anywhere_leaves_no_lock_behind(tmp_path: Path, way: str) -> None:
+    settings = {"housekeeping": False, "lock.timeout.ms": PATIENCE_MS}
+    with embedlog.open(tmp_path / "log", config=settings) as log, embedlog.open(tmp_path / "log", config=settings) as other:
+        log.create_topic("t")
+        mine, theirs = log._partition("t", 0), other._partition("t", 0)
+        pair = [locks.LockFile(tmp_path / "lock") for _ in range(2)]
+
+        def take(partition: Any, lock: locks.LockFile) -> None:
+            with partition.exclusive() if way == "exclusive" else lock.hold(system.boot_ns() + PATIENCE_MS * 1_000_000):
+                pass
+
+        take(mine, pair[0])
+        take(theirs, pair[1])
+        nth = 1
+        while True:
+            interrupt = Interrupt(nth)
+            interrupt.run(lambda: take(mine, pair[0]))
+            if interrupt.struck is None:
+                break
+            try:
+                take(theirs, pair[1])
+                take(mine, pair[0])
+            except embedlog.LockTimeoutError as problem:
+                pytest.fail(f"interrupted at {interrupt.struck}: {problem}")
+            nth += 1
+        assert nth > 20
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the points are those of this interpreter's byte code")
+def test_an_append_that_was_interrupted_anywhere_goes_in_once(tmp_path: Path) -> None:
+    """The same stamped run again, behind whatever somebody else appended meanwhile."""
+    settings = {"housekeeping": False, "lock.timeout.ms": PATIENCE_MS}
+    with embedlog.open(tmp_path / "log", config=settings) as log, embedlog.open(tmp_path / "log", config=settings) as other:
+        log.create_topic("t", config={"segment.bytes": 1000})  # some of them roll
+        mine, theirs = log._partition("t", 0), other._partition("t", 0)
+        stamp, sequence, nth = record.Stamp(2**62 + 7, 0), 0, 0
+        expected = []
+        while True:
+            nth += 1
+            run, strange = encoded(b"mine %d" % nth), encoded(b"theirs %d" % nth)
+            sequence = record.stamp(run, stamp, sequence)
+            interrupt = Interrupt(nth)
+            interrupt.run(partial(mine.append, run, stamp=stamp))
+            theirs.append(strange)
+            offset = mine.append(run, stamp=stamp).base_offset
+            expected += [b"mine %d" % nth, b"theirs %d" % nth]
+            found = [each.value for each in log.scan("t").records()]
+            assert found[offset] == b"mine %d" % nth, interrupt.struck
+            assert sorted(found) == sorted(expected), interrupt.struck
+            if interrupt.struck is None:
+                break
+        assert nth > 40
+
+
+def encoded(value: bytes) -> record.EncodedRun:
+    column = record.BytesColumn(np.frombuffer(value, np.uint8), np.array([0, len(value)], np.int32))
+    return next(iter(record.encode(record.Columns(1, column, timestamps=0))))
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the points are those of this interpreter's byte code")
+def test_a_sync_that_was_interrupted_anywhere_is_no_failed_sync(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Else the next one reports a failure, marks the segment and writes its bytes once more."""
+    with embedlog.open(tmp_path / "log", config={"housekeeping": False, "lock.timeout.ms": PATIENCE_MS}) as log:
+        log.create_topic("t", config={"flush.ms": 3_600_000})
+        with log.producer(linger_ms=0) as producer:
+            nth = 0
+            while True:
+                nth += 1
+                producer.send("t", b"%d" % nth).result(timeout=10)
+                interrupt = Interrupt(nth)
+                interrupt.run(log.flush)
+                log.flush()
+                assert log.durable_offset("t", 0) == nth, interrupt.struck
+                assert not list((tmp_path / "log" / "t-0").glob("embedlog.poison-*")), interrupt.struck
+                if interrupt.struck is None:
+                    break
+    assert nth > 100
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_an_interrupt_does_not_hide_a_sync_that_failed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The call in C has counted it before the interrupt can strike."""
+    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
+        log.create_topic("t", config={"flush.ms": 3_600_000})
+        with log.producer() as producer:
+            producer.send("t", b"v").result(timeout=10)
+        partition = log._partition("t", 0)
+        checked = files.datasync
+
+        def interrupted(fd: int, path: str | os.PathLike[str] = "") -> None:
+            system.fault_arm(["fdatasync"], 1, "fail", errno.EIO)
+            assert system.sync(fd, True) < 0
+            system.fault_off()
+            raise KeyboardInterrupt
+
+        files.datasync = interrupted
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                partition.sync()
+        finally:
+            files.datasync = checked
+        assert partition.page.word(system.WORD_SYNC_OWNER) != 0
+        partition.sync()
+    assert [record.message for record in caplog.records if "is marked" in record.message]

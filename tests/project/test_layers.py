@@ -1,0 +1,158 @@
+"""The dependency directions of `dependencies.toml`: every import counts, at run time or for types."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT
+
+PACKAGE = ROOT / "embedlog"
+DIRECTIONS: dict[str, Any] = tomllib.loads((ROOT / "tests" / "project" / "dependencies.toml").read_text())
+ALLOWED: dict[str, frozenset[str]] = {unit["name"]: frozenset(unit["may"]) for unit in DIRECTIONS["unit"]}
+OPEN_IMPORTS: frozenset[str] = frozenset(DIRECTIONS["open"]["imports"])
+OPEN_CYCLES: list[list[str]] = DIRECTIONS["open"]["cycles"]
+INTEGRATIONS = ("spark", "polars", "duckdb", "demo")
+MODULES_OF_A_FOLDER_MAX = 24
+
+
+def dotted_name(path: Path) -> str:
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES: dict[str, Path] = {dotted_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def unit_of(dotted: str) -> str:
+    """`embedlog.a.b` belongs to unit `a`."""
+    parts = dotted.split(".")
+    return parts[1] if len(parts) > 1 else parts[0]
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of each module of the package that a module imports."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names if alias.name.split(".")[0] == "embedlog")
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}:{node.lineno}: a relative import"
+            if (node.module or "").split(".")[0] == "embedlog":
+                for alias in node.names:
+                    inner = f"{node.module}.{alias.name}"
+                    yield node.lineno, inner if inner in MODULES or alias.name in {"_core", "_rows"} else str(node.module)
+
+
+GRAPH: dict[str, set[str]] = {
+    name: {found for _, found in imports(path) if found in MODULES and found != name} for name, path in MODULES.items()
+}
+
+
+def components(graph: dict[str, set[str]]) -> list[list[str]]:
+    """The cycles of a graph: its strongly connected components of more than one module (Tarjan, without recursion)."""
+    order: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+    for root in graph:
+        work: list[tuple[str, Iterator[str]]] = [(root, iter(sorted(graph[root])))] if root not in order else []
+        while work:
+            node, rest = work[-1]
+            if node not in order:
+                order[node] = low[node] = len(order)
+                stack.append(node)
+            for child in rest:
+                if child not in order:
+                    work.append((child, iter(sorted(graph[child]))))
+                    break
+                if child in stack:
+                    low[node] = min(low[node], order[child])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == order[node]:
+                    part = [stack.pop()]
+                    while part[-1] != node:
+                        part.append(stack.pop())
+                    if len(part) > 1:
+                        found.append(sorted(part))
+    return sorted(found)
+
+
+def test_components_are_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": {"e"}, "e": {"d"}, "f": {"a"}}
+    assert components(graph) == [["a", "b", "c"], ["d", "e"]]
+
+
+def test_each_unit_is_listed_once_and_from_the_bottom_up() -> None:
+    names = [unit["name"] for unit in DIRECTIONS["unit"]]
+    assert len(set(names)) == len(names)
+    assert {unit_of(name) for name in MODULES} == set(names)
+    for number, name in enumerate(names):
+        assert ALLOWED[name] <= set(names[:number]), name
+    tuple(graphlib.TopologicalSorter(ALLOWED).static_order())
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_imports_follow_the_directions(name: str) -> None:
+    unit = unit_of(name)
+    allowed = ALLOWED[unit] | {unit}
+    wrong = [
+        f"{MODULES[name].relative_to(ROOT)}:{line} imports {found}"
+        for line, found in imports(MODULES[name])
+        if unit_of(found) not in allowed and f"{unit} > {unit_of(found)}" not in OPEN_IMPORTS
+    ]
+    assert not wrong
+
+
+def test_no_open_import_is_left_in_the_list() -> None:
+    present = {f"{unit_of(name)} > {unit_of(found)}" for name in MODULES for found in GRAPH[name]}
+    assert present >= OPEN_IMPORTS, f"not needed any more: {sorted(OPEN_IMPORTS - present)}"
+
+
+def test_no_cycle() -> None:
+    found = [[name.removeprefix("embedlog.") for name in part] for part in components(GRAPH)]
+    assert found == sorted(OPEN_CYCLES)
+
+
+def test_folders_are_small() -> None:
+    folders = [folder for folder in [PACKAGE, *PACKAGE.rglob("*/")] if folder.is_dir() and folder.name != "__pycache__"]
+    counts = {str(folder.relative_to(ROOT)): len([*folder.glob("*.py")]) for folder in folders}
+    assert {name: count for name, count in counts.items() if count > MODULES_OF_A_FOLDER_MAX + 1} == {}  # and its __init__
+
+
+def test_only_native_imports_the_c_library() -> None:
+    importing = {unit_of(name) for name in MODULES for _, found in imports(MODULES[name]) if found.endswith("._core")}
+    assert importing == {"_native"}
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if unit_of(name) in INTEGRATIONS])
+def test_integrations_import_no_private_name(name: str) -> None:
+    tree = ast.parse(MODULES[name].read_text())
+    private = [
+        f"line {node.lineno}: {alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").startswith("embedlog")
+        and "embedlog.spark" not in str(node.module)
+        for alias in node.names
+        if alias.name.startswith("_") or any(part.startswith("_") for part in str(node.module).split("."))
+    ]
+    assert not private
+
+
+def test_an_import_loads_no_optional_dependency() -> None:
+    """`import embedlog` needs no extra and loads no slow module of the standard library."""
+    heavy = ["pyarrow", "cramjam", "rich", "click", "pyspark", "asyncio", "multiprocessing", "concurrent.futures"]
+    program = f"import sys, embedlog; print([name for name in {heavy} if name in sys.modules])"
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert answer.stdout.strip() == "[]"

@@ -1,0 +1,1 @@
+"""Tests of the protocol between processes, rule by rule."""

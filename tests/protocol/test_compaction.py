@@ -1,0 +1,326 @@
+"""Rules 26 to 28 of the protocol: swaps, what is purged, one housekeeper and nobody who depends on it; and with the rule off."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import embedlog
+from embedlog._native import system
+from embedlog.errors import EmbedlogError, LockTimeoutError
+from embedlog.format import record_batch
+from embedlog.format.record_batch import Stamp
+from embedlog.format.record_columns import BytesColumn, Columns
+from embedlog.partition import compaction as cleaner
+from tests.coordination.test_internal_topic import Newest, topic_of
+from tests.faults.processes import Died, Nursery, Victim, until
+from tests.faults.test_compaction import QUIET, check, made
+from tests.partition.test_compaction import COMPACT, last_values, opened, put, rows, table
+
+FILL: list[tuple[bytes, bytes | None]] = [(b"fill", b"x" * 150)] * 30
+
+
+@contextmanager
+def without(mutant: str) -> Iterator[None]:
+    """In this process a rule is off."""
+    if mutant:
+        system.mutant(mutant)
+    try:
+        yield
+    finally:
+        if mutant:
+            system.mutant(mutant, False)
+
+
+def transact(log: embedlog.Log, producer: int, key: bytes, value: bytes, commit: bool | None) -> None:
+    """One record of a transaction, written by hand, and its marker, if it is to have one."""
+    stamp = Stamp(producer, 0, True, opens=True)
+    (run,) = record_batch.encode(Columns(1, BytesColumn.of([value]), BytesColumn.of([key]), 1_700_000_000_000))
+    record_batch.stamp(run, stamp, 0)
+    partition = log._partition("t", 0)
+    partition.append(run, stamp=stamp)
+    if commit is not None:
+        partition.append_marker(producer, 1, commit=commit)
+
+
+# ---- rule 26: swaps ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("step", "mutant"), [(1, ""), (2, ""), (3, ""), (4, ""), (2, "swap_unfinished")])
+def test_rule_26_a_swap_that_was_broken_off_is_finished(
+    nursery: Nursery,
+    tmp_path: Path,
+    seed: int,
+    caplog: pytest.LogCaptureFixture,
+    step: int,
+    mutant: str,
+) -> None:
+    """The places between which the files of a segment are neither the old ones nor the new ones."""
+    pairs = made(tmp_path / "log", seed)
+    with opened(tmp_path / "log", **{"lock.timeout.ms": 500 if mutant else 10_000}) as log:
+        before = {offset: (key, value) for offset, key, value in rows(log)}
+        victim = nursery.spawn()
+        victim.call("open", str(tmp_path / "log"), **QUIET)
+        victim.arm(["point"], "kill_before", name="swap-step", nth=step)
+        with pytest.raises(Died):
+            victim.call("on_log", "housekeep")
+        assert log._partition("t", 0).page.read().generation % 2 == 1
+        with without(mutant), caplog.at_level(logging.CRITICAL):
+            try:
+                check(log, pairs, before)
+                seen = log._partition("t", 0).page.read().generation % 2 == 0
+            except (AssertionError, EmbedlogError) as problem:
+                print(problem)
+                seen = False
+        assert seen == (mutant == "")
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 4])
+def test_rule_26_the_next_housekeeper_finishes_a_swap_before_it_begins_its_own(
+    nursery: Nursery,
+    tmp_path: Path,
+    seed: int,
+    step: int,
+) -> None:
+    """What the next one makes is `.cleaned`: beside a `.swap` that would mean that the swap was not reached."""
+    pairs = made(tmp_path / "log", seed)
+    with opened(tmp_path / "log") as log:
+        before = {offset: (key, value) for offset, key, value in rows(log)}
+        log._partition("t", 0).sequencing.present()  # so that nothing but the swap needs the append lock
+        victim = nursery.spawn()
+        victim.call("open", str(tmp_path / "log"), **QUIET)
+        victim.arm(["point"], "kill_before", name="swap-step", nth=step)
+        with pytest.raises(Died):
+            victim.call("on_log", "housekeep")
+        partition = log._partition("t", 0)
+        assert partition.page.read().generation % 2 == 1
+        cleaner.compact(partition, -1, 1 << 20, system.wall_ms())
+        check(log, pairs, before)
+
+
+@pytest.mark.parametrize("mutant", ["", "silent_swap"])
+def test_rule_26_files_that_were_opened_before_a_swap_are_forgotten(
+    nursery: Nursery,
+    tmp_path: Path,
+    seed: int,
+    mutant: str,
+) -> None:
+    """Without the generation a reader goes on in files that are not the segment's any more."""
+    pairs = made(tmp_path / "log", seed)
+    cleaner = nursery.spawn()
+    cleaner.mutate([mutant] if mutant else [])
+    cleaner.call("open", str(tmp_path / "log"), **QUIET)
+    with opened(tmp_path / "log") as other:
+        before = {offset: (key, value) for offset, key, value in rows(other)}
+        cleaner.call("on_log", "housekeep")
+        try:
+            check(other, pairs, before)
+            seen = len(rows(other)) < len(before)
+        except (AssertionError, EmbedlogError) as problem:
+            print(problem)
+            seen = False
+        assert seen == (mutant == "")
+
+
+@pytest.mark.parametrize("mutant", ["", "mixed_moments"])
+def test_rule_26_what_was_read_before_a_swap_is_not_judged_by_what_is_there_behind_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mutant: str,
+) -> None:
+    """The records of an aborted transaction, read a moment before they went: the index of what is there now does not know it."""
+    with opened(tmp_path / "log") as log, opened(tmp_path / "log") as reader:
+        log.create_topic("t", config=COMPACT)
+        transact(log, 11, b"a", b"aborted", commit=False)
+        put(log, FILL)
+        partition = reader._partition("t", 0)
+        fetch, swaps = partition.reader._fetch, []
+
+        def fetch_and_swap(*arguments: Any) -> Any:
+            found = fetch(*arguments)
+            if not swaps:
+                swaps.append(1)
+                for _ in range(3):  # its marker goes a pass later
+                    put(log, FILL)
+                    log.housekeep()
+            return found
+
+        monkeypatch.setattr(partition.reader, "_fetch", fetch_and_swap)
+        with without(mutant):
+            found = rows(reader, isolation_level="read_committed")
+        assert swaps
+        assert ([value for _, key, value in found if key == b"a"] == [b"aborted"]) == bool(mutant)
+
+
+def test_rule_26_a_reader_goes_on_however_often_files_are_replaced_under_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with opened(tmp_path / "log") as log, opened(tmp_path / "log") as reader:
+        log.create_topic("t", config=COMPACT)
+        put(log, FILL)
+        partition = reader._partition("t", 0)
+        fetch, swaps = partition.reader._fetch, []
+
+        def fetch_and_swap(*arguments: Any) -> Any:
+            found = fetch(*arguments)
+            if len(swaps) < 5:
+                swaps.append(1)
+                put(log, FILL)
+                log.housekeep()
+            return found
+
+        monkeypatch.setattr(partition.reader, "_fetch", fetch_and_swap)
+        assert rows(reader)[-1][0] == 6 * len(FILL) - 1
+
+
+@pytest.mark.parametrize("mutant", ["", "clean_undecided"])
+def test_what_is_undecided_replaces_nothing(tmp_path: Path, mutant: str) -> None:
+    """A transaction's record takes the place of an older one only once it counts: it may be aborted yet."""
+    with opened(tmp_path / "log") as log:
+        log.create_topic("t", config=COMPACT)
+        put(log, [(b"a", b"stays"), *FILL])
+        transact(log, 11, b"a", b"aborted later", commit=None)
+        put(log, FILL)
+        with without(mutant):
+            log.housekeep()
+        log._partition("t", 0).append_marker(11, 1, commit=False)
+        put(log, FILL)
+        log.housekeep()
+        assert (b"a" in table(rows(log, isolation_level="read_committed"))) == (mutant == "")
+
+
+# ---- rule 27: what was purged -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mutant", ["", "purge_unnoted", "trust_old_look"])
+def test_rule_27_who_looked_before_a_compaction_begins_again(tmp_path: Path, mutant: str) -> None:
+    """The record and its tombstone are gone: nothing that is left would tell an old look that the key is."""
+    settings = {"segment.bytes": 1000, "delete.retention.ms": 0, "min.cleanable.dirty.ratio": 0.0, "file.delete.delay.ms": 0}
+
+    def write(key: bytes, value: bytes | None) -> None:
+        with topic.deciding(0, time.monotonic_ns() + 10**13) as decision:
+            decision.append([(key, value)])
+
+    with opened(tmp_path / "log") as log, opened(tmp_path / "log") as other:
+        topic = topic_of(log, **settings)
+        topic.partition_of("a")
+        write(b"gone", b"1")
+        stale = topic_of(other, **settings)
+        assert b"gone" in stale.look(0).values
+        write(b"gone", None)
+        with without(mutant):
+            for _ in range(3):
+                for number in range(30):
+                    write(b"fill", b"%0100d" % number)
+                log.housekeep()
+            fresh: Newest = topic_of(other, **settings).look(0)
+            assert b"gone" not in fresh.values
+            assert fresh.applied < 60, "it was compacted"
+            found = stale.look(0)
+        assert found.values[b"fill"] == fresh.values[b"fill"]
+        assert (b"gone" in found.values) == (mutant != "")
+
+
+# ---- rule 28: one housekeeper, and nobody depends on it ------------------------------------------------------------------
+
+
+def frozen_housekeeper(nursery: Nursery, path: Path) -> Victim:
+    """It stopped when what it had made was on stable storage, and nothing was replaced yet."""
+    frozen = nursery.spawn()
+    frozen.call("open", str(path), **QUIET)
+    frozen.arm(["fsync", "fdatasync"], "stop_after", name=".log.cleaned")
+    frozen.start("on_log", "housekeep")
+    frozen.wait_stopped()
+    return frozen
+
+
+def test_rule_28_there_is_one_housekeeper_at_a_time(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+    """Two would write the same `.cleaned` files, or swap in what was made of segments that the other one has replaced."""
+    pairs = made(tmp_path / "log", seed)
+    frozen = frozen_housekeeper(nursery, tmp_path / "log")
+    with opened(tmp_path / "log", **{"lock.timeout.ms": 300}) as log:
+        before = {offset: (key, value) for offset, key, value in rows(log)}
+        with pytest.raises(LockTimeoutError):
+            log.housekeep()
+        frozen.resume()
+        frozen.result()
+        check(log, pairs, before)
+        assert len(rows(log)) < len(before)
+
+
+def test_rule_28_without_that_lock_a_swap_is_made_of_segments_that_are_gone(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one does a whole round between what the first one has made and its swap."""
+    pairs, swap = made(tmp_path / "log", seed), cleaner._Pass.swap
+
+    def two_rounds() -> dict[int, tuple[bytes, bytes | None]]:
+        with opened(tmp_path / "log") as log, opened(tmp_path / "log") as other, without("many_housekeepers"):
+            before = {offset: (key, value) for offset, key, value in rows(log)}
+
+            def late(*arguments: Any) -> None:
+                monkeypatch.undo()
+                other.housekeep()
+                swap(*arguments)
+
+            monkeypatch.setattr(cleaner._Pass, "swap", late)
+            log.housekeep()
+            check(log, pairs, before)
+            return before
+
+    with pytest.raises((AssertionError, EmbedlogError)) as caught:
+        before = two_rounds()  # an empty segment that is missing is noticed when the log is opened
+        with opened(tmp_path / "log") as log:
+            check(log, pairs, before)
+    print(caught.value)
+
+
+def test_rule_28_a_frozen_housekeeper_keeps_nobody_from_appending_or_reading(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+    pairs = made(tmp_path / "log", seed)
+    frozen = frozen_housekeeper(nursery, tmp_path / "log")
+    with opened(tmp_path / "log", **{"lock.timeout.ms": 300}) as log:
+        put(log, [(b"new", b"1"), *FILL])
+        assert table(rows(log)) == last_values([*pairs, (b"new", b"1"), *FILL])
+        frozen.resume()
+        frozen.result()
+        assert table(rows(log)) == last_values([*pairs, (b"new", b"1"), *FILL])
+
+
+@pytest.mark.parametrize("mutant", ["", "leave_to_housekeeper"])
+def test_rule_28_who_waits_for_what_the_housekeeper_should_do_does_it_himself(
+    nursery: Nursery,
+    tmp_path: Path,
+    seed: int,
+    mutant: str,
+) -> None:
+    """A dead producer's transaction keeps readers back, records grow older than `flush.ms`, and the housekeeper is frozen."""
+    made(tmp_path / "log", seed)
+    frozen = frozen_housekeeper(nursery, tmp_path / "log")
+    with opened(tmp_path / "log") as log:
+        log.alter_topic("t", {"flush.ms": 50})
+        dead = nursery.spawn()
+        dead.call("open", str(log.path), **QUIET)
+        dead.call("leave_open", b"open")
+        dead.kill()
+        end = log._partition("t", 0).bounds().high_watermark
+        with without(mutant):
+            with log.consumer("t", auto_offset_reset="earliest", isolation_level="read_committed") as consumer:
+                put(log, [(b"behind", b"it")])
+                deadline = time.monotonic() + (0.6 if mutant else 20)
+                found: list[Any] = []
+                while not found and time.monotonic() < deadline:
+                    found = [each for each in consumer.poll(timeout=0.2) if each.key == b"behind"]
+            assert bool(found) == (mutant == "")
+            late = time.monotonic() + 0.1
+            until(lambda: time.monotonic() > late, "records to grow older than flush.ms")
+            put(log, [(b"late", b"1")])
+            assert (log.durable_offset("t", 0) > end) == (mutant == "")
+        frozen.resume()
+        frozen.result()

@@ -1,0 +1,55 @@
+"""The protocol as a program: with every rule nothing breaks, without one something does.
+
+The models in `tests/model` are the executable form of the multi-process protocol. The small scenarios run always;
+all of them, with every mutant, run behind the marker `faults`.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.campaign_report import pieces, tell
+
+JOB_PIECES = 12
+MODEL = Path(__file__).resolve().parent.parent / "model"
+
+
+def check(*arguments: str, timeout_s: float) -> str:
+    """Run `check.py`; its exit status says whether a rule has a hole or a mutant was missed."""
+    command = [sys.executable, "check.py", *arguments]
+    done = subprocess.run(command, cwd=MODEL, capture_output=True, text=True, timeout=timeout_s, check=False)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def states_of(report: str) -> int:
+    found = re.search(r"^([\d,]+) states", report, re.MULTILINE)
+    assert found, report
+    return int(found[1].replace(",", ""))
+
+
+def test_no_interleaving_of_the_small_scenarios_breaks_an_invariant() -> None:
+    report = check("--fast", timeout_s=110)
+    tell("models", states=states_of(report), surprises=0)
+    assert states_of(report) > 100_000
+    assert "0 surprises" in report
+
+
+def test_a_hole_in_the_rules_is_reported_with_its_trace() -> None:
+    report = check("--trace", "append.owner_word", timeout_s=60)
+    assert report.startswith("I3 the published tuple does not describe the files")
+    assert "!A is killed" in report
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1800)
+@pieces(JOB_PIECES)
+def test_every_rule_of_the_models_is_needed_and_enough(piece: int) -> None:
+    report = check("--piece", f"{piece}/{JOB_PIECES}", timeout_s=1750)
+    tell("models", states=states_of(report), surprises=0)

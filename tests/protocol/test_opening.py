@@ -1,0 +1,428 @@
+"""The protocol's rules on who is in and on opening (1-6), step by step with several processes.
+
+A Kafka broker is played by a few lines that do what it does to `.lock`, the clean mark and the log; real ones are in
+`interop/test_files.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from pathlib import Path
+
+import pytest
+
+import embedlog
+from embedlog.coordination.directory import Directory
+from embedlog.errors import DirectoryInUseError
+from tests.faults.content import Mark, Verdict, value_of
+from tests.faults.processes import Nursery, RemoteError, Victim, state_of, until
+from tests.faults.stage import MARK, FakeBroker, Play, fails_without
+from tests.faults.tasks import TOPIC
+
+# -- rule 1 ---------------------------------------------------------------------------------------------------------------
+
+
+def page_deleted_between(play: Play) -> Verdict:
+    """Trace `opening: without identity`."""
+    a = play.enter()
+    play.append(a)
+    (play.partition / "embedlog.page").unlink()
+    b = play.enter()
+    for _ in range(5):
+        play.append(b)
+    play.append(a)
+    play.append(b)
+    verdict = play.seen_by(a)
+    verdict.add(play.seen_by(b))
+    play.leave(a)
+    play.leave(b)
+    verdict.add(play.seen_afresh())
+    return verdict
+
+
+def test_rule_1_a_page_that_the_name_does_not_lead_to_is_mapped_again(nursery: Nursery, tmp_path: Path) -> None:
+    verdict = page_deleted_between(Play(nursery, tmp_path / "log"))
+    assert not verdict.violations, verdict
+    fails_without("no_identity", page_deleted_between, nursery, tmp_path / "mutant")
+
+
+def test_rule_1_a_page_is_made_under_the_append_lock(nursery: Nursery, tmp_path: Path) -> None:
+    """Trace `opening: without made_under_lock`: B may not scan while A stands between writing and publishing."""
+    play = Play(nursery, tmp_path / "log")
+    a = play.enter()
+    play.append(a)
+    play.stop_in_append(a, "before-publish")
+    (play.partition / "embedlog.page").unlink()
+    b = play.enter()
+    play.start_append(b)
+    assert not b._line.poll(0.1), "B made a page beside A's append"
+    a.resume()
+    play.finish_append(a)
+    play.finish_append(b)
+    play.append(a)
+    verdict = play.seen_by(a)
+    play.leave(a)
+    play.leave(b)
+    verdict.add(play.seen_afresh())
+    assert not verdict.violations, verdict
+
+
+def test_rule_1_a_lock_file_that_was_replaced_locks_nobody_out(nursery: Nursery, tmp_path: Path) -> None:
+    play = Play(nursery, tmp_path / "log")
+    a = play.enter()
+    play.append(a)
+    (play.partition / "embedlog.lock").unlink()
+    b = play.enter()
+    play.append(b)
+    play.append(a)
+    play.append(b)
+    play.leave(a)
+    play.leave(b)
+    assert not play.seen_afresh().violations
+
+
+# -- rule 2 ---------------------------------------------------------------------------------------------------------------
+
+
+def departing_broker_unlinks_late(play: Play) -> Verdict:
+    """Traces `opening: without stat_again` and `without settle`: we lock the inode that a broker is about to unlink."""
+    broker = FakeBroker(play.directory)
+    assert broker.start(), "nobody is in"
+    a = play.nursery.spawn()
+    if play.mutants:
+        a.call("mutants", *play.mutants)
+    a.arm(["lock"], "stop_before", name="/.lock")
+    a.start("open", str(play.directory), config={"housekeeping": False})
+    a.wait_stopped()
+    broker.mark_and_unlock()
+    broker.unlink()
+    a.resume()
+    a.result()
+    verdict = Verdict()
+    if FakeBroker(play.directory).start():
+        verdict.violations.append("a broker and we are in at once")
+    return verdict
+
+
+def test_rule_2_the_lock_is_looked_at_again_after_locking(nursery: Nursery, tmp_path: Path) -> None:
+    verdict = departing_broker_unlinks_late(Play(nursery, tmp_path / "log"))
+    assert not verdict.violations, verdict
+    fails_without("no_stat_again", departing_broker_unlinks_late, nursery, tmp_path / "mutant")
+
+
+def test_rule_2_behind_foreign_use_the_lock_is_looked_at_once_more(nursery: Nursery, tmp_path: Path) -> None:
+    """The broker unlinks only after we have locked and looked: the second look, after the settling delay, sees it."""
+    play = Play(nursery, tmp_path / "log")
+    broker = FakeBroker(play.directory)
+    assert broker.start()
+    broker.mark_and_unlock()
+    a = play.nursery.spawn()
+    a.arm(["lock"], "stop_after", name="/.lock")
+    a.start("open", str(play.directory), config={"housekeeping": False})
+    a.wait_stopped()
+    broker.unlink()
+    a.resume()
+    a.result()
+    assert not FakeBroker(play.directory).start(), "a broker and we are in at once"
+
+
+def nudged(victim: Victim) -> bool:
+    """Whether it has answered; if it froze once more, it goes on."""
+    if state_of(victim.pid) == "T":
+        victim.resume()
+    return victim.note_waiting()
+
+
+def unlinked_while_settling(play: Play) -> Verdict:
+    """Trace `opening: without settle`: the first look finds the name in place, the unlink comes after it."""
+    broker = FakeBroker(play.directory)
+    assert broker.start()
+    broker.mark_and_unlock()
+    a = play.nursery.spawn()
+    a.call("mutants", *play.mutants)
+    a.call("stop_instead_of_settling")
+    a.start("open", str(play.directory), config={"housekeeping": False})
+    until(lambda: state_of(a.pid) == "T" or a.note_waiting(), "A to settle or to be in")
+    broker.unlink()
+    until(lambda: nudged(a), "A to be in")
+    a.result()
+    return Verdict(violations=["a broker and we are in at once"] if FakeBroker(play.directory).start() else [])
+
+
+def test_rule_2_the_second_look_comes_after_the_settling_delay(nursery: Nursery, tmp_path: Path) -> None:
+    verdict = unlinked_while_settling(Play(nursery, tmp_path / "log"))
+    assert not verdict.violations, verdict
+    fails_without("no_settle", unlinked_while_settling, nursery, tmp_path / "mutant")
+
+
+def test_rule_2_who_lost_the_lock_file_retakes_it_or_stops_writing(nursery: Nursery, tmp_path: Path) -> None:
+    play = Play(nursery, tmp_path / "log")
+    a = play.enter()
+    play.append(a)
+    (play.directory / ".lock").unlink()
+    broker = FakeBroker(play.directory)
+    if not broker.start():
+        return  # somebody holds the new one already
+    with pytest.raises(RemoteError) as refused:
+        play.append(a)
+        play.append(a)
+    assert refused.value.kind in ("DirectoryInUseError", "StateError", "ClosedError"), refused.value
+
+
+def test_rule_2_a_running_broker_keeps_us_out_and_we_it(nursery: Nursery, tmp_path: Path) -> None:
+    play = Play(nursery, tmp_path / "log")
+    broker = FakeBroker(play.directory)
+    assert broker.start()
+    with pytest.raises(RemoteError) as refused:
+        play.enter()
+    assert refused.value.kind == "DirectoryInUseError"
+    broker.mark_and_unlock()
+    broker.unlink()
+    play.enter()
+    assert not FakeBroker(play.directory).start()
+
+
+# -- rule 3 ---------------------------------------------------------------------------------------------------------------
+
+
+def broker_between_two_of_our_openings(play: Play) -> Verdict:
+    """Trace `opening: without incarnation`."""
+    a = play.enter()
+    for _ in range(3):
+        play.append(a)
+    play.leave(a)
+    broker = FakeBroker(play.directory)
+    assert broker.start()
+    mark = Mark(99, 1)
+    broker.append(value_of(*mark, 150))
+    play.acks[0, 3] = mark
+    broker.mark_and_unlock()
+    broker.unlink()
+    b = play.enter()
+    play.append(b)
+    verdict = play.seen_by(b)
+    play.leave(b)
+    verdict.add(play.seen_afresh())
+    return verdict
+
+
+def test_rule_3_a_page_of_another_incarnation_is_rebuilt_from_the_log(nursery: Nursery, tmp_path: Path) -> None:
+    verdict = broker_between_two_of_our_openings(Play(nursery, tmp_path / "log"))
+    assert not verdict.violations, verdict
+
+
+def test_rule_3_a_copy_of_a_live_directory_is_another_directory(nursery: Nursery, tmp_path: Path) -> None:
+    play = Play(nursery, tmp_path / "log")
+    a = play.enter()
+    for _ in range(3):
+        play.append(a)
+    shutil.copytree(play.directory, tmp_path / "copy")
+    play.append(a)
+    b = nursery.spawn()
+    b.call("open", str(tmp_path / "copy"), config={"housekeeping": False})
+    assert b.call("append", [value_of(77, 0, 150)]) == [3]
+    assert b.call("append", [value_of(77, 1, 150)]) == [4]
+    assert play.append(a) == 4
+    assert not play.seen_by(a).violations
+    assert len(b.call("read")[0]) == 5
+
+
+def test_rule_3_below_an_old_pages_end_a_bad_batch_is_corruption(nursery: Nursery, tmp_path: Path) -> None:
+    """Everybody is killed, nothing was synced, and a published batch is damaged: the page of this boot says what was there."""
+    play = Play(nursery, tmp_path / "log")
+    a = play.enter()
+    for _ in range(4):
+        play.append(a)
+    a.kill()
+    log = play.partition / f"{0:020d}.log"
+    size = log.stat().st_size
+    with log.open("r+b") as file:
+        file.seek(size - 20)
+        file.write(b"\xff" * 5)
+    with pytest.raises(RemoteError) as refused:
+        play.seen_afresh()
+    assert refused.value.kind == "CorruptRecordError"
+    assert log.stat().st_size == size, "refused, and cut nevertheless"
+
+
+# -- rule 4 ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", ["locked", "before-publish", "after-publish", "before-unlock"])
+def test_rule_4_who_joins_loads_nothing_while_others_write(nursery: Nursery, tmp_path: Path, point: str) -> None:
+    """Trace `opening: without loads_alone`: B opens while A stands in the middle of an append."""
+    play = Play(nursery, tmp_path / "log")
+    a = play.enter()
+    play.append(a)
+    play.stop_in_append(a, point)
+    size = (play.partition / f"{0:020d}.log").stat().st_size
+    b = play.enter()
+    rows = b.call("read")[0]
+    assert len(rows) >= 1
+    assert (play.partition / f"{0:020d}.log").stat().st_size == size
+    a.resume()
+    play.finish_append(a)
+    play.append(b)
+    verdict = play.seen_by(b)
+    play.leave(b)
+    play.leave(a)
+    verdict.add(play.seen_afresh())
+    assert not verdict.violations, verdict
+
+
+# -- rules 5 and 6 --------------------------------------------------------------------------------------------------------
+
+
+def test_rule_5_our_files_have_names_that_a_broker_passes_over(nursery: Nursery, tmp_path: Path) -> None:
+    play = Play(nursery, tmp_path / "log", config={"segment.bytes": 500})
+    a = play.enter()
+    for _ in range(10):
+        play.append(a)
+    a.call("flush")
+    a.call("on_log", "housekeep")
+    ours = [path for path in play.directory.rglob("*") if path.name.startswith("embedlog")]
+    assert len(ours) > 8
+    suffixes = (".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".deleted", ".cleaned", ".swap", ".checkpoint")
+    for path in play.directory.rglob("*"):
+        assert path.is_dir() == (path.name == f"{TOPIC}-0"), f"a directory of ours: {path}"
+    for path in ours:
+        assert not path.name[0].isdigit()
+        assert not path.name.endswith(suffixes), path.name
+
+
+def answer_to(play: Play, victim: Victim) -> int | str:
+    """The offset of an append, or the name of its error."""
+    try:
+        return play.append(victim)
+    except RemoteError as refused:
+        return refused.kind
+
+
+def test_rule_6_nothing_is_acknowledged_into_a_topic_that_was_deleted(nursery: Nursery, tmp_path: Path) -> None:
+    play = Play(nursery, tmp_path / "log")
+    a, b = play.enter(), play.enter()
+    play.append(a)
+    b.call("on_log", "delete_topic", TOPIC)
+    b.call("create_topic", TOPIC, 1, {"flush.ms": 3_600_000})
+    play.acks.clear()
+    answer = answer_to(play, a)
+    assert answer in ("UnknownTopicOrPartitionError", 0), f"the new topic was empty; A was told {answer}"
+    play.append(b)
+    verdict = play.seen_by(b)
+    assert not verdict.violations, verdict
+
+
+# ---- who holds `.lock` and is none of us -----------------------------------------------------------
+
+
+def test_a_bystander_who_holds_the_lock_file_shared_hides_no_clean_mark(nursery: Nursery, tmp_path: Path) -> None:
+    """Whoever may read `.lock` can hold it shared: joining what nobody is in would leave the mark there while we write."""
+    play = Play(nursery, tmp_path / "log")
+    bystander = nursery.spawn()
+    assert bystander.call("lock_shared", str(tmp_path / "log" / ".lock"))
+    one = play.enter()
+    assert not (tmp_path / "log" / MARK).exists()
+    play.append(one)
+    other = play.enter()  # is not the first one
+    play.append(other)
+    one.kill()
+    other.kill()
+    third = play.enter()
+    assert len(third.call("read")[0]) == 2
+    play.append(third)
+
+
+def test_a_bystander_after_a_restart_makes_nobody_join_who_is_not_there(
+    nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = Play(nursery, tmp_path / "log")
+    one = play.enter()
+    play.append(one)
+    one.kill()
+    bystander = nursery.spawn()
+    assert bystander.call("lock_shared", str(tmp_path / "log" / ".lock"))
+    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
+        same = log._directory.incarnation
+    monkeypatch.setattr("embedlog.coordination.directory.boot_number", lambda: 12345)
+    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
+        assert log._directory.incarnation != same
+        assert sum(1 for _ in log.scan("t").records()) == 1
+
+
+def test_behind_a_brokers_visit_a_bystander_makes_nobody_join(nursery: Nursery, tmp_path: Path) -> None:
+    play = Play(nursery, tmp_path / "log")
+    mark = tmp_path / "log" / MARK
+    mark.unlink()
+    mark.touch()
+    bystander = nursery.spawn()
+    assert bystander.call("lock_shared", str(tmp_path / "log" / ".lock"))
+    with pytest.raises(DirectoryInUseError, match=rf"no embedlog.*found pid {bystander.pid}"):
+        embedlog.open(tmp_path / "log")
+    nursery.end(bystander)
+    play.append(play.enter())
+
+
+@pytest.mark.parametrize(("killed", "marked"), [(False, False), (False, True), (True, True)])
+def test_what_a_broker_appended_is_not_written_over_beside_a_bystander(
+    nursery: Nursery, tmp_path: Path, killed: bool, marked: bool
+) -> None:
+    """The control page is of a time before the broker: who joins it would publish the end that it remembers."""
+    play = Play(nursery, tmp_path / "log")
+    one = play.enter()
+    play.append(one)
+    one.kill() if killed else play.leave(one)
+    broker = FakeBroker(tmp_path / "log")
+    assert broker.start()
+    broker.append(b"the broker's")
+    if marked:
+        broker.mark_and_unlock()
+    else:
+        broker.die()
+    bystander = nursery.spawn()
+    assert bystander.call("lock_shared", str(tmp_path / "log" / ".lock"))
+    with pytest.raises(DirectoryInUseError, match=rf"no embedlog.*found pid {bystander.pid}"):
+        embedlog.open(tmp_path / "log")
+    with contextlib.suppress(DirectoryInUseError), embedlog.open(tmp_path / "log", read_only=True) as log:
+        assert sum(1 for _ in log.scan("t").records()) == 2
+    nursery.end(bystander)
+    with embedlog.open(tmp_path / "log") as log:
+        assert sum(1 for _ in log.scan("t").records()) == 2
+
+
+def test_who_leaves_is_taken_for_no_broker_by_who_comes_in_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last one out holds `.lock` exclusively: it has to let it go before it opens the door."""
+    real, seen = Directory._let_go, []
+
+    def late(self: Directory) -> None:
+        if not seen:
+            seen.append(self)
+            with embedlog.open(tmp_path / "log", config={"housekeeping": False, "lock.timeout.ms": 500}):
+                pass
+        real(self)
+
+    log = embedlog.open(tmp_path / "log", config={"housekeeping": False})
+    monkeypatch.setattr(Directory, "_let_go", late)
+    log.close()
+    assert seen
+
+
+def test_who_fails_to_come_in_is_taken_for_no_broker_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, seen = Directory._let_go, []
+
+    def late(self: Directory) -> None:
+        if not seen:
+            seen.append(self)
+            with embedlog.open(tmp_path / "log", config={"housekeeping": False, "lock.timeout.ms": 500}):
+                pass
+        real(self)
+
+    def fails(first: bool) -> None:
+        raise KeyError(first)
+
+    monkeypatch.setattr(Directory, "_let_go", late)
+    tmp_path.joinpath("log").mkdir()
+    directory = Directory(tmp_path / "log", read_only=False, mode=0o666, lock_timeout_ms=1000, shared="mapped")
+    with pytest.raises(KeyError):
+        directory.enter(fails)
+    assert seen

@@ -1,0 +1,172 @@
+"""The protocol's rules on identity of topics (6) and on the directory's checkpoints (23), step by step with processes that
+stop or die between two steps; each with the rule switched off, which must show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import embedlog
+from embedlog._native import system
+from embedlog.storage import file_names
+from embedlog.storage.identity import id_bytes
+from tests.faults.content import Verdict
+from tests.faults.processes import Nursery, RemoteError, Victim
+from tests.faults.stage import Play, fails_without
+from tests.faults.tasks import TOPIC
+
+
+def answer_of(victim: Victim) -> Any:
+    """What an append came to: its offsets, or the name of its error."""
+    try:
+        return victim.result()
+    except RemoteError as refused:
+        return refused.kind
+
+
+def appender_comes_before_the_renaming(play: Play) -> Verdict:
+    """A has looked the topic up and stands before the append lock; B deletes the topic and stands before it renames the
+    directory; A goes on: names and inodes are all as A knows them, only the flag tells."""
+    a, b = play.enter(), play.enter()
+    play.append(a)
+    a.arm(["lock"], "stop_before", name=file_names.LOCK)
+    play.start_append(a)
+    a.wait_stopped()
+    b.arm(["rename"], "stop_before", name=f"/{TOPIC}-0")
+    b.start("on_log", "delete_topic", TOPIC)
+    b.wait_stopped()
+    a.resume()
+    answer = answer_of(a)
+    b.resume()
+    b.result()
+    verdict = Verdict()
+    if answer != "UnknownTopicOrPartitionError":
+        verdict.violations.append(f"{answer}: acknowledged into a directory that is purged in a minute")
+    return verdict
+
+
+def test_rule_6_the_flag_is_looked_at_under_the_append_lock(nursery: Nursery, tmp_path: Path) -> None:
+    verdict = appender_comes_before_the_renaming(Play(nursery, tmp_path / "log"))
+    assert not verdict.violations, verdict
+    fails_without("no_deleted_flag", appender_comes_before_the_renaming, nursery, tmp_path / "mutant")
+
+
+def appender_meets_a_new_topic_of_the_same_name(play: Play) -> Verdict:
+    """As before, but B also makes the topic anew and appends; A's old partition must not pass its own for the new one."""
+    a, b = play.enter(), play.enter()
+    play.append(a)
+    old_id = id_bytes(b.call("on_log", "describe_topic", TOPIC).topic_id)
+    a.arm(["lock"], "stop_before", name=file_names.LOCK)
+    play.start_append(a)
+    a.wait_stopped()
+    b.call("on_log", "delete_topic", TOPIC)
+    b.call("create_topic", TOPIC, 1)
+    a.resume()
+    verdict = Verdict()
+    answer = answer_of(a)  # the producer may look the topic up again: then it is the new one that it writes into
+    if answer not in ("UnknownTopicOrPartitionError", [0]):
+        verdict.violations.append(f"{answer}: the new topic was empty")
+    if old_id in (play.partition / file_names.PAGE).read_bytes():
+        verdict.violations.append("the new topic's page was taken over in the name of the old one")
+    return verdict
+
+
+def test_rule_6_the_id_is_looked_at_when_the_page_is_mapped_again(nursery: Nursery, tmp_path: Path) -> None:
+    verdict = appender_meets_a_new_topic_of_the_same_name(Play(nursery, tmp_path / "log"))
+    assert not verdict.violations, verdict
+    fails_without("no_topic_id_check", appender_meets_a_new_topic_of_the_same_name, nursery, tmp_path / "mutant")
+
+
+def read_over_a_deletion(directory: Path) -> str:
+    """A reader has begun when another handle deletes the topic and makes it anew, with other records at the same offsets."""
+    quiet, values = {"housekeeping": False}, []
+    with embedlog.open(directory, config=quiet) as reader, embedlog.open(directory, config=quiet) as other:
+        partition = fill(other, "old", reader)
+        position = partition.fetch(0, max_bytes=1).next_offset
+        other.delete_topic(TOPIC)
+        fill(other, "new", other)
+        try:
+            while position < 40:
+                found = partition.fetch(position, max_bytes=1)
+                values.append(bytes(found.data))
+                position = found.next_offset
+        except embedlog.EmbedlogError as problem:
+            return type(problem).__name__
+    return "records of the new topic" if any(b"new" in value for value in values) else "the old records"
+
+
+def fill(log: Any, word: str, reader: Any) -> Any:
+    """The topic with forty records in as many segments, and a reader's view of it."""
+    log.create_topic(TOPIC, 1, {"segment.bytes": 100})
+    with log.producer(linger_ms=0) as producer:
+        for number in range(40):
+            producer.send_batch(TOPIC, [b"%s %d" % (word.encode(), number)]).result(30)
+    return reader._partition(TOPIC, 0)
+
+
+def test_rule_6_a_reader_never_gets_records_of_another_topic(tmp_path: Path) -> None:
+    """Readers look at the flag with every fetch: the segments that they have not opened yet would be the new topic's."""
+    assert read_over_a_deletion(tmp_path / "log") == "UnknownTopicOrPartitionError"
+    system.mutant("no_deleted_flag")
+    try:
+        # at best a digest tells that these are not the batches it was made of
+        assert read_over_a_deletion(tmp_path / "mutant") in ("records of the new topic", "CorruptRecordError")
+    finally:
+        system.mutant("no_deleted_flag", False)
+
+
+def test_rule_6_a_frozen_appender_delays_one_deletion_and_nothing_else(nursery: Nursery, tmp_path: Path) -> None:
+    play = Play(nursery, tmp_path / "log")
+    a = play.enter()
+    play.append(a)
+    b = play.enter(config={"lock.timeout.ms": 200})
+    play.stop_in_append(a, "locked")
+    with pytest.raises(RemoteError, match="LockTimeoutError"):
+        b.call("on_log", "delete_topic", TOPIC)
+    b.call("create_topic", "other", 1)
+    assert b.call("on_log", "topics") == ["other"]
+    a.resume()
+    a.result()
+    b.call("create_topic", "third", 1)
+    assert list(play.directory.glob(f"{TOPIC}-0.*-delete"))
+    b.call("create_topic", TOPIC, 1)
+    assert b.call("ends") == {0: (0, 0)}
+
+
+def test_rule_6_a_deleter_killed_on_the_way_is_survived(nursery: Nursery, tmp_path: Path) -> None:
+    play = Play(nursery, tmp_path / "log", partitions=2)
+    a, b = play.enter(), play.enter()
+    play.append(a)
+    b.arm(["rename"], "kill_before", name=f"/{TOPIC}-1")
+    b.start("on_log", "delete_topic", TOPIC)
+    b.wait_dead()
+    with pytest.raises(RemoteError, match="UnknownTopicOrPartitionError"):
+        a.call("append", [b"x"], 1)
+    a.call("create_topic", "other", 1)
+    assert len(list(play.directory.glob(f"{TOPIC}-*-delete"))) == 2
+
+
+def two_processes_write_one_checkpoint(play: Play) -> Verdict:
+    """Each knows its own partitions; what the other wrote must stay."""
+    a, b = play.enter(), play.enter()
+    for partition in range(2):
+        play.append(a, partition)
+        play.append(a, partition)
+    a.call("delete_records", 1, 0)
+    b.call("delete_records", 2, 1)
+    a.kill()
+    b.kill()
+    c = play.enter()
+    verdict = Verdict()
+    starts = {number: start for number, (start, _) in c.call("ends").items()}
+    if starts != {0: 1, 1: 2}:
+        verdict.violations.append(f"deleted records are back: {starts}")
+    return verdict
+
+
+def test_rule_23_a_checkpoint_is_read_before_it_is_written(nursery: Nursery, tmp_path: Path) -> None:
+    verdict = two_processes_write_one_checkpoint(Play(nursery, tmp_path / "log", partitions=2))
+    assert not verdict.violations, verdict
+    fails_without("blind_checkpoints", two_processes_write_one_checkpoint, nursery, tmp_path / "mutant")

@@ -1,0 +1,1 @@
+"""Tests of files, locks and the small files of a log directory."""

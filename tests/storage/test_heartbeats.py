@@ -1,0 +1,301 @@
+"""Leases: who runs at all beats, who is frozen does not, and who was frozen knows it before he goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from embedlog._native import leases, system
+from embedlog._native.leases import SLOT_BYTES
+from embedlog.errors import StorageError
+from embedlog.storage.liveness import Lease, Life, Liveness, Sign
+from tests.conftest import ROOT
+from tests.faults.processes import Nursery, state_of, until
+
+SESSION_MS, HEARTBEAT_MS = 300, 10
+LONG_MS = 1 << 30
+
+Begin = Callable[..., Lease]
+
+
+@pytest.fixture(params=[False, True], ids=["mapped", "locks"])
+def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Liveness]:
+    """One that looks; in the second form as over a network file system."""
+    found = Liveness(tmp_path, locked=request.param)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def mine(here: Liveness) -> Iterator[Liveness]:
+    """Another open log of the same directory, which has the leases."""
+    found = Liveness(here.path.parent, locked=bool(here._rooms_at))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def begin(mine: Liveness) -> Begin:
+    def begin(session_ms: int = LONG_MS, heartbeat_ms: int = HEARTBEAT_MS, poll_ms: int = LONG_MS) -> Lease:
+        return mine.lease(session_timeout_ms=session_ms, heartbeat_interval_ms=heartbeat_ms, max_poll_interval_ms=poll_ms)
+
+    return begin
+
+
+@pytest.fixture
+def switched_off() -> Iterator[Callable[[str], None]]:
+    yield system.mutant
+    for name in list(system.MUTANTS):
+        system.mutant(name, False)
+
+
+def wait_for_beat(here: Liveness, life: Life) -> Sign:
+    """The sign of a beat that came after the call."""
+    before = here.sign(life).beat
+    until(lambda: here.sign(life).beat != before, "a beat")
+    return here.sign(life)
+
+
+def threads() -> set[str]:
+    return set(os.listdir("/proc/self/task"))
+
+
+# ---- one's own ---------------------------------------------------------------------------------------------------------
+
+
+def test_whoever_runs_beats_until_the_end(here: Liveness, begin: Begin) -> None:
+    before = threads()
+    lease = begin()
+    assert len(threads()) == len(before) + 1
+    assert wait_for_beat(here, lease.life).held
+    assert not lease.lapsed
+    lease.end()
+    lease.end()
+    assert threads() == before
+    assert here.sign(lease.life) == Sign(False, here.sign(lease.life).beat)
+    assert lease.lapsed
+
+
+def test_the_log_ends_its_leases_when_it_closes(mine: Liveness, begin: Begin) -> None:
+    before = threads()
+    one, two = begin(), begin()
+    mine.close()
+    assert threads() == before
+    assert one.lapsed
+    assert two.lapsed
+
+
+def test_a_lease_that_nobody_has_any_more_stops_beating(begin: Begin) -> None:
+    before = threads()
+    begin()
+    assert threads() == before
+
+
+def test_an_end_that_comes_twice_does_not_end_the_successor(here: Liveness, begin: Begin) -> None:
+    first = begin()
+    first.end()
+    second = begin()
+    assert second.life.slot == first.life.slot
+    first.end()
+    assert here.sign(second.life).held
+    assert here.sign(first.life) == Sign(False)
+
+
+def test_polls_that_stop_are_told_to_all_and_beats_stop_with_them(here: Liveness, begin: Begin) -> None:
+    lease = begin(poll_ms=30)
+    wait_for_beat(here, lease.life)
+    lease.polled()
+    until(lambda: here.sign(lease.life).left, "others to be told")
+    assert lease.left
+    assert lease.lapsed
+    sign = here.sign(lease.life)
+    lease.polling()
+    assert lease.lapsed, "a poll that comes too late changes nothing"
+    assert here.sign(lease.life) == sign
+    lease.renew()
+    assert not lease.lapsed
+    assert not here.sign(lease.life).left
+    wait_for_beat(here, lease.life)
+
+
+def test_inside_a_poll_nobody_is_late(here: Liveness, begin: Begin) -> None:
+    lease = begin(poll_ms=30)
+    lease.polled()
+    lease.polling()
+    for _ in range(6):
+        wait_for_beat(here, lease.life)
+    assert not lease.left
+    assert not lease.lapsed
+
+
+def test_a_poll_in_time_puts_the_next_one_off(here: Liveness, begin: Begin) -> None:
+    lease = begin(poll_ms=1000)
+    for _ in range(6):
+        lease.polling()
+        lease.polled()
+        wait_for_beat(here, lease.life)
+    assert not lease.left
+
+
+@pytest.mark.parametrize("mutant", ["", "no_lease_check"])
+def test_a_beat_that_cannot_be_written_is_none(
+    mine: Liveness, begin: Begin, mutant: str, switched_off: Callable[[str], None]
+) -> None:
+    """Others see nothing of it: so the lease lapses, and cannot be renewed until writing works again."""
+    lease = begin(SESSION_MS)
+    writing = os.dup(mine._holding)
+    reading = os.open(mine.path, os.O_RDONLY)
+    os.dup2(reading, mine._holding)
+    until(lambda: lease.lapsed, "the lease to lapse")
+    with pytest.raises(StorageError, match="renew"):
+        lease.renew()
+    os.dup2(writing, mine._holding)
+    assert lease.lapsed
+    if mutant:
+        switched_off(mutant)
+        assert not lease.lapsed, "the mutant believes that it holds what others may have taken"
+        system.mutant(mutant, False)
+    lease.renew()
+    assert not lease.lapsed
+    os.close(writing)
+    os.close(reading)
+
+
+def test_the_thread_takes_no_signals(begin: Begin) -> None:
+    before = threads()
+    lease = begin()
+    (thread,) = threads() - before
+    status = Path(f"/proc/self/task/{thread}/status").read_text()
+    blocked = int(next(line.split()[1] for line in status.splitlines() if line.startswith("SigBlk")), 16)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        assert blocked >> (number - 1) & 1, signal.Signals(number).name
+    lease.end()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set(), "and the others' mask is what it was"
+
+
+@pytest.mark.parametrize("times", [(0, 1, 1), (1, 0, 1), (1, 1, 0), (-1, 1, 1)])
+def test_times_that_are_none_are_refused(begin: Begin, here: Liveness, times: tuple[int, int, int]) -> None:
+    with pytest.raises(StorageError, match="heartbeat"):
+        begin(*times)
+    assert begin().life.slot == 0, "and the slot is free again"
+
+
+def test_a_thread_needs_a_file_to_write_to(tmp_path: Path) -> None:
+    assert leases.Beats(-1, 0, 0, 1000, 10, 1000).code < 0
+    with (tmp_path / "empty").open("w+b") as file:
+        reading = os.open(file.name, os.O_RDONLY)
+        assert leases.Beats(reading, 0, 0, 1000, 10, 1000).code < 0
+        os.close(reading)
+
+
+def test_an_entry_has_the_layout_that_the_documents_say(mine: Liveness, begin: Begin) -> None:
+    mine.begin()
+    lease = begin(poll_ms=1)
+    lease.polled()
+    until(lambda: lease.left, "the polls to be late")
+    until(lambda: mine.sign(lease.life).left, "it to be told")
+    entry = (mine.path).read_bytes()[SLOT_BYTES : 2 * SLOT_BYTES]
+    assert entry[:8] == lease.life.nonce.to_bytes(8, "big")
+    assert int.from_bytes(entry[8:16], "big") == mine.sign(lease.life).beat > 0
+    assert entry[16:] == (1).to_bytes(8, "big") + bytes(8)
+
+
+@pytest.mark.parametrize("kept", ["kept = begin()", "import sys; sys.kept = begin()", "kept = []; kept.append((kept, begin()))"])
+def test_a_program_that_ends_with_a_lease_ends_in_order(tmp_path: Path, kept: str) -> None:
+    """In whatever order the interpreter gives its objects up, the thread writes into no memory that is gone."""
+    program = f"""
+import pathlib
+from embedlog.storage.liveness import Liveness
+liveness = Liveness(pathlib.Path({str(tmp_path)!r}))
+begin = lambda: [liveness.lease(session_timeout_ms=1, heartbeat_interval_ms=1, max_poll_interval_ms=1) for _ in range(4)]
+{kept}
+"""
+    found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+# ---- other processes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mutant", ["", "forgive_lapse"])
+def test_rule_34_who_was_frozen_knows_it_before_it_goes_on(nursery: Nursery, tmp_path: Path, mutant: str) -> None:
+    """Its thread may beat before anything else of it runs: the lease stays lapsed all the same."""
+    victim, here = nursery.spawn(), Liveness(tmp_path)
+    victim.call("mutants", *([mutant] if mutant else []))
+    life = Life(*victim.call("lease", str(tmp_path), SESSION_MS, HEARTBEAT_MS))
+    wait_for_beat(here, life)
+    assert victim.call("lease_state") == (False, False)
+    victim.stop()
+    frozen = here.sign(life)
+    assert frozen.held, "who is frozen may come back"
+    clock = system.boot_ns() + 2 * SESSION_MS * 1_000_000
+    until(lambda: system.boot_ns() > clock, "its session to be over")
+    assert here.sign(life) == frozen
+    victim.resume()
+    wait_for_beat(here, life)
+    assert victim.call("lease_state") == (not mutant, False)
+    victim.call("lease_do", "renew")
+    assert victim.call("lease_state") == (False, False)
+
+
+@pytest.mark.parametrize("python", [False, True], ids=["native", "python"])
+def test_rule_34_who_computes_without_a_pause_is_alive(nursery: Nursery, tmp_path: Path, python: bool) -> None:
+    """The interpreter's lock is held for longer than a session: a thread of Python's own would be silent for as long."""
+    victim, here = nursery.spawn(), Liveness(tmp_path)
+    life = Life(*victim.call("lease", str(tmp_path), SESSION_MS, HEARTBEAT_MS, python=python))
+    wait_for_beat(here, life)
+    victim.start("hold_interpreter", 3 * SESSION_MS)
+    notes = iter(victim.notes())
+    assert next(notes) == "now"
+    clock, seen = system.boot_ns() + 2 * SESSION_MS * 1_000_000, set()
+    until(lambda: bool(seen.add(here.sign(life).beat)) or system.boot_ns() > clock, "its session to be over")
+    assert list(notes) == []
+    assert (len(seen) <= 2) == python, f"{len(seen)} beats were seen"
+    if not python:
+        assert victim.call("lease_state") == (False, False)
+
+
+def test_rule_35_a_killed_one_is_dead_at_once_whatever_its_session(nursery: Nursery, tmp_path: Path) -> None:
+    victim, here = nursery.spawn(), Liveness(tmp_path)
+    life = Life(*victim.call("lease", str(tmp_path), LONG_MS, HEARTBEAT_MS))
+    assert here.sign(life).held
+    victim.kill()
+    assert not here.sign(life).held
+
+
+@pytest.mark.parametrize("mutant", ["", "keep_inherited"])
+def test_rule_35_a_forked_child_does_not_keep_its_parent_alive(nursery: Nursery, tmp_path: Path, mutant: str) -> None:
+    victim, here = nursery.spawn(), Liveness(tmp_path)
+    victim.call("mutants", *([mutant] if mutant else []))
+    life = Life(*victim.call("lease", str(tmp_path), LONG_MS, HEARTBEAT_MS))
+    child = victim.call("leave_child")
+    try:
+        wait_for_beat(here, life)
+        victim.kill()
+        assert here.sign(life).held == bool(mutant)
+        assert state_of(child) in ("S", "R"), "and yet the child lives"
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_forked_child_ends_nothing_of_its_parents(tmp_path: Path) -> None:
+    mine, here = Liveness(tmp_path), Liveness(tmp_path)
+    lease = mine.lease(session_timeout_ms=LONG_MS, heartbeat_interval_ms=HEARTBEAT_MS, max_poll_interval_ms=LONG_MS)
+    pid = os.fork()
+    if pid == 0:
+        code = 0 if lease.lapsed else 1
+        lease.polling()
+        lease.polled()
+        lease.end()
+        mine.close()
+        os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert wait_for_beat(here, lease.life).held
+    assert not lease.lapsed
+    mine.close()

@@ -1,0 +1,106 @@
+"""Slots: a dead process is known to be dead at once, and its successor in the slot is not taken for it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from embedlog._native import system
+from embedlog.errors import ForkedError
+from embedlog.storage import file_names
+from embedlog.storage.liveness import SLOT_BYTES, Life, Liveness
+from tests.faults.processes import Nursery, until
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Liveness, Liveness]:
+    """Two open logs of one directory."""
+    return Liveness(tmp_path), Liveness(tmp_path)
+
+
+def test_a_life_is_seen_from_both_sides_until_it_ends(two: tuple[Liveness, Liveness]) -> None:
+    mine, theirs = two
+    life, other = mine.begin(), mine.begin()
+    assert life.slot != other.slot
+    assert mine.probe(life)
+    assert theirs.probe(life)
+    mine.end(life)
+    mine.end(life)
+    assert not mine.probe(life)
+    assert not theirs.probe(life)
+    assert theirs.probe(other)
+    mine.close()
+    mine.close()
+    assert not theirs.probe(other)
+
+
+def test_a_slot_that_is_used_again_belongs_to_somebody_else(two: tuple[Liveness, Liveness]) -> None:
+    mine, theirs = two
+    life = mine.begin()
+    mine.end(life)
+    successor = theirs.begin()
+    assert successor.slot == life.slot
+    assert not mine.probe(life)
+    assert mine.probe(successor)
+
+
+def test_without_a_file_nobody_is_alive(tmp_path: Path) -> None:
+    assert not Liveness(tmp_path).probe(Life(0, 7))
+    assert not (tmp_path / file_names.SLOTS).exists()
+
+
+def test_a_nonce_that_was_cut_off_is_nobodys(two: tuple[Liveness, Liveness]) -> None:
+    mine, theirs = two
+    life = mine.begin()
+    with mine.path.open("r+b") as file:
+        file.truncate(life.slot * SLOT_BYTES + 3)
+    assert not theirs.probe(life)
+
+
+def test_a_killed_process_is_dead_at_once(nursery: Nursery, tmp_path: Path) -> None:
+    victim = nursery.spawn()
+    life = Life(*victim.call("live", str(tmp_path)))
+    here = Liveness(tmp_path)
+    assert here.probe(life)
+    victim.stop()
+    assert here.probe(life), "who is frozen may come back"
+    victim.kill()
+    assert not here.probe(life)
+
+
+def test_a_forked_child_does_not_keep_its_parent_alive(nursery: Nursery, tmp_path: Path) -> None:
+    victim = nursery.spawn()
+    life = Life(*victim.call("live", str(tmp_path), fork=True))
+    here = Liveness(tmp_path)
+    assert here.probe(life)
+    victim.kill()
+    until(lambda: not here.probe(life), "the child to have given up what it inherited", 10)
+
+
+def test_a_forked_child_begins_no_life_with_what_it_inherited(tmp_path: Path) -> None:
+    mine = Liveness(tmp_path)
+    life = mine.begin()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            mine.begin()
+        except ForkedError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert Liveness(tmp_path).probe(life)
+
+
+@pytest.mark.parametrize("mutant", ["no_nonce", "no_probe"])
+def test_without_the_rule_a_dead_one_is_taken_for_alive(two: tuple[Liveness, Liveness], mutant: str) -> None:
+    mine, theirs = two
+    life = mine.begin()
+    mine.end(life)
+    theirs.begin()
+    system.mutant(mutant)
+    try:
+        assert mine.probe(life)
+    finally:
+        system.mutant(mutant, False)

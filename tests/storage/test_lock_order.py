@@ -1,0 +1,63 @@
+"""The order of locks (rule 9): a thread that takes one too late is told so while debugging."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from embedlog._native import system
+from embedlog.storage import file_names, lock_order, locks
+from tests.support.producer_helpers import run_program
+
+A_WHOLE_LIFE = """
+    import os, sys
+    os.environ["EMBEDLOG_DEBUG_LOCKS"] = "1"
+    import embedlog
+    from embedlog import TopicPartition
+
+    quick = {"log.flush.offset.checkpoint.interval.ms": 1, "log.flush.scheduler.interval.ms": 1}
+    for _ in range(2):
+        with embedlog.open(sys.argv[1], config=quick) as log:
+            log.create_topic("t", 2, config={"segment.bytes": 400, "flush.ms": 1, "retention.bytes": 800})
+            with log.producer(linger_ms=0) as producer:
+                for number in range(20):
+                    producer.send("t", value=b"v" * 100, partition=number % 2).result()
+            log.delete_records({TopicPartition("t", 0): 3})
+            log.flush()
+            log.housekeep()
+            log.create_partitions("t", 3)
+            log._housekeeper._work()
+            log._housekeeper._points()
+            log.delete_topic("t")
+            log.create_topic("u")
+        with embedlog.open(sys.argv[1]) as log:
+            log.delete_topic("u")
+    from embedlog.storage import lock_order
+    assert lock_order.enabled and not lock_order._held()
+"""
+
+
+def test_a_whole_life_takes_locks_in_order(tmp_path: Path) -> None:
+    done = run_program(A_WHOLE_LIFE, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "out of order" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (file_names.HOUSEKEEPER, file_names.DIRECTORY_LOCK),
+        (file_names.SYNC_LOCK, file_names.LOCK),
+        (file_names.LOCK, file_names.LOCK),
+    ],
+)
+def test_a_lock_taken_too_late_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, second: str) -> None:
+    monkeypatch.setattr(lock_order, "enabled", True)
+    one = locks.LockFile(tmp_path / first)
+    other = locks.LockFile(tmp_path / second)
+    soon = system.boot_ns() + 10**9
+    with one.hold(soon), pytest.raises(RuntimeError, match="out of order"), other.hold(soon):
+        pass
+    with other.hold(soon):
+        pass

@@ -1,0 +1,234 @@
+"""Groups in memory, for tests of members: the real rules over a dictionary, no files, leases that tests can end.
+
+Several consumers of one thread are members of one group here, polled by turns: what comes of it is the same every time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from embedlog import group as machine
+from embedlog.consumer.consumer import Consumer
+from embedlog.consumer.membership import Phase
+from embedlog.coordination.groups.commit_checks import admitted, checked_offsets, refused
+from embedlog.errors import DeadlineError, ListenerError, LockTimeoutError, UnknownTopicOrPartitionError
+from embedlog.group import Group, Limits, Refusal
+from embedlog.storage.liveness import Life, Sign
+from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
+from tests.support.fake_log import FakeLog
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+COOPERATIVE = {"partition_assignment_strategy": ["cooperative-sticky"]}
+
+
+class FakeLease:
+    """A lease that lapses, or is left, when a test says so."""
+
+    def __init__(self, life: Life) -> None:
+        self.life = life
+        self.lapsed = self.left = self.ended = False
+        self.renewed_count = 0
+
+    @property
+    def good_until_ns(self) -> int:
+        return 0 if self.lapsed else 1 << 62
+
+    def polling(self) -> None: ...
+    def polled(self) -> None: ...
+
+    def renew(self) -> None:
+        self.lapsed = self.left = False
+        self.renewed_count += 1
+
+    def end(self) -> None:
+        self.ended = True
+
+
+class FakeLiveness:
+    """Leases by slot."""
+
+    def __init__(self) -> None:
+        self.leases: list[FakeLease] = []
+
+    def lease(self, **_: int) -> FakeLease:
+        self.leases.append(FakeLease(Life(len(self.leases), 7)))
+        return self.leases[-1]
+
+    def sign(self, life: Life) -> Sign:
+        lease = self.leases[life.slot]
+        return Sign(not lease.ended, lease.renewed_count, lease.left)
+
+
+class FakeTopic:
+    """The word that moves with the groups; commits leave it alone. There is one partition."""
+
+    def __init__(self) -> None:
+        self.word = 0
+        self.topic, self.number = "__consumer_offsets", 0
+
+    def partition_of(self, name: str) -> int:
+        return 0
+
+    def partition(self, number: int) -> FakeTopic:
+        return self
+
+    def notice(self, number: int) -> int:
+        return self.word
+
+
+class FakeGroups:
+    """What `embedlog.groups.Groups` does, without a log. `locked`: whoever needs the lock waits in vain."""
+
+    def __init__(self, log: FakeLog) -> None:
+        self.limits = Limits(session_min_ms=10)
+        self.topic = FakeTopic()
+        self.groups: dict[str, Group] = {}
+        self.offsets: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
+        self.unstable: set[TopicPartition] = set()
+        self.locked = False
+        self.commit_count = 0
+        self._log = log
+
+    def look(self, group_id: str) -> Group | None:
+        return self.groups.get(group_id)
+
+    def decide(self, group_id: str, event: Callable[[Group | None], Any], deadline_ns: int | None = None) -> Group | None:
+        self._lock()
+        old = self.groups.get(group_id)
+        new = event(old)
+        if isinstance(new, Refusal):
+            raise refused(group_id, new, old)
+        if new is not None and new is not old:
+            self.groups[group_id] = new
+            with self._log.changed:
+                self.topic.word += 1
+                self._log.changed.notify_all()
+        return self.groups.get(group_id)
+
+    def evict(
+        self, group_id: str, watch: Any, me: str | None = None, whole: bool = False, deadline_ns: int | None = None
+    ) -> Group | None:
+        found = self.groups.get(group_id)
+        verdicts = watch.verdicts(found, me, whole) if found is not None and found.members else {}
+        if not verdicts:
+            return found
+        return self.decide(group_id, lambda old: machine.evict(old, watch.confirm(old, verdicts), 0) if old else old)
+
+    def commit(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, Any],
+        identity: GroupMetadata | None = None,
+        deadline_ns: int | None = None,
+    ) -> None:
+        wanted = checked_offsets(offsets)
+        self._lock()
+        old = self.groups.get(group_id)
+        refusal = admitted(old, identity or GroupMetadata(group_id))
+        if refusal is not None:
+            raise refused(group_id, refusal, old)
+        for tp in wanted:
+            if self._log._topic(tp.topic).partitions <= tp.partition:
+                raise UnknownTopicOrPartitionError(str(tp))
+        self.offsets.setdefault(group_id, {}).update(wanted)
+        self.commit_count += 1
+
+    def committed(
+        self,
+        group_id: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        stable_deadline_ns: int | None = None,
+        owner: object = None,
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        known = self.offsets.get(group_id, {})
+        wanted = list(known) if partitions is None else list(partitions)
+        if self.unstable & set(wanted):
+            raise DeadlineError("a transaction is open")
+        return {tp: known.get(tp) for tp in wanted}
+
+    def _lock(self) -> None:
+        if self.locked:
+            raise LockTimeoutError("somebody has the lock")
+
+
+class GroupLog(FakeLog):
+    """A fake log with groups."""
+
+    def __init__(self, **partition_counts: int) -> None:
+        super().__init__(**partition_counts)
+        self.path = Path(f"log in memory {id(self)}")  # recurring messages are known by it
+        self._groups = FakeGroups(self)
+        self.liveness = FakeLiveness()
+        self._transactions = SimpleNamespace(liveness=self.liveness, help=lambda partition: False)
+        self.config = SimpleNamespace(lock_timeout_ms=50)
+
+    def group(self, group_id: str = "g") -> Group:
+        return self._groups.groups[group_id]
+
+    def evict_all(self, group_id: str = "g") -> None:
+        """Nobody is a member any more."""
+        del self._groups.groups[group_id]
+        self._groups.topic.word += 1
+
+    def committed(self, group_id: str = "g") -> dict[TopicPartition, int]:
+        return {tp: place.offset for tp, place in self._groups.offsets.get(group_id, {}).items()}
+
+
+class Told:
+    """Listeners that write down what they are told."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, list[TopicPartition]]] = []
+
+    def listeners(self) -> dict[str, Any]:
+        return {f"on_{name}": lambda tps, name=name: self.heard.append((name, tps)) for name in ("assigned", "revoked", "lost")}
+
+    def take(self) -> list[tuple[str, list[TopicPartition]]]:
+        heard, self.heard = self.heard, []
+        return heard
+
+
+def listening(reader: Consumer, *topics: str, **how: Any) -> Told:
+    told = Told()
+    reader.subscribe(list(topics) or None, **how, **told.listeners())
+    return told
+
+
+def attend(member: Consumer) -> None:
+    """What a poll does that hands out nothing."""
+    with member._using():
+        member._waiting.wait_for(lambda: None, 0.0, member._subscription)
+
+
+def settle(*members: Consumer, rounds: int = 30) -> None:
+    """Lets them attend by turns until nothing moves any more."""
+    for _ in range(rounds):
+        before = [(member.group_metadata(), member.assignment()) for member in members]
+        for member in members:
+            attend(member)
+        after = [(member.group_metadata(), member.assignment()) for member in members]
+        if before == after and all(member._group.membership.phase is Phase.IN for member in members):  # type: ignore[union-attr]
+            return
+    raise AssertionError(f"still moving: {after}")
+
+
+def members(log: GroupLog) -> Iterator[Callable[..., Consumer]]:
+    """A fixture's body: makes members of group "g" that read from the start unless told otherwise, and closes them."""
+    made: list[Consumer] = []
+
+    def make(*topics: str, **config: Any) -> Consumer:
+        facts: dict[str, Any] = {"auto_offset_reset": "earliest", "group_id": "g", "session_timeout_ms": 1000}
+        made.append(Consumer(log, topics, **{**facts, "heartbeat_interval_ms": 100, **config}))
+        return made[-1]
+
+    yield make
+    for each in made:
+        with contextlib.suppress(ListenerError):
+            each.close()
+
+
+__all__ = ["FakeGroups", "FakeLease", "GroupLog", "Told", "attend", "members", "settle"]

@@ -1,0 +1,277 @@
+"""A log in memory, for tests of what lies above it: real batch bytes, no files, no other process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from embedlog.consumer.consumer import Consumer
+from embedlog.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from embedlog.format import record_batch as record
+from embedlog.storage.checkpoints import EpochCache
+from embedlog.topic import Topic
+from embedlog.types import OffsetAndTimestamp
+from tests.support.batches import ABORT, COMMIT, TRANSACTIONAL, Row, batch, marker
+
+
+class Bounds(NamedTuple):
+    log_start: int
+    log_end: int
+    high_watermark: int
+    last_stable: int
+    epoch: int
+
+
+class Fetched(NamedTuple):
+    data: memoryview
+    batches: Any
+    next_offset: int
+    aborted: list[tuple[int, int]]
+    path: str = "memory"
+    position: int = 0
+    decompressed_max: int = 1 << 30
+
+
+class Stored(NamedTuple):
+    """One batch as it lies in the log, and its rows for the fake's own use."""
+
+    base: int
+    last: int
+    data: bytes
+    rows: Sequence[Row]
+
+
+class Unpruned:
+    """A partition of which nothing is known by time."""
+
+    def end(self, first: int, last: int, end_ms: int) -> int:
+        return last
+
+    def skip(self, offset: int, start_ms: int, end_ms: int) -> int:
+        return offset
+
+
+class FakePartition:
+    """Batches in a list. Transactions: `append(…, producer=7)` and then `end(7, ABORT)`."""
+
+    def __init__(self, log: FakeLog, topic: str, number: int) -> None:
+        self.topic, self.number = topic, number
+        self.log_start = 0
+        self.log_end = 0
+        self.fetches = 0
+        self.closed = False
+        self.epochs: list[tuple[int, int]] = [(0, 0)]  # which began where
+        self.stored: list[Stored] = []
+        self._open: dict[int, int] = {}
+        self._aborted: list[tuple[int, int, int]] = []  # producer, first offset, offset of the marker
+        self._log = log
+
+    # ---- writing ----
+
+    def append(self, rows: Iterable[Row | bytes], producer: int | None = None, data: bytes | None = None) -> None:
+        """One batch; `data` stands in its place, broken as the test likes."""
+        made = [row if isinstance(row, Row) else Row(row) for row in rows]
+        if producer is not None:
+            self._open.setdefault(producer, self.log_end)
+            facts = {"attributes": TRANSACTIONAL, "producer_id": producer, "producer_epoch": 0, "base_sequence": 0}
+        else:
+            facts = dict[str, int]()
+        self._store(len(made), batch(self.log_end, made, **facts) if data is None else data, made)
+
+    def end(self, producer: int, kind: int) -> None:
+        first = self._open.pop(producer)
+        if kind == ABORT:
+            self._aborted.append((producer, first, self.log_end))
+        self._store(1, marker(self.log_end, producer, kind), [])
+
+    def skip(self, count: int) -> None:
+        """A gap, as compaction leaves it."""
+        self.log_end += count
+
+    def _store(self, count: int, data: bytes, rows: Sequence[Row]) -> None:
+        with self._log.changed:
+            self.stored.append(Stored(self.log_end, self.log_end + count - 1, data, rows))
+            self.log_end += count
+            self._log.changed.notify_all()
+
+    # ---- the interface of a partition ----
+
+    def tail(self, offset: int, isolation: str) -> None:
+        """There is no short way here."""
+
+    def bounds(self) -> Bounds:
+        stable = min(self._open.values(), default=self.log_end)
+        return Bounds(self.log_start, self.log_end, self.log_end, stable, self.epochs[-1][0])
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        return EpochCache(self.epochs).end_offset(epoch, self.log_end)
+
+    def unread_bytes(self, offset: int) -> int:
+        return sum(len(each.data) for each in self.stored if each.last >= offset)
+
+    def visible_end(self, committed: bool) -> int:
+        bounds = self.bounds()
+        return bounds.last_stable if committed else bounds.high_watermark
+
+    def fetch(
+        self,
+        offset: int,
+        *,
+        max_bytes: int = 1 << 20,
+        isolation: str = "read_uncommitted",
+        upto: int | None = None,
+        pool: Any = None,
+    ) -> Fetched:
+        self._log._check_open()
+        self.fetches += 1
+        if not self.log_start <= offset <= self.log_end:
+            raise OffsetOutOfRangeError("no such offset", expected=f"{self.log_start} to {self.log_end}", found=offset)
+        limit = self.visible_end(isolation == "read_committed")
+        limit = limit if upto is None else min(limit, upto)
+        found = b""
+        following = max(offset, limit)  # unless there is something: all up to the limit was compacted away
+        for each in self.stored:
+            if each.last < offset or each.base >= limit:
+                continue
+            if found and len(found) + len(each.data) > max_bytes:
+                break
+            found += each.data
+            following = each.last + 1
+        scanned = record.scan(found, record.Chain(gaps_allowed=True))
+        assert scanned.problem is None
+        aborted = []
+        if isolation == "read_committed":
+            aborted = [(producer, first) for producer, first, end in self._aborted if end >= offset and first < following]
+        return Fetched(memoryview(found), scanned.batches, following, aborted)
+
+    @property
+    def pruning(self) -> Unpruned:
+        return Unpruned()
+
+    def offset_for_time(self, time_ms: int, isolation: str) -> OffsetAndTimestamp | None:
+        end = self.visible_end(isolation == "read_committed")
+        for each in self.stored:
+            for place, row in enumerate(each.rows if each.last < end else ()):
+                if row.timestamp_ms >= time_ms and each.base + place >= self.log_start:
+                    return OffsetAndTimestamp(each.base + place, row.timestamp_ms, 0)
+        return None
+
+
+class Bystander:
+    """Transactions that nobody ends."""
+
+    def help(self, partition: FakePartition) -> bool:
+        return False
+
+
+class FakeLog:
+    """Topics of fake partitions. `waits` counts how often somebody lay down to sleep."""
+
+    def __init__(self, **partition_counts: int) -> None:
+        self.changed = threading.Condition()
+        self.problem: Exception | None = None  # what `_check_open` raises
+        self.read_only = False
+        self.word = 0  # moves with the topics
+        self._transactions: Any = Bystander()
+        self.waits = 0
+        self.sleeping = threading.Event()
+        self._woken: set[int] = set()
+        self._topics: dict[str, list[FakePartition]] = {}
+        for topic, count in partition_counts.items():
+            self.grow(topic, count)
+
+    def grow(self, topic: str, count: int) -> None:
+        partitions = self._topics.setdefault(topic, [])
+        self.word += 2
+        partitions += [FakePartition(self, topic, number) for number in range(len(partitions), count)]
+
+    def topics(self, include_internal: bool = False) -> list[str]:
+        return sorted(name for name in self._topics if include_internal or not name.startswith("__"))
+
+    def _partition(self, topic: str, number: int) -> FakePartition:
+        if number not in self._topic(topic).numbers:
+            raise UnknownTopicOrPartitionError(f"{topic}-{number}")
+        return self._topics[topic][number]
+
+    def _topic(self, name: str) -> Topic:
+        if name not in self._topics:
+            raise UnknownTopicOrPartitionError(name)
+        return Topic(name, "", len(self._topics[name]))
+
+    def _check_open(self) -> None:
+        if self.problem is not None:
+            raise self.problem
+
+    def _topics_word(self) -> int:
+        return self.word
+
+    def _wait(
+        self,
+        tails: list[tuple[FakePartition, int]],
+        timeout_s: float | None,
+        owner: object,
+        committed: bool = False,
+        topics: int = -1,
+        notices: Sequence[tuple[Any, int]] = (),
+        brief: bool = False,
+    ) -> bool:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self.changed:
+            self.waits += 1
+            self.sleeping.set()
+            while id(owner) not in self._woken and not any(each.visible_end(committed) > offset for each, offset in tails):
+                if topics not in (-1, self.word) or any(each.notice(0) != word for each, word in notices):
+                    break
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    break
+                self.changed.wait(left)
+            self._woken.discard(id(owner))
+            self.sleeping.clear()
+            return any(each.visible_end(committed) > offset for each, offset in tails)
+
+    def _wake(self, owner: object) -> None:
+        with self.changed:
+            self._woken.add(id(owner))
+            self.changed.notify_all()
+
+
+def consumers(log: FakeLog) -> Iterator[Callable[..., Consumer]]:
+    """A fixture's body: makes consumers that read from the start unless told otherwise, and closes them."""
+    made: list[Consumer] = []
+
+    def make(*topics: str, **config: Any) -> Consumer:
+        made.append(Consumer(log, topics, **{"auto_offset_reset": "earliest", **config}))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def fill(partition: FakePartition, count: int, *, per_batch: int = 10, tag: str = "") -> None:
+    rows = [Row(b"%s%d" % (tag.encode(), n), b"k%d" % n, timestamp_ms=1000 * n) for n in range(count)]
+    for begin in range(0, count, per_batch):
+        partition.append(rows[begin : begin + per_batch])
+
+
+def places(records: list[Any]) -> list[tuple[int, int]]:
+    return [(record.partition, record.offset) for record in records]
+
+
+def mixed(partition: FakePartition) -> None:
+    """Transactions of every fate, and records outside of them."""
+    partition.append([b"plain"])
+    partition.append([b"gone", b"gone too"], producer=1)
+    partition.append([b"kept"], producer=2)
+    partition.end(1, ABORT)
+    partition.append([b"again"], producer=1)
+    partition.end(2, COMMIT)
+    partition.end(1, COMMIT)
+    partition.append([b"open"], producer=3)
+    partition.append([b"behind"])
+
+
+__all__ = ["ABORT", "COMMIT", "FakeLog", "FakePartition", "Row", "consumers", "fill", "mixed", "places"]

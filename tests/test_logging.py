@@ -1,0 +1,100 @@
+"""Messages that recur: one, then one an hour, whatever fails how often."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+import embedlog
+from embedlog._logging import KEYS_MAX, PAUSE_S, QUIET_S, Recurring
+from tests.faults.processes import Nursery
+from tests.faults.stage import Play
+
+logger = logging.getLogger("embedlog")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def recurring(clock: Clock) -> Recurring:
+    return Recurring(clock)
+
+
+def fail(recurring: Recurring, key: object = "t-0", problem: Exception | None = None) -> None:
+    recurring.report(logger, logging.WARNING, key, "flush of t-0", problem or OSError("disk"))
+
+
+def test_the_same_failure_is_logged_once_and_then_once_a_pause(
+    recurring: Recurring, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for second in range(int(2 * PAUSE_S)):
+        clock.now_s = float(second)
+        fail(recurring)
+    assert lines(caplog) == ["flush of t-0: disk", f"flush of t-0: disk ({int(PAUSE_S) - 1} more since the last such message)"]
+
+
+def test_another_key_and_another_kind_of_failure_are_logged_at_once(
+    recurring: Recurring, caplog: pytest.LogCaptureFixture
+) -> None:
+    fail(recurring)
+    fail(recurring, "t-1")
+    fail(recurring, problem=ValueError("bytes"))
+    fail(recurring, problem=ValueError("bytes"))
+    assert lines(caplog) == ["flush of t-0: disk", "flush of t-0: disk", "flush of t-0: bytes"]
+
+
+def test_a_failure_after_a_quiet_time_is_a_first_one(
+    recurring: Recurring, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    fail(recurring)
+    clock.now_s = QUIET_S + 1
+    fail(recurring)
+    assert lines(caplog) == ["flush of t-0: disk"] * 2
+
+
+def test_what_is_remembered_is_bounded(recurring: Recurring, caplog: pytest.LogCaptureFixture) -> None:
+    for key in range(KEYS_MAX + 1):
+        fail(recurring, key)
+    assert len(recurring._series) == KEYS_MAX
+    caplog.clear()
+    fail(recurring, KEYS_MAX)
+    fail(recurring, 0)
+    assert len(lines(caplog)) == 1, "the oldest key was forgotten, the newest was not"
+
+
+def test_one_damaged_partition_does_not_flood_the_log(nursery: Nursery, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The housekeeper meets it four times a second, for as long as the log is open."""
+    play = Play(nursery, tmp_path / "log", config={"flush.ms": 1})
+    victim = play.enter()
+    play.append(victim)
+    nursery.end(victim)
+    file = next((tmp_path / "log" / "t-0").glob("*.log"))
+    content = bytearray(file.read_bytes())
+    content[70] ^= 1
+    file.write_bytes(content)
+    log = embedlog.open(tmp_path / "log", config={"housekeeping": False})
+    for _ in range(5):
+        log._housekeeper.tick()
+    for _ in range(5):
+        log.housekeep()
+    found = lines(caplog)
+    assert len(found) == len(set(found)) > 0, found
+    with pytest.raises(embedlog.CorruptRecordError):
+        log.close()
