@@ -1,1 +1,0 @@
-"""Tests of the executable model of the protocol."""
