@@ -1,8 +1,8 @@
 """The edges at which code of the user's runs in the middle of ours: callbacks, interceptors, listeners, handlers of the log.
 
-E1  whatever it raises, BaseException included, is logged or handed on by the caller; it ends no thread of ours and keeps no one
-    else from being called
-E2  only what a signal raises goes on: KeyboardInterrupt and SystemExit, in the main thread
+CALLBACK-1  whatever it raises, BaseException included, is logged or handed on by the caller; it ends no thread of ours and keeps
+    no one else from being called
+CALLBACK-2  only what a signal raises goes on: KeyboardInterrupt and SystemExit, in the main thread
 """
 
 from __future__ import annotations

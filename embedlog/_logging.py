@@ -2,9 +2,10 @@
 
 Used by everything that is tried again and again by itself: the housekeeper, flushes in the background, automatic commits.
 
-R1  a key names what fails and where (the directory, the partition); another type of failure of the same key is logged at once
-R2  a failure after ten minutes without one is a first one again
-R3  memory is bounded: the key that failed longest ago is forgotten first
+LOGGING-1  a key names what fails and where (the directory, the partition); another type of failure of the same key is logged at
+    once
+LOGGING-2  a failure after ten minutes without one is a first one again
+LOGGING-3  memory is bounded: the key that failed longest ago is forgotten first
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Who of a group reads which partitions: Kafka's four assignors, as functions of members and partition counts.
 
-G1  pure: no group, no log, no clock; the same input gives the same answer in every process
-G2  every partition of a subscribed topic goes to exactly one member that subscribes to it (in the first of two cooperative
-    rounds: to nobody, as long as another one still holds it)
-G3  static members come first, by instance id, then dynamic ones by member id: a restart of a static member moves nothing
-G4  the sticky ones balance first and keep owners second; what is kept depends on claims and generations only
+ASSIGNOR-1  pure: no group, no log, no clock; the same input gives the same answer in every process
+ASSIGNOR-2  every partition of a subscribed topic goes to exactly one member that subscribes to it (in the first of two
+    cooperative rounds: to nobody, as long as another one still holds it)
+ASSIGNOR-3  static members come first, by instance id, then dynamic ones by member id: a restart of a static member moves nothing
+ASSIGNOR-4  the sticky ones balance first and keep owners second; what is kept depends on claims and generations only
 
 The rules are those of KIP-54, KIP-341 and KIP-429 as Kafka 4.x applies them.
 """

@@ -1,7 +1,7 @@
 """What a log has made: producers and consumers, which are closed with it.
 
-C1  each is closed, whatever another one raises
-C2  what producers have lost is raised when everything is closed; where something else is raised, it is logged
+CLIENTS-1  each is closed, whatever another one raises
+CLIENTS-2  what producers have lost is raised when everything is closed; where something else is raised, it is logged
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     connection = embedlog.duckdb.register(log)
     connection.sql("select partition, count(*) from events group by partition")
 
-V1  a view is pinned when it is registered: what is appended later comes with the next `register`
-V2  a query reads only the columns that it names, and the log again each time: nothing is kept between two queries
-V3  of a condition, whatever bounds `offset`, `timestamp` or `partition` narrows what is read; it is applied behind that all the
-    same, so that what is not understood costs time and no row
+DUCKDB-1  a view is pinned when it is registered: what is appended later comes with the next `register`
+DUCKDB-2  a query reads only the columns that it names, and the log again each time: nothing is kept between two queries
+DUCKDB-3  of a condition, whatever bounds `offset`, `timestamp` or `partition` narrows what is read; it is applied behind that all
+    the same, so that what is not understood costs time and no row
 """
 
 from __future__ import annotations

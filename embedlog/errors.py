@@ -1,10 +1,13 @@
 """Everything that can go wrong, as one small tree sorted by what a caller can do about it.
 
-R1  every error that embedlog raises on purpose descends from `EmbedlogError`, except `TypeError` for arguments of a wrong type
-R2  an error carries its facts as attributes: `path`, `position`, `expected`, `found`; its text is made of them and of `message`
-R3  an error survives pickling with all its facts: it crosses process pools and Spark executors
-R4  `retriable` says whether the same call, made again later, can succeed without anybody changing anything
-R5  a text of an error is one printable line: names and values in it may come from a file or a user, and go to terminals and logs
+ERROR-1  every error that embedlog raises on purpose descends from `EmbedlogError`, except `TypeError` for arguments of a wrong
+    type
+ERROR-2  an error carries its facts as attributes: `path`, `position`, `expected`, `found`; its text is made of them and of
+    `message`
+ERROR-3  an error survives pickling with all its facts: it crosses process pools and Spark executors
+ERROR-4  `retriable` says whether the same call, made again later, can succeed without anybody changing anything
+ERROR-5  a text of an error is one printable line: names and values in it may come from a file or a user, and go to terminals and
+    logs
 
     EmbedlogError > PlacedError (has topic, partition, offset: what is marked with *)
       the data          CorruptRecordError  UnsupportedFormatError  OffsetOutOfRangeError* > LogTruncationError*

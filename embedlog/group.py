@@ -1,17 +1,17 @@
 """One group of consumers: its states, and how each event changes them. Pure: no file, no lock, no clock, no chance.
 
-M1  a function takes what the newest record says and an event, and returns the group to append, the very same one if there is
+GROUP-1  a function takes what the newest record says and an event, and returns the group to append, the very same one if there is
     nothing to append, or a `Refusal`; the caller holds the lock of the group's partition from reading to appending
-M2  a join phase ends in the very step in which the last member that it waits for joins, leaves or is evicted; then, and only
+GROUP-2  a join phase ends in the very step in which the last member that it waits for joins, leaves or is evicted; then, and only
     then, the generation is one higher
-M3  who is not a member, or one of another generation, commits nothing
-M4  a static member goes by its session timeout or by name, never because its process died or stopped polling; who comes with its
-    instance id takes its place, and fences it
-M5  `round` rises with every change of state, and with every newcomer while the first phase is delayed: an observer whose timer
-    has run out knows by it whether the timer was that of the present phase
-M6  a life is that of one member: who joins under another id with the life of a member is that one no more, and nobody waits for
-    it (its leaving was not heard, or its joining not told)
-M7  what a newer version has written in fields of its own stays, byte for byte
+GROUP-3  who is not a member, or one of another generation, commits nothing
+GROUP-4  a static member goes by its session timeout or by name, never because its process died or stopped polling; who comes with
+    its instance id takes its place, and fences it
+GROUP-5  `round` rises with every change of state, and with every newcomer while the first phase is delayed: an observer whose
+    timer has run out knows by it whether the timer was that of the present phase
+GROUP-6  a life is that of one member: who joins under another id with the life of a member is that one no more, and nobody waits
+    for it (its leaving was not heard, or its joining not told)
+GROUP-7  what a newer version has written in fields of its own stays, byte for byte
 """
 
 from __future__ import annotations

@@ -3,12 +3,12 @@
 Without one, keys are placed by murmur2 as Kafka's clients do, and records without a key stay with one partition for a while
 (`batch.size` bytes), which makes fuller batches than one partition after the other.
 
-P1  a callable of three arguments is given (key as bytes, all partitions, available partitions), as kafka-python's are
-P2  one of six is given what Kafka's are: (topic, key, key as bytes, value, value as bytes, all partitions); so is one of any
-    number, such as `*arguments`. Key and value are what was sent, the bytes what the serializers made of them
-P3  one that remembers something about a topic has a method `for_topic(topic)`, which gives the callable for that topic; of a
-    class an object is made for each producer
-P4  how a callable is asked is seen from its signature, once for each topic
+PARTITIONER-1  a callable of three arguments is given (key as bytes, all partitions, available partitions), as kafka-python's are
+PARTITIONER-2  one of six is given what Kafka's are: (topic, key, key as bytes, value, value as bytes, all partitions); so is one
+    of any number, such as `*arguments`. Key and value are what was sent, the bytes what the serializers made of them
+PARTITIONER-3  one that remembers something about a topic has a method `for_topic(topic)`, which gives the callable for that
+    topic; of a class an object is made for each producer
+PARTITIONER-4  how a callable is asked is seen from its signature, once for each topic
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Chooser:
 
 
 def sees_records(choose: Callable[..., Any]) -> bool:
-    """Whether a callable is given the record, and not the key alone (P1, P2). Raises ConfigError if it takes neither."""
+    """Whether a callable is given the record, and not the key alone (PARTITIONER-1, PARTITIONER-2). Raises ConfigError if it takes neither."""
     try:
         signature = inspect.signature(choose)
     except (TypeError, ValueError):  # one of C that does not tell

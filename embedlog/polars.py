@@ -1,9 +1,9 @@
 """A topic as a polars LazyFrame: `embedlog.polars.scan(log, "events").filter(…).select(…).collect()`.
 
-W1  the bounds are pinned when the frame is made: what is appended later is not in it, however often it is collected
-W2  of a filter, whatever bounds `offset`, `timestamp` or `partition` narrows what is read; polars' own filter comes behind, so
-    that what is not understood here costs time and no row
-W3  only the columns that the query names are decoded
+POLARS-1  the bounds are pinned when the frame is made: what is appended later is not in it, however often it is collected
+POLARS-2  of a filter, whatever bounds `offset`, `timestamp` or `partition` narrows what is read; polars' own filter comes behind,
+    so that what is not understood here costs time and no row
+POLARS-3  only the columns that the query names are decoded
 """
 
 from __future__ import annotations

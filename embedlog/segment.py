@@ -1,9 +1,9 @@
 """One segment: a `.log` file and the indexes that point into it.
 
-S1  every batch in the file starts at an offset at or above the base offset, rising
-S2  bytes behind the size that is asked for do not exist
-S3  losing an index loses time, never data: `rebuild` makes it again
-S4  nothing here knows that other segments exist, or who may write
+SEGMENT-1  every batch in the file starts at an offset at or above the base offset, rising
+SEGMENT-2  bytes behind the size that is asked for do not exist
+SEGMENT-3  losing an index loses time, never data: `rebuild` makes it again
+SEGMENT-4  nothing here knows that other segments exist, or who may write
 """
 
 from __future__ import annotations

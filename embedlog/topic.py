@@ -1,11 +1,12 @@
 """Named topics: which there are, with how many partitions and which settings. One small file holds them all.
 
-G1  a name is one that Kafka takes, and no two names collide in its metrics ("." and "_" count as equal there)
-G2  the file is replaced as a whole, and on disk when `put` and `remove` return; whoever calls them holds the directory lock
-G3  a topic is `creating` on disk before its first directory is made, `deleting` before its first directory is renamed:
+TOPIC-1  a name is one that Kafka takes, and no two names collide in its metrics ("." and "_" count as equal there)
+TOPIC-2  the file is replaced as a whole, and on disk when `put` and `remove` return; whoever calls them holds the directory lock
+TOPIC-3  a topic is `creating` on disk before its first directory is made, `deleting` before its first directory is renamed:
     whoever finds it half done finishes it (`topic_directories`)
-G4  what a newer version added to the file stays in it; what a newer version changed has a higher version number and is refused
-G5  memory follows disk: the registry changes only after the bytes are safe
+TOPIC-4  what a newer version added to the file stays in it; what a newer version changed has a higher version number and is
+    refused
+TOPIC-5  memory follows disk: the registry changes only after the bytes are safe
 """
 
 from __future__ import annotations

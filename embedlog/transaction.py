@@ -1,11 +1,13 @@
 """One transactional id: its states, and how each event changes them. Pure: no file, no lock, no clock, no chance.
 
-T1  a function takes what the newest record says and an event, and returns the record to append, the same one if there is nothing
-    to append, or a `Refusal`; the caller holds the lock of `__transaction_state` from reading to appending
-T2  every decision raises the epoch (KIP-890): whoever wrote under the one before is fenced, and an old marker closes nothing new
-T3  a decision is written once; completing it is allowed only while it is still that same decision
-T4  what became of the last transaction stays, with the name of that transaction, until the next decision
-T5  time is given as a `Moment`: the wall clock for Kafka's fields and for forgetting ids, the monotonic one for time-outs
+TRANSACTION-1  a function takes what the newest record says and an event, and returns the record to append, the same one if there
+    is nothing to append, or a `Refusal`; the caller holds the lock of `__transaction_state` from reading to appending
+TRANSACTION-2  every decision raises the epoch (KIP-890): whoever wrote under the one before is fenced, and an old marker closes
+    nothing new
+TRANSACTION-3  a decision is written once; completing it is allowed only while it is still that same decision
+TRANSACTION-4  what became of the last transaction stays, with the name of that transaction, until the next decision
+TRANSACTION-5  time is given as a `Moment`: the wall clock for Kafka's fields and for forgetting ids, the monotonic one for
+    time-outs
 """
 
 from __future__ import annotations

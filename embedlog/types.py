@@ -1,8 +1,8 @@
 """The small values that the public calls take and give.
 
-V1  a value is immutable, compares by content and can be pickled: it holds no handle
-V2  an offset is always the *next* thing: a position or a committed offset names the record that comes next
-V3  times are integers, milliseconds since 1970 UTC; -1 stands for "none", as in Kafka's files
+TYPES-1  a value is immutable, compares by content and can be pickled: it holds no handle
+TYPES-2  an offset is always the *next* thing: a position or a committed offset names the record that comes next
+TYPES-3  times are integers, milliseconds since 1970 UTC; -1 stands for "none", as in Kafka's files
 """
 
 from __future__ import annotations

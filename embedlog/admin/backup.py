@@ -1,13 +1,14 @@
 """A consistent copy of a log directory while others append to it, roll it and retain it.
 
-K1  the ends of all partitions are taken once, at the beginning; each is copied up to there, in whole segments. No transaction is
-    decided meanwhile, so each is in the copy as a whole, or can be aborted there as a whole
-K2  every batch passes its checks on the way: what is damaged is an error here, never a copy of the damage
-K3  bytes are read and written, never shared: a copy that leans on the blocks of the original is none
-K4  indexes and digests are made anew while copying; snapshots and `.txnindex` pass their own checks, or are made anew too
-K5  until it is whole, a mark of ours lies in the copy and nothing opens it; the clean mark comes last, behind all syncs
-K6  what fails takes its files away again, and only its own
-K7  a partition whose files were replaced under the copier is copied once more, from files that were all opened before it (`pins`)
+BACKUP-1  the ends of all partitions are taken once, at the beginning; each is copied up to there, in whole segments. No
+    transaction is decided meanwhile, so each is in the copy as a whole, or can be aborted there as a whole
+BACKUP-2  every batch passes its checks on the way: what is damaged is an error here, never a copy of the damage
+BACKUP-3  bytes are read and written, never shared: a copy that leans on the blocks of the original is none
+BACKUP-4  indexes and digests are made anew while copying; snapshots and `.txnindex` pass their own checks, or are made anew too
+BACKUP-5  until it is whole, a mark of ours lies in the copy and nothing opens it; the clean mark comes last, behind all syncs
+BACKUP-6  what fails takes its files away again, and only its own
+BACKUP-7  a partition whose files were replaced under the copier is copied once more, from files that were all opened before it
+    (`pins`)
 """
 
 from __future__ import annotations
@@ -349,7 +350,7 @@ class _Segment:
         return walk
 
     def _check(self, walk: segment.Walk, chain: Chain) -> None:
-        """All bytes were good, and they are those that were written (K2)."""
+        """All bytes were good, and they are those that were written (BACKUP-2)."""
         info, problem = self._info, walk.problem
         if problem is not None:
             raise CorruptRecordError(

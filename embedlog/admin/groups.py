@@ -1,8 +1,8 @@
 """Administration of consumer groups: which there are, what they have read, where they shall go on; and forgetting them.
 
-V1  asking takes no lock and writes nothing: it serves a directory that was opened read-only, a broker's own too
-V2  what changes a group is decided under the lock of the group's partition; a call that raises has changed nothing
-V3  a dynamic member whose process is dead hinders nobody: it is evicted before the group is found to have members
+GROUPADMIN-1  asking takes no lock and writes nothing: it serves a directory that was opened read-only, a broker's own too
+GROUPADMIN-2  what changes a group is decided under the lock of the group's partition; a call that raises has changed nothing
+GROUPADMIN-3  a dynamic member whose process is dead hinders nobody: it is evicted before the group is found to have members
 """
 
 from __future__ import annotations

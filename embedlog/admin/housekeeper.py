@@ -1,8 +1,8 @@
 """Housekeeping without a daemon: a thread of whichever open process holds the housekeeper's lock.
 
-J1  one at a time in a directory, by a lock; nobody after close
-J2  what others wait for they can do themselves: appenders sync, `log.housekeep()` does a round by hand
-J3  a failure in one partition is logged, once an hour at most, and the others go on; the thread ends only with its log
+HOUSEKEEPER-1  one at a time in a directory, by a lock; nobody after close
+HOUSEKEEPER-2  what others wait for they can do themselves: appenders sync, `log.housekeep()` does a round by hand
+HOUSEKEEPER-3  a failure in one partition is logged, once an hour at most, and the others go on; the thread ends only with its log
 """
 
 from __future__ import annotations

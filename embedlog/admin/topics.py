@@ -1,9 +1,9 @@
 """Administration: the verbs that make, describe, change and remove topics.
 
-A1  everything is checked before anything is written: a call that raises for its arguments has changed nothing
-A2  what changes topics holds the directory lock, looks at the file again, and first finishes what others left half done
-A3  a partition is retired under its append lock: whoever held its descriptors finds DELETED before it can append
-A4  a creation or growth that fails on the way is taken back; if that fails too, the next change finishes it
+TOPICADMIN-1  everything is checked before anything is written: a call that raises for its arguments has changed nothing
+TOPICADMIN-2  what changes topics holds the directory lock, looks at the file again, and first finishes what others left half done
+TOPICADMIN-3  a partition is retired under its append lock: whoever held its descriptors finds DELETED before it can append
+TOPICADMIN-4  a creation or growth that fails on the way is taken back; if that fails too, the next change finishes it
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ class Admin:
 
     @contextlib.contextmanager
     def _changing(self, settling_s: float = SETTLING_S) -> Iterator[None]:
-        """The directory lock, with the file of topics read and what was left half done finished (A2)."""
+        """The directory lock, with the file of topics read and what was left half done finished (TOPICADMIN-2)."""
         with self._directory_lock():
             try:
                 self._registry.refresh()

@@ -1,9 +1,12 @@
 """What the async twins stand on: threads that do what may block, and the guard of what is not meant for two tasks.
 
-Y1  a call that may read a file, take a lock or wait runs on a thread, never on the loop's own; its outcome crosses back once
-Y2  a call that is cancelled before a thread took it does not happen; one that was taken runs to its end
-Y3  the threads know their queue, never its owner: an owner that is dropped ends them, and they keep no interpreter from its exit
-Y4  nothing belongs to a loop for longer than a call lasts: loops may come and go, and may be closed in the middle of a call
+EXECUTOR-1  a call that may read a file, take a lock or wait runs on a thread, never on the loop's own; its outcome crosses back
+    once
+EXECUTOR-2  a call that is cancelled before a thread took it does not happen; one that was taken runs to its end
+EXECUTOR-3  the threads know their queue, never its owner: an owner that is dropped ends them, and they keep no interpreter from
+    its exit
+EXECUTOR-4  nothing belongs to a loop for longer than a call lasts: loops may come and go, and may be closed in the middle of a
+    call
 """
 
 from __future__ import annotations
@@ -153,7 +156,7 @@ class OneTask:
         inside = self._inside.setdefault("task", task)
         if inside is task:
             return
-        if inside is not None and (inside.done() or inside.get_loop().is_closed()):  # Y4: it will never leave by itself
+        if inside is not None and (inside.done() or inside.get_loop().is_closed()):  # EXECUTOR-4: it will never leave by itself
             self._inside["task"] = task
             return
         raise ConcurrentUseError(f"{self._what} is in use by another task; use one per task, or wakeup() to stop it")

@@ -1,7 +1,9 @@
 """Rebalance listeners that are coroutines: they run in the loop, while the consumer's thread waits for them and serves them.
 
-A1  a listener comes in the middle of a call that is on the thread: what it asks the consumer for is done by that thread, in place
-A2  a listener that is cut off, with its loop or by cancelling, is a listener that failed: the thread never waits for nobody
+AIOLISTENER-1  a listener comes in the middle of a call that is on the thread: what it asks the consumer for is done by that
+    thread, in place
+AIOLISTENER-2  a listener that is cut off, with its loop or by cancelling, is a listener that failed: the thread never waits for
+    nobody
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """The producer for asyncio: records are put into the buffer on the loop, everything that may block happens on threads.
 
-J1  `send()` takes a record in the step in which it returns: cancelled, it has taken nothing; returned, it has taken it
-J2  what waits for room in the buffer is served in the order of coming; only the first in the line has a thread waiting for it
-J3  a topic is looked at on a thread, when it is first sent to and when the producer noticed a change
-J4  a task that only sends keeps no other task waiting: after some hundreds of records the loop gets its turn
-J5  fates cross into the loop batch by batch (`awaitable`), never record by record
+AIOPRODUCER-1  `send()` takes a record in the step in which it returns: cancelled, it has taken nothing; returned, it has taken it
+AIOPRODUCER-2  what waits for room in the buffer is served in the order of coming; only the first in the line has a thread waiting
+    for it
+AIOPRODUCER-3  a topic is looked at on a thread, when it is first sent to and when the producer noticed a change
+AIOPRODUCER-4  a task that only sends keeps no other task waiting: after some hundreds of records the loop gets its turn
+AIOPRODUCER-5  fates cross into the loop batch by batch (`awaitable`), never record by record
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How records look in Arrow: names and types of the columns, and the descriptions that `_rows` turns into capsules.
 
-A1  names, types and their order are public (the API page); nothing here needs pyarrow
-A2  no buffer is copied: a description refers to the decoder's arrays, and constant columns share theirs
-A3  every field may be null as far as the schema says, so that it equals the schema that a reader would write down by hand;
-    only keys, values and header values ever are
+ARROWOUT-1  names, types and their order are public (the API page); nothing here needs pyarrow
+ARROWOUT-2  no buffer is copied: a description refers to the decoder's arrays, and constant columns share theirs
+ARROWOUT-3  every field may be null as far as the schema says, so that it equals the schema that a reader would write down by
+    hand; only keys, values and header values ever are
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Layout:
         return _numbers(getattr(decoded, _ATTRIBUTES[name]), count)
 
     def _constant(self, name: str, number: int, count: int) -> NDArray[np.int32]:
-        """`count` times the same number: a piece of an array that all batches share (A2)."""
+        """`count` times the same number: a piece of an array that all batches share (ARROWOUT-2)."""
         array = self._constants.get(name)
         if array is None or len(array) < count:
             array = self._constants[name] = np.full(max(count, 4096), number, np.int32)

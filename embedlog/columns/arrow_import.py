@@ -1,7 +1,7 @@
 """Arrow data on its way in: capsules of the C data interface become columns. pyarrow is not needed.
 
-N1  byte strings are read where they lie; only the view layouts are copied, because they have no offsets
-N2  a column of another name, a type that is not bytes, nulls where a row must be: refused with the name and Arrow's format
+ARROWIN-1  byte strings are read where they lie; only the view layouts are copied, because they have no offsets
+ARROWIN-2  a column of another name, a type that is not bytes, nulls where a row must be: refused with the name and Arrow's format
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Records of one partition as columns, for those who do not want an object per record.
 
-B1  a Batch needs numpy only; Arrow consumers take it through `__arrow_c_array__`, without a copy
-B2  its arrays are read-only views; they keep the memory below them alive, the Batch need not be kept
-B3  rows are in offset order; offsets may have gaps (compaction, markers)
+BATCH-1  a Batch needs numpy only; Arrow consumers take it through `__arrow_c_array__`, without a copy
+BATCH-2  its arrays are read-only views; they keep the memory below them alive, the Batch need not be kept
+BATCH-3  rows are in offset order; offsets may have gaps (compaction, markers)
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """From a partition's bytes to columns: the visible records of some batches, decoded in one go.
 
-K1  what comes out is visible at the reader's isolation level and inside the window
-K2  a chunk is at least one batch and about as many bytes as were asked for; it may hold no record (markers, aborted, compacted)
-K3  nothing is decoded behind a batch that cannot be decoded: its first offset is where the next chunk begins, and fails
+CHUNK-1  what comes out is visible at the reader's isolation level and inside the window
+CHUNK-2  a chunk is at least one batch and about as many bytes as were asked for; it may hold no record (markers, aborted,
+    compacted)
+CHUNK-3  nothing is decoded behind a batch that cannot be decoded: its first offset is where the next chunk begins, and fails
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def decode(fetched: Any, batches: record_batch.Batches, window: Window) -> recor
 
 
 def _good_prefix(fetched: Any, batches: record_batch.Batches, window: Window) -> int:
-    """How many batches decode, one by one, before the first that does not (K3); 1 if they do not all together."""
+    """How many batches decode, one by one, before the first that does not (CHUNK-3); 1 if they do not all together."""
     for row in range(len(batches)):
         try:
             decode(fetched, batches[row : row + 1], window)

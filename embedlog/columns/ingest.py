@@ -1,8 +1,8 @@
 """What `send_batch` takes, as columns: lists of bytes, numpy arrays, whatever speaks Arrow.
 
-I1  a list is copied, because it can change; numpy and Arrow memory is read in place, until `send_batch` returns
-I2  everything leaves this room in pieces of one shape; columns that come in other pieces are cut to fit each other
-I3  what cannot be taken is refused by its name and type, before anything of the same list or array was given out
+INGEST-1  a list is copied, because it can change; numpy and Arrow memory is read in place, until `send_batch` returns
+INGEST-2  everything leaves this room in pieces of one shape; columns that come in other pieces are cut to fit each other
+INGEST-3  what cannot be taken is refused by its name and type, before anything of the same list or array was given out
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _bytes_pieces(items: Any, what: str) -> Iterator[BytesColumn]:
 
 
 def _list_pieces(items: Iterable[Any], what: str) -> Iterator[BytesColumn]:
-    """All of them are looked at before any is given out (I3), and they are ours from then on (I1)."""
+    """All of them are looked at before any is given out (INGEST-3), and they are ours from then on (INGEST-1)."""
     given = items if type(items) is list else list(items)
     try:
         taken = _rows.list_take(given)

@@ -1,11 +1,12 @@
 """Reads ahead: a second thread prepares the next pieces while the consumer works on this one.
 
-A1  pieces come out in the order in which they were fetched, whichever thread decoded them
-A2  at most `depth` pieces are prepared: memory does not grow with what is read
-A3  fetching is one at a time (each fetch begins where the last ended), decoding is not: a consumer that would wait helps instead
-A4  a failure comes out in its piece's place, after all pieces before it, and ends the reading
-A5  a reading that is given up takes its thread with it; one that needs only one piece never starts it, and neither does one whose
-    source says that nothing more will come: a thread costs as much as a small piece
+READAHEAD-1  pieces come out in the order in which they were fetched, whichever thread decoded them
+READAHEAD-2  at most `depth` pieces are prepared: memory does not grow with what is read
+READAHEAD-3  fetching is one at a time (each fetch begins where the last ended), decoding is not: a consumer that would wait helps
+    instead
+READAHEAD-4  a failure comes out in its piece's place, after all pieces before it, and ends the reading
+READAHEAD-5  a reading that is given up takes its thread with it; one that needs only one piece never starts it, and neither does
+    one whose source says that nothing more will come: a thread costs as much as a small piece
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class _Line(Generic[Fetched, Piece]):
     # ---- both threads ----
 
     def _prepare(self) -> None:
-        """Fetches and decodes one piece, if it is this thread's turn; what fails takes the piece's place (A4)."""
+        """Fetches and decodes one piece, if it is this thread's turn; what fails takes the piece's place (READAHEAD-4)."""
         with self._changed:
             if self._ended or self._fetching:
                 return

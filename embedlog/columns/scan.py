@@ -1,9 +1,10 @@
 """A scan: a bounded piece of a topic, to be read as Arrow data or as records, as often as one likes.
 
-C1  the bounds are pinned when the scan is made: what is appended later is not in it, however often it is read
-C2  each reading begins at the start and is lazy: nothing is read before it is asked for, and memory stays flat
-C3  bounds are filters: what lies outside the log is not there; what retention takes away after the scan was made is an error
-C4  only `schema`, iteration and `to_arrow` need pyarrow; any Arrow consumer takes the scan itself, through the C stream interface
+SCAN-1  the bounds are pinned when the scan is made: what is appended later is not in it, however often it is read
+SCAN-2  each reading begins at the start and is lazy: nothing is read before it is asked for, and memory stays flat
+SCAN-3  bounds are filters: what lies outside the log is not there; what retention takes away after the scan was made is an error
+SCAN-4  only `schema`, iteration and `to_arrow` need pyarrow; any Arrow consumer takes the scan itself, through the C stream
+    interface
 """
 
 from __future__ import annotations
@@ -108,11 +109,11 @@ class Scan:
             first, last = max(first, start or 0), last if end is None else min(last, end)
             made._bounds[number] = first, last = first, max(first, last)
             if made.times != self.times and first >= self._log._partition(self.topic, number).bounds().log_start:
-                made._bounds[number] = made._timed(number, first, last)  # else what is lost would not be missed (C3)
+                made._bounds[number] = made._timed(number, first, last)  # else what is lost would not be missed (SCAN-3)
         return made
 
     def _pinned(self, number: int, start: int | None, end: int | None) -> tuple[int, int]:
-        """First offset and the one behind the last, as far as they are in the log now (C1, C3)."""
+        """First offset and the one behind the last, as far as they are in the log now (SCAN-1, SCAN-3)."""
         partition = self._log._partition(self.topic, number)
         bounds = partition.bounds()
         first = bounds.log_start if start is None else max(start, bounds.log_start)

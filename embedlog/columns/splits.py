@@ -1,8 +1,8 @@
 """Cuts what a scan reads into pieces of about equal size, for workers that read at the same time.
 
-P1  the pieces of a partition follow on each other without a gap and cover what the scan covers, whatever the indexes say
-P2  a cut lies between two batches, so that no batch is decoded twice; only where no index has an entry is a piece larger
-P3  nothing but index entries is read: a cut costs some twenty reads of eight bytes
+SPLIT-1  the pieces of a partition follow on each other without a gap and cover what the scan covers, whatever the indexes say
+SPLIT-2  a cut lies between two batches, so that no batch is decoded twice; only where no index has an entry is a piece larger
+SPLIT-3  nothing but index entries is read: a cut costs some twenty reads of eight bytes
 """
 
 from __future__ import annotations

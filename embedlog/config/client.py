@@ -1,8 +1,8 @@
 """The options of producers and consumers.
 
-K1  Kafka's names, meanings, ranges and defaults; what only makes sense towards a server is refused with that reason
-K2  what Kafka's client would silently change because two options contradict each other, it changes only where the user
-    did not set it; what the user set and contradicts himself is an error
+CLIENTCONFIG-1  Kafka's names, meanings, ranges and defaults; what only makes sense towards a server is refused with that reason
+CLIENTCONFIG-2  what Kafka's client would silently change because two options contradict each other, it changes only where the
+    user did not set it; what the user set and contradicts himself is an error
 """
 
 # ruff: noqa: RUF009  (option() makes a dataclass field, as field() does)

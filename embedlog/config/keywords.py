@@ -1,7 +1,7 @@
 """What calls without options say to a keyword that they do not take: the same as those with options, the nearest name.
 
-W1  a verb says so before it does anything; a call with right keywords costs a tenth of a microsecond more
-W2  `send` is left as it is: it is called for each record, and Python's own message has to do
+KEYWORD-1  a verb says so before it does anything; a call with right keywords costs a tenth of a microsecond more
+KEYWORD-2  `send` is left as it is: it is called for each record, and Python's own message has to do
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """What an option is: a documented field of a frozen dataclass, checked when it is set.
 
-O1  an option is documented once, at its field; error messages and the configuration page are made from there
-O2  the field's name is Kafka's name with "_" for "."; both spellings are taken, never two of one option at once
-O3  a value that got through is of the field's type and within its range: who reads a configuration checks nothing again
-O4  nothing is ignored in silence: an option that is taken has an effect, an unknown name is refused with the nearest known one,
-    a name of Kafka's that means nothing here with the reason
+OPTION-1  an option is documented once, at its field; error messages and the configuration page are made from there
+OPTION-2  the field's name is Kafka's name with "_" for "."; both spellings are taken, never two of one option at once
+OPTION-3  a value that got through is of the field's type and within its range: who reads a configuration checks nothing again
+OPTION-4  nothing is ignored in silence: an option that is taken has an effect, an unknown name is refused with the nearest known
+    one, a name of Kafka's that means nothing here with the reason
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The options of topics and of a log directory; those of producers and consumers come along from `client`.
 
-C1  names, meanings, ranges and defaults are Kafka 4's, unless the field says what differs and why
-C2  a topic's configuration is the log's defaults, overlaid with what the topic itself sets
-C3  what is stored for a topic are its own settings only, as texts, so that a change of the defaults reaches it
+TOPICCONFIG-1  names, meanings, ranges and defaults are Kafka 4's, unless the field says what differs and why
+TOPICCONFIG-2  a topic's configuration is the log's defaults, overlaid with what the topic itself sets
+TOPICCONFIG-3  what is stored for a topic are its own settings only, as texts, so that a change of the defaults reaches it
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """What members say when they join, and what their leader makes of it: who reads which partitions.
 
-A1  an assignment is checked before anybody hears of it: what a user's assignor must not do is an error on the leader, and the
-    group goes on with whoever leads next
-A2  revoking first (eager) or only what has to move (cooperative): cooperative if every assignor of the list is
-A3  Kafka's user data: `sticky` says what it had before it gave everything up, `cooperative-sticky` since when it has what it has
+ASSIGNMENT-1  an assignment is checked before anybody hears of it: what a user's assignor must not do is an error on the leader,
+    and the group goes on with whoever leads next
+ASSIGNMENT-2  revoking first (eager) or only what has to move (cooperative): cooperative if every assignor of the list is
+ASSIGNMENT-3  Kafka's user data: `sticky` says what it had before it gave everything up, `cooperative-sticky` since when it has
+    what it has
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def _strategy(given: Any) -> Strategy:
 
 
 def is_cooperative(known: Iterable[Strategy]) -> bool:
-    """Whether members keep what they own while they join (A2)."""
+    """Whether members keep what they own while they join (ASSIGNMENT-2)."""
     return all(strategy.cooperative for strategy in known)
 
 
@@ -155,7 +156,7 @@ def _assigned(
 
 
 def _fault(found: Any, members: Mapping[str, Member], counts: Mapping[str, int]) -> str | None:
-    """What an assignment must not do, in words (A1)."""
+    """What an assignment must not do, in words (ASSIGNMENT-1)."""
     if not isinstance(found, Mapping):
         return f"gave no mapping of member ids to partitions, but {found!r:.60}"
     owner: dict[TopicPartition, str] = {}

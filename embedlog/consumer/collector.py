@@ -1,9 +1,9 @@
 """The consumer's looks: what there is to hand out now, as objects or in columns.
 
-R1  a look never waits: `Waiting` does, and looks again
-R2  what a look hands out moves positions last; what fails before that leaves them where they were
-R3  an error at one position does not swallow records collected before it: they go out first, and the error is met again
-R4  interceptors see each record once, right before it is handed out; columns pass them by, as they do deserializers
+COLLECTOR-1  a look never waits: `Waiting` does, and looks again
+COLLECTOR-2  what a look hands out moves positions last; what fails before that leaves them where they were
+COLLECTOR-3  an error at one position does not swallow records collected before it: they go out first, and the error is met again
+COLLECTOR-4  interceptors see each record once, right before it is handed out; columns pass them by, as they do deserializers
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Reading:
             return self._intercepted(out, seen_count) if self.interceptors else out
         except BaseException as error:
             if out and isinstance(error, EmbedlogError):
-                return self._intercepted(out, seen_count)  # R3
+                return self._intercepted(out, seen_count)  # COLLECTOR-3
             for cursor, position, epoch in reversed(taken):
                 cursor.seek(position, epoch)
             raise
@@ -175,7 +175,7 @@ class Reading:
         return made
 
     def ahead(self, limit: int) -> bool:
-        """Fetches until `limit` records can be handed out, or all there are; no position moves over a record. R3 holds."""
+        """Fetches until `limit` records can be handed out, or all there are; no position moves over a record. COLLECTOR-3 holds."""
         count = 0
         for cursor in self.rotation.turns():
             try:

@@ -1,9 +1,9 @@
 """The consumer: hands out the records of its partitions, as objects or in columns, and knows where it stands.
 
-C1  one thread at a time (a second one gets ConcurrentUseError); only `wakeup` and `close` may be called from another
-C2  a position moves when records are handed out; an interrupt before that gives them back, so nothing is lost
-C3  a wait sleeps in the kernel until somebody appends, wakes or closes: an idle consumer costs no CPU
-C4  partitions take turns: what was fetched of one is handed out before the next one's, then it goes to the back
+CONSUMER-1  one thread at a time (a second one gets ConcurrentUseError); only `wakeup` and `close` may be called from another
+CONSUMER-2  a position moves when records are handed out; an interrupt before that gives them back, so nothing is lost
+CONSUMER-3  a wait sleeps in the kernel until somebody appends, wakes or closes: an idle consumer costs no CPU
+CONSUMER-4  partitions take turns: what was fetched of one is handed out before the next one's, then it goes to the back
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """What a consumer with a group id attends to inside its calls: its membership, its commits, the places where it begins.
 
-N1  it is attended to at the beginning of every poll and before every list that iteration goes on with; what is due later is due
-    at `until_ns`, and nothing is handed out behind that moment without another look
-N2  in between it costs a look at the clock and at one word in memory
-N3  an expired lease is renewed before the group's record is read: an eviction is seen before the next record is handed out
-N4  a partition begins where the group has committed, else by `auto.offset.reset`; until that is known it is not read
-N5  a lock that others hold stops no reading: it is tried again by the next call, until `lock.timeout.ms` have passed in vain
+COORDINATOR-1  it is attended to at the beginning of every poll and before every list that iteration goes on with; what is due
+    later is due at `until_ns`, and nothing is handed out behind that moment without another look
+COORDINATOR-2  in between it costs a look at the clock and at one word in memory
+COORDINATOR-3  an expired lease is renewed before the group's record is read: an eviction is seen before the next record is handed
+    out
+COORDINATOR-4  a partition begins where the group has committed, else by `auto.offset.reset`; until that is known it is not read
+COORDINATOR-5  a lock that others hold stops no reading: it is tried again by the next call, until `lock.timeout.ms` have passed
+    in vain
 """
 
 from __future__ import annotations
@@ -167,7 +169,7 @@ class Attendance:
         return 2 * TICK_NS if self._group is not None and len(self._group.members) >= CROWD else TICK_NS
 
     def _keep_place(self, deadline_ns: int) -> None:
-        """Is the lease still good? N3."""
+        """Is the lease still good? COORDINATOR-3."""
         if self._lease is None:
             return
         if self._lease.left:

@@ -1,9 +1,10 @@
 """What a consumer has of its partitions beyond the position: records fetched ahead, or the next columns.
 
-G1  fetching never moves a position over a record: it fills a cursor's cache, or returns columns with the position behind them
-G2  before a fetch the position is compared with the partition's history of epochs, if that may have changed
-G3  what cannot be handed out (a damaged batch, a record that the deserializer refuses) stops the reader at its offset, after
-    everything before it was handed out; the next fetch meets it again
+FETCHER-1  fetching never moves a position over a record: it fills a cursor's cache, or returns columns with the position behind
+    them
+FETCHER-2  before a fetch the position is compared with the partition's history of epochs, if that may have changed
+FETCHER-3  what cannot be handed out (a damaged batch, a record that the deserializer refuses) stops the reader at its offset,
+    after everything before it was handed out; the next fetch meets it again
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ class Fetcher:
         return chunk
 
     def _deserialized(self, records: list[Record]) -> list[Record]:
-        """The records with keys and values made by the deserializers, up to the first that cannot be (G3)."""
+        """The records with keys and values made by the deserializers, up to the first that cannot be (FETCHER-3)."""
         made: list[Record] = []
         for r in records:
             try:

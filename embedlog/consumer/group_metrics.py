@@ -1,7 +1,8 @@
 """What a member of a group tells of its rebalances, under Kafka's names.
 
-F1  a rebalance begins when a member prepares to join and ends with its assignment; joining ends when everybody has joined
-F2  averages, rates and greatest values are over the consumer's life; times are in ms unless the name says seconds
+GROUPMETRICS-1  a rebalance begins when a member prepares to join and ends with its assignment; joining ends when everybody has
+    joined
+GROUPMETRICS-2  averages, rates and greatest values are over the consumer's life; times are in ms unless the name says seconds
 """
 
 from __future__ import annotations

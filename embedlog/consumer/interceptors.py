@@ -1,7 +1,8 @@
 """Interceptors of a consumer: objects of the user's that see, and may change, what `poll` is about to return.
 
-I1  one after the other, each gets what the one before gave
-I2  one that raises, or returns what is no list of records, is logged and left out: records are never lost by it
+CONSUMERINTERCEPTOR-1  one after the other, each gets what the one before gave
+CONSUMERINTERCEPTOR-2  one that raises, or returns what is no list of records, is logged and left out: records are never lost by
+    it
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """The place of one consumer in its group, step by step: join, lead, take what is assigned, fall out, leave.
 
-Y1  every step is a look at the group's record and at most one decision; it is taken inside a call of the user's and waits for
-    nothing: who waits for the others does so in the consumer's own wait, on the group's notice
-Y2  nothing is remembered of a step but what it led to: after any error the next step begins with what the record says
-Y3  a member that is not in the record has lost its partitions: they are let go, and `on_lost` is called, before it joins anew
-Y4  listeners are called last: what they see (assignment, generation) is what counts from there on, whatever they raise
-Y5  before it gives partitions up, a member commits, if it commits by itself at all
+MEMBERSHIP-1  every step is a look at the group's record and at most one decision; it is taken inside a call of the user's and
+    waits for nothing: who waits for the others does so in the consumer's own wait, on the group's notice
+MEMBERSHIP-2  nothing is remembered of a step but what it led to: after any error the next step begins with what the record says
+MEMBERSHIP-3  a member that is not in the record has lost its partitions: they are let go, and `on_lost` is called, before it
+    joins anew
+MEMBERSHIP-4  listeners are called last: what they see (assignment, generation) is what counts from there on, whatever they raise
+MEMBERSHIP-5  before it gives partitions up, a member commits, if it commits by itself at all
 """
 
 from __future__ import annotations

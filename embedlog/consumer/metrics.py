@@ -1,9 +1,9 @@
 """What a consumer tells of itself, under Kafka's names.
 
-M1  rates, averages and greatest values are over the consumer's life; times are in ms unless the name says seconds
-M2  asking costs a look at each partition's page; being asked costs the reading nothing
-M3  lag is counted to the end that this isolation level sees, but for a log opened read-only: nobody but others can end a
-    transaction there, so what it keeps back counts, and a reader that is stuck shows a lag
+CONSUMERMETRICS-1  rates, averages and greatest values are over the consumer's life; times are in ms unless the name says seconds
+CONSUMERMETRICS-2  asking costs a look at each partition's page; being asked costs the reading nothing
+CONSUMERMETRICS-3  lag is counted to the end that this isolation level sees, but for a log opened read-only: nobody but others can
+    end a transaction there, so what it keeps back counts, and a reader that is stuck shows a lag
 """
 
 from __future__ import annotations

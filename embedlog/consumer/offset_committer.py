@@ -1,10 +1,11 @@
 """How a consumer commits: now, later in order, or by itself every now and then.
 
-O1  commits happen in the order in which they were asked for: one that waits for its result lets those before it go first
-O2  an asynchronous commit is one attempt, which no lock holds up: it is made at once, and while another process has the lock it
-    stays first in the row, until `default.api.timeout.ms` have passed
-O3  callbacks run on the caller's thread, in a later poll, commit or close, in the order of their commits
-O4  commits are made inside calls, never by a thread of their own: what is committed automatically was handed out by earlier polls
+COMMITTER-1  commits happen in the order in which they were asked for: one that waits for its result lets those before it go first
+COMMITTER-2  an asynchronous commit is one attempt, which no lock holds up: it is made at once, and while another process has the
+    lock it stays first in the row, until `default.api.timeout.ms` have passed
+COMMITTER-3  callbacks run on the caller's thread, in a later poll, commit or close, in the order of their commits
+COMMITTER-4  commits are made inside calls, never by a thread of their own: what is committed automatically was handed out by
+    earlier polls
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where partitions begin and end, and which offset belongs to a time: questions that need no position.
 
-L1  the end is the reader's: the last stable offset for read_committed, else the high watermark
-L2  a record that the reader cannot see yet is not found by its time
+OFFSETLOOKUP-1  the end is the reader's: the last stable offset for read_committed, else the high watermark
+OFFSETLOOKUP-2  a record that the reader cannot see yet is not found by its time
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Where a reader stands in each of its partitions, and where it starts when it stands nowhere.
 
-P1  a position is the offset of the next record to hand out; it moves only when a record is handed out, or by a seek
-P2  what was fetched ahead is a cache of the bytes behind the position: dropping it loses nothing
-P3  an error that belongs to an offset (a damaged batch, a poison record) is met when all records before it were handed out,
-    and met again until somebody seeks
-P4  partitions take turns: one is drained, then goes to the back of the row
+POSITION-1  a position is the offset of the next record to hand out; it moves only when a record is handed out, or by a seek
+POSITION-2  what was fetched ahead is a cache of the bytes behind the position: dropping it loses nothing
+POSITION-3  an error that belongs to an offset (a damaged batch, a poison record) is met when all records before it were handed
+    out, and met again until somebody seeks
+POSITION-4  partitions take turns: one is drained, then goes to the back of the row
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """What a rebalance takes from a member and gives to it, and who is told of it: the listener's side of a group, as pure rules.
 
-H1  eager: everything is given up before every join of a member that has a generation, and listeners hear of it even if it is
-    nothing; cooperative: only partitions of topics that are subscribed no more, then what the assignment takes away
-H2  `on_assigned` comes at the end of every rebalance, with what is new; `on_lost` instead of `on_revoked` once others may own it
-H3  a listener that leaves the group is not called for it: it knows
-H4  a listener that raises stops nothing: the others are called, the assignment stands, and the first error is raised behind it
+LISTENER-1  eager: everything is given up before every join of a member that has a generation, and listeners hear of it even if it
+    is nothing; cooperative: only partitions of topics that are subscribed no more, then what the assignment takes away
+LISTENER-2  `on_assigned` comes at the end of every rebalance, with what is new; `on_lost` instead of `on_revoked` once others may
+    own it
+LISTENER-3  a listener that leaves the group is not called for it: it knows
+LISTENER-4  a listener that raises stops nothing: the others are called, the assignment stands, and the first error is raised
+    behind it
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ class Listeners:
         self._calling = True
         try:
             listener(list(tps))
-        except BaseException as problem:  # whatever a user's listener raises: the assignment stands (H4)
+        except BaseException as problem:  # whatever a user's listener raises: the assignment stands (LISTENER-4)
             if _callbacks.interrupts(problem):
                 raise
             if self._error is not None:

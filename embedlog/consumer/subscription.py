@@ -1,8 +1,8 @@
 """What a consumer reads: partitions that it named, or all partitions of some topics.
 
-S1  one kind at a time: to change from one to the other, unsubscribe first
-S2  topics are looked at again before each wait; without a group, a partition that was added later is read from its start,
-    whatever `auto.offset.reset` says: all its records came after the subscription
+SUBSCRIPTION-1  one kind at a time: to change from one to the other, unsubscribe first
+SUBSCRIPTION-2  topics are looked at again before each wait; without a group, a partition that was added later is read from its
+    start, whatever `auto.offset.reset` says: all its records came after the subscription
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One thread at a time: the guard of objects that are not meant for two.
 
-O1  a second thread is refused at once, it never waits: waiting would hide a mistake in the application
-O2  the thread that is in may come in again (a listener that calls back)
-O3  an interrupt at any point leaves the guard usable for the thread that was interrupted
+THREADGUARD-1  a second thread is refused at once, it never waits: waiting would hide a mistake in the application
+THREADGUARD-2  the thread that is in may come in again (a listener that calls back)
+THREADGUARD-3  an interrupt at any point leaves the guard usable for the thread that was interrupted
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A log that came back shorter: noticed by the leader epoch of what a reader has seen.
 
-T1  a position carries the epoch of the record before it; a new leader epoch begins at every cut below what was published, so
-    where that epoch ended is where what the reader saw and what the log holds part ways
-T2  positions are looked at when the partition's epoch is another than at the last look, and behind a seek with an epoch
+TRUNCATION-1  a position carries the epoch of the record before it; a new leader epoch begins at every cut below what was
+    published, so where that epoch ended is where what the reader saw and what the log holds part ways
+TRUNCATION-2  positions are looked at when the partition's epoch is another than at the last look, and behind a seek with an epoch
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """How a consumer waits: for records, for new topics, for the end of a transaction, for somebody who wakes it.
 
-W1  nothing is asked again and again: it sleeps in the kernel on words that appends, changes of topics and `wakeup` move
-W2  the word of the topics is read before the topics are looked at: a change in between is seen by the next look
-W3  what a group asks for is seen to before each look; a call waits no longer than until the next of it is due
-W4  a transaction that keeps a reader back for HELP_S is seen to, since whose it was may be dead; a read-only log changes nothing
+WAITER-1  nothing is asked again and again: it sleeps in the kernel on words that appends, changes of topics and `wakeup` move
+WAITER-2  the word of the topics is read before the topics are looked at: a change in between is seen by the next look
+WAITER-3  what a group asks for is seen to before each look; a call waits no longer than until the next of it is due
+WAITER-4  a transaction that keeps a reader back for HELP_S is seen to, since whose it was may be dead; a read-only log changes
+    nothing
 """
 
 from __future__ import annotations
@@ -206,7 +207,7 @@ class Waiting:
     # ---- transactions that are in the way ----
 
     def _helped(self, now: float) -> bool:
-        """Whether a transaction was ended that kept this reader back. W4: at most every HELP_S, and first after as long."""
+        """Whether a transaction was ended that kept this reader back. WAITER-4: at most every HELP_S, and first after as long."""
         stuck = [cursor for cursor in self._rotation.turns() if is_stuck(cursor)]
         if not stuck:
             self._stuck_since = None

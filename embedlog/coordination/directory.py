@@ -1,12 +1,14 @@
 """Who is in a log directory: the door, `.lock`, incarnations, the clean mark (`docs/protocol.md`, opening and closing).
 
-B1  a door serialises openers and closers, for the whole of what they do
-B2  a broker holds `.lock` exclusively, each of us holds it shared; who gets it exclusively is the first one in
-B3  after locking, and once more behind foreign use, the name must still lead to what was locked: a broker unlinks it late
-B4  the first one in takes the clean mark away, durably, before anything is written; the last one out writes it after the syncs
-B5  our mark is signed with the incarnation: a signed mark proves, in a copy too, that no broker was here since; one without
-    is known by inode and time, and if ours is gone, or another one is there, somebody else was here; the number of that visit is
-    noted first: of a partition that was not loaded since, the manifest is of a time before it
+DIRECTORY-1  a door serialises openers and closers, for the whole of what they do
+DIRECTORY-2  a broker holds `.lock` exclusively, each of us holds it shared; who gets it exclusively is the first one in
+DIRECTORY-3  after locking, and once more behind foreign use, the name must still lead to what was locked: a broker unlinks it
+    late
+DIRECTORY-4  the first one in takes the clean mark away, durably, before anything is written; the last one out writes it after the
+    syncs
+DIRECTORY-5  our mark is signed with the incarnation: a signed mark proves, in a copy too, that no broker was here since; one
+    without is known by inode and time, and if ours is gone, or another one is there, somebody else was here; the number of that
+    visit is noted first: of a partition that was not loaded since, the manifest is of a time before it
 """
 
 from __future__ import annotations
@@ -261,7 +263,7 @@ class Directory:
         self._judge(files.facts_of(self.path / file_names.CLEAN_MARK), self._map())
 
     def _judge(self, mark: system.Facts | None, page: system.Page | None) -> None:
-        """Was the directory left in order, and by us (B5)?"""
+        """Was the directory left in order, and by us (DIRECTORY-5)?"""
         self.visit = read_visit(self.path)
         owner = mark_owner(self.path) if mark is not None else None
         self.clean = mark is not None

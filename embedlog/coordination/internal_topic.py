@@ -1,12 +1,15 @@
 """Lock, catch up, decide, append: the one way in which processes decide something together, over a topic of the log's own.
 
-I1  what a partition's records add up to is kept per process, as a view, and brought up to date from the last look
-I2  a look whose end lies below `purged_to`, or in another epoch, proves nothing: the view begins again at the log start
-I3  catching up is done outside the lock first; inside only a bounded rest is read, else the lock is given back once more
-I4  a decision is made from a view that is current, and appended, before the lock goes; who refuses has written nothing
-I5  who follows a partition is told of what concerns him behind the append, by a word of its page; who tells may die before he
-    has told, so this saves waiting and is no promise
-I6  a topic that is there is used as it is, a broker's included; only if there is none it is made
+INTERNALTOPIC-1  what a partition's records add up to is kept per process, as a view, and brought up to date from the last look
+INTERNALTOPIC-2  a look whose end lies below `purged_to`, or in another epoch, proves nothing: the view begins again at the log
+    start
+INTERNALTOPIC-3  catching up is done outside the lock first; inside only a bounded rest is read, else the lock is given back once
+    more
+INTERNALTOPIC-4  a decision is made from a view that is current, and appended, before the lock goes; who refuses has written
+    nothing
+INTERNALTOPIC-5  who follows a partition is told of what concerns him behind the append, by a word of its page; who tells may die
+    before he has told, so this saves waiting and is no promise
+INTERNALTOPIC-6  a topic that is there is used as it is, a broker's included; only if there is none it is made
 """
 
 from __future__ import annotations
@@ -153,7 +156,7 @@ class InternalTopic(Generic[V]):
         return self._count
 
     def partition_of(self, text: str) -> int:
-        """The partition that decides for a name; makes the topic if there is none (I6)."""
+        """The partition that decides for a name; makes the topic if there is none (INTERNALTOPIC-6)."""
         count = self.count()
         if count == 0:
             self._host._make_internal(self.name, self._partitions, self._config)

@@ -1,8 +1,8 @@
 """How records of an internal topic come into a view: in log order, those of transactions with what became of them.
 
-F1  a view that does not tell them apart gets every record as it comes: nobody writes transactions to its topic
-F2  one that does gets what a transaction wrote as pending, and the transaction's marker as the word that settles it
-F3  everything is decoded before the first record is taken in: a view is fed as a whole or not at all
+REPLAY-1  a view that does not tell them apart gets every record as it comes: nobody writes transactions to its topic
+REPLAY-2  one that does gets what a transaction wrote as pending, and the transaction's marker as the word that settles it
+REPLAY-3  everything is decoded before the first record is taken in: a view is fed as a whole or not at all
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
 """The directories of topics: found, made, retired, adopted from a broker.
 
-D1  creation: `creating` in the registry, then directories and partition.metadata, then the parent synced, then `live`
-D2  deletion: `deleting` in the registry, then each directory renamed, the parent synced, the checkpoints' lines, what groups have
-    committed, then the entry
-D3  both can be repeated from any point; the topic id in partition.metadata, not the name, says whose directory it is
-D4  what is retired keeps its files for `file.delete.delay.ms`, counted from the renaming
-D5  a directory that does not parse is left alone: a broker would not start with it, and it is not ours to judge
-D6  a partition that is a symbolic link is refused unless `follow.links` allows it: nothing is written or removed where it leads
+TOPICDIRECTORY-1  creation: `creating` in the registry, then directories and partition.metadata, then the parent synced, then
+    `live`
+TOPICDIRECTORY-2  deletion: `deleting` in the registry, then each directory renamed, the parent synced, the checkpoints' lines,
+    what groups have committed, then the entry
+TOPICDIRECTORY-3  both can be repeated from any point; the topic id in partition.metadata, not the name, says whose directory it
+    is
+TOPICDIRECTORY-4  what is retired keeps its files for `file.delete.delay.ms`, counted from the renaming
+TOPICDIRECTORY-5  a directory that does not parse is left alone: a broker would not start with it, and it is not ours to judge
+TOPICDIRECTORY-6  a partition that is a symbolic link is refused unless `follow.links` allows it: nothing is written or removed
+    where it leads
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ class Directories:
 
 
 def check_link(path: Path, follow_links: bool) -> None:
-    """Raises ForeignDirectoryError for a partition that is a symbolic link, unless links are to be followed (D6)."""
+    """Raises ForeignDirectoryError for a partition that is a symbolic link, unless links are to be followed (TOPICDIRECTORY-6)."""
     if not follow_links and files.is_link(path):
         raise ForeignDirectoryError(
             "the partition is a symbolic link, perhaps to what is none of this log's: mount its disk here, or allow links by"
@@ -100,7 +103,7 @@ def check_lengths(name: str, partitions: int) -> None:
 def finish_creation(
     directory: Path, registry: TopicRegistry, topic: Topic, mode: int = 0o666, *, follow_links: bool = False
 ) -> Topic:
-    """Make what is missing of a `creating` or growing topic and declare it whole; from any point on (D1, D3).
+    """Make what is missing of a `creating` or growing topic and declare it whole; from any point on (TOPICDIRECTORY-1, TOPICDIRECTORY-3).
 
     The registry has the topic already. **Threads and processes**: the caller holds the directory lock.
     """
@@ -165,7 +168,7 @@ def finish_deletion(
     mode: int = 0o666,
     forget: Callable[[], None] | None = None,
 ) -> None:
-    """Rename what is left of a `deleting` topic, strike it from the checkpoints and forget it; from any point on (D2, D3).
+    """Rename what is left of a `deleting` topic, strike it from the checkpoints and forget it; from any point on (TOPICDIRECTORY-2, TOPICDIRECTORY-3).
 
     `retire(number, path)` is called before each renaming: it takes the partition's append lock and sets its DELETED flag; it
     is needed unless the directory is held exclusively. `forget` is called last, and is needed unless the topic was never live.
@@ -194,10 +197,10 @@ def retire_partition(directory: Path, topic: Topic, number: int, retire: Callabl
 
 
 def purge_retired(directory: Path, now_ms: int, delay_ms: int, *, follow_links: bool = False) -> list[Path]:
-    """Remove retired directories whose time is over (D4); returns them. `now_ms` is the wall clock.
+    """Remove retired directories whose time is over (TOPICDIRECTORY-4); returns them. `now_ms` is the wall clock.
 
     Readers that have files open go on; a directory that cannot be removed is reported and tried again the next time. Of a link
-    only the name goes, unless links are followed: then the files go, too, and the empty directory stays for its owner (D6).
+    only the name goes, unless links are followed: then the files go, too, and the empty directory stays for its owner (TOPICDIRECTORY-6).
     """
     gone = []
     for path in scan_directories(directory).deleted:

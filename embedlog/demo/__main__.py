@@ -4,11 +4,11 @@
     python -m embedlog.demo PATH      a text file of your own: a line a record, its first word the key
     python -m embedlog.demo --json    the figures, for a program
 
-D1  two processes write, a third reads along while they do; then three share the topic as a group, of which one is killed; then
-    this one searches, and reads everything into Arrow
-D2  a key belongs to one writer, so that the order of its lines can be checked, not only their number
-D3  it says "every line came back" only after comparing every key and line with the source
-D4  a guest: it uses nothing but the front door
+DEMO-1  two processes write, a third reads along while they do; then three share the topic as a group, of which one is killed;
+    then this one searches, and reads everything into Arrow
+DEMO-2  a key belongs to one writer, so that the order of its lines can be checked, not only their number
+DEMO-3  it says "every line came back" only after comparing every key and line with the source
+DEMO-4  a guest: it uses nothing but the front door
 """
 
 from __future__ import annotations

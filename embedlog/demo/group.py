@@ -1,9 +1,9 @@
 """The demo's group: three processes share a topic, one is killed, the others take its partitions over.
 
-R1  every line that a process was given is marked in memory that outlives it, before its offset is committed: what nobody marked
-    was skipped, what is marked twice was given twice
-R2  a reader is killed while it is at work, by SIGKILL: nobody tells the others
-R3  a guest: it uses nothing but the front door
+DEMOGROUP-1  every line that a process was given is marked in memory that outlives it, before its offset is committed: what nobody
+    marked was skipped, what is marked twice was given twice
+DEMOGROUP-2  a reader is killed while it is at work, by SIGKILL: nobody tells the others
+DEMOGROUP-3  a guest: it uses nothing but the front door
 """
 
 from __future__ import annotations

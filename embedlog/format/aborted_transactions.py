@@ -1,9 +1,9 @@
 """The aborted transactions of one segment: Kafka's `.txnindex`, entries of 34 bytes.
 
-X1  it is no cache: without it a read_committed reader gets aborted records, so it is checked whenever it is read, and
+ABORTED-1  it is no cache: without it a read_committed reader gets aborted records, so it is checked whenever it is read, and
     rebuilt from the log where it does not hold
-X2  entries are in the order of their markers; an entry lies in the segment that holds its marker
-X3  bytes in, bytes out: nothing here knows a file
+ABORTED-2  entries are in the order of their markers; an entry lies in the segment that holds its marker
+ABORTED-3  bytes in, bytes out: nothing here knows a file
 """
 
 from __future__ import annotations

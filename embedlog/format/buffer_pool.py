@@ -1,9 +1,10 @@
 """Memory that is used again: large buffers whose pages are there already.
 
-B1  a fresh page costs a fault and its zeroing, about as much as the copy that follows; so blocks go back to a pool
-B2  a lease ends by itself: the array it gives keeps it, and when the last view of that array is gone, the block is free again
-B3  the free list is bounded; what is too much is unmapped
-B4  giving back takes no lock: it may happen anywhere, in the garbage collector too
+BUFFERPOOL-1  a fresh page costs a fault and its zeroing, about as much as the copy that follows; so blocks go back to a pool
+BUFFERPOOL-2  a lease ends by itself: the array it gives keeps it, and when the last view of that array is gone, the block is free
+    again
+BUFFERPOOL-3  the free list is bounded; what is too much is unmapped
+BUFFERPOOL-4  giving back takes no lock: it may happen anywhere, in the garbage collector too
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """What compaction makes of batches: the latest offset of every key, and batches without what was replaced (format.md 7).
 
-H1  pure: bytes in, bytes out; which batches, where they go and when is the cleaner's
-H2  the map has a fixed size; when it is full it says up to which offset it knows everything, and the rest waits for a next pass
-H3  keys are told apart by a hash of 128 bits under a secret of this pass: it never reaches the disk
-H4  a batch that loses nothing is the same bytes as before
+COMPACTOR-1  pure: bytes in, bytes out; which batches, where they go and when is the cleaner's
+COMPACTOR-2  the map has a fixed size; when it is full it says up to which offset it knows everything, and the rest waits for a
+    next pass
+COMPACTOR-3  keys are told apart by a hash of 128 bits under a secret of this pass: it never reaches the disk
+COMPACTOR-4  a batch that loses nothing is the same bytes as before
 """
 
 from __future__ import annotations

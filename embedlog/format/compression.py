@@ -1,9 +1,9 @@
 """The five codecs of a batch's records section, byte for byte as Kafka's readers take them.
 
-C1  what is written, every Kafka client reads: LZ4 in one frame of independent blocks, snappy in Xerial's framing
-C2  the uncompressed size is stored nowhere, so every decompression has a limit, and memory grows with what really comes out;
-    the time grows with the bytes that go in and come out, whatever they claim to be
-C3  broken input is CorruptRecordError; a codec that is not installed is MissingExtraError, which names the extra
+COMPRESSION-1  what is written, every Kafka client reads: LZ4 in one frame of independent blocks, snappy in Xerial's framing
+COMPRESSION-2  the uncompressed size is stored nowhere, so every decompression has a limit, and memory grows with what really
+    comes out; the time grows with the bytes that go in and come out, whatever they claim to be
+COMPRESSION-3  broken input is CorruptRecordError; a codec that is not installed is MissingExtraError, which names the extra
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What consumers of a group tell each other: subscriptions and assignments, as Kafka's clients encode them (format.md 9.2).
 
-C1  version 3 is written; older ones are read, and a newer one as far as version 3 goes: it adds fields behind it
-C2  topics and partitions are written in order, so equal contents are equal bytes
+CONSUMERPROTOCOL-1  version 3 is written; older ones are read, and a newer one as far as version 3 goes: it adds fields behind it
+CONSUMERPROTOCOL-2  topics and partitions are written in order, so equal contents are equal bytes
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Record batches into columns.
 
-D1  all columns of one decoding lie in one lease: one look into the pool, and warm pages
-D2  memory is asked for by what is really there, never by what a header claims
-D3  a column that is not asked for is neither written nor checked beyond its length
-D4  whatever was compressed, at most GROUP_BYTES and one batch are decoded together, and no batch beyond the limit that was given
-D5  `in_place` gives the scanned buffer up: values move together inside it, which halves the memory that a core must touch
+DECODER-1  all columns of one decoding lie in one lease: one look into the pool, and warm pages
+DECODER-2  memory is asked for by what is really there, never by what a header claims
+DECODER-3  a column that is not asked for is neither written nor checked beyond its length
+DECODER-4  whatever was compressed, at most GROUP_BYTES and one batch are decoded together, and no batch beyond the limit that was
+    given
+DECODER-5  `in_place` gives the scanned buffer up: values move together inside it, which halves the memory that a core must touch
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Columns into sealed record batches, and keys onto partitions.
 
-E1  a run is encoded in memory that a pool has warm; it is the caller's, who may stamp it in place
-E2  compressed on all cores, a batch each; a batch that does not get smaller stays as it is, which is legal and cheaper to read
-E3  columns that contradict themselves, or change meanwhile, are InvalidRecordError, before a byte of that run leaves
+ENCODER-1  a run is encoded in memory that a pool has warm; it is the caller's, who may stamp it in place
+ENCODER-2  compressed on all cores, a batch each; a batch that does not get smaller stays as it is, which is legal and cheaper to
+    read
+ENCODER-3  columns that contradict themselves, or change meanwhile, are InvalidRecordError, before a byte of that run leaves
 """
 
 from __future__ import annotations

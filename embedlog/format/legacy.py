@@ -1,8 +1,8 @@
 """Messages of magic 0 and 1, which Kafka wrote before version 0.11 and still serves: recognised, checked and read, never written.
 
-L1  a message, wrapper or not, is one row of the scan; its offset is its last record's
-L2  for the decoder a message becomes a records section of today's form, so that there is one decoder
-L3  the first 17 bytes lie as in a batch of today: offset, size, CRC, magic
+LEGACY-1  a message, wrapper or not, is one row of the scan; its offset is its last record's
+LEGACY-2  for the decoder a message becomes a records section of today's form, so that there is one decoder
+LEGACY-3  the first 17 bytes lie as in a batch of today: offset, size, CRC, magic
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """What a partition remembers of its producers: sequences, epochs, open transactions; and Kafka's snapshots of that.
 
-P1  the state is a function of the batches up to `offset`: a snapshot saves time, the log is the truth
-P2  bytes and batch headers in, state and bytes out: no file, no clock, no lock is known here
-P3  the last stable offset never passes the first record of a transaction that is undecided, or decided above the high watermark
-P4  a snapshot remembers one batch of each producer, memory the last five: after a restart only a repeat of the last one is
-    recognised
+PRODUCERSTATE-1  the state is a function of the batches up to `offset`: a snapshot saves time, the log is the truth
+PRODUCERSTATE-2  bytes and batch headers in, state and bytes out: no file, no clock, no lock is known here
+PRODUCERSTATE-3  the last stable offset never passes the first record of a transaction that is undecided, or decided above the
+    high watermark
+PRODUCERSTATE-4  a snapshot remembers one batch of each producer, memory the last five: after a restart only a repeat of the last
+    one is recognised
 """
 
 from __future__ import annotations
@@ -182,7 +183,7 @@ class ProducerState:
         return sorted(found, key=lambda pair: pair[1])
 
     def first_unstable(self, high_watermark: int) -> int:
-        """The first offset that read_committed readers must not pass, -1 if there is none (P3)."""
+        """The first offset that read_committed readers must not pass, -1 if there is none (PRODUCERSTATE-3)."""
         self._decided = [pair for pair in self._decided if pair[1] >= high_watermark]
         starts = [start for _, start in self.open_transactions()] + [first for first, _ in self._decided]
         return min(starts, default=-1)

@@ -1,8 +1,8 @@
 """Kafka's record batches: bytes to columns and back.
 
-R1  `scan` believes nothing: what it returns passed its CRC and follows the chain
-R2  a batch is encoded and checksummed once; offsets and epoch are stamped in later, outside the CRC
-R3  positions of batches are bytes of the scanned buffer, plus the base position that was given
+RECORDBATCH-1  `scan` believes nothing: what it returns passed its CRC and follows the chain
+RECORDBATCH-2  a batch is encoded and checksummed once; offsets and epoch are stamped in later, outside the CRC
+RECORDBATCH-3  positions of batches are bytes of the scanned buffer, plus the base position that was given
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Columns of byte strings and of records, in Arrow's layout, and batches as rows: what goes into the codec and comes out.
 
-C1  a BytesColumn owns nothing: its arrays keep their memory alive, whoever made it
-C2  row i of a BytesColumn is data[offsets[i]:offsets[i + 1]], and null if its bit in `validity` is clear
-C3  a BATCH row describes one batch header; the C core fills and reads the same 80 bytes
-C4  on the way in a column that is None has only nulls; on the way out it was not asked for
+RECORDCOLUMNS-1  a BytesColumn owns nothing: its arrays keep their memory alive, whoever made it
+RECORDCOLUMNS-2  row i of a BytesColumn is data[offsets[i]:offsets[i + 1]], and null if its bit in `validity` is clear
+RECORDCOLUMNS-3  a BATCH row describes one batch header; the C core fills and reads the same 80 bytes
+RECORDCOLUMNS-4  on the way in a column that is None has only nulls; on the way out it was not asked for
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Whether a producer's batches may be appended here: Kafka's rules for sequences, epochs and open transactions (format.md 6.3).
 
-A1  a batch that is here already is a duplicate: its offsets are the answer, and nothing is written
-A2  an older epoch is fenced; a newer one begins at sequence 0; within an epoch the sequences run on, 0 follows 2^31-1
-A3  of a producer that is not known here any sequence is taken: its state may have expired
-A4  a transactional batch needs an open transaction of its id and epoch, or the right to open one; any other batch, none
-A5  rows and state in, a count or an error out: no file, no lock, no clock is known here
+SEQUENCE-1  a batch that is here already is a duplicate: its offsets are the answer, and nothing is written
+SEQUENCE-2  an older epoch is fenced; a newer one begins at sequence 0; within an epoch the sequences run on, 0 follows 2^31-1
+SEQUENCE-3  of a producer that is not known here any sequence is taken: its state may have expired
+SEQUENCE-4  a transactional batch needs an open transaction of its id and epoch, or the right to open one; any other batch, none
+SEQUENCE-5  rows and state in, a count or an error out: no file, no lock, no clock is known here
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Snappy as Kafka uses it: raw blocks in Xerial's framing; one bare block is read as well.
 
-S1  a block says how large it is uncompressed; that is compared with the limit before any memory is asked for
-S2  `cramjam` does the blocks and is an extra; everything else works without it
+SNAPPY-1  a block says how large it is uncompressed; that is compared with the limit before any memory is asked for
+SNAPPY-2  `cramjam` does the blocks and is an extra; everything else works without it
 """
 
 from __future__ import annotations

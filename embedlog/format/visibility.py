@@ -1,9 +1,9 @@
 """What a reader may see of what lies in the log: the filter for control batches and aborted transactions.
 
-I1  a control batch is never seen by anyone
-I2  read_committed drops a producer's transactional batches from the first offset of an aborted transaction on, until that
-    producer's ABORT marker; batches outside of transactions, and those before and after, stay
-I3  the last stable offset is an upper bound that the partition enforces; here is only what lies below it
+VISIBILITY-1  a control batch is never seen by anyone
+VISIBILITY-2  read_committed drops a producer's transactional batches from the first offset of an aborted transaction on, until
+    that producer's ABORT marker; batches outside of transactions, and those before and after, stay
+VISIBILITY-3  the last stable offset is an upper bound that the partition enforces; here is only what lies below it
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def seen(batches: Batches, aborted: Sequence[tuple[int, int]], aborts: NDArray[n
 
 
 def _dropped(batches: Batches, aborted: Sequence[tuple[int, int]], aborts: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Marks the data batches of aborted transactions, in one pass in offset order (I2)."""
+    """Marks the data batches of aborted transactions, in one pass in offset order (VISIBILITY-2)."""
     waiting = sorted(aborted, key=lambda transaction: transaction[1], reverse=True)
     open_producers: set[int] = set()
     dropped = np.zeros(len(batches), np.bool_)

@@ -1,7 +1,8 @@
 """The fields that Kafka's internal records are made of, in both of its ways to write them (format.md 9).
 
-P1  plain: lengths of two or four bytes, -1 for none; flexible: lengths plus one as varints, 0 for none, and tagged fields
-P2  a reader believes no length before it has seen the bytes; what is not there is an IndexError, a struct.error or a ValueError
+WIRE-1  plain: lengths of two or four bytes, -1 for none; flexible: lengths plus one as varints, 0 for none, and tagged fields
+WIRE-2  a reader believes no length before it has seen the bytes; what is not there is an IndexError, a struct.error or a
+    ValueError
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """What a producer has taken and not yet written: the memory it may use, and the thread that hands on what is due.
 
-A1  the queues are in C (`_rows`), under the interpreter's lock; this room decides who waits and who is woken
-A2  who waits for memory is served in the order of coming: nobody overtakes, not even on the fast path
-A3  the thread sleeps until somebody rings or a linger is over: an idle producer costs nothing
-A4  callbacks run on the thread, after their future is done, in the order of the fates; the thread never waits for itself
-A5  the thread knows this room, never the producer: a producer that is dropped can be collected, and closes itself
-A6  at the interpreter's exit what is buffered is written, or warnings say how many records are lost and why
-A7  a forked child forgets it all: the records are the parent's
-A8  a lane is written by whoever has its turn: the thread, or in C a caller who waits for a record (`rows_direct.c`)
+ACCUMULATOR-1  the queues are in C (`_rows`), under the interpreter's lock; this room decides who waits and who is woken
+ACCUMULATOR-2  who waits for memory is served in the order of coming: nobody overtakes, not even on the fast path
+ACCUMULATOR-3  the thread sleeps until somebody rings or a linger is over: an idle producer costs nothing
+ACCUMULATOR-4  callbacks run on the thread, after their future is done, in the order of the fates; the thread never waits for
+    itself
+ACCUMULATOR-5  the thread knows this room, never the producer: a producer that is dropped can be collected, and closes itself
+ACCUMULATOR-6  at the interpreter's exit what is buffered is written, or warnings say how many records are lost and why
+ACCUMULATOR-7  a forked child forgets it all: the records are the parent's
+ACCUMULATOR-8  a lane is written by whoever has its turn: the thread, or in C a caller who waits for a record (`rows_direct.c`)
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The bridge from futures of ours to asyncio event loops.
 
-W1  the loop is never blocked: a future's fate reaches it by a callback, from whichever thread learns it
-W2  cancelling the awaiting task cancels nothing that was sent
-W3  what gets its fate together crosses over together: a loop is told once, not once a record
-W4  tasks that send and await in the same turn of the loop share a batch: it is sent when the turn is over
+AWAITABLE-1  the loop is never blocked: a future's fate reaches it by a callback, from whichever thread learns it
+AWAITABLE-2  cancelling the awaiting task cancels nothing that was sent
+AWAITABLE-3  what gets its fate together crosses over together: a loop is told once, not once a record
+AWAITABLE-4  tasks that send and await in the same turn of the loop share a batch: it is sent when the turn is over
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What becomes of one `send_batch`: its rows spread over partitions, encoded, and the sum of their fates.
 
-S1  rows keep their order within a partition; rows without keys stick to one, run by run
-S2  the result is complete when the last run has its fate, and failed when one of them failed: the first error counts
+BATCHSEND-1  rows keep their order within a partition; rows without keys stick to one, run by run
+BATCHSEND-2  the result is complete when the last run has its fate, and failed when one of them failed: the first error counts
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 """Losses: records that were not written, until the program has heard of them.
 
-L1  a failure is heard when its future is asked (`result`, `exception`) or has a callback, also later; `_rows.Tally` counts others
-L2  flush() and close() raise what is unheard, once; with on_delivery_error="log" and with acks=0 they log it. What no call can
-    raise is logged too: once for each topic and reason, with a count
-L3  failures of one partition and one reason are one entry with a count, and there are at most `ENTRIES_MAX`: memory is bounded
-L4  what a transaction loses is heard by its commit, and by its abort: it was to be seen as a whole or not at all
-L5  what is unheard after a minute is logged, for programs that neither flush nor close: each topic and reason once an hour at
-    most. It stays unheard, and the next flush() raises it
+DELIVERYFAILURE-1  a failure is heard when its future is asked (`result`, `exception`) or has a callback, also later;
+    `_rows.Tally` counts others
+DELIVERYFAILURE-2  flush() and close() raise what is unheard, once; with on_delivery_error="log" and with acks=0 they log it. What
+    no call can raise is logged too: once for each topic and reason, with a count
+DELIVERYFAILURE-3  failures of one partition and one reason are one entry with a count, and there are at most `ENTRIES_MAX`:
+    memory is bounded
+DELIVERYFAILURE-4  what a transaction loses is heard by its commit, and by its abort: it was to be seen as a whole or not at all
+DELIVERYFAILURE-5  what is unheard after a minute is logged, for programs that neither flush nor close: each topic and reason once
+    an hour at most. It stays unheard, and the next flush() raises it
 """
 
 from __future__ import annotations

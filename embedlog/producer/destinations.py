@@ -1,7 +1,8 @@
 """Where a producer's lanes lead: one stop a partition, one destination a topic.
 
-S1  a destination is what the producer knows of one topic; its lanes live as long as it does, so that order survives a new route
-S2  what is on its way stays with its stop until its fate is known: an attempt is repeated with the same bytes
+DESTINATION-1  a destination is what the producer knows of one topic; its lanes live as long as it does, so that order survives a
+    new route
+DESTINATION-2  what is on its way stays with its stop until its fate is known: an attempt is repeated with the same bytes
 """
 
 from __future__ import annotations

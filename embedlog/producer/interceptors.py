@@ -1,8 +1,8 @@
 """A producer's interceptors: objects that see, and may change, every record on its way out, and hear of its fate.
 
-N1  `on_send` runs in the order of the list, each on what the one before returned
-N2  one that raises, or returns what is no record, is logged and left out: the last good record goes on
-N3  `on_acknowledgement` runs once for every record, before the user's callbacks, whether it was written or not
+PRODUCERINTERCEPTOR-1  `on_send` runs in the order of the list, each on what the one before returned
+PRODUCERINTERCEPTOR-2  one that raises, or returns what is no record, is logged and left out: the last good record goes on
+PRODUCERINTERCEPTOR-3  `on_acknowledgement` runs once for every record, before the user's callbacks, whether it was written or not
 """
 
 from __future__ import annotations

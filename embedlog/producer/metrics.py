@@ -1,8 +1,8 @@
 """What a producer counts, by Kafka's names: sums since it was made, and rates, means and maxima of the last minute.
 
-F1  a figure is kept in two halves of half a minute each, as Kafka's clients keep it: the older one is forgotten when the newer
-    one is full, so a rate speaks of the last 30 to 60 seconds
-F2  counting costs one lock for each append, not for each record
+PRODUCERMETRICS-1  a figure is kept in two halves of half a minute each, as Kafka's clients keep it: the older one is forgotten
+    when the newer one is full, so a rate speaks of the last 30 to 60 seconds
+PRODUCERMETRICS-2  counting costs one lock for each append, not for each record
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """A record's way from `send()` into its partition's lane, in the order that a user can observe.
 
-G1  check the call, intercept, check the handle, find the topic, serialize key and then value, partition, check, put
-G2  what is wrong with the call raises; what is wrong with the record or the log fails the future, as Kafka's producer does;
-    interceptors hear of both
-G3  `send_batch` goes the same way in columns; where a user's object wants to see each record, it goes row by row
-G4  columns are encoded on the caller's thread and written on the producer's: the two overlap
+PIPELINE-1  check the call, intercept, check the handle, find the topic, serialize key and then value, partition, check, put
+PIPELINE-2  what is wrong with the call raises; what is wrong with the record or the log fails the future, as Kafka's producer
+    does; interceptors hear of both
+PIPELINE-3  `send_batch` goes the same way in columns; where a user's object wants to see each record, it goes row by row
+PIPELINE-4  columns are encoded on the caller's thread and written on the producer's: the two overlap
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The producer: records and batches of records on their way into the log.
 
-P1  `send()` has a fast way in C for what is plain, and a careful way here for everything else; both end in the same lane
-P2  the careful way is `sending`; what was taken is written by `delivery`, on the thread of `accumulator`
-P3  the handle is known by nobody below it: a producer that is dropped can be collected, and closes itself
+PRODUCER-1  `send()` has a fast way in C for what is plain, and a careful way here for everything else; both end in the same lane
+PRODUCER-2  the careful way is `sending`; what was taken is written by `delivery`, on the thread of `accumulator`
+PRODUCER-3  the handle is known by nobody below it: a producer that is dropped can be collected, and closes itself
 """
 
 from __future__ import annotations

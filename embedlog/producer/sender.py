@@ -1,13 +1,13 @@
 """From a producer's lanes into the partitions' logs.
 
-D1  of one partition only who has its lane's turn appends for it, the producer's thread or in C a caller who waits
+SENDER-1  of one partition only who has its lane's turn appends for it, the producer's thread or in C a caller who waits
     (`rows_direct.c`): records lie in the order in which they were taken
-D2  every parcel that was taken is settled, whatever happens; none fails that is known to lie in the log. What is in the log is
-    never tried again: the attempt is over before anything else is done
-D3  an attempt that failed of something that passes is repeated, with the same bytes and from where it stopped, until
+SENDER-2  every parcel that was taken is settled, whatever happens; none fails that is known to lie in the log. What is in the log
+    is never tried again: the attempt is over before anything else is done
+SENDER-3  an attempt that failed of something that passes is repeated, with the same bytes and from where it stopped, until
     delivery.timeout.ms or retries are used up; nothing behind it in the lane goes first
-D4  a topic that grew, changed or went away is noticed when something is written to it
-D5  what the log refuses costs nobody else his place: parcels that were written together are tried one by one
+SENDER-4  a topic that grew, changed or went away is noticed when something is written to it
+SENDER-5  what the log refuses costs nobody else his place: parcels that were written together are tried one by one
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Transactions as a producer's user meets them: which call is allowed when, and what becomes of the records in between.
 
-X1  the states and what may follow what are Kafka's, as tables; `Machine` knows nothing but them
-X2  a record is taken only while the state is IN_TRANSACTION: the accumulator is shut in every other, in one step with it
-X3  a call that ran out of time leaves its state: the same call goes on where it stopped, no other is allowed
-X4  a record that failed makes the transaction one that can only be aborted, and so do offsets that the group refused; a fenced
-    producer can only be closed
-X5  what happens in the log is the owner's business (`transactions`); this room decides when
+TXNMANAGER-1  the states and what may follow what are Kafka's, as tables; `Machine` knows nothing but them
+TXNMANAGER-2  a record is taken only while the state is IN_TRANSACTION: the accumulator is shut in every other, in one step with
+    it
+TXNMANAGER-3  a call that ran out of time leaves its state: the same call goes on where it stopped, no other is allowed
+TXNMANAGER-4  a record that failed makes the transaction one that can only be aborted, and so do offsets that the group refused; a
+    fenced producer can only be closed
+TXNMANAGER-5  what happens in the log is the owner's business (`transactions`); this room decides when
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
 The format is found by itself where embedlog is installed (`pyspark_embedlog`); `register` makes it known to a session that was
 started before. Options, guarantees and traps: docs/spark.md.
 
-T1  importing this imports neither pyspark nor pyarrow
-T2  `scan` does what the format does on a shorter way: rows go to Spark as Arrow data, without a data source between
+SPARK-1  importing this imports neither pyspark nor pyarrow
+SPARK-2  `scan` does what the format does on a shorter way: rows go to Spark as Arrow data, without a data source between
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Record batches of a scan in the shape that Spark insists on: its own types, exactly, and not too large.
 
-B1  the columns and their types are those of the target schema, to the last nullability: Spark compares them for equality
-B2  bytes are never copied: keys and values are the scan's own buffers; only small columns are made anew
-B3  a batch has at most about `BATCH_BYTES`, so that a task's memory is flat whatever the records are
-B4  as in Spark's Kafka source, headers are null where a record has none
+SPARKCOLUMNS-1  the columns and their types are those of the target schema, to the last nullability: Spark compares them for
+    equality
+SPARKCOLUMNS-2  bytes are never copied: keys and values are the scan's own buffers; only small columns are made anew
+SPARKCOLUMNS-3  a batch has at most about `BATCH_BYTES`, so that a task's memory is flat whatever the records are
+SPARKCOLUMNS-4  as in Spark's Kafka source, headers are null where a record has none
 """
 
 from __future__ import annotations

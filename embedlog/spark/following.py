@@ -1,10 +1,11 @@
 """Offsets of a stream: where a query begins, how far the next micro-batch goes, and what it reads; without Spark.
 
-F1  a batch is what its end offset says, whenever it is planned again: where partitions begin that its start does not have (all of
-    them in the first batch, new ones later) stands in the end, because Spark keeps ends and forgets the very first start
-F2  an offset carries the identities of its topics: one made anew under its old name is seen as such
-F3  an end never lies before its start, and without new records it is the start itself
-F4  one look costs a read of the partitions' pages, nothing else: Spark looks every few milliseconds
+SPARKFOLLOW-1  a batch is what its end offset says, whenever it is planned again: where partitions begin that its start does not
+    have (all of them in the first batch, new ones later) stands in the end, because Spark keeps ends and forgets the very first
+    start
+SPARKFOLLOW-2  an offset carries the identities of its topics: one made anew under its old name is seen as such
+SPARKFOLLOW-3  an end never lies before its start, and without new records it is the start itself
+SPARKFOLLOW-4  one look costs a read of the partitions' pages, nothing else: Spark looks every few milliseconds
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
 """From the staging directory into the log: what the driver does when all tasks of a batch are done.
 
-L1  all rows of a batch, and that it was written, are one transaction: `read_committed` readers see all of it or nothing
-L2  that it was written is an offset of the group that is called as who writes: the number of the batch and one, filed under the
-    partition that this group itself lies in, which nobody deletes. It rests in the log, never expires, and is read only after the
-    transactional id has been taken over: whoever had it before can write no more, and what he left is decided
-L3  everything that can be refused is looked at before anything of the batch goes to the log
-L4  who is nobody leaves nothing behind but his rows: no group, and a transactional id that housekeeping forgets
-L5  rows are read where they lie, in the staged files, and go to the log piece by piece: memory does not grow with the batch
-L6  `overwrite` is two steps that are both kept in the log: the new rows with the place where they begin, then the deletion of
-    what is before that place; who repeats the job goes on with the second
+SPARKLANDING-1  all rows of a batch, and that it was written, are one transaction: `read_committed` readers see all of it or
+    nothing
+SPARKLANDING-2  that it was written is an offset of the group that is called as who writes: the number of the batch and one, filed
+    under the partition that this group itself lies in, which nobody deletes. It rests in the log, never expires, and is read only
+    after the transactional id has been taken over: whoever had it before can write no more, and what he left is decided
+SPARKLANDING-3  everything that can be refused is looked at before anything of the batch goes to the log
+SPARKLANDING-4  who is nobody leaves nothing behind but his rows: no group, and a transactional id that housekeeping forgets
+SPARKLANDING-5  rows are read where they lie, in the staged files, and go to the log piece by piece: memory does not grow with the
+    batch
+SPARKLANDING-6  `overwrite` is two steps that are both kept in the log: the new rows with the place where they begin, then the
+    deletion of what is before that place; who repeats the job goes on with the second
 """
 
 from __future__ import annotations

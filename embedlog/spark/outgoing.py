@@ -1,10 +1,11 @@
 """What a task does with rows that are on their way into the log: look at them, and leave them in a file.
 
-G1  the columns are those of Spark's Kafka sink: `value`, and `key`, `headers`, `topic`, `partition` where they are there; others
-    stay behind
-G2  what a row alone can be wrong about is refused here, with its task and number: no topic, a negative partition, a header
-    without a key; what depends on the topic is noted (`Facts`) and looked at before the first byte goes to the log
-G3  a file has one topic in each of its batches, in the order in which the rows came; its batches are of about `PIECE_BYTES`
+SPARKOUT-1  the columns are those of Spark's Kafka sink: `value`, and `key`, `headers`, `topic`, `partition` where they are there;
+    others stay behind
+SPARKOUT-2  what a row alone can be wrong about is refused here, with its task and number: no topic, a negative partition, a
+    header without a key; what depends on the topic is noted (`Facts`) and looked at before the first byte goes to the log
+SPARKOUT-3  a file has one topic in each of its batches, in the order in which the rows came; its batches are of about
+    `PIECE_BYTES`
 """
 
 from __future__ import annotations

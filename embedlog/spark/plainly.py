@@ -1,7 +1,8 @@
 """Errors as Spark shows them: to somebody who wrote a query, and who reads the last line of what Java prints.
 
-B1  an error of this package leaves with its own sentence: the frames below the one that Spark called say nothing about the query
-B2  what is no error of this package keeps its frames: it is a defect, and they say where
+SPARKERROR-1  an error of this package leaves with its own sentence: the frames below the one that Spark called say nothing about
+    the query
+SPARKERROR-2  what is no error of this package keeps its frames: it is a defect, and they say where
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """What is read, and by how many tasks: topics and bounds of this moment, cut into pieces of about equal size.
 
-L1  bounds are pinned here: a plan made before an append does not see it, however late its tasks run
-L2  a task is told offsets and the topic's identity, never file positions: it asks the indexes itself, where it runs
-L3  a piece is at most about `max_bytes` and not so small that a task's fixed cost would count; small ones are read by one task
-L4  what was asked for and is not there is an error that says so, unless `failOnDataLoss` is false
+SPARKPLAN-1  bounds are pinned here: a plan made before an append does not see it, however late its tasks run
+SPARKPLAN-2  a task is told offsets and the topic's identity, never file positions: it asks the indexes itself, where it runs
+SPARKPLAN-3  a piece is at most about `max_bytes` and not so small that a task's fixed cost would count; small ones are read by
+    one task
+SPARKPLAN-4  what was asked for and is not there is an error that says so, unless `failOnDataLoss` is false
 """
 
 from __future__ import annotations

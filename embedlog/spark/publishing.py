@@ -1,10 +1,11 @@
 """How far a stream has come, told to a consumer group: its lag is then seen where that of consumers is.
 
-P1  only what Spark is done with is told: where the next batch begins, once it asks for one, and what it commits
-P2  a group is never moved back, unless it stands where the partition has no records any more: whoever reads once more from the
-    start leaves the group alone until it is overtaken, and a batch that is repeated moves nothing
-P3  a group with members is theirs: a query does not begin with it. What keeps later commits back is a warning, no more
-P4  what was told is told again every hour: an idle stream's group is not forgotten
+SPARKPUBLISH-1  only what Spark is done with is told: where the next batch begins, once it asks for one, and what it commits
+SPARKPUBLISH-2  a group is never moved back, unless it stands where the partition has no records any more: whoever reads once more
+    from the start leaves the group alone until it is overtaken, and a batch that is repeated moves nothing
+SPARKPUBLISH-3  a group with members is theirs: a query does not begin with it. What keeps later commits back is a warning, no
+    more
+SPARKPUBLISH-4  what was told is told again every hour: an idle stream's group is not forgotten
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Publisher:
         self._told, self._due_s = dict(reached), self._clock() + wait_s
 
     def _forward(self, reached: Mapping[Place, int], ends: Mapping[Place, int]) -> dict[embedlog.TopicPartition, int]:
-        """What does not move the group back (P2)."""
+        """What does not move the group back (SPARKPUBLISH-2)."""
         committed = self._log.group_offsets(self._group_id)
         found = {}
         for place, offset in reached.items():

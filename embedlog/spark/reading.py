@@ -1,9 +1,10 @@
 """What a task does, on whichever machine it runs: opens the directory read-only and reads its pieces as record batches.
 
-E1  the rows are those that were planned, or there is an error: another topic of the same name, offsets that retention has taken,
-    a directory that is not seen here are told, never read over
-E2  an error names topic, partition and the offset up to which rows were handed out; it carries the file, if one is to blame
-E3  nothing is kept between two tasks but the interpreter's own objects, put where no collection looks at them again
+SPARKREAD-1  the rows are those that were planned, or there is an error: another topic of the same name, offsets that retention
+    has taken, a directory that is not seen here are told, never read over
+SPARKREAD-2  an error names topic, partition and the offset up to which rows were handed out; it carries the file, if one is to
+    blame
+SPARKREAD-3  nothing is kept between two tasks but the interpreter's own objects, put where no collection looks at them again
 """
 
 from __future__ import annotations

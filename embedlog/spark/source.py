@@ -1,7 +1,7 @@
 """The data source behind `format("embedlog")`: what Spark asks for, answered by the rooms beside this one.
 
-Z1  runs in Spark's planner processes and in its tasks: everything in here can be pickled and holds no open log
-Z2  filters are not taken: Spark 4.3 shares the pushed filters among all uses of one `load()`, and gives wrong rows
+SPARKSOURCE-1  runs in Spark's planner processes and in its tasks: everything in here can be pickled and holds no open log
+SPARKSOURCE-2  filters are not taken: Spark 4.3 shares the pushed filters among all uses of one `load()`, and gives wrong rows
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
     <staging>/driver-<machine>-<boot>-<processes>-<pid>-<started>/<who>/b<batch>-t<task>-<chance>.arrow
 
-F1  an attempt writes one file, under a name that nobody else has, and gives it its final name when it is whole
-F2  what lies below a driver's name is of use to that driver alone: nothing refers to it when the driver is dead, and everybody
-    who sees that may remove it. A driver on another machine, or in another container, is never found to be dead
-F3  of a stream, files up to the batch that is committed are of no use; of a job, all of them when it has ended
-F4  a file is not on stable storage: behind a power loss there is no driver who would ask for it
+SPARKSTAGING-1  an attempt writes one file, under a name that nobody else has, and gives it its final name when it is whole
+SPARKSTAGING-2  what lies below a driver's name is of use to that driver alone: nothing refers to it when the driver is dead, and
+    everybody who sees that may remove it. A driver on another machine, or in another container, is never found to be dead
+SPARKSTAGING-3  of a stream, files up to the batch that is committed are of no use; of a job, all of them when it has ended
+SPARKSTAGING-4  a file is not on stable storage: behind a power loss there is no driver who would ask for it
 """
 
 from __future__ import annotations

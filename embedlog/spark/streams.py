@@ -1,7 +1,8 @@
 """A topic as a stream: what Spark asks of a source of micro-batches, answered by `following`.
 
-S1  one instance lives in one process of the driver as long as the query; tasks run on other instances and know only their task
-S2  a limit is Spark's to pass: with `once` triggers none is, whatever the options say
+SPARKSTREAM-1  one instance lives in one process of the driver as long as the query; tasks run on other instances and know only
+    their task
+SPARKSTREAM-2  a limit is Spark's to pass: with `once` triggers none is, whatever the options say
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The options of the Spark sink, read and checked like those of the source.
 
-W1  everything that options alone can be wrong about is said before Spark starts a task
-W2  staged files never lie inside a log directory, this one or another: a broker refuses to start over files that it does not know
-W3  who writes has a name or is nobody: only who has a name can come twice and be written once
+SPARKWRITESETTING-1  everything that options alone can be wrong about is said before Spark starts a task
+SPARKWRITESETTING-2  staged files never lie inside a log directory, this one or another: a broker refuses to start over files that
+    it does not know
+SPARKWRITESETTING-3  who writes has a name or is nobody: only who has a name can come twice and be written once
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """The sink behind `format("embedlog")`: what Spark asks of a writer, answered by the rooms beside this one.
 
-A1  tasks stage files and touch no log; the driver writes them in `commit`, by which time all tasks have ended well
-A2  Spark calls `abort` behind a `commit` that raised, whatever it had done by then: what is written stays, only staged files go
-A3  the writer that commits a stream's batch is another one than that of its tasks: what it has to know comes in their messages
+SPARKWRITE-1  tasks stage files and touch no log; the driver writes them in `commit`, by which time all tasks have ended well
+SPARKWRITE-2  Spark calls `abort` behind a `commit` that raised, whatever it had done by then: what is written stays, only staged
+    files go
+SPARKWRITE-3  the writer that commits a stream's batch is another one than that of its tasks: what it has to know comes in their
+    messages
 """
 
 from __future__ import annotations

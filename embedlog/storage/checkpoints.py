@@ -1,9 +1,11 @@
 """Kafka's checkpoints: a version, a count, one entry a line. Offsets of a log directory, leader epochs of a partition.
 
-T1  what is written here, a broker reads: every line is checked first, for one malformed line takes a whole directory offline
-T2  a reader takes what Kafka's reader takes and could write again, and nothing else; the error names file and line
-T3  a file changes by `files.write_atomically`; who writes holds a lock that covers it (`docs/protocol.md`)
-T4  a damaged file that only saves work (`layout.CACHES`) counts as absent, with a warning, and is made anew by the next writer
+CHECKPOINT-1  what is written here, a broker reads: every line is checked first, for one malformed line takes a whole directory
+    offline
+CHECKPOINT-2  a reader takes what Kafka's reader takes and could write again, and nothing else; the error names file and line
+CHECKPOINT-3  a file changes by `files.write_atomically`; who writes holds a lock that covers it (`docs/protocol.md`)
+CHECKPOINT-4  a damaged file that only saves work (`layout.CACHES`) counts as absent, with a warning, and is made anew by the next
+    writer
 """
 
 from __future__ import annotations

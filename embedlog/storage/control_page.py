@@ -1,11 +1,12 @@
 """A partition's control page and its record of what is on stable storage.
 
-G1  page and lock file are never unlinked and never renamed over; a page comes into being by link(2) of a finished temporary,
-    and is rebuilt in place, both under the append lock
-G2  a page counts only in the incarnation of the directory that it names, and only as the inode that it names
-G3  a page of an earlier incarnation is a floor at most: what it published was written, unless the page cache was lost since
-G4  the durable record is stored after the sync that it tells of, so it is never too high; it may be low; the slot that is on
-    disk is left as it is until the other one is on disk
+CONTROLPAGE-1  page and lock file are never unlinked and never renamed over; a page comes into being by link(2) of a finished
+    temporary, and is rebuilt in place, both under the append lock
+CONTROLPAGE-2  a page counts only in the incarnation of the directory that it names, and only as the inode that it names
+CONTROLPAGE-3  a page of an earlier incarnation is a floor at most: what it published was written, unless the page cache was lost
+    since
+CONTROLPAGE-4  the durable record is stored after the sync that it tells of, so it is never too high; it may be low; the slot that
+    is on disk is left as it is until the other one is on disk
 """
 
 from __future__ import annotations

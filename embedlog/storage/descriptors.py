@@ -1,8 +1,8 @@
 """Descriptors for reading, shared by all partitions of an open log and bounded in number.
 
-H1  a descriptor is closed when nobody uses it and room is needed, never under a reader
-H2  forgetting a directory makes its names be opened anew; who still reads keeps what he has
-H3  who reads one file again and again may keep it, as long as most of the room is left to the others
+DESCRIPTOR-1  a descriptor is closed when nobody uses it and room is needed, never under a reader
+DESCRIPTOR-2  forgetting a directory makes its names be opened anew; who still reads keeps what he has
+DESCRIPTOR-3  who reads one file again and again may keep it, as long as most of the room is left to the others
 """
 
 from __future__ import annotations

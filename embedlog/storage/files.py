@@ -1,11 +1,11 @@
 """Files: open, read, write, sync, rename; each call goes through the C table with its fault hooks.
 
-I1  whatever fails is a `StorageError` with errno and path, and no other module calls Python's own functions on files
+FILES-1  whatever fails is a `StorageError` with errno and path, and no other module calls Python's own functions on files
     (`tests/project/test_raw_calls.py`); nothing here retries a failed sync
-I2  a small file changes by temporary, fsync, rename, fsync of the directory: after a crash it is the old or the new one
-I3  nothing here knows what the bytes mean
-I4  a descriptor is owned by exactly one object
-I5  a log directory is input: what is opened is a regular file of that name and no link to another, the name of a temporary
+FILES-2  a small file changes by temporary, fsync, rename, fsync of the directory: after a crash it is the old or the new one
+FILES-3  nothing here knows what the bytes mean
+FILES-4  a descriptor is owned by exactly one object
+FILES-5  a log directory is input: what is opened is a regular file of that name and no link to another, the name of a temporary
     cannot be known before, and no file is read whole that is larger than such a file can be (`docs/layout.md`, security)
 """
 

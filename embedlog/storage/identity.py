@@ -1,10 +1,10 @@
 """Whose directory is this: partition.metadata, meta.properties, and the mark of an orderly close.
 
-W1  an identity is a UUID of 16 bytes, written as 22 characters; topic ids and directory ids are never made up twice
-W2  what another version or a broker wrote beside the values known here stays when a file is written again
-W3  the clean mark is written in place, as Kafka does: its existence is its meaning, its content is a courtesy
-W4  our mark is signed: a broker deletes the mark when it starts and never signs its own, so a signed one says, in copies too,
-    that embedlog closed the directory and that no broker was there since
+IDENTITY-1  an identity is a UUID of 16 bytes, written as 22 characters; topic ids and directory ids are never made up twice
+IDENTITY-2  what another version or a broker wrote beside the values known here stays when a file is written again
+IDENTITY-3  the clean mark is written in place, as Kafka does: its existence is its meaning, its content is a courtesy
+IDENTITY-4  our mark is signed: a broker deletes the mark when it starts and never signs its own, so a signed one says, in copies
+    too, that embedlog closed the directory and that no broker was there since
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ def write_clean_mark(
 ) -> None:
     """Say that the directory was closed in order; everything else must be on disk before.
 
-    `incarnation` signs it (W4).
+    `incarnation` signs it (IDENTITY-4).
     """
     path = Path(directory, CLEAN_MARK)
     content = {"version": 0, "brokerEpoch": broker_epoch} | ({_SIGNATURE: incarnation.hex()} if incarnation else {})

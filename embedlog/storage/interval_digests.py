@@ -1,11 +1,11 @@
 """Digests by index interval: a record for each entry of a segment's offset index, in a file of ours beside it.
 
-I1  Kafka's CRC leaves out the first 21 bytes of a batch, and cannot tell a valid batch from another one in its place: the
+DIGEST-1  Kafka's CRC leaves out the first 21 bytes of a batch, and cannot tell a valid batch from another one in its place: the
     chain digest can, and a record holds its value before the batch that an index entry points to
-I2  records are made while appending, in step with the index, and when a segment is read from its start anyhow; they are
+DIGEST-2  records are made while appending, in step with the index, and when a segment is read from its start anyhow; they are
     compared before they are replaced, so that nobody blesses what an older one contradicts
-I3  a record that is missing, torn or damaged is passed over: losing one costs time, never data, and hides nothing
-I4  only a segment whose digest was carried on from its first byte (DIGESTED) has records that count
+DIGEST-3  a record that is missing, torn or damaged is passed over: losing one costs time, never data, and hides nothing
+DIGEST-4  only a segment whose digest was carried on from its first byte (DIGESTED) has records that count
 """
 
 from __future__ import annotations

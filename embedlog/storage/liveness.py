@@ -1,11 +1,11 @@
 """Who is alive: a lock on one byte of `embedlog.slots`, held for life, and an entry of 32 bytes beside it.
 
-V1  the lock goes with its holder, however that one dies; nobody needs to wait for a timeout to learn of it
-V2  a slot is used again: the nonce tells its present holder from the one before
-V3  a lock that its own descriptor holds is invisible to it, so others are asked about through a second one
-V4  a forked child closes both at once: what it inherits would keep its parent alive for the others
-V5  a lease says more: a native thread beats while the process runs at all, and stops once its polls did (`Lease`)
-V6  who holds a lease looks at it before he acts on it: nobody can tell a frozen process that it was given up
+LIVENESS-1  the lock goes with its holder, however that one dies; nobody needs to wait for a timeout to learn of it
+LIVENESS-2  a slot is used again: the nonce tells its present holder from the one before
+LIVENESS-3  a lock that its own descriptor holds is invisible to it, so others are asked about through a second one
+LIVENESS-4  a forked child closes both at once: what it inherits would keep its parent alive for the others
+LIVENESS-5  a lease says more: a native thread beats while the process runs at all, and stops once its polls did (`Lease`)
+LIVENESS-6  who holds a lease looks at it before he acts on it: nobody can tell a frozen process that it was given up
 """
 
 from __future__ import annotations

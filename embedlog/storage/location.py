@@ -1,7 +1,7 @@
 """The place where a log lies: what a path may be, what may be there already, and how the directory comes into being.
 
-P1  a text that is no path is refused with what a path is, unless there is a directory of that very name
-P2  a directory of somebody else is left as it is; of one that is missing all parents are made, each name synced
+LOCATION-1  a text that is no path is refused with what a path is, unless there is a directory of that very name
+LOCATION-2  a directory of somebody else is left as it is; of one that is missing all parents are made, each name synced
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Which processes hold a lock: what the kernel tells of them, for messages only. Nothing is decided by it.
 
-H1  an OFD lock names no process, but each descriptor tells in /proc/PID/fdinfo which locks it holds (Linux 4.1)
-H2  of another user's processes nothing can be seen without his rights, and whoever is looked at may end: both mean "not known"
+LOCKHOLDER-1  an OFD lock names no process, but each descriptor tells in /proc/PID/fdinfo which locks it holds (Linux 4.1)
+LOCKHOLDER-2  of another user's processes nothing can be seen without his rights, and whoever is looked at may end: both mean "not
+    known"
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The order of locks, checked while debugging: with EMBEDLOG_DEBUG_LOCKS=1 every thread remembers what it holds.
 
-L1  door, directory, housekeeper, partitions (those of `__transaction_state`, then of `__consumer_offsets`, then of data, in the
-    order of their paths), sync: who takes one that comes before another that it holds could wait for somebody who waits for
-    it, and OFD locks report no deadlock
-L2  switched off, this costs one comparison a lock
+LOCKORDER-1  door, directory, housekeeper, partitions (those of `__transaction_state`, then of `__consumer_offsets`, then of data,
+    in the order of their paths), sync: who takes one that comes before another that it holds could wait for somebody who waits
+    for it, and OFD locks report no deadlock
+LOCKORDER-2  switched off, this costs one comparison a lock
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Locks between processes, and the mutex in front of each: who waits does so until a deadline, whose error names the holder.
 
-L1  an OFD lock dies with its descriptor: in a forked child those are closed, so that the parent's locks die with the parent
-L2  a lock file is never unlinked and never renamed over, and only who may write beside it can open it (`docs/layout.md`)
+LOCKFILE-1  an OFD lock dies with its descriptor: in a forked child those are closed, so that the parent's locks die with the
+    parent
+LOCKFILE-2  a lock file is never unlinked and never renamed over, and only who may write beside it can open it (`docs/layout.md`)
 """
 
 from __future__ import annotations

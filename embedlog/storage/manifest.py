@@ -1,13 +1,13 @@
 """The manifest: one record per sealed segment, so that opening reads one file, not all of them; and where the log starts.
 
-M1  whatever it says of segments can be found again in them, but for the digest, which is made while appending and would
+MANIFEST-1  whatever it says of segments can be found again in them, but for the digest, which is made while appending and would
     bless damage if it were made later
-M2  appended to under the partition's append lock, one record with one write; a torn or damaged record ends it
-M3  the last record of a base offset counts; records of deleted segments are left until the file is rewritten
-M4  a CLOSED record describes the active segment as an orderly close left it, on stable storage: of a file that has grown since
-    it describes the first bytes
-M5  a START record is on stable storage before the log start moves: the checkpoint that a broker reads has no checksum. A manifest
-    that has one never speaks of bytes that were cut or replaced since
+MANIFEST-2  appended to under the partition's append lock, one record with one write; a torn or damaged record ends it
+MANIFEST-3  the last record of a base offset counts; records of deleted segments are left until the file is rewritten
+MANIFEST-4  a CLOSED record describes the active segment as an orderly close left it, on stable storage: of a file that has grown
+    since it describes the first bytes
+MANIFEST-5  a START record is on stable storage before the log start moves: the checkpoint that a broker reads has no checksum. A
+    manifest that has one never speaks of bytes that were cut or replaced since
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a commit is made of and checked for: arguments, records, sizes, and refusals as errors. No lock, no file.
 
-K1  what is wrong with the arguments is told as an error of this package, or as a TypeError, before anything is locked
-K2  a refusal becomes an error by what a caller can do: poll to join again, close, choose another group
+COMMITCHECK-1  what is wrong with the arguments is told as an error of this package, or as a TypeError, before anything is locked
+COMMITCHECK-2  a refusal becomes an error by what a caller can do: poll to join again, close, choose another group
 """
 
 from __future__ import annotations

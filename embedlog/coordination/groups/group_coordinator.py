@@ -1,15 +1,15 @@
 """Groups of consumers without a coordinator: who wants something of a group decides it, from the group's newest record.
 
-G1  every act is: lock the partition of `__consumer_offsets` that the group lies in, catch up, ask the pure rules (`group`),
-    append the outcome as one batch; who is refused has written nothing
-G2  who follows a group looks without a lock, and is woken by the notice of its partition, which moves with groups and not with
-    commits
-G3  members are evicted by whoever sees that they are gone, after looking once more under the lock; the housekeeper sees to
-    groups that nobody else looks at
-G4  what nobody has wanted for `offsets.retention.minutes` is forgotten by Kafka's rules, counted from the later of the commit and
-    the moment in which the group lost its last member; never while a transaction holds offsets of the group, and never what
-    belongs to a group of `KEPT_TYPE`
-G5  groups of Kafka's newer protocol are read, never changed
+GROUPCOORDINATOR-1  every act is: lock the partition of `__consumer_offsets` that the group lies in, catch up, ask the pure rules
+    (`group`), append the outcome as one batch; who is refused has written nothing
+GROUPCOORDINATOR-2  who follows a group looks without a lock, and is woken by the notice of its partition, which moves with groups
+    and not with commits
+GROUPCOORDINATOR-3  members are evicted by whoever sees that they are gone, after looking once more under the lock; the
+    housekeeper sees to groups that nobody else looks at
+GROUPCOORDINATOR-4  what nobody has wanted for `offsets.retention.minutes` is forgotten by Kafka's rules, counted from the later
+    of the commit and the moment in which the group lost its last member; never while a transaction holds offsets of the group,
+    and never what belongs to a group of `KEPT_TYPE`
+GROUPCOORDINATOR-5  groups of Kafka's newer protocol are read, never changed
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class Groups(Offsets):
         self._watches = watches
 
     def expire(self, deadline_ns: int | None = None) -> int:
-        """Forget what nobody has wanted for so long (G4); how many offsets and groups that were."""
+        """Forget what nobody has wanted for so long (GROUPCOORDINATOR-4); how many offsets and groups that were."""
         if self.host.read_only:
             raise ReadOnlyError("the log was opened read-only; without read_only=True it can be changed", path=self.host.path)
         until, count, now_ms = self.deadline(deadline_ns), 0, system.wall_ms()

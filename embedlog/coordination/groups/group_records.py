@@ -1,10 +1,11 @@
 """Keys and values of `__consumer_offsets` in Kafka's schema (format.md 9.1), and what we add to them as tagged fields.
 
-R1  groups are written in version 4, which has tagged fields, offsets in 3 as brokers do; all versions are read
-R2  what we add has high tags; in Kafka's own fields stands what a broker expects there: each member's subscription is the one
-    for the chosen protocol, and a group in the midst of a join phase is to a broker one whose members have no assignment yet
-R3  tagged fields that we do not know are kept, byte for byte, and written again
-R4  keys of a kind that only others know are no error: they have no group
+GROUPRECORD-1  groups are written in version 4, which has tagged fields, offsets in 3 as brokers do; all versions are read
+GROUPRECORD-2  what we add has high tags; in Kafka's own fields stands what a broker expects there: each member's subscription is
+    the one for the chosen protocol, and a group in the midst of a join phase is to a broker one whose members have no assignment
+    yet
+GROUPRECORD-3  tagged fields that we do not know are kept, byte for byte, and written again
+GROUPRECORD-4  keys of a kind that only others know are no error: they have no group
 """
 
 from __future__ import annotations

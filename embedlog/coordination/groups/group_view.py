@@ -1,10 +1,11 @@
 """What the records of one partition of `__consumer_offsets` add up to: groups, and what each has committed.
 
-V1  groups are decoded when they are asked for, and kept beside the bytes that they come from: who asks while another thread
-    applies the next record may keep what is old, but nobody takes it for what those new bytes say
-V2  an offset that was committed within a transaction counts from that transaction's marker on, and of two for one partition the
-    one that lies later in the log, whichever marker came first
-V3  what says something newer than an undecided offset, a tombstone included, ends the waiting for it: it cannot count any more
+GROUPVIEW-1  groups are decoded when they are asked for, and kept beside the bytes that they come from: who asks while another
+    thread applies the next record may keep what is old, but nobody takes it for what those new bytes say
+GROUPVIEW-2  an offset that was committed within a transaction counts from that transaction's marker on, and of two for one
+    partition the one that lies later in the log, whichever marker came first
+GROUPVIEW-3  what says something newer than an undecided offset, a tombstone included, ends the waiting for it: it cannot count
+    any more
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """What one observer has seen of a group's members, and what follows from it.
 
-W1  that a heart stopped is known after the member's session timeout on this observer's own monotonic clock, counted from the
-    first look that saw the same beat: what a suspended machine or another one's clock says proves nothing
-W2  an observer who was away himself counts no more than half a timeout for it: whoever was frozen together with him beats again
-W3  before anybody is evicted the signs are read once more, under the lock of the group's partition
-W4  what a process that is gone means at once for a dynamic member, only time means for a static one
-W5  a member looks after the next RING members in a ring at every look, and after all others now and then: so a group of any size
-    is looked after, and the cost hardly grows with it
+MEMBERWATCH-1  that a heart stopped is known after the member's session timeout on this observer's own monotonic clock, counted
+    from the first look that saw the same beat: what a suspended machine or another one's clock says proves nothing
+MEMBERWATCH-2  an observer who was away himself counts no more than half a timeout for it: whoever was frozen together with him
+    beats again
+MEMBERWATCH-3  before anybody is evicted the signs are read once more, under the lock of the group's partition
+MEMBERWATCH-4  what a process that is gone means at once for a dynamic member, only time means for a static one
+MEMBERWATCH-5  a member looks after the next RING members in a ring at every look, and after all others now and then: so a group
+    of any size is looked after, and the cost hardly grows with it
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MILLISECOND_NS: Final = 1_000_000
 
 
 class _Timer:
-    """How long something has been seen to stay the same (W2)."""
+    """How long something has been seen to stay the same (MEMBERWATCH-2)."""
 
     def __init__(self, now_ns: int) -> None:
         self._since_ns = self.looked_ns = now_ns

@@ -1,11 +1,12 @@
 """What groups have read: offsets committed, asked for, forgotten, one partition of `__consumer_offsets` per group.
 
-O1  a commit is checked under the lock of its group's partition, before it is appended: the member, its generation, the state of
-    the group, and that every topic is still there; its offsets are one batch, so all of them count or none
-O2  a topic that is being deleted is marked so on disk before its offsets go: whoever commits looks at the file of topics under
-    the lock, so no commit can come behind the tombstones
-O3  offsets within a transaction count from its marker on; who asks for stable ones waits for it, and ends it if its owner is dead
-O4  commits move no notice: whoever follows the group is not woken by them
+OFFSETCOMMIT-1  a commit is checked under the lock of its group's partition, before it is appended: the member, its generation,
+    the state of the group, and that every topic is still there; its offsets are one batch, so all of them count or none
+OFFSETCOMMIT-2  a topic that is being deleted is marked so on disk before its offsets go: whoever commits looks at the file of
+    topics under the lock, so no commit can come behind the tombstones
+OFFSETCOMMIT-3  offsets within a transaction count from its marker on; who asks for stable ones waits for it, and ends it if its
+    owner is dead
+OFFSETCOMMIT-4  commits move no notice: whoever follows the group is not woken by them
 """
 
 from __future__ import annotations
@@ -177,7 +178,7 @@ class Offsets:
         self._all_there(wanted)
 
     def are_there_locked(self, wanted: Iterable[TopicPartition]) -> bool:
-        """Whether all topics are there, by a look under the lock (O2); False if they have to be looked at outside of it again."""
+        """Whether all topics are there, by a look under the lock (OFFSETCOMMIT-2); False if they have to be looked at outside of it again."""
         if system.mutated("commit_to_deleted"):
             return True
         if self.host._registry.has_changed():

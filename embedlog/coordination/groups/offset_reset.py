@@ -1,9 +1,10 @@
 """Where a group shall go on reading: what `to=` can say, and the offset that it means in a partition.
 
-T1  pure: bounds, the committed offset and what a time leads to are arguments; so is the present time
-T2  what `to` says is checked as a whole before anything is looked up, and what can be read in two ways is refused
-T3  as Kafka's own tool: a time behind the last record means the end, and so does `current` where nothing is committed; a shift
-    needs something to shift; what lies outside of the log is moved to its nearer end, all but `current`, which stays what it is
+OFFSETRESET-1  pure: bounds, the committed offset and what a time leads to are arguments; so is the present time
+OFFSETRESET-2  what `to` says is checked as a whole before anything is looked up, and what can be read in two ways is refused
+OFFSETRESET-3  as Kafka's own tool: a time behind the last record means the end, and so does `current` where nothing is committed;
+    a shift needs something to shift; what lies outside of the log is moved to its nearer end, all but `current`, which stays what
+    it is
 """
 
 from __future__ import annotations

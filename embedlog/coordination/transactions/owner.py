@@ -1,10 +1,10 @@
 """The owner of a transactional id: a producer's way through its transactions.
 
-O1  an owner holds a slot for life, so that its death is seen at once; whoever begins with the same id fences it
-O2  every call may be repeated after an error or an interrupt, with the same arguments: it finds what it had done
-O3  where nothing was registered, an end writes nothing and asks nobody
-O4  a group's offsets are data of the transaction like any other: registered and written under `__transaction_state`'s lock and
-    then their partition's, with the group's consent asked for under the latter
+OWNER-1  an owner holds a slot for life, so that its death is seen at once; whoever begins with the same id fences it
+OWNER-2  every call may be repeated after an error or an interrupt, with the same arguments: it finds what it had done
+OWNER-3  where nothing was registered, an end writes nothing and asks nobody
+OWNER-4  a group's offsets are data of the transaction like any other: registered and written under `__transaction_state`'s lock
+    and then their partition's, with the group's consent asked for under the latter
 """
 
 from __future__ import annotations

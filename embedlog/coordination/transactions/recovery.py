@@ -1,10 +1,12 @@
 """Behind a power loss: what was written for transactions of which nothing is known any more (`docs/protocol.md`).
 
-S1  due when the page cache was lost under an open directory, until it was done once; the directory's control page remembers
-S2  open data that no record of its own epoch speaks of is aborted, under the epoch above its own: nobody can go on with it
-S3  an id goes on no lower than the highest epoch that any partition has stored for it; a transaction in whose middle it stands is
-    taken to its end first
-S4  all of it can be broken off and repeated, by any number of processes at once
+TXNRECOVERY-1  due when the page cache was lost under an open directory, until it was done once; the directory's control page
+    remembers
+TXNRECOVERY-2  open data that no record of its own epoch speaks of is aborted, under the epoch above its own: nobody can go on
+    with it
+TXNRECOVERY-3  an id goes on no lower than the highest epoch that any partition has stored for it; a transaction in whose middle
+    it stands is taken to its end first
+TXNRECOVERY-4  all of it can be broken off and repeated, by any number of processes at once
 """
 
 from __future__ import annotations

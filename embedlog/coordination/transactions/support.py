@@ -1,7 +1,8 @@
 """What decisions about transactions are made with: this moment, fresh ids, refusals as errors, disks that must be asked.
 
-E1  the pure rules (`transaction`) know no clock and no chance: they get both from here
-E2  a refusal becomes an error by what a caller can do: give up its place, wait for others to finish, or mend its own order
+TXNSUPPORT-1  the pure rules (`transaction`) know no clock and no chance: they get both from here
+TXNSUPPORT-2  a refusal becomes an error by what a caller can do: give up its place, wait for others to finish, or mend its own
+    order
 """
 
 from __future__ import annotations

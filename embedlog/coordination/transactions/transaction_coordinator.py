@@ -1,13 +1,16 @@
 """Transactions without a coordinator: whoever needs a decision takes it, whoever finds one carries it out.
 
-X1  the first batch of a transaction in a partition is registered and written under two locks: `__transaction_state`'s, then the
-    partition's; never while the last transaction of the id is prepared, never under an old epoch
-X2  a decision is one record that raises the epoch; its markers carry the raised one and go to every listed partition; one whose
-    topic is gone counts as done; the completing record is written only over that same decision
-X3  so anybody may carry out any of it again: the next owner, a reader that waits, the housekeeper
-X4  an undecided transaction is aborted by others when its owner is dead, or has had it open for longer than its timeout
-X5  where a topic asks for durability: data is on stable storage before the decision, that before the markers, they before the end
-X6  who only reads writes nothing: he waits at the last stable offset until somebody else has finished
+TXNCOORDINATOR-1  the first batch of a transaction in a partition is registered and written under two locks:
+    `__transaction_state`'s, then the partition's; never while the last transaction of the id is prepared, never under an old
+    epoch
+TXNCOORDINATOR-2  a decision is one record that raises the epoch; its markers carry the raised one and go to every listed
+    partition; one whose topic is gone counts as done; the completing record is written only over that same decision
+TXNCOORDINATOR-3  so anybody may carry out any of it again: the next owner, a reader that waits, the housekeeper
+TXNCOORDINATOR-4  an undecided transaction is aborted by others when its owner is dead, or has had it open for longer than its
+    timeout
+TXNCOORDINATOR-5  where a topic asks for durability: data is on stable storage before the decision, that before the markers, they
+    before the end
+TXNCOORDINATOR-6  who only reads writes nothing: he waits at the last stable offset until somebody else has finished
 """
 
 from __future__ import annotations
@@ -85,7 +88,7 @@ class Transactions:
                 "cleanup.policy": "compact",
                 "compression.type": "uncompressed",
                 "segment.bytes": str(config.transaction_state_log_segment_bytes),
-                "flush.messages": str(LONG_MAX),  # what has to be synced is synced where it has to be (X5)
+                "flush.messages": str(LONG_MAX),  # what has to be synced is synced where it has to be (TXNCOORDINATOR-5)
             },
             view=Entries,
         )

@@ -1,8 +1,9 @@
 """Keys and values of `__transaction_state` in Kafka's schema (format.md 9.3), and what we add to them as tagged fields.
 
-R1  values are written in version 1, which has tagged fields; versions 0 and 1 are read
-R2  what we add has high tags, and fields whose default holds are left out: to a broker they are fields that it does not know
-R3  tagged fields that we do not know are kept, byte for byte, and written again
+TXNRECORD-1  values are written in version 1, which has tagged fields; versions 0 and 1 are read
+TXNRECORD-2  what we add has high tags, and fields whose default holds are left out: to a broker they are fields that it does not
+    know
+TXNRECORD-3  tagged fields that we do not know are kept, byte for byte, and written again
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What the records of one partition of `__transaction_state` add up to: the newest state of every transactional id.
 
-W1  values are decoded when they are asked for: a process looks at few of the ids that a partition holds
-W2  two facts are read off every value at once, as they are searched for: the producer id, and whether anything is unfinished
+TXNVIEW-1  values are decoded when they are asked for: a process looks at few of the ids that a partition holds
+TXNVIEW-2  two facts are read off every value at once, as they are searched for: the producer id, and whether anything is
+    unfinished
 """
 
 from __future__ import annotations
