@@ -182,9 +182,10 @@ def layers() -> str:
 TYPED_OPTIONS = DOCS.parent / "embedlog" / "config" / "typed_options.py"
 TYPED_HEAD = '''"""The options as keywords, for editors and type checkers; written by docs/generate.py from the tables of options.
 
-TYPEDOPTION-1  a key is an option's name with underscores, its type what the option takes; texts of numbers, and values that no type can
-    say (`by_duration:…`), are for the `config` mapping
-TYPEDOPTION-2  the serializers and deserializers are missing: they are arguments of their own, which make `Producer` and `Consumer` generic
+TYPEDOPTION-1  a key is an option's name with underscores, its type what the option takes; texts of numbers, and values that no
+    type can say (`by_duration:…`), are for the `config` mapping
+TYPEDOPTION-2  the serializers and deserializers are missing: they are arguments of their own, which make `Producer` and
+    `Consumer` generic
 """
 
 from __future__ import annotations

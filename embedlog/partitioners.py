@@ -50,7 +50,7 @@ class Chooser:
 
 
 def sees_records(choose: Callable[..., Any]) -> bool:
-    """Whether a callable is given the record, and not the key alone (PARTITIONER-1, PARTITIONER-2). Raises ConfigError if it takes neither."""
+    """Whether a callable takes the record, not only the key (PARTITIONER-1, PARTITIONER-2). Raises ConfigError for neither."""
     try:
         signature = inspect.signature(choose)
     except (TypeError, ValueError):  # one of C that does not tell

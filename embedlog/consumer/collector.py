@@ -175,7 +175,7 @@ class Reading:
         return made
 
     def ahead(self, limit: int) -> bool:
-        """Fetches until `limit` records can be handed out, or all there are; no position moves over a record. COLLECTOR-3 holds."""
+        """Fetches until `limit` or all available records can be returned; no position moves over a record (COLLECTOR-3)."""
         count = 0
         for cursor in self.rotation.turns():
             try:

@@ -51,7 +51,7 @@ class Directories:
 
 
 def check_link(path: Path, follow_links: bool) -> None:
-    """Raises ForeignDirectoryError for a partition that is a symbolic link, unless links are to be followed (TOPICDIRECTORY-6)."""
+    """Raises ForeignDirectoryError for a partition that is a symbolic link, unless links are followed (TOPICDIRECTORY-6)."""
     if not follow_links and files.is_link(path):
         raise ForeignDirectoryError(
             "the partition is a symbolic link, perhaps to what is none of this log's: mount its disk here, or allow links by"
@@ -103,7 +103,7 @@ def check_lengths(name: str, partitions: int) -> None:
 def finish_creation(
     directory: Path, registry: TopicRegistry, topic: Topic, mode: int = 0o666, *, follow_links: bool = False
 ) -> Topic:
-    """Make what is missing of a `creating` or growing topic and declare it whole; from any point on (TOPICDIRECTORY-1, TOPICDIRECTORY-3).
+    """Create the missing parts of a `creating` or growing topic, from any state (TOPICDIRECTORY-1, TOPICDIRECTORY-3).
 
     The registry has the topic already. **Threads and processes**: the caller holds the directory lock.
     """
@@ -168,7 +168,7 @@ def finish_deletion(
     mode: int = 0o666,
     forget: Callable[[], None] | None = None,
 ) -> None:
-    """Rename what is left of a `deleting` topic, strike it from the checkpoints and forget it; from any point on (TOPICDIRECTORY-2, TOPICDIRECTORY-3).
+    """Rename the rest of a `deleting` topic, then remove it from checkpoints and memory (TOPICDIRECTORY-2, TOPICDIRECTORY-3).
 
     `retire(number, path)` is called before each renaming: it takes the partition's append lock and sets its DELETED flag; it
     is needed unless the directory is held exclusively. `forget` is called last, and is needed unless the topic was never live.
@@ -200,7 +200,7 @@ def purge_retired(directory: Path, now_ms: int, delay_ms: int, *, follow_links: 
     """Remove retired directories whose time is over (TOPICDIRECTORY-4); returns them. `now_ms` is the wall clock.
 
     Readers that have files open go on; a directory that cannot be removed is reported and tried again the next time. Of a link
-    only the name goes, unless links are followed: then the files go, too, and the empty directory stays for its owner (TOPICDIRECTORY-6).
+    only the name is removed. With followed links the files are removed too; the empty directory stays (TOPICDIRECTORY-6).
     """
     gone = []
     for path in scan_directories(directory).deleted:

@@ -178,7 +178,7 @@ class Offsets:
         self._all_there(wanted)
 
     def are_there_locked(self, wanted: Iterable[TopicPartition]) -> bool:
-        """Whether all topics are there, by a look under the lock (OFFSETCOMMIT-2); False if they have to be looked at outside of it again."""
+        """Whether all topics exist, checked under the lock (OFFSETCOMMIT-2); False requires another check without the lock."""
         if system.mutated("commit_to_deleted"):
             return True
         if self.host._registry.has_changed():
