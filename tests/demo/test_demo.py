@@ -63,7 +63,7 @@ def test_nothing_to_write_is_said_in_one_line(tmp_path: Path, name: str) -> None
 def test_the_check_can_fail(damage: str) -> None:
     """The demo's claim is worth something: each kind of damage is seen."""
     pa = pytest.importorskip("pyarrow")
-    from embedlog.demo.__main__ import DemoError, check
+    from embedlog.demo.demo import DemoError, check
 
     lines = [(b"key", b"line %d" % number) for number in range(10)]
     back = list(lines)

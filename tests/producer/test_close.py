@@ -150,8 +150,8 @@ def test_what_is_buffered_at_the_interpreters_exit_is_written(tmp_path: Path) ->
 def test_what_cannot_be_written_at_exit_is_counted(tmp_path: Path) -> None:
     done = run_program(
         """
-        import sys, threading, embedlog, embedlog.accumulator
-        embedlog.accumulator.EXIT_TIMEOUT_S = 0.1
+        import sys, threading, embedlog, embedlog.producer.accumulator
+        embedlog.producer.accumulator.EXIT_TIMEOUT_S = 0.1
         log = embedlog.open(sys.argv[1])
         log.create_topic("one")
         partition = type(log._partition("one", 0))
@@ -173,8 +173,8 @@ def test_what_cannot_be_written_at_exit_is_counted(tmp_path: Path) -> None:
 def test_a_signal_ends_a_wait_at_once_and_loses_nothing(tmp_path: Path, call: str, number: str) -> None:
     done = run_program(
         f"""
-        import os, signal, sys, threading, time, embedlog, embedlog.accumulator
-        embedlog.accumulator.EXIT_TIMEOUT_S = 0.1
+        import os, signal, sys, threading, time, embedlog, embedlog.producer.accumulator
+        embedlog.producer.accumulator.EXIT_TIMEOUT_S = 0.1
         log = embedlog.open(sys.argv[1], config={{"housekeeping": False}})
         log.create_topic("one")
         real = type(log._partition("one", 0)).append

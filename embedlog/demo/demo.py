@@ -1,0 +1,347 @@
+"""The main job, to be watched: real text into a topic and out again, by several processes at once.
+
+    python -m embedlog.demo           the sources of this Python's standard library: a line a record, its module the key
+    python -m embedlog.demo PATH      a text file of your own: a line a record, its first word the key
+    python -m embedlog.demo --json    the figures, for a program
+
+DEMO-1  two processes write, a third reads along while they do; then three share the topic as a group, of which one is killed;
+    then this one searches, and reads everything into Arrow
+DEMO-2  a key belongs to one writer, so that the order of its lines can be checked, not only their number
+DEMO-3  it says "every line came back" only after comparing every key and line with the source
+DEMO-4  a guest: it uses nothing but the front door
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import multiprocessing
+import os
+import random
+import sys
+import sysconfig
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from multiprocessing.sharedctypes import Synchronized
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import embedlog
+from embedlog.demo.group import GroupError, as_table, read_as_group
+
+TOPIC = "lines"
+PARTITION_COUNT = 4
+WRITER_COUNT = 2
+LINES_PER_CALL = 20_000
+LOOKUPS = 200
+STALLED_S = 60.0  # no progress for so long is a failure, not patience
+
+Line = tuple[bytes, bytes]  # key, text
+Counter: TypeAlias = "Synchronized[int]"
+
+
+class DemoError(Exception):
+    """What was read is not what was written, or a process of the demo has died."""
+
+
+# ---- the text --------------------------------------------------------------------------------------------------------
+
+
+def modules(root: Path) -> Iterator[tuple[bytes, Path]]:
+    """Name and file of every module of the standard library, in a fixed order."""
+    for path in sorted(root.rglob("*.py")):
+        if "site-packages" not in path.parts and "dist-packages" not in path.parts:
+            yield ".".join(path.relative_to(root).with_suffix("").parts).encode(), path
+
+
+def lines_of(data: bytes) -> list[bytes]:
+    """The lines without their ends; a last line needs none."""
+    lines = data.split(b"\n")
+    return lines[:-1] if not lines[-1] else lines
+
+
+def source(path: Path | None, mine: Callable[[bytes], bool] = lambda key: True) -> Iterator[Line]:
+    """Key and text of every line whose key is `mine`, in order."""
+    if path is None:
+        for name, module in modules(Path(sysconfig.get_path("stdlib"))):
+            if mine(name):
+                yield from zip(itertools.repeat(name), lines_of(module.read_bytes()))
+    else:
+        with path.open("rb") as file:
+            for line in file:
+                key = line.split(None, 1)[0] if line.strip() else b""
+                if mine(key):
+                    yield key, line.removesuffix(b"\n")
+
+
+# ---- the processes ---------------------------------------------------------------------------------------------------
+
+
+def write(directory: str, path: Path | None, number: int, done: Counter) -> None:
+    """Writer `number`: appends the lines of its own keys and returns when they are on stable storage."""
+    lines = source(path, lambda key: zlib.crc32(key) % WRITER_COUNT == number)
+    with embedlog.open(directory, create=False) as log, log.producer() as producer:
+        while chunk := list(itertools.islice(lines, LINES_PER_CALL)):
+            keys, values = zip(*chunk, strict=True)
+            producer.send_batch(TOPIC, list(values), keys=list(keys)).result(STALLED_S)
+            done.value += len(chunk)
+        log.flush(TOPIC)
+
+
+def tail(directory: str, seen: Counter, stop: Event) -> None:
+    """Reads along from the beginning, and leaves when told to and nothing more comes."""
+    settings: dict[str, Any] = {"auto_offset_reset": "earliest", "max_poll_records": LINES_PER_CALL}
+    with embedlog.open(directory, create=False) as log, log.consumer(TOPIC, **settings) as consumer:
+        while True:
+            told = stop.is_set()  # asked before polling: what was written before `stop` is then still seen
+            records = consumer.poll(timeout=0.05)
+            seen.value += len(records)
+            if told and not records:
+                return
+
+
+@contextmanager
+def children(*processes: Any) -> Iterator[None]:
+    """Runs processes; none survives the block."""
+    for process in processes:
+        process.start()
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def alive(processes: Iterable[Any]) -> list[Any]:
+    """The processes that still run; DemoError if one has failed."""
+    for process in processes:
+        if process.exitcode:
+            raise DemoError(f"{process.name} exited with {process.exitcode}")
+    return [process for process in processes if process.exitcode is None]
+
+
+def write_and_tail(directory: str, path: Path | None, total: int, show: Progress) -> dict[str, float]:
+    """Two writers and a reader beside them; how long each took."""
+    spawn = multiprocessing.get_context("spawn")  # as if started by hand: nothing is inherited
+    counters: list[Counter] = [spawn.Value("q", 0) for _ in range(WRITER_COUNT + 1)]
+    stop = spawn.Event()
+    reader = spawn.Process(target=tail, args=(directory, counters[-1], stop), name="tail")
+    writers = [
+        spawn.Process(target=write, args=(directory, path, number, counters[number]), name=f"writer {number + 1}")
+        for number in range(WRITER_COUNT)
+    ]
+    begun = written = 0.0
+    last, moved = -1, time.perf_counter()
+    with children(reader, *writers):
+        while alive([reader, *writers]):
+            counts = [counter.value for counter in counters]
+            now = time.perf_counter()
+            begun = begun or (now if any(counts) else 0.0)
+            if sum(counts) != last:
+                last, moved = sum(counts), now
+            if now - moved > STALLED_S:
+                raise DemoError(f"nothing has moved for {STALLED_S:.0f} s: written {counts[:-1]}, read {counts[-1]} of {total}")
+            show(written=sum(counts[:-1]), tailed=counts[-1])
+            if not written and not alive(writers):
+                written = now
+                stop.set()
+            reader.join(0.02)
+        if counters[-1].value != total:
+            raise DemoError(f"{total} lines were written, the tail saw {counters[-1].value}")
+        show(written=total, tailed=total)
+    return {"write_s": max(written - begun, 1e-9), "tail_behind_s": time.perf_counter() - written}
+
+
+# ---- what can be found -----------------------------------------------------------------------------------------------
+
+
+def find_by_offset(log: embedlog.Log, show: Progress) -> float:
+    """Seconds that a look at one random offset takes."""
+    rng = random.Random(1)
+    ends = [each.log_end_offset for each in log.describe_topic(TOPIC).partitions]
+    filled = [number for number, end in enumerate(ends) if end]
+    tps = {number: embedlog.TopicPartition(TOPIC, number) for number in filled}
+    begun = time.perf_counter()
+    with log.consumer(max_poll_records=1, max_partition_fetch_bytes=1) as consumer:  # no more than the batch with the record
+        consumer.assign(list(tps.values()))
+        for count in range(LOOKUPS):
+            number = rng.choice(filled)
+            offset = rng.randrange(ends[number])
+            consumer.pause(*tps.values())
+            consumer.resume(tps[number])
+            consumer.seek(tps[number], offset)
+            (record,) = consumer.poll(timeout=5)
+            if (record.partition, record.offset) != (number, offset):
+                raise DemoError(f"asked for offset {offset} of partition {number}, got {record.offset} of {record.partition}")
+            show(found=count + 1)
+    return (time.perf_counter() - begun) / LOOKUPS
+
+
+def find_by_time(log: embedlog.Log, first_ms: int, last_ms: int) -> float:
+    """Seconds that a look for one moment takes, in all partitions; each find is checked against its neighbour."""
+    rng = random.Random(2)
+    moments = [rng.randint(first_ms, last_ms) for _ in range(LOOKUPS // PARTITION_COUNT)]
+    tps = [embedlog.TopicPartition(TOPIC, number) for number in range(PARTITION_COUNT)]
+    spent = 0.0
+    with log.consumer(max_poll_records=1, max_partition_fetch_bytes=1) as consumer:
+        for moment in moments:
+            begun = time.perf_counter()
+            found = consumer.offsets_for_times(dict.fromkeys(tps, moment))
+            spent += time.perf_counter() - begun
+            for tp, at in found.items():
+                if at is not None and at.timestamp_ms < moment:
+                    raise DemoError(f"{tp}: asked for {moment}, found {at}")
+                before = at.offset - 1 if at is not None else consumer.end_offsets([tp])[tp] - 1
+                if before >= 0:
+                    consumer.assign([tp])
+                    consumer.seek(tp, before)
+                    if consumer.poll(timeout=5)[0].timestamp_ms >= moment:
+                        raise DemoError(f"{tp}: asked for {moment}, but offset {before} is not before it")
+    return spent / len(moments)
+
+
+# ---- everything, as columns ------------------------------------------------------------------------------------------
+
+
+def read_all(log: embedlog.Log) -> tuple[Any, float]:
+    """The whole topic as an Arrow table, and the seconds that took."""
+    begun = time.perf_counter()
+    table = log.scan(TOPIC, columns=["partition", "offset", "timestamp", "key", "value"]).to_arrow()
+    return table, time.perf_counter() - begun
+
+
+def check(table: Any, lines: list[Line]) -> None:
+    """Every key and line of the source, in the order of the source within each key, and nothing else."""
+    import pyarrow as pa
+
+    def in_order(keys: Any, order: Any, values: Any) -> Any:
+        by_key = pa.table({"key": keys, "order": order, "value": values}).sort_by([("key", "ascending"), ("order", "ascending")])
+        return by_key.select(["key", "value"])
+
+    keys, values = zip(*lines, strict=True) if lines else ((), ())
+    wanted = in_order(pa.array(keys, pa.binary()), pa.array(range(len(lines)), pa.int64()), pa.array(values, pa.binary()))
+    found = in_order(table["key"], table["offset"], table["value"])
+    if found.num_rows != wanted.num_rows:
+        raise DemoError(f"{wanted.num_rows} lines were written, {found.num_rows} came back")
+    for name in ("key", "value"):
+        if not found[name].combine_chunks().equals(wanted[name].combine_chunks()):
+            raise DemoError(f"the {name}s that came back are not those that were written")
+
+
+# ---- what is shown ---------------------------------------------------------------------------------------------------
+
+Progress = Callable[..., None]
+
+
+@contextmanager
+def progress_bars(total: int) -> Iterator[Progress]:
+    """A bar for each step; nothing where `rich` is not installed or nobody looks."""
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+        from rich.progress import Progress as Bars
+    except ImportError:
+        yield lambda **counts: None
+        return
+    console = Console(stderr=True)
+    with Bars(TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), console=console) as bars:
+        steps = {
+            "written": bars.add_task(f"{WRITER_COUNT} processes write", total=total),
+            "tailed": bars.add_task("a third one reads along", total=total),
+            "grouped": bars.add_task("a group of three, one killed", total=total),
+            "found": bars.add_task("records found by offset", total=LOOKUPS),
+        }
+
+        def show(**counts: int) -> None:
+            for name, count in counts.items():
+                bars.update(steps[name], completed=count)
+
+        yield show
+
+
+def as_rows(figures: dict[str, Any]) -> list[tuple[str, str]]:
+    count, size, group = figures["lines"], figures["bytes"], figures["group"]
+
+    def rate(seconds: float) -> str:
+        return f"{count / seconds / 1e6:.2f} M lines/s, {size / seconds / 1e6:.0f} MB/s"
+
+    return [
+        ("lines", f"{count:,} in {figures['keys']:,} keys"),
+        ("bytes", f"{size:,} of text, {figures['stored_bytes']:,} on disk (zstd, {figures['segments']} segments)"),
+        (f"written by {WRITER_COUNT} processes, synced", f"{figures['write_s']:.2f} s: {rate(figures['write_s'])}"),
+        ("the tail was through", f"{figures['tail_behind_s'] * 1000:.0f} ms after the writers had left"),
+        (
+            "read by a group of three",
+            f"{group['read_s']:.2f} s, {group['killed']} killed on the way: lag {group['lag']}, "
+            f"{group['skipped']} lines skipped, {group['read_again']:,} read again",
+        ),
+        ("its partitions had moved", f"{group['moved_s'] * 1000:.0f} ms after it was killed"),
+        ("found by offset", f"{figures['find_by_offset_s'] * 1e6:.0f} µs each, as a Record"),
+        ("found by time", f"{figures['find_by_time_s'] * 1e6:.0f} µs each, in {PARTITION_COUNT} partitions"),
+        ("read whole into Arrow", f"{figures['read_s']:.2f} s: {rate(figures['read_s'])}"),
+        ("every line came back", "yes, in order" if figures["every_line_came_back"] else "NO"),
+    ]
+
+
+def report(figures: dict[str, Any]) -> None:
+    rows = as_rows(figures)
+    width = max(len(name) for name, _ in rows)
+    print("\n".join(f"{name:<{width}}  {text}" for name, text in rows))
+    print("\n".join(["", *as_table(figures["group"], TOPIC)]))
+
+
+# ---- the job ---------------------------------------------------------------------------------------------------------
+
+
+def run(directory: str, path: Path | None, show_bars: bool = True) -> dict[str, Any]:
+    """The whole job in `directory`; the figures."""
+    lines = list(source(path))
+    if not lines:
+        raise DemoError("there are no lines to write")
+    with embedlog.open(directory) as log:
+        log.create_topic(TOPIC, PARTITION_COUNT, config={"compression.type": "zstd"})
+    with progress_bars(len(lines)) if show_bars else nullcontext(lambda **counts: None) as show:
+        figures: dict[str, Any] = {
+            "lines": len(lines),
+            "bytes": sum(len(key) + len(line) for key, line in lines),
+            "keys": len({key for key, _ in lines}),
+            **write_and_tail(directory, path, len(lines), show),
+        }
+        with embedlog.open(directory) as log:
+            figures["group"] = read_as_group(log, directory, TOPIC, show)
+        with embedlog.open(directory, read_only=True) as log:
+            table, figures["read_s"] = read_all(log)
+            times = table["timestamp"].cast("int64").to_numpy()
+            figures["find_by_offset_s"] = find_by_offset(log, show)
+            figures["find_by_time_s"] = find_by_time(log, int(times.min()), int(times.max()) + 1)
+            segments = list(Path(directory).glob(f"{TOPIC}-*/*.log"))
+            figures["segments"] = len(segments)
+            figures["stored_bytes"] = sum(segment.stat().st_size for segment in segments)
+    check(table, lines)
+    figures["every_line_came_back"] = True
+    return figures
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m embedlog.demo", description="real text into a topic and out again")
+    parser.add_argument("path", nargs="?", type=Path, help="a text file of your own instead of the standard library's sources")
+    parser.add_argument("--keep", metavar="DIRECTORY", help="keep the log in this directory, which must be new or empty")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON, and no progress")
+    options = parser.parse_args(arguments)
+    try:
+        with tempfile.TemporaryDirectory(prefix="embedlog-demo-") as scratch:
+            figures = run(options.keep or os.path.join(scratch, "log"), options.path, show_bars=not options.json)
+    except (DemoError, GroupError, embedlog.EmbedlogError, OSError) as problem:
+        print(f"embedlog.demo: {problem}", file=sys.stderr)
+        return 1
+    if options.json:
+        print(json.dumps(figures, indent=1))
+    else:
+        report(figures)
+    return 0
