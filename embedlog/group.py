@@ -22,7 +22,6 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from typing import Final
 
-from embedlog._native import system
 from embedlog.errors import CorruptRecordError
 from embedlog.format.consumer_protocol import TYPE, decode_subscription, same_subscription
 from embedlog.storage.liveness import Life
@@ -275,7 +274,7 @@ def _advance(group: Group, now_ms: int, overdue: bool = False) -> Group:
     if group.state is not State.PREPARING_REBALANCE or (group.delayed and group.members):
         return group
     here = [member.member_id for member in group.members.values() if member.joined]
-    waiting = len(here) < len(group.members) and not overdue and not system.mutated("join_phase_ends_early")
+    waiting = len(here) < len(group.members) and not overdue
     if waiting or (group.members and not here):
         return group
     leader = group.leader if group.leader in here else next(iter(here), None)
@@ -354,7 +353,7 @@ def evict(old: Group, verdicts: Mapping[str, Verdict], now_ms: int) -> Group:
 def _must_go(group: Group, member: Member, verdict: Verdict) -> bool:
     if verdict is Verdict.LATE:
         return group.state is State.COMPLETING_REBALANCE and group.leader == member.member_id
-    return verdict is Verdict.EXPIRED or member.instance_id is None or system.mutated("static_member_dies")
+    return verdict is Verdict.EXPIRED or member.instance_id is None
 
 
 def _without(old: Group, gone: set[str], now_ms: int) -> Group:
@@ -374,7 +373,7 @@ def may_commit(
 ) -> Refusal | None:
     """Why a commit is not taken; None if it is. No member: an empty id and generation -1."""
     stranger = not member_id and instance_id is None and generation < 0
-    if system.mutated("commit_unfenced") or (transactional and stranger):
+    if transactional and stranger:
         return None
     if old is None:
         missing = Refusal.ILLEGAL_GENERATION if transactional else Refusal.GROUP_ID_NOT_FOUND
@@ -384,7 +383,7 @@ def may_commit(
     if generation < 0 and old.state is State.EMPTY:
         return None
     refusal = standing(old, member_id, instance_id)
-    if refusal is None and generation != old.generation and not system.mutated("commit_of_any_generation"):
+    if refusal is None and generation != old.generation:
         refusal = Refusal.ILLEGAL_GENERATION
     if refusal is None and old.state is State.COMPLETING_REBALANCE and not transactional:
         refusal = Refusal.REBALANCE_IN_PROGRESS

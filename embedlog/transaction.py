@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from typing import Final, NamedTuple
 
-from embedlog._native import system
 from embedlog.storage.liveness import Life
 
 EPOCH_MAX: Final = 2**15 - 1
@@ -123,12 +122,11 @@ def initialize(
     if old.status not in SETTLED:
         return Refusal.CONCURRENT_TRANSACTIONS
     fresh = old.epoch >= EPOCH_LAST
-    epoch = old.epoch + (0 if system.mutated("init_keeps_epoch") else 1)
     return replace(
         old,
         producer_id=new_id if fresh else old.producer_id,
         previous_id=old.producer_id if fresh else old.previous_id,
-        epoch=0 if fresh else epoch,
+        epoch=0 if fresh else old.epoch + 1,
         timeout_ms=timeout_ms,
         status=Status.EMPTY,
         partitions=frozenset(),
@@ -138,7 +136,6 @@ def initialize(
         client_version=CLIENT_VERSION,
         owner=life,
         began=None,
-        outcome=None if system.mutated("forget_outcome") else old.outcome,
     )
 
 
@@ -148,9 +145,9 @@ def register(
     """The transaction of this id and epoch is about to write to these partitions; the first ones begin it."""
     if old is None or old.producer_id != producer_id:
         return Refusal.INVALID_PRODUCER_ID_MAPPING
-    if old.epoch != epoch and not system.mutated("register_unfenced"):
+    if old.epoch != epoch:
         return Refusal.PRODUCER_FENCED
-    if old.status in PREPARED and not system.mutated("register_while_prepared"):
+    if old.status in PREPARED:
         return Refusal.CONCURRENT_TRANSACTIONS
     if old.status is Status.ONGOING:
         wanted = old.partitions.union(partitions)
@@ -204,12 +201,11 @@ def give_up(old: Transaction | None, seen: Transaction, next_id: int, now: Momen
 
 def complete(old: Transaction | None, seen: Transaction, now: Moment) -> Transaction | None:
     """Every marker of the decision `seen` is written; None if somebody else has completed it."""
-    same = old is not None and (old.status, old.producer_id, old.epoch) == (seen.status, seen.producer_id, seen.epoch)
-    if old is None or not (same or system.mutated("complete_anything")):
+    if old is None or (old.status, old.producer_id, old.epoch) != (seen.status, seen.producer_id, seen.epoch):
         return None
     rolled = seen.next_id != NO_ID
     return replace(
-        seen if not same else old,
+        old,
         status=Status.COMPLETE_COMMIT if seen.decision == "commit" else Status.COMPLETE_ABORT,
         producer_id=seen.next_id if rolled else seen.producer_id,
         previous_id=seen.producer_id,
@@ -225,7 +221,7 @@ def _prepared(old: Transaction, commit: bool, next_id: int, now: Moment) -> Tran
     return replace(
         old,
         status=Status.PREPARE_COMMIT if commit else Status.PREPARE_ABORT,
-        epoch=old.epoch + (0 if system.mutated("prepare_keeps_epoch") else 1),
+        epoch=old.epoch + 1,
         next_id=next_id if old.epoch >= EPOCH_LAST else NO_ID,
         client_version=CLIENT_VERSION,
         updated_ms=now.wall_ms,
@@ -245,8 +241,6 @@ def covers(state: Transaction | None, partition: TopicPartition, epoch: int) -> 
     """Whether open data of this epoch in this partition is what the record speaks of, so that it will be decided."""
     if state is None or state.status in SETTLED or partition not in state.partitions:
         return False
-    if system.mutated("sweep_by_partition_only"):
-        return True
     return epoch == (state.epoch if state.status is Status.ONGOING else state.epoch - 1)
 
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from embedlog import transaction as rules
-from embedlog._native import system
 from embedlog.storage.liveness import Life
 from embedlog.transaction import (
     EPOCH_LAST,
@@ -22,6 +21,7 @@ from embedlog.transaction import (
     Transaction,
 )
 from tests.support import transaction_world
+from tests.support.mutants import mutated
 
 MINE, THEIRS = Life(1, 11), Life(2, 22)
 NOW = Moment(1_700_000_000_000, 5_000_000_000, 7)
@@ -262,14 +262,11 @@ MUTANTS = {
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_without_a_rule_some_history_breaks_an_invariant(rng: random.Random, mutant: str) -> None:
-    system.mutant(mutant)
-    try:
+    with mutated(mutant):
         for _ in range(20_000):
             try:
                 transaction_world.run(rng, cuts=MUTANTS[mutant])
             except transaction_world.Violation as problem:
                 print(f"{mutant}: {problem}")
                 return
-    finally:
-        system.mutant(mutant, False)
     pytest.fail(f"{mutant} was not noticed")

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from embedlog._native import system
 from embedlog.errors import EmbedlogError, FencedError, InvalidRecordError, InvalidTransactionStateError, OutOfOrderSequenceError
 from embedlog.format.producer_state import Producer, ProducerState, add_sequence
 from embedlog.format.record_columns import TRANSACTIONAL, Batches, Stamp
@@ -52,7 +51,7 @@ def _duplicates(producer: Producer, stamp: Stamp, rows: Batches) -> int:
 
     A run goes in from its front, so whatever lies before the last batch that is here is here, too.
     """
-    if producer.epoch != stamp.epoch or not producer.batches or system.mutated("no_duplicate_check"):
+    if producer.epoch != stamp.epoch or not producer.batches:
         return 0
     last = producer.batches[-1]
     same = np.flatnonzero((rows["base_sequence"] == last.first_sequence) & (rows["last_offset_delta"] == last.offset_delta))
@@ -64,13 +63,13 @@ def _duplicates(producer: Producer, stamp: Stamp, rows: Batches) -> int:
 
 
 def _fenced(producer: Producer, stamp: Stamp) -> EmbedlogError | None:
-    if stamp.epoch >= producer.epoch or system.mutated("no_epoch_fence"):
+    if stamp.epoch >= producer.epoch:
         return None
     return FencedError(f"producer {stamp.producer_id} has a newer epoch here", expected=producer.epoch, found=stamp.epoch)
 
 
 def _out_of_order(producer: Producer, stamp: Stamp, first: int) -> EmbedlogError | None:
-    if producer.epoch < 0 or system.mutated("no_sequence_check"):
+    if producer.epoch < 0:
         return None
     following = producer.last_sequence if stamp.epoch == producer.epoch else -1
     expected = add_sequence(following, 1)
@@ -91,6 +90,6 @@ def _not_open(producer: Producer, stamp: Stamp) -> EmbedlogError | None:
         return None
     if opened:
         return InvalidTransactionStateError(f"{name}: the transaction of epoch {producer.epoch} is still open here")
-    if stamp.opens or system.mutated("no_open_check"):
+    if stamp.opens:
         return None
     return FencedError(f"{name} has no transaction open here in epoch {stamp.epoch}: it was ended by somebody else")

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embedlog import group as rules
-from embedlog._native import system
 from embedlog.coordination.groups.group_records import decode_group, encode_group
 from embedlog.group import Group, Limits, Refusal, Verdict
 from tests.support.group_members import OTHER, SAID, member
 from tests.support.group_world import Violation, World, check_group, check_step
+from tests.support.mutants import mutated
 
 
 def history(rng: random.Random) -> World:
@@ -41,16 +41,13 @@ def test_no_random_history_breaks_an_invariant(rng: random.Random) -> None:
 
 @pytest.mark.parametrize("mutant", ["commit_unfenced", "join_phase_ends_early", "static_member_dies"])
 def test_without_a_rule_some_history_of_a_group_breaks_an_invariant(rng: random.Random, mutant: str) -> None:
-    system.mutant(mutant)
-    try:
+    with mutated(mutant):
         for _ in range(2000):
             try:
                 history(rng)
             except Violation as problem:
                 print(f"{mutant}: {problem}")
                 return
-    finally:
-        system.mutant(mutant, False)
     pytest.fail(f"{mutant} was not noticed")
 
 

@@ -17,6 +17,7 @@ from embedlog.errors import FencedError, LockTimeoutError, StorageError
 from embedlog.format.record_batch import Chain, decode, scan
 from embedlog.storage import files
 from tests.faults.processes import Nursery
+from tests.support.mutants import mutated
 
 NAME = "__transaction_state"
 
@@ -258,12 +259,8 @@ def test_rule_27_a_look_below_what_was_purged_begins_again(log: embedlog.Log, mu
     partition = topic.partition(0)
     with partition.exclusive() as now:  # as if the tombstone of "gone" had been written and cleaned away below 3
         partition.publish_locked(now._replace(purged_to=3, log_start=1))
-    if mutant:
-        system.mutant(mutant)
-    try:
+    with mutated(mutant):
         view = topic.look(0)
-    finally:
-        system.mutant("trust_old_look", False)
     assert view.values[b"n"] == b"%d" % count
     assert (b"gone" in view.values) == bool(mutant)
 

@@ -17,6 +17,7 @@ from embedlog.group import Group, Member, Verdict
 from embedlog.storage.liveness import Life, Liveness, Sign
 from tests.faults.processes import Nursery, until
 from tests.support.group_members import NOW, completing, member, preparing, stable
+from tests.support.mutants import apply_mutant, undo_mutants
 
 MS = 1_000_000
 SESSION_MS = 45_000  # of `member`
@@ -78,9 +79,8 @@ def stage() -> Stage:
 
 @pytest.fixture
 def switched_off() -> Iterator[Callable[[str], None]]:
-    yield lambda name: system.mutant(name) if name else None
-    for name in list(system.MUTANTS):
-        system.mutant(name, False)
+    yield apply_mutant
+    undo_mutants()
 
 
 def slot_of(name: str) -> int:

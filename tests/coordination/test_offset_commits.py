@@ -30,7 +30,7 @@ from embedlog.errors import (
 from embedlog.storage import files
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.support.campaign_report import tell
-from tests.support.group_logs import mutated
+from tests.support.mutants import mutated
 from tests.support.transactional_producers import QUIET, begun, soon
 
 ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -16,8 +16,9 @@ from embedlog.coordination.groups.group_records import GROUP_KEY, OFFSET_KEY, en
 from embedlog.errors import InconsistentGroupProtocolError
 from embedlog.group import Group, State
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
-from tests.support.group_logs import ONE, OTHER, TWO, commit_at, keep, mutated, since, written
+from tests.support.group_logs import ONE, OTHER, TWO, commit_at, keep, since, written
 from tests.support.group_members import LIMITS, NOW, A, B, emptied, preparing, stable
+from tests.support.mutants import mutated
 from tests.support.transactional_producers import QUIET, begun
 
 DAY_MS, MINUTE_MS = 86_400_000, 60_000

@@ -25,7 +25,7 @@ from embedlog.group import Group, Member, State
 from embedlog.storage import files
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.faults.processes import Nursery
-from tests.support.group_logs import mutated
+from tests.support.mutants import mutated
 from tests.support.transactional_producers import QUIET, TOPIC, Writer, begun, committed, soon
 
 ONE, TWO = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)

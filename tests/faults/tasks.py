@@ -1,6 +1,6 @@
 """What a victim can be told to do. Runs inside the forked process; state lies in one `Stage` per victim.
 
-Only public names of `embedlog` are used, but for hooks and mutants (`embedlog._native.system`).
+Uses only public names of `embedlog`, fault hooks (`embedlog._native.system`) and mutants (`tests.support.mutants`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import embedlog
 from embedlog import TopicPartition
 from embedlog._native import recording, system
 from embedlog.coordination import directory
+from tests.support.mutants import apply_mutant
 
 from .content import Mark, Row, value_of
 
@@ -103,7 +104,7 @@ def counters(_: Stage, reset: bool = False) -> dict[str, int]:
 @task
 def mutants(_: Stage, *names: str) -> None:
     for name in names:
-        system.mutant(name)
+        apply_mutant(name)
 
 
 @task

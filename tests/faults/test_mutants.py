@@ -1,29 +1,71 @@
-"""Every rule that can be switched off is switched off by some test that must fail then; the table says which."""
+"""Every mutant patches names that exist, is used by a test that must fail with it, and is listed in the table.
+
+The library itself knows nothing of mutants.
+"""
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
-from embedlog._native import calls
+import pytest
+
+from tests.support import mutants
+from tests.support.mutants.registry import Patch
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TABLE = ROOT / "tests/faults/README.md"
+ALL_PATCHES = [(name, patch) for name, patches in mutants.PATCHES.items() for patch in patches]
 
 
 def switches() -> set[str]:
-    """Names of all mutants: those that C knows and those that Python asks for."""
+    """Names of all mutants: those of the registry and the branches that are left in the library."""
     asked = (re.findall(r'mutated\(\s*"(\w+)"', path.read_text()) for path in (ROOT / "embedlog").rglob("*.py"))
-    return set(calls._C_MUTANTS).union(*asked)
+    return mutants.names().union(*asked)
+
+
+def parameters(function: object) -> list[str]:
+    """Names of the parameters; those of ``*names`` with their star."""
+    found = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
+    return ["*" if each.kind is each.VAR_POSITIONAL else each.name for each in found]
+
+
+def function_of(original: object) -> object:
+    if isinstance(original, property):
+        return original.fget
+    return original.__func__ if isinstance(original, staticmethod | classmethod) else original
+
+
+@pytest.mark.parametrize(("name", "patch"), ALL_PATCHES, ids=[f"{name}-{patch.path}" for name, patch in ALL_PATCHES])
+def test_a_mutant_patches_what_exists_and_is_undone(name: str, patch: Patch) -> None:
+    """A replacement has the parameters of the original after the original itself."""
+    original = patch.original
+    if patch.replacement is not None:
+        first, *rest = parameters(patch.replacement)
+        fixed = rest[: rest.index("*")] if "*" in rest else rest
+        theirs = parameters(function_of(original))
+        assert first == "original"
+        assert fixed == (theirs[: len(fixed)] if "*" in rest else theirs)
+    with mutants.mutated(name):
+        assert patch.original is not original
+    assert patch.original is original
 
 
 def test_every_mutant_is_used_by_a_test() -> None:
     texts = [path.read_text() for path in (ROOT / "tests").rglob("test_*.py") if path.name != Path(__file__).name]
     unused = [name for name in switches() if not any(f'"{name}"' in text for text in texts)]
-    assert len(switches()) >= 20
-    assert not unused, f"nothing switches off {sorted(unused)}"
+    assert len(switches()) >= 75
+    assert not unused, f"no test uses {sorted(unused)}"
 
 
-def test_the_table_of_mutants_is_whole() -> None:
-    listed = set(re.findall(r"^\| `(\w+)`", TABLE.read_text(), re.MULTILINE))
-    assert listed == switches(), f"missing: {sorted(switches() - listed)}, gone: {sorted(listed - switches())}"
+def test_the_table_of_mutants_is_complete() -> None:
+    listed, names = set(re.findall(r"^\| `(\w+)`", TABLE.read_text(), re.MULTILINE)), switches()
+    assert listed == names, f"missing: {sorted(names - listed)}, gone: {sorted(listed - names)}"
+
+
+def test_the_bits_are_those_of_the_test_build() -> None:
+    """The enumeration `el_mutant` has a name for every bit."""
+    header = next(path.read_text() for path in (ROOT / "embedlog/_native").rglob("*.h") if "enum el_mutant" in path.read_text())
+    count = len(re.findall(r"\bEL_\w+", header.partition("enum el_mutant")[2].partition("}")[0]))
+    assert sorted(mutants.C_BITS.values()) == list(range(count))

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from embedlog._native import recording, system
+from embedlog._native import recording
 from embedlog.errors import EmbedlogError
+from tests.support.mutants import mutated
 
 from .powerloss import HEAD, PROMISE, Disk, changes, materialise
 from .processes import Nursery
@@ -70,12 +71,8 @@ def experiment(nursery: Nursery, workspace: Path, seed: int, states: int, mutant
 
 
 def judge(directory: Path, told: Told, mutants: Sequence[str]) -> list[str]:
-    for name in mutants:
-        system.mutant(name)
     try:
-        return aftermath(directory, told, by_reader=False)
+        with mutated(*mutants):
+            return aftermath(directory, told, by_reader=False)
     except EmbedlogError as problem:
         return [f"the log does not open or go on: {problem!r}"]
-    finally:
-        for name in mutants:
-            system.mutant(name, False)

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import embedlog
-from embedlog._native import system
 from embedlog.coordination.internal_topic import InternalTopic
 from embedlog.partition.partition import Partition
 from embedlog.storage import files
 from tests.faults.processes import Nursery, state_of, until
+from tests.support.mutants import mutated
 
 NAME = "__transaction_state"
 QUIET = {"housekeeping": False}
@@ -104,11 +104,8 @@ def test_what_came_between_the_look_and_the_wait_is_no_sleep(writing: embedlog.L
 @pytest.mark.parametrize("mutant", ["", "no_notice"])
 def test_rule_37_a_group_is_followed_by_one_word(writing: embedlog.Log, mutant: str) -> None:
     topic = topic_of(writing)
-    system.mutant(mutant) if mutant else None
-    try:
+    with mutated(mutant):
         took = slept(writing, [(topic.partition(0), topic.notice(0))], 0.3, lambda: tell(topic_of(writing)))
-    finally:
-        system.mutant("no_notice", False)
     assert (took >= 0.3) == bool(mutant)
 
 

@@ -30,6 +30,7 @@ from embedlog.format.visibility import seen as visible
 from embedlog.partition import truncate
 from embedlog.partition.partition import Partition
 from embedlog.storage import file_names
+from tests.support.mutants import mutated
 from tests.support.stamped_batches import run_of, send, stamped
 
 A, B = 2**62 + 1, 2**62 + 2
@@ -156,7 +157,7 @@ def test_each_check_is_what_keeps_the_batch_out(partition: Partition, mutant_nam
     with contextlib.suppress(EmbedlogError):
         send(partition, stamp, sequence, b"a")
     assert partition.bounds().log_end == 1
-    with mutant(mutant_name), contextlib.suppress(OutOfOrderSequenceError if mutant_name == "no_duplicate_check" else ()):
+    with mutated(mutant_name), contextlib.suppress(OutOfOrderSequenceError if mutant_name == "no_duplicate_check" else ()):
         send(partition, stamp, sequence, b"a")
         assert partition.bounds().log_end == 2
         return
@@ -242,7 +243,7 @@ def test_an_old_marker_does_not_end_a_new_transaction(partition: Partition) -> N
     send(partition, Stamp(A, 1, True, True), 0)
     assert partition.append_marker(A, 1, commit=True) is None, "a slow helper's"
     assert partition.open_transactions() == [(A, 1, 2)]
-    with mutant("marker_not_skipped"):
+    with mutated("marker_not_skipped"):
         partition.append_marker(A, 1, commit=True)
     assert partition.open_transactions() == []
 
@@ -319,18 +320,9 @@ def test_without_the_doubt_behind_a_repair_it_goes_in_twice(partition: Partition
     stamp = Stamp(A, 0)
     send(partition, stamp, 0, b"x" * 5000)
     run = fails_to_be_undone(partition, stamp, 1)
-    with mutant("no_doubt"):
+    with mutated("no_doubt"):
         partition.append(run, stamp=stamp)
     assert [len(each) for each in seen(partition)] == [5000, 5000, 5000]
-
-
-@contextlib.contextmanager
-def mutant(name: str) -> Iterator[None]:
-    system.mutant(name)
-    try:
-        yield
-    finally:
-        system.mutant(name, False)
 
 
 def test_a_run_of_many_batches_that_went_in_partly(log: embedlog.Log) -> None:

@@ -22,6 +22,7 @@ from embedlog.errors import (
 )
 from embedlog.producer import idempotence
 from tests.support import producer_helpers
+from tests.support.mutants import apply_mutant, undo_mutants
 from tests.support.producer_helpers import LONG_MS, values, wait_until
 
 log = producer_helpers.log
@@ -33,7 +34,7 @@ Append = Callable[..., Any]
 def unarmed() -> Iterator[None]:
     yield
     system.fault_off()
-    system.MUTANTS.clear()
+    undo_mutants()
 
 
 def batches(log: embedlog.Log, topic: str = "one") -> Any:
@@ -129,7 +130,7 @@ def test_an_acknowledgement_that_was_lost_doubles_nothing(
     log: embedlog.Log, monkeypatch: pytest.MonkeyPatch, mutant: str
 ) -> None:
     """The mutants show that it is the stamp on the repeat that does it."""
-    system.MUTANTS |= {mutant} - {""}
+    apply_mutant(mutant)
     failing(monkeypatch, log, [LockTimeoutError("the answer is lost"), StorageError("again", errno=errno.EIO)], behind=True)
     with log.producer(retry_backoff_ms=1, retries=3) as producer:
         places = producer.send_batch("one", [b"%d" % number for number in range(5)]).exception(10)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +20,9 @@ from tests.coordination.test_internal_topic import Newest, topic_of
 from tests.faults.processes import Died, Nursery, Victim, until
 from tests.faults.test_compaction import QUIET, check, made
 from tests.partition.test_compaction import COMPACT, last_values, opened, put, rows, table
+from tests.support.mutants import mutated
 
 FILL: list[tuple[bytes, bytes | None]] = [(b"fill", b"x" * 150)] * 30
-
-
-@contextmanager
-def without(mutant: str) -> Iterator[None]:
-    """In this process a rule is off."""
-    if mutant:
-        system.mutant(mutant)
-    try:
-        yield
-    finally:
-        if mutant:
-            system.mutant(mutant, False)
 
 
 def transact(log: embedlog.Log, producer: int, key: bytes, value: bytes, commit: bool | None) -> None:
@@ -71,7 +58,7 @@ def test_rule_26_a_swap_that_was_broken_off_is_finished(
         with pytest.raises(Died):
             victim.call("on_log", "housekeep")
         assert log._partition("t", 0).page.read().generation % 2 == 1
-        with without(mutant), caplog.at_level(logging.CRITICAL):
+        with mutated(mutant), caplog.at_level(logging.CRITICAL):
             try:
                 check(log, pairs, before)
                 seen = log._partition("t", 0).page.read().generation % 2 == 0
@@ -152,7 +139,7 @@ def test_rule_26_what_was_read_before_a_swap_is_not_judged_by_what_is_there_behi
             return found
 
         monkeypatch.setattr(partition.reader, "_fetch", fetch_and_swap)
-        with without(mutant):
+        with mutated(mutant):
             found = rows(reader, isolation_level="read_committed")
         assert swaps
         assert ([value for _, key, value in found if key == b"a"] == [b"aborted"]) == bool(mutant)
@@ -188,7 +175,7 @@ def test_what_is_undecided_replaces_nothing(tmp_path: Path, mutant: str) -> None
         put(log, [(b"a", b"stays"), *FILL])
         transact(log, 11, b"a", b"aborted later", commit=None)
         put(log, FILL)
-        with without(mutant):
+        with mutated(mutant):
             log.housekeep()
         log._partition("t", 0).append_marker(11, 1, commit=False)
         put(log, FILL)
@@ -215,7 +202,7 @@ def test_rule_27_who_looked_before_a_compaction_begins_again(tmp_path: Path, mut
         stale = topic_of(other, **settings)
         assert b"gone" in stale.look(0).values
         write(b"gone", None)
-        with without(mutant):
+        with mutated(mutant):
             for _ in range(3):
                 for number in range(30):
                     write(b"fill", b"%0100d" % number)
@@ -262,7 +249,7 @@ def test_rule_28_without_that_lock_a_swap_is_made_of_segments_that_are_gone(
     pairs, swap = made(tmp_path / "log", seed), cleaner._Pass.swap
 
     def two_rounds() -> dict[int, tuple[bytes, bytes | None]]:
-        with opened(tmp_path / "log") as log, opened(tmp_path / "log") as other, without("many_housekeepers"):
+        with opened(tmp_path / "log") as log, opened(tmp_path / "log") as other, mutated("many_housekeepers"):
             before = {offset: (key, value) for offset, key, value in rows(log)}
 
             def late(*arguments: Any) -> None:
@@ -310,7 +297,7 @@ def test_rule_28_who_waits_for_what_the_housekeeper_should_do_does_it_himself(
         dead.call("leave_open", b"open")
         dead.kill()
         end = log._partition("t", 0).bounds().high_watermark
-        with without(mutant):
+        with mutated(mutant):
             with log.consumer("t", auto_offset_reset="earliest", isolation_level="read_committed") as consumer:
                 put(log, [(b"behind", b"it")])
                 deadline = time.monotonic() + (0.6 if mutant else 20)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog._native import system
 from embedlog.storage import file_names
 from embedlog.storage.identity import id_bytes
 from tests.faults.content import Verdict
 from tests.faults.processes import Nursery, RemoteError, Victim
 from tests.faults.stage import Play, fails_without
 from tests.faults.tasks import TOPIC
+from tests.support.mutants import mutated
 
 
 def answer_of(victim: Victim) -> Any:
@@ -109,12 +109,9 @@ def fill(log: Any, word: str, reader: Any) -> Any:
 def test_rule_6_a_reader_never_gets_records_of_another_topic(tmp_path: Path) -> None:
     """Readers look at the flag with every fetch: the segments that they have not opened yet would be the new topic's."""
     assert read_over_a_deletion(tmp_path / "log") == "UnknownTopicOrPartitionError"
-    system.mutant("no_deleted_flag")
-    try:
+    with mutated("no_deleted_flag"):
         # at best a digest tells that these are not the batches it was made of
         assert read_over_a_deletion(tmp_path / "mutant") in ("records of the new topic", "CorruptRecordError")
-    finally:
-        system.mutant("no_deleted_flag", False)
 
 
 def test_rule_6_a_frozen_appender_delays_one_deletion_and_nothing_else(nursery: Nursery, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from embedlog.format.record_batch import Stamp
 from embedlog.storage import lock_order
 from embedlog.storage.control_page import cache_number
 from embedlog.transaction import Status, Transaction
+from tests.support.mutants import mutated
 from tests.support.transactional_producers import QUIET, TOPIC, Writer, begun, committed, help_out, last_stable, run_of, soon
 
 
@@ -73,12 +74,8 @@ def test_rule_20_each_step_is_on_disk_before_the_next(
     log.alter_topic(TOPIC, {"flush.messages": "1"})  # after the write, which else would have seen to it
     partition = log._partition(TOPIC, 0)
     monkeypatch.setattr(partition.syncer, "flush_if_due", lambda *_: None)
-    if mutant:
-        system.mutant(mutant)
-    try:
+    with mutated(mutant):
         steps = syncs_and_writes(tmp_path / "trace", writer.commit, path)
-    finally:
-        system.mutant(mutant, False)
     assert (steps == STEPS) == (not mutant), steps
 
 
@@ -107,13 +104,9 @@ def due(log: embedlog.Log) -> None:
 def test_rule_20_open_data_without_a_record_is_swept(log: embedlog.Log, mutant: str) -> None:
     orphan(log, 1)
     due(log)
-    if mutant:
-        system.mutant(mutant)
-    try:
+    with mutated(mutant):
         help_out(log, 1)
         assert (last_stable(log, 1) == (2, 2)) == (not mutant)
-    finally:
-        system.mutant(mutant, False)
     assert recovery.is_due(log._directory.page) == bool(mutant)
 
 
@@ -159,12 +152,8 @@ def test_rule_20_an_id_that_was_in_a_transaction_is_lifted_behind_its_end(
             short._transactions.decide("id", given_up, soon())
         orphan(log, 2, epoch=7, producer_id=dead.owner.stamp.producer_id)
     due(log)
-    if mutant:
-        system.mutant(mutant)
-    try:
+    with mutated(mutant):
         heir = begun(log)
-    finally:
-        system.mutant(mutant, False)
     if mutant:
         with pytest.raises(FencedError):
             heir.write(b"y", partition=2)
@@ -239,16 +228,12 @@ def test_rule_30_a_first_batch_is_registered_and_written_under_one_lock(
             return append(*arguments, **keywords)
 
         monkeypatch.setattr(partition, "append", append_later)
-        if mutant:
-            system.mutant(mutant)
-        try:
+        with mutated(mutant):
             if together:
                 run, going = zombie.begin_in(0)[0]
                 zombie.owner.append(partition, run, going=going)
             else:
                 zombie.write(b"of the zombie")
-        finally:
-            system.mutant("register_apart", False)
         heir.init()
         help_out(other)
         assert bool(refused) == (not mutant), "nobody comes in between"
@@ -272,12 +257,8 @@ def test_rule_31_an_old_marker_cannot_close_a_new_transaction(log: embedlog.Log,
         log._transactions.finish = see_and_finish  # type: ignore[method-assign]
         writer.commit()
         writer.write(b"second")
-        if mutant:
-            system.mutant(mutant)
-        try:
+        with mutated(mutant):
             other._transactions.finish("id", decided[0], soon())
-        finally:
-            system.mutant("marker_not_skipped", False)
         assert (committed(other) == [b"first"]) == (not mutant)
         assert (last_stable(other)[0] == 2) == (not mutant)
         if not mutant:

@@ -17,6 +17,7 @@ from embedlog.errors import StorageError
 from embedlog.storage.liveness import Lease, Life, Liveness, Sign
 from tests.conftest import ROOT
 from tests.faults.processes import Nursery, state_of, until
+from tests.support.mutants import mutated
 
 SESSION_MS, HEARTBEAT_MS = 300, 10
 LONG_MS = 1 << 30
@@ -46,13 +47,6 @@ def begin(mine: Liveness) -> Begin:
         return mine.lease(session_timeout_ms=session_ms, heartbeat_interval_ms=heartbeat_ms, max_poll_interval_ms=poll_ms)
 
     return begin
-
-
-@pytest.fixture
-def switched_off() -> Iterator[Callable[[str], None]]:
-    yield system.mutant
-    for name in list(system.MUTANTS):
-        system.mutant(name, False)
 
 
 def wait_for_beat(here: Liveness, life: Life) -> Sign:
@@ -144,9 +138,7 @@ def test_a_poll_in_time_puts_the_next_one_off(here: Liveness, begin: Begin) -> N
 
 
 @pytest.mark.parametrize("mutant", ["", "no_lease_check"])
-def test_a_beat_that_cannot_be_written_is_none(
-    mine: Liveness, begin: Begin, mutant: str, switched_off: Callable[[str], None]
-) -> None:
+def test_a_beat_that_cannot_be_written_is_none(mine: Liveness, begin: Begin, mutant: str) -> None:
     """Others see nothing of it: so the lease lapses, and cannot be renewed until writing works again."""
     lease = begin(SESSION_MS)
     writing = os.dup(mine._holding)
@@ -158,9 +150,8 @@ def test_a_beat_that_cannot_be_written_is_none(
     os.dup2(writing, mine._holding)
     assert lease.lapsed
     if mutant:
-        switched_off(mutant)
-        assert not lease.lapsed, "the mutant believes that it holds what others may have taken"
-        system.mutant(mutant, False)
+        with mutated(mutant):
+            assert not lease.lapsed, "the mutant believes that it holds what others may have taken"
     lease.renew()
     assert not lease.lapsed
     os.close(writing)

@@ -10,7 +10,7 @@ import errno
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,16 +26,11 @@ from embedlog.storage import file_names, files, interval_digests
 from tests.faults.batches import batch as as_batch
 from tests.faults.processes import Nursery, RemoteError
 from tests.faults.stage import Play
+from tests.support.mutants import mutated
 
 QUIET = {"housekeeping": False}
 COUNT = 48  # batches of one record, all of one size; an index entry for every third
 CONFIG = {"index.interval.bytes": 200, "flush.ms": 3_600_000}
-
-
-@pytest.fixture(autouse=True)
-def _mutants() -> Iterator[None]:
-    yield
-    system.mutant("no_interval_digest", False)
 
 
 def value(number: int) -> bytes:
@@ -144,11 +139,9 @@ def test_a_valid_batch_in_the_place_of_another_is_noticed_in_the_middle(tmp_path
         assert noticed.value.path == str(file)
         assert noticed.value.position is not None
         assert str(noticed.value.expected).startswith("digest ")
-    with embedlog.open(tmp_path, config=QUIET) as log:
-        with pytest.raises(CorruptRecordError):
-            way(log, number)
-        system.mutant("no_interval_digest")
-    with embedlog.open(tmp_path, config=QUIET) as log:
+    with embedlog.open(tmp_path, config=QUIET) as log, pytest.raises(CorruptRecordError):
+        way(log, number)
+    with mutated("no_interval_digest"), embedlog.open(tmp_path, config=QUIET) as log:
         assert way(log, number) != [value(number)], "the rule is off: the wrong record must come back"
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from embedlog._native import system
 from embedlog.errors import ForkedError
 from embedlog.storage import file_names
 from embedlog.storage.liveness import SLOT_BYTES, Life, Liveness
 from tests.faults.processes import Nursery, until
+from tests.support.mutants import mutated
 
 
 @pytest.fixture
@@ -99,8 +99,5 @@ def test_without_the_rule_a_dead_one_is_taken_for_alive(two: tuple[Liveness, Liv
     life = mine.begin()
     mine.end(life)
     theirs.begin()
-    system.mutant(mutant)
-    try:
+    with mutated(mutant):
         assert mine.probe(life)
-    finally:
-        system.mutant(mutant, False)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-
 import embedlog
 from embedlog._native import system
 from embedlog.coordination.groups.group_coordinator import Groups
@@ -15,17 +12,6 @@ from embedlog.types import OffsetAndMetadata, TopicPartition
 from tests.support.group_members import taken
 
 ONE, TWO, OTHER = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
-
-
-@contextlib.contextmanager
-def mutated(*names: str) -> Iterator[None]:
-    for name in names:
-        system.mutant(name)
-    try:
-        yield
-    finally:
-        for name in names:
-            system.mutant(name, False)
 
 
 def keep(groups: Groups, group: Group, name: str = "g") -> Group:

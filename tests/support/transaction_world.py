@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from embedlog import transaction as rules
-from embedlog._native import system
 from embedlog.coordination.transactions import recovery
 from embedlog.errors import FencedError
 from embedlog.storage.liveness import Life
 from embedlog.transaction import PREPARED, SETTLED, Moment, Outcome, Refusal, Status, Transaction
+from tests.support.mutants import is_mutated
 
 PARTITIONS = (("t", 0), ("t", 1))
 
@@ -285,7 +285,7 @@ class World:
         newest = lambda producer_id: state if state is not None and state.producer_id == producer_id else None  # noqa: E731
         lifted = recovery.sweep({} if state is None else {"id": state}, newest, self.partitions, 0)  # type: ignore[arg-type]
         for to in lifted.values():
-            if not system.mutated("lift_settled_only"):
+            if not is_mutated("lift_settled_only"):
                 self._settle("recovery")
             self._record(self.known._replace(state=rules.lift(self.known.state, *to, self.now)))
 

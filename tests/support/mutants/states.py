@@ -1,0 +1,93 @@
+"""Mutants of the pure rules: sequences of producers, states of transactions, states of groups."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from embedlog.transaction import PREPARED, SETTLED, Status, Transaction
+from tests.support.mutants.registry import replaces
+
+# ---- sequences ---------------------------------------------------------------------------------------
+
+
+@replaces("no_duplicate_check", "embedlog.format.sequence_rules:_duplicates")
+def _no_batch_is_present(original, producer, stamp, rows):
+    return 0
+
+
+@replaces("no_epoch_fence", "embedlog.format.sequence_rules:_fenced")
+@replaces("no_sequence_check", "embedlog.format.sequence_rules:_out_of_order")
+def _nothing_is_refused(original, producer, stamp, *first):
+    return None
+
+
+@replaces("no_open_check", "embedlog.format.sequence_rules:_not_open")
+def _every_batch_opens(original, producer, stamp):
+    return original(producer, stamp._replace(opens=True))
+
+
+# ---- transactions ------------------------------------------------------------------------------------
+
+
+@replaces("init_keeps_epoch", "embedlog.transaction:initialize")
+def _initialized_in_the_old_epoch(original, old, life, timeout_ms, new_id, now, claimed=None):
+    new = original(old, life, timeout_ms, new_id, now, claimed)
+    same_id = isinstance(new, Transaction) and old is not None and new.producer_id == old.producer_id
+    return replace(new, epoch=old.epoch) if same_id else new
+
+
+@replaces("forget_outcome", "embedlog.transaction:initialize")
+def _initialized_without_outcome(original, old, life, timeout_ms, new_id, now, claimed=None):
+    new = original(old, life, timeout_ms, new_id, now, claimed)
+    return replace(new, outcome=None) if isinstance(new, Transaction) else new
+
+
+@replaces("register_unfenced", "embedlog.transaction:register")
+def _registered_in_any_epoch(original, old, producer_id, epoch, partitions, now):
+    return original(old, producer_id, epoch if old is None else old.epoch, partitions, now)
+
+
+@replaces("register_while_prepared", "embedlog.transaction:register")
+def _registered_over_a_decision(original, old, producer_id, epoch, partitions, now):
+    if old is not None and old.status in PREPARED:
+        old = replace(old, status=Status.EMPTY)
+    return original(old, producer_id, epoch, partitions, now)
+
+
+@replaces("prepare_keeps_epoch", "embedlog.transaction:_prepared")
+def _prepared_in_the_old_epoch(original, old, commit, next_id, now):
+    return replace(original(old, commit, next_id, now), epoch=old.epoch)
+
+
+@replaces("complete_anything", "embedlog.transaction:complete")
+def _completed_whatever_is_there(original, old, seen, now):
+    return original(old, seen, now) or (None if old is None else original(seen, seen, now))
+
+
+@replaces("sweep_by_partition_only", "embedlog.transaction:covers")
+def _covered_in_any_epoch(original, state, partition, epoch):
+    return state is not None and state.status not in SETTLED and partition in state.partitions
+
+
+# ---- groups ------------------------------------------------------------------------------------------
+
+
+@replaces("join_phase_ends_early", "embedlog.group:_advance")
+def _advanced_without_waiting(original, group, now_ms, overdue=False):
+    return original(group, now_ms, True)
+
+
+@replaces("static_member_dies", "embedlog.group:_must_go")
+def _gone_like_a_dynamic_member(original, group, member, verdict):
+    return original(group, replace(member, instance_id=None), verdict)
+
+
+@replaces("commit_unfenced", "embedlog.group:may_commit")
+def _any_commit(original, old, member_id, generation, instance_id, *, transactional=False):
+    return None
+
+
+@replaces("commit_of_any_generation", "embedlog.group:may_commit")
+def _commit_of_any_generation(original, old, member_id, generation, instance_id, *, transactional=False):
+    present = generation if old is None or generation < 0 else old.generation
+    return original(old, member_id, present, instance_id, transactional=transactional)
