@@ -16,7 +16,7 @@ from embedlog import _platform as _platform  # refuses where embedlog cannot run
 from embedlog import assignors, partitioners, serializers
 from embedlog._native._rows import Future, Record
 from embedlog.columns.batch import Batch
-from embedlog.columns.scan import Scan
+from embedlog.columns.scan import OffsetBound, Scan
 from embedlog.columns.splits import Split
 from embedlog.config.typed_options import ConsumerOptions, LogOptions, ProducerOptions, TopicOptions
 from embedlog.consumer.consumer import Consumer
@@ -75,6 +75,7 @@ from embedlog.errors import (
     UnsupportedPlatformError,
     WakeupError,
 )
+from embedlog.format.visibility import Isolation as IsolationLevel
 from embedlog.log import Log, open
 from embedlog.producer.producer import Producer
 from embedlog.types import (
@@ -136,6 +137,7 @@ __all__ = [
     "InvalidTimestampError",
     "InvalidTopicError",
     "InvalidTransactionStateError",
+    "IsolationLevel",
     "ListenerError",
     "LockTimeoutError",
     "Log",
@@ -148,6 +150,7 @@ __all__ = [
     "NotEnoughReplicasError",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
+    "OffsetBound",
     "OffsetOutOfRangeError",
     "OutOfOrderSequenceError",
     "PartitionDescription",

@@ -11,13 +11,12 @@ DUCKDB-3  of a condition, whatever bounds `offset`, `timestamp` or `partition` n
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import embedlog
-from embedlog.log import check_log
-from embedlog.types import topic_partition
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -34,7 +33,7 @@ def register(
     these names that are there already are replaced. Gives the connection. Raises MissingExtraError without duckdb or pyarrow,
     UnknownTopicOrPartitionError, ConfigError.
     """
-    check_log(log, "embedlog.duckdb.register()")
+    _check_log(log, "embedlog.duckdb.register()")
     try:
         import duckdb
     except ImportError as missing:
@@ -51,7 +50,7 @@ def register(
 
 def table(log: embedlog.Log, topic: str, **bounds: Any) -> Any:
     """A topic as a pyarrow Dataset, of which DuckDB takes the columns that a query names. Raises as `register` does."""
-    check_log(log, "embedlog.duckdb.table()")
+    _check_log(log, "embedlog.duckdb.table()")
     try:
         import pyarrow.dataset
     except ImportError as missing:
@@ -78,12 +77,18 @@ def table(log: embedlog.Log, topic: str, **bounds: Any) -> Any:
     return Topic()
 
 
+def _check_log(given: object, call: str) -> None:
+    if not isinstance(given, embedlog.Log):
+        path = repr(str(given)) if isinstance(given, str | os.PathLike) else "path"
+        raise TypeError(f"{call} takes an open log, not {type(given).__name__}: embedlog.open({path}, read_only=True)")
+
+
 def _of_topic(name: str, names: list[str], bounds: dict[str, Any]) -> dict[str, Any]:
     """The bounds of one topic of several. Raises UnknownTopicOrPartitionError for those of a topic that is none of them."""
     made = dict(bounds)
     for bound, given in bounds.items():
-        if isinstance(given, Mapping) and all(isinstance(key, tuple) for key in given):
-            places = {topic_partition(key): offset for key, offset in given.items()}
+        if isinstance(given, Mapping) and all(isinstance(key, tuple) and len(key) == 2 for key in given):
+            places = {embedlog.TopicPartition(*key): offset for key, offset in given.items()}
             odd = next((place for place in places if place.topic not in names), None)
             if odd is not None:
                 expected = f"one of the topics {', '.join(names)}"

@@ -261,13 +261,6 @@ class Log(engine.Log):
         backup.backup(self, destination, progress)
 
 
-def check_log(given: object, call: str) -> None:
-    """For the guests, which take an open log. Raises TypeError that says how to make one."""
-    if not isinstance(given, Log):
-        path = repr(str(given)) if isinstance(given, str | os.PathLike) else "path"
-        raise TypeError(f"{call} takes an open log, not {type(given).__name__}: embedlog.open({path}, read_only=True)")
-
-
 def _names(topics: tuple[Any, ...]) -> tuple[str, ...]:
     """The topics of a consumer, each given by itself."""
     for each in topics:

@@ -9,12 +9,12 @@ POLARS-3  only the columns that the query names are decoded
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import embedlog
-from embedlog.log import check_log
 
 if TYPE_CHECKING:
     import polars
@@ -29,7 +29,7 @@ def scan(log: embedlog.Log, topic: str, **bounds: Any) -> polars.LazyFrame:
     The log stays open until the frame is collected. Raises MissingExtraError without polars, UnknownTopicOrPartitionError,
     ConfigError.
     """
-    check_log(log, "embedlog.polars.scan()")
+    _check_log(log)
     try:
         import polars
         from polars.io.plugins import register_io_source
@@ -51,6 +51,13 @@ def scan(log: embedlog.Log, topic: str, **bounds: Any) -> polars.LazyFrame:
 
     empty = polars.DataFrame(whole.narrowed(partitions=[]))
     return register_io_source(source, schema=empty.schema, is_pure=True)
+
+
+def _check_log(given: object) -> None:
+    if not isinstance(given, embedlog.Log):
+        path = repr(str(given)) if isinstance(given, str | os.PathLike) else "path"
+        found = type(given).__name__
+        raise TypeError(f"embedlog.polars.scan() takes an open log, not {found}: embedlog.open({path}, read_only=True)")
 
 
 # ---- predicates ------------------------------------------------------------------------------------------------------

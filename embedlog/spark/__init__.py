@@ -18,8 +18,6 @@ from datetime import datetime
 from typing import Any
 
 import embedlog
-from embedlog.columns.scan import OffsetBound
-from embedlog.format.visibility import Isolation
 from embedlog.spark import planning, settings
 from embedlog.spark.settings import DEFAULT_COLUMNS, SPLIT_BYTES
 
@@ -43,12 +41,12 @@ def scan(
     topic: str,
     *,
     partitions: int | Iterable[int] | None = None,
-    start_offset: OffsetBound = None,
-    end_offset: OffsetBound = None,
+    start_offset: embedlog.OffsetBound = None,
+    end_offset: embedlog.OffsetBound = None,
     start_time: int | datetime | None = None,
     end_time: int | datetime | None = None,
     columns: Iterable[str] | None = None,
-    isolation_level: Isolation = "read_uncommitted",
+    isolation_level: embedlog.IsolationLevel = "read_uncommitted",
     fail_on_data_loss: bool = True,
     max_bytes_per_partition: int = SPLIT_BYTES,
     min_partitions: int = 0,

@@ -15,22 +15,20 @@ SPARKLANDING-6  `overwrite` is two steps that are both kept in the log: the new 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import embedlog
-from embedlog.config.topic import TopicConfig
-from embedlog.coordination.groups.offset_commits import OFFSETS_TOPIC
-from embedlog.coordination.internal_topic import java_partition
+from embedlog import GroupMetadata, OffsetAndMetadata, TopicPartition
 from embedlog.spark.outgoing import TOPIC
 from embedlog.spark.staging import Facts, Room, Staged, remove_dead
 from embedlog.spark.write_settings import WriteSettings
-from embedlog.topic import check_name, is_internal
-from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 
 logger = logging.getLogger("embedlog.spark")
 
@@ -40,6 +38,8 @@ OPEN_MS = 15 * MINUTE_MS  # that a transaction may take at least
 BYTES_PER_MS = 1000  # that even a slow disk takes
 BUFFER_BYTES = 64 << 20
 TIMEOUT_MOST_MS = 2**31 - 1
+OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class _Landing:
 
     def _mark(self, producer: embedlog.Producer, starts: Mapping[TopicPartition, int]) -> None:
         offsets = {place: OffsetAndMetadata(start) for place, start in starts.items()}
-        number = java_partition(self._who.name, len(self._log.describe_topic(OFFSETS_TOPIC).partitions))
+        number = group_partition(self._who.name, len(self._log.describe_topic(OFFSETS_TOPIC).partitions))
         offsets[TopicPartition(OFFSETS_TOPIC, number)] = OffsetAndMetadata(self._who.batch + 1, self._who.query)
         producer.send_offsets_to_transaction(offsets, GroupMetadata(self._who.name))
 
@@ -193,6 +193,15 @@ class _Landing:
             self._log.delete_records(starts)
 
 
+def group_partition(group_id: str, count: int) -> int:
+    """The partition of `__consumer_offsets` that holds a group: Kafka's `abs(groupId.hashCode()) % count`."""
+    code = 0
+    for unit in array("H", group_id.encode("utf-16-le", "surrogatepass")):
+        code = (31 * code + unit) & 0xFFFFFFFF
+    smallest = 1 << 31  # Kafka's abs() of the smallest int is 0
+    return 0 if code == smallest else min(code, (1 << 32) - code) % count
+
+
 def _starts(marks: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, int]:
     return {place: offset.offset for place, offset in marks.items() if place.topic != OFFSETS_TOPIC}
 
@@ -214,15 +223,16 @@ def _check(log: embedlog.Log, topic: str, files: Sequence[Staged], overwrite: bo
 
 def check_topic(log: embedlog.Log, name: str, row: str, overwrite: bool) -> None:
     """Raises UnknownTopicOrPartitionError, InvalidTopicError, PolicyViolationError. `row`: who asks for the topic."""
-    check_name(name)
-    if is_internal(name):
+    if name in INTERNAL_TOPICS:
         raise embedlog.InvalidTopicError(f"topic {name} is the log's own: nobody else writes there (asked for by {row})")
     if name not in log.topics():
+        with contextlib.suppress(embedlog.UnknownTopicOrPartitionError):
+            log.describe_topic(name)  # raises InvalidTopicError for a name that no topic can have
         raise embedlog.UnknownTopicOrPartitionError(
             f"no such topic: {name} (asked for by {row}); create_topic() makes one",
             path=log.path, expected=f"one of: {', '.join(log.topics()) or 'none at all'}", found=name,
         )  # fmt: skip
-    if overwrite and "delete" not in (policy := _config(log, name).cleanup_policy):
+    if overwrite and "delete" not in (policy := log.config.topic_config(log.describe_topic(name).config).cleanup_policy):
         raise embedlog.PolicyViolationError(
             f"topic {name} cannot be overwritten: its records are not deleted but compacted",
             expected="cleanup.policy with delete", found=",".join(policy),
@@ -230,7 +240,8 @@ def check_topic(log: embedlog.Log, name: str, row: str, overwrite: bool) -> None
 
 
 def _check_facts(log: embedlog.Log, name: str, facts: Facts, task: int) -> None:
-    config, count = _config(log, name), len(log.describe_topic(name).partitions)
+    topic = log.describe_topic(name)
+    config, count = log.config.topic_config(topic.config), topic.partition_count
     if facts.partition >= count:
         raise embedlog.UnknownTopicOrPartitionError(
             f"row {facts.partition_row} of task {task}: topic {name} has no partition {facts.partition}",
@@ -241,11 +252,6 @@ def _check_facts(log: embedlog.Log, name: str, facts: Facts, task: int) -> None:
         raise embedlog.InvalidRecordError(
             f"row {facts.keyless_row} of task {task} has no key, and topic {name} is compacted: every record needs one"
         )
-
-
-def _config(log: embedlog.Log, name: str) -> TopicConfig:
-    """A topic's own settings, and the log's for the others."""
-    return log.config.topic_config(log.describe_topic(name).config)
 
 
 def _check_files(files: Sequence[Staged]) -> None:

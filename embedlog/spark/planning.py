@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import embedlog
-from embedlog.format.visibility import Isolation
 from embedlog.spark.settings import EARLIEST, LATEST, Bound, Settings
 
 logger = logging.getLogger("embedlog.spark")
@@ -43,7 +42,7 @@ class Task:
 
     directory: str
     pieces: tuple[Piece, ...]
-    isolation: Isolation = "read_uncommitted"
+    isolation: embedlog.IsolationLevel = "read_uncommitted"
     fail_on_data_loss: bool = True
     start_ms: int | None = None
     end_ms: int | None = None
@@ -211,7 +210,7 @@ def tasks_of(log: embedlog.Log, settings: Settings, pieces: Iterable[Piece], par
     return [Task(settings.directory, tuple(group), settings.isolation, settings.fail_on_data_loss) for group in groups]
 
 
-def cut(log: embedlog.Log, pieces: list[Piece], max_bytes: int, isolation: Isolation) -> list[Piece]:
+def cut(log: embedlog.Log, pieces: list[Piece], max_bytes: int, isolation: embedlog.IsolationLevel) -> list[Piece]:
     """Pieces of at most about `max_bytes` and of about the same size, cut between batches, in the order of topics."""
     made = []
     for topic in dict.fromkeys(piece.topic for piece in pieces):

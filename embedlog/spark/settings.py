@@ -18,7 +18,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import embedlog
-from embedlog.format.visibility import Isolation
 
 logger = logging.getLogger("embedlog.spark")
 
@@ -291,7 +290,7 @@ class Settings:
     max_records: int = 0
     max_bytes: int = SPLIT_BYTES
     fail_on_data_loss: bool = True
-    isolation: Isolation = "read_uncommitted"
+    isolation: embedlog.IsolationLevel = "read_uncommitted"
     max_offsets: int = 0
     min_offsets: int = 0
     max_delay_ms: int = 900_000

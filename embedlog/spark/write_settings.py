@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import embedlog
-from embedlog import partitioners
 from embedlog.spark.settings import Option, boolean, canonical, directory_of, one_of, plain, refuse
-from embedlog.storage.file_names import META_PROPERTIES
+
+META_PROPERTIES = "meta.properties"  # the file that every log directory of Kafka has
 
 PARTITIONERS: Mapping[str, Callable[[], Any]] = {
     "murmur2": lambda: None,
-    "roundrobin": partitioners.RoundRobinPartitioner,
-    "random": partitioners.RandomPartitioner,
+    "roundrobin": embedlog.partitioners.RoundRobinPartitioner,
+    "random": embedlog.partitioners.RandomPartitioner,
 }
 
 

@@ -53,6 +53,9 @@ def annotated(producer: Producer[str, bytes], consumer: Consumer[bytes, Point], 
         assert_type(each.offset, int)
         print(each.value.x, each.key.hex())
 
+def newest(log: embedlog.Log, start: embedlog.OffsetBound, level: embedlog.IsolationLevel = "read_committed") -> embedlog.Scan:
+    return log.scan("t", start_offset=start, isolation_level=level)
+
 log = embedlog.open("data", log_retention_ms=5, config={"log.segment.bytes": "1000"})
 log.create_topic("t", 3, compression_type="zstd", cleanup_policy=["compact", "delete"], exist_ok=True)
 assert_type(log.create_topics(["a", embedlog.NewTopic("b", 3)]), list[str])

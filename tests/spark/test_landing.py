@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import embedlog
+from embedlog.coordination.internal_topic import java_partition
 from embedlog.spark import landing, outgoing, staging
 from embedlog.spark.landing import Who
 from embedlog.spark.write_settings import parse_write
@@ -336,3 +337,9 @@ def test_a_compacted_topic_is_not_overwritten(log: embedlog.Log) -> None:
     with pytest.raises(embedlog.PolicyViolationError, match="compact cannot be overwritten"):
         Driver(log, "compact").write(values(b"x", key=pa.array([b"k"])), overwrite=True)
     assert seen(log, "compact") == []
+
+
+@pytest.mark.parametrize("name", ["group-1", "żółć-grupa", "polygenelubricants", "", "\U0001f600 job", "embedlog-spark-0"])
+def test_a_group_has_the_partition_that_the_log_gives_it(name: str) -> None:
+    for count in (1, 5, 50):
+        assert landing.group_partition(name, count) == java_partition(name, count)
