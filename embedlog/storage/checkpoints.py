@@ -1,11 +1,11 @@
-"""Kafka's checkpoints: a version, a count, one entry a line. Offsets of a log directory, leader epochs of a partition.
+"""Reads and writes Kafka's checkpoints: offsets of a log directory and leader epochs of a partition.
 
-CHECKPOINT-1  what is written here, a broker reads: every line is checked first, for one malformed line takes a whole directory
-    offline
-CHECKPOINT-2  a reader takes what Kafka's reader takes and could write again, and nothing else; the error names file and line
-CHECKPOINT-3  a file changes by `files.write_atomically`; who writes holds a lock that covers it (`docs/protocol.md`)
-CHECKPOINT-4  a damaged file that only saves work (`layout.CACHES`) counts as absent, with a warning, and is made anew by the next
-    writer
+A checkpoint contains a version, a count, and one entry per line.
+T1  a broker must be able to read what this module writes: every line is checked first, because one malformed line takes a
+    whole directory offline
+T2  the reader accepts exactly what Kafka's reader accepts and could write again; an error names file and line
+T3  a file changes by `files.write_atomically`; the writer holds a lock that covers it (`docs/protocol.md`)
+T4  a damaged file that only saves work (`file_names.CACHES`) counts as absent, with a warning; the next writer replaces it
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ logger = logging.getLogger("embedlog")
 
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
-NAME_LENGTH_MAX = 249  # of a topic: its directory's name has room for "-", the partition and no more
+NAME_LENGTH_MAX = 249  # of a topic: the directory's name also contains "-" and the partition
 
-_LINE_END = re.compile(r"\r\n|\n|\r")  # Java's readLine; str.splitlines() would split at more
+_LINE_END = re.compile(r"\r\n|\n|\r")  # Java's readLine; str.splitlines() splits at more characters
 _BLANKS = re.compile(r"[ \t\n\x0b\f\r]+")  # Java's \s+
 _NUMBER = re.compile(r"[+-]?[0-9]+")
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -42,15 +42,15 @@ Offsets = dict[tuple[str, int], int]
 
 
 def read_offsets(path: str | os.PathLike[str]) -> Offsets:
-    """{(topic, partition): offset}; nothing where there is no file, or a damaged one that only saves work.
+    """{(topic, partition): offset}; empty if the file is absent, or damaged and only a cache.
 
-    Raises ForeignDirectoryError for any other malformed one, CorruptRecordError for one that is too large.
+    Raises ForeignDirectoryError if any other file is malformed, CorruptRecordError if the file is too large.
     """
     return _read_offsets(path) or {}
 
 
 def _read_offsets(path: str | os.PathLike[str]) -> Offsets | None:
-    """None for a damaged file that only saves work."""
+    """As `read_offsets`, but None for a damaged cache."""
     found: Offsets = {}
     try:
         for number, parts in _read_entries(path, 3):
@@ -60,7 +60,7 @@ def _read_offsets(path: str | os.PathLike[str]) -> Offsets | None:
     except (ForeignDirectoryError, CorruptRecordError) as problem:
         if os.path.basename(os.fspath(path)) not in file_names.CACHES:
             raise
-        logger.warning("a damaged checkpoint, which only saves work, is made anew: %s", problem)
+        logger.warning("damaged checkpoint ignored; it is a cache and will be rebuilt: %s", problem)
         return None
     return found
 
@@ -70,7 +70,7 @@ def _is_name(topic: str) -> bool:
 
 
 def write_offsets(path: str | os.PathLike[str], offsets: Mapping[tuple[str, int], int], mode: int = 0o666) -> None:
-    """Replace the checkpoint. Raises ValueError, before anything is written, for what a broker could not read."""
+    """Replace the checkpoint. Raises ValueError, before anything is written, for an entry that a broker could not read."""
     lines = []
     for (topic, partition), offset in sorted(offsets.items()):
         if not _is_name(topic) or not 0 <= partition <= INT_MAX or not 0 <= offset <= LONG_MAX:
@@ -82,8 +82,8 @@ def write_offsets(path: str | os.PathLike[str], offsets: Mapping[tuple[str, int]
 def update(path: str | os.PathLike[str], changes: Mapping[tuple[str, int], int | None], mode: int = 0o666) -> None:
     """Read, change (None removes an entry), write; nothing is written if nothing changes.
 
-    Raises ForeignDirectoryError if the present file is malformed: overwriting it would lose what it says of others. One that
-    only saves work is made anew.
+    Raises ForeignDirectoryError if the present file is malformed: overwriting it would lose the entries of other partitions.
+    A damaged cache is rebuilt.
     **Threads and processes**: the caller holds the directory lock.
     """
     before = {} if system.mutated("blind_checkpoints") else _read_offsets(path)
@@ -97,7 +97,7 @@ def _encode(lines: list[str]) -> bytes:
 
 
 def _read_entries(path: str | os.PathLike[str], width: int) -> list[tuple[int, list[str]]]:
-    """(line number, fields) of every entry, by Kafka's rules: no file, an empty one or a bare version means no entries."""
+    """(line number, fields) of every entry. As in Kafka, an absent or empty file or a bare version has no entries."""
     lines = lines_of(path, files.read_bytes(path) or b"")
     if not lines:
         return []
@@ -110,7 +110,7 @@ def _read_entries(path: str | os.PathLike[str], width: int) -> list[tuple[int, l
     entries = []
     for number, line in enumerate(lines[2:], 3):
         parts = _BLANKS.split(line)
-        if parts[-1] == "" and len(parts) > 1:  # Java drops what is empty at the end, not at the beginning
+        if parts[-1] == "" and len(parts) > 1:  # Java drops empty fields at the end, not at the beginning
             parts.pop()
         if len(parts) != width:
             raise malformed(path, number, f"{width} fields", repr(line))
@@ -121,7 +121,7 @@ def _read_entries(path: str | os.PathLike[str], width: int) -> list[tuple[int, l
 
 
 def lines_of(path: str | os.PathLike[str], data: bytes) -> list[str]:
-    """The lines of a small text file, split where Java splits. Raises ForeignDirectoryError for what is not UTF-8."""
+    """The lines of a small text file, split where Java splits. Raises ForeignDirectoryError if the data is not UTF-8."""
     try:
         lines = _LINE_END.split(data.decode())
     except UnicodeDecodeError as problem:
@@ -131,14 +131,14 @@ def lines_of(path: str | os.PathLike[str], data: bytes) -> list[str]:
 
 
 def number_of(path: str | os.PathLike[str], line: int, text: str, largest: int) -> int:
-    """A number that must lie from 0 to `largest`. Raises ForeignDirectoryError with file and line."""
+    """A number from 0 to `largest`. Raises ForeignDirectoryError with file and line."""
     if not _NUMBER.fullmatch(text) or len(text) > 20 or not 0 <= int(text) <= largest:
         raise malformed(path, line, f"an integer from 0 to {largest}", repr(text))
     return int(text)
 
 
 def malformed(path: str | os.PathLike[str], line: int, expected: object, found: object) -> ForeignDirectoryError:
-    """The error for a line that cannot be read."""
+    """The error for a malformed line."""
     return ForeignDirectoryError(f"malformed line {line}", path=path, expected=expected, found=found)
 
 
@@ -146,9 +146,10 @@ def malformed(path: str | os.PathLike[str], line: int, expected: object, found: 
 
 
 class EpochCache:
-    """Which leader epoch began at which offset: pairs (epoch, start offset), both strictly rising.
+    """The start offset of each leader epoch: pairs (epoch, start offset), both strictly rising.
 
-    Pure: it knows no file and no lock. The methods that change it say whether anything changed, so that the caller writes.
+    The class is pure: it knows no file and no lock. Each method that changes it returns whether it changed, so that the caller
+    writes the file.
     """
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
@@ -167,7 +168,7 @@ class EpochCache:
         return self.entries[-1][0] if self.entries else -1
 
     def assign(self, epoch: int, start: int) -> bool:
-        """Epoch begins at `start`; entries that contradict it go. Nothing happens if that epoch is the latest already."""
+        """Start an epoch at `start` and remove entries that contradict it. No change if that epoch is already the latest."""
         if epoch < 0 or start < 0:
             raise ValueError(f"not a leader epoch: {epoch} from {start}")
         if self.entries and self.entries[-1][0] == epoch and self.entries[-1][1] <= start:
@@ -178,27 +179,27 @@ class EpochCache:
         return True
 
     def truncate_from_end(self, end: int) -> bool:
-        """The log now ends at `end`: epochs that began there or later are gone."""
+        """The log now ends at `end`: epochs that began there or later are removed."""
         kept = [entry for entry in self.entries if entry[1] < end]
         return self._replace(kept)
 
     def truncate_from_start(self, start: int) -> bool:
-        """The log now starts at `start`: the epoch that was in force there begins there."""
+        """The log now starts at `start`: the epoch of that offset now begins there."""
         dropped = [entry for entry in self.entries if entry[1] <= start]
         kept = self.entries[len(dropped) :]
         return self._replace([(dropped[-1][0], start), *kept] if dropped else kept)
 
     def epoch_for(self, offset: int) -> int:
-        """The epoch in which `offset` was (or will be) written; -1 if it lies before the first one known."""
+        """The epoch in which `offset` was (or will be) written; -1 if it is before the first known epoch."""
         return next((epoch for epoch, start in reversed(self.entries) if start <= offset), -1)
 
     def disagreement(self, bases: NDArray[np.int64], epochs: NDArray[np.int32]) -> tuple[int, int] | None:
-        """The first batch that carries another epoch than its base offset belongs to, as (row, expected)."""
+        """The first batch whose epoch differs from the epoch of its base offset, as (row, expected)."""
         if not self.entries:
             return None
         latest, start = self.entries[-1]
         if start <= bases[0] and (epochs == latest).all():
-            return None  # as almost always: all of it is of the newest epoch
+            return None  # the usual case: all batches have the newest epoch
         starts = np.array([start for _, start in self.entries], np.int64)
         known = np.array([epoch for epoch, _ in self.entries], np.int64)
         slots = np.searchsorted(starts, bases, side="right") - 1
@@ -207,10 +208,10 @@ class EpochCache:
         return (row, int(known[slots[row]])) if wrong[row] else None
 
     def end_offset(self, epoch: int, log_end: int) -> tuple[int, int]:
-        """(largest known epoch <= `epoch`, the offset at which it ended); (-1, -1) if nothing can be said.
+        """(largest known epoch <= `epoch`, the offset at which it ended); (-1, -1) if unknown.
 
-        The end is where the next higher epoch began, or `log_end` for the latest one. A reader that stood beyond it has seen
-        records that are no more.
+        The end is the start of the next higher epoch, or `log_end` for the latest one. A reader whose position is after the end
+        has read records that were truncated.
         """
         if epoch < 0 or not self.entries or epoch > self.latest_epoch:
             return -1, -1
@@ -227,7 +228,7 @@ class EpochCache:
 
 
 def read_epochs(path: str | os.PathLike[str]) -> EpochCache:
-    """The epochs in a leader-epoch-checkpoint; none where there is no file. Raises ForeignDirectoryError for a malformed one."""
+    """The epochs in a leader-epoch-checkpoint; none if the file is absent. Raises ForeignDirectoryError for a malformed one."""
     return EpochCache(
         (number_of(path, line, epoch, INT_MAX), number_of(path, line, start, LONG_MAX))
         for line, (epoch, start) in _read_entries(path, 2)
@@ -235,5 +236,5 @@ def read_epochs(path: str | os.PathLike[str]) -> EpochCache:
 
 
 def write_epochs(path: str | os.PathLike[str], epochs: EpochCache, mode: int = 0o666) -> None:
-    """Replace the leader-epoch-checkpoint; it is on disk, with its name, when this returns."""
+    """Replace the leader-epoch-checkpoint; file and name are on disk when this returns."""
     files.write_atomically(path, _encode([f"{epoch} {start}" for epoch, start in epochs.entries]), mode)

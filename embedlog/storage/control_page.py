@@ -1,14 +1,12 @@
-"""A partition's control page and its record of what is on stable storage.
+"""A partition's control page and its durable record, which says how much of the log is on stable storage.
 
-CONTROLPAGE-1  page and lock file are never unlinked and never renamed over; a page comes into being by link(2) of a finished
-    temporary, and is rebuilt in place, both under the append lock
-CONTROLPAGE-2  a page counts only in the incarnation of the directory that it names, and only as the inode that it names
-CONTROLPAGE-3  a page of an earlier incarnation is a floor at most: what it published was written, unless the page cache was lost
-    since
-CONTROLPAGE-4  the durable record is stored after the sync that it tells of, so it is never too high; it may be low; the slot that
-    is on disk is left as it is until the other one is on disk
+G1  page and lock file are never unlinked and never renamed over; link(2) of a finished temporary creates a page, and
+    a rebuild happens in place; both need the append lock
+G2  a page counts only in the incarnation of the directory that it names, and only as the inode that it names
+G3  a page of an earlier incarnation is only a lower bound: the offsets it published were written, unless the page cache was lost
+G4  the durable record is stored after the sync that it describes, so it is never too high but may be low; the slot on disk
+    does not change until the other slot is on disk
 """
-
 from __future__ import annotations
 
 import hashlib
@@ -37,11 +35,11 @@ def boot_number() -> int:
 
 
 def cache_number(path: Path) -> int:
-    """A number for the page cache that holds a directory: this boot and this mount. 0 if either is unknown.
+    """A number for the page cache of a directory: this boot and this mount. 0 if either is unknown.
 
-    A file system that is unmounted, detached or shut down loses what was not synced although the machine goes on. Two mounts of
+    A file system that is unmounted, detached or shut down loses unsynced data even if the machine keeps running. Two mounts of
     one file system (bind mounts, containers) have two numbers: that costs a recovery as after a reboot, never a record. Before
-    Linux 6.8 mounts have no unique id, so the number is the boot's alone.
+    Linux 6.8 mounts have no unique id, so the number identifies the boot only.
     """
     boot, mount = boot_number(), system.mount_id(os.fspath(path))
     if not boot or mount < 0:
@@ -60,7 +58,7 @@ class PageFile:
 
     @property
     def identity_device(self) -> int:
-        """The device as the page names it: on a network file system each host has a number of its own."""
+        """The device number in the page; 0 on a network file system, where each host has its own number."""
         return 0 if self.page.locked else self.device
 
     def close(self) -> None:
@@ -68,7 +66,7 @@ class PageFile:
 
 
 def map_page(path: Path, writable: bool, locked: bool = False) -> PageFile | None:
-    """Map a page that is there; None if it is absent or too short to be one."""
+    """Map an existing page; None if it is absent or too short."""
     found = files.facts_of(path)
     if found is None or found.size < system.PAGE_BYTES:
         return None
@@ -79,10 +77,10 @@ def map_page(path: Path, writable: bool, locked: bool = False) -> PageFile | Non
 
 
 def make_page(path: Path, mode: int, locked: bool = False) -> PageFile:
-    """Map the page, made first if need be. REQUIRES the append lock; its content is the caller's to write."""
+    """Map the page; create it if it is absent. REQUIRES the append lock; the caller writes the content."""
     found = files.facts_of(path)
     if found is not None and found.size < system.PAGE_BYTES:
-        with files.opened(path, files.WRITE) as fd:  # somebody cut it: the inode stays, the content is rebuilt
+        with files.opened(path, files.WRITE) as fd:  # a foreign process truncated it: keep the inode, rebuild the content
             files.allocate(fd, system.PAGE_BYTES, path)
     elif found is None:
         temporary = path.with_name(path.name + "-new")
@@ -93,23 +91,23 @@ def make_page(path: Path, mode: int, locked: bool = False) -> PageFile:
         files.unlink(temporary)
     mapped = map_page(path, writable=True, locked=locked)
     if mapped is None:
-        raise StorageError("the control page vanished while it was being made", path=path)
+        raise StorageError("the control page disappeared while it was created", path=path)
     return mapped
 
 
 def check(mapped: PageFile, expected: Any) -> bool:
-    """Whether this page counts now. Raises UnsupportedFormatError for one that a newer embedlog wrote."""
+    """Whether this page is valid now. Raises UnsupportedFormatError if another version of embedlog wrote it."""
     state = mapped.page.check(expected)
     if state == system.NEWER:
         raise UnsupportedFormatError(
-            "the control page was written by a newer embedlog; close that one first",
+            "the control page was written by a newer embedlog; close its processes first",
             path=mapped.path,
             expected=f"version {system.PAGE_VERSION}",
             found=mapped.page.version(),
         )
     if state == system.OLDER:
         raise UnsupportedFormatError(
-            "an older embedlog has this log open; close that one first",
+            "an older embedlog has this log open; close its processes first",
             path=mapped.path,
             expected=f"version {system.PAGE_VERSION}",
             found=mapped.page.version(),
@@ -118,7 +116,7 @@ def check(mapped: PageFile, expected: Any) -> bool:
 
 
 def floor_of(mapped: PageFile, topic_id: bytes, partition: int) -> Published | None:
-    """What a page of an earlier incarnation published into the page cache that is still there, None if it proves nothing."""
+    """The state that a page of an earlier incarnation published into the present page cache; None if it proves nothing."""
     page = mapped.page
     cache = cache_number(mapped.path)
     if not cache or page.word(system.WORD_CACHE) != cache:
@@ -127,26 +125,26 @@ def floor_of(mapped: PageFile, topic_id: bytes, partition: int) -> Published | N
 
 
 def in_place(mapped: PageFile, topic_id: bytes, partition: int) -> bool:
-    """Whether a page was written where it lies now, in whatever incarnation: a copy of one was not."""
+    """Whether the page was written at its present place, in any incarnation; False for a copied page."""
     own = system.identity(mapped.page.incarnation(), topic_id, partition, mapped.identity_device, mapped.inode)
     return bool(mapped.page.check(own) == system.VALID)
 
 
 class Durable(NamedTuple):
-    """What was on stable storage when this was stored, and where."""
+    """The end offset that was on stable storage when this was stored, and its segment."""
 
     offset: int
     segment_base: int
     sequence: int
 
 
-_SLOT = struct.Struct(">8sQ16sqqI")  # magic, sequence, topic id, offset, segment base, CRC-32C of what is before
+_SLOT = struct.Struct(">8sQ16sqqI")  # magic, sequence, topic id, offset, segment base, CRC-32C of the preceding fields
 _DURABLE_MAGIC: Final = b"ELOGDUR1"
-RECORD_AGE_NS: Final = 100_000_000  # how much older than what was acknowledged the record may be that is on disk
+RECORD_AGE_NS: Final = 100_000_000  # the record on disk may be this much older than the acknowledged offset
 
 
 class DurableRecord:
-    """`embedlog.durable`: two slots, the parity of a sequence is its slot. Threads: under the sync lock."""
+    """`embedlog.durable`: two slots; the parity of the sequence selects the slot. Threads: under the sync lock."""
 
     def __init__(self, directory: Path, topic_id: bytes) -> None:
         self.path = directory / file_names.DURABLE
@@ -169,7 +167,7 @@ class DurableRecord:
         return Durable(offset, base, sequence)
 
     def store(self, offset: int, segment_base: int, mode: int) -> None:
-        """Store a new value; now and then put the one before on disk, and go on in the other slot.
+        """Store a new value; every RECORD_AGE_NS, sync the previous value and continue in the other slot.
 
         A sync of the record for each sync of the log would make every durable append wait twice.
         """

@@ -1,8 +1,8 @@
-"""Descriptors for reading, shared by all partitions of an open log and bounded in number.
+"""A bounded cache of read descriptors, shared by all partitions of an open log.
 
-DESCRIPTOR-1  a descriptor is closed when nobody uses it and room is needed, never under a reader
-DESCRIPTOR-2  forgetting a directory makes its names be opened anew; who still reads keeps what he has
-DESCRIPTOR-3  who reads one file again and again may keep it, as long as most of the room is left to the others
+H1  a descriptor is closed only if it has no user and the cache is full
+H2  after `forget` the names of a directory are opened again; a present user keeps its descriptor
+H3  a frequent reader of one file may keep its descriptor; kept descriptors use at most 1 / KEPT_DIVISOR of the limit
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections import OrderedDict
 from embedlog.storage import file_names, files
 
 Key = tuple[str, int, str]  # directory, base offset, suffix
-KEPT_DIVISOR = 4  # of the room, the part that may be kept
+KEPT_DIVISOR = 4  # kept descriptors use at most this part of the limit
 
 
 class Handle:
-    """An open file, borrowed with `with`, which gives the descriptor."""
+    """A borrowed open file; `with` returns the descriptor and gives it back."""
 
     __slots__ = ("_cache", "fd", "forgotten", "users")
 
@@ -35,17 +35,17 @@ class Handle:
 
 
 class Handles:
-    """A cache of open files, least recently used first out. Threads: any."""
+    """A cache of open files with least-recently-used eviction. Threads: any."""
 
     def __init__(self, limit: int, fresh: bool = False) -> None:
         self._limit = max(1, limit)
-        self._fresh = fresh  # opened anew for each use: what a network file system has cached of a file ends with its opening
+        self._fresh = fresh  # open for each use: only an open revalidates what a network file system has cached
         self._mutex = threading.Lock()
         self._open: OrderedDict[Key, Handle] = OrderedDict()
         self._kept_count = 0
 
     def keep(self, directory: str, base: int, suffix: str) -> Handle | None:
-        """As `borrow`, until `let_go`; None if too many are kept already. Raises StorageError."""
+        """As `borrow`, until `let_go`; None if the limit of kept descriptors is reached. Raises StorageError."""
         with self._mutex:
             if self._kept_count >= self._limit // KEPT_DIVISOR:
                 return None
@@ -63,7 +63,7 @@ class Handles:
         self.give_back(handle)
 
     def borrow(self, directory: str, base: int, suffix: str) -> Handle:
-        """A file of a segment, open for reading until the `with` block ends. Raises StorageError."""
+        """An open file of a segment for reading, valid until the `with` block ends. Raises StorageError."""
         key = (directory, base, suffix)
         if self._fresh:
             made = Handle(self, files.open_file(f"{directory}/{file_names.file_name(base, suffix)}", files.READ))
@@ -100,7 +100,7 @@ class Handles:
                 files.close(handle.fd)
 
     def forget(self, directory: str | None = None) -> None:
-        """Close what was opened in this directory (None: everything), as soon as nobody reads it."""
+        """Close the files of this directory (None: all files); a file in use closes when its last user gives it back."""
         with self._mutex:
             for key in [key for key in self._open if directory is None or key[0] == directory]:
                 handle = self._open.pop(key)

@@ -1,7 +1,7 @@
 """Names of files in a partition directory: Kafka's and ours (format.md 2.1; `docs/layout.md`).
 
-FILENAME-1  a segment's base offset is twenty digits, its files differ in their suffix only
-FILENAME-2  our own names neither start with a digit nor end in a suffix of Kafka's, so that a broker ignores them
+N1  a segment's base offset has twenty digits; its files differ only in the suffix
+N2  our own names neither start with a digit nor end in a suffix of Kafka's, so a broker ignores them
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ DOOR: Final = "embedlog.door"
 DIRECTORY_LOCK: Final = "embedlog.directory"
 HOUSEKEEPER: Final = "embedlog.housekeeper"
 CONTROL: Final = "embedlog.control"
-SLOTS: Final = "embedlog.slots"  # who is alive
-VISIT: Final = "embedlog.visit"  # the number of the last visit of a broker
+SLOTS: Final = "embedlog.slots"  # process slots
+VISIT: Final = "embedlog.visit"  # the number of the last visit of a broker to the directory
 BROKER_LOCK: Final = ".lock"
 CLEAN_MARK: Final = ".kafka_cleanshutdown"
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 CLEANER: Final = "cleaner-offset-checkpoint"
-UNFINISHED: Final = "embedlog.backup"  # a copy that is not whole
+UNFINISHED: Final = "embedlog.backup"  # an incomplete copy
 
-# What only saves work, here or in a broker: a damaged one counts as absent and is made anew. All others are truths.
+# Caches: a damaged one counts as absent and is rebuilt. All other files are authoritative.
 CACHES: Final = (RECOVERY_POINTS, HIGH_WATERMARKS)
 
 _SEGMENT_FILE = re.compile(r"([0-9]{20})(\.[a-z.]+)")
 _NUMBER = re.compile(r"[0-9]{1,20}")
-_TEMPORARY = re.compile(r"(.+?)(?:\.[0-9a-f]{16})?\.tmp")  # Kafka's and older versions of ours have no number in it
+_TEMPORARY = re.compile(r"(.+?)(?:\.[0-9a-f]{16})?\.tmp")  # temporaries of Kafka and of older embedlog versions have no number
 _OFFSET_MAX = 2**63 - 1
 
 
 def file_name(base: int, suffix: str) -> str:
-    """Name of a file of a segment; ours has its kind in front (FILENAME-2)."""
+    """Name of a file of a segment; our names start with the kind (N2)."""
     return f"{suffix}{base:020d}" if suffix == DIGESTS else f"{base:020d}{suffix}"
 
 
@@ -69,7 +69,7 @@ def digests_base(name: str) -> int | None:
 
 
 def base_behind(prefix: str, name: str) -> int | None:
-    """The offset in a name of this prefix, None for any other name: a directory may hold names that nobody gave here."""
+    """The offset in a name of this prefix, None for any other name: a directory may contain foreign names."""
     number = name.removeprefix(prefix)
     if number == name or not _NUMBER.fullmatch(number) or int(number) > _OFFSET_MAX:
         return None
@@ -81,13 +81,13 @@ def segment_path(directory: Path, base: int, suffix: str = LOG) -> Path:
 
 
 def parse(name: str) -> tuple[int, str] | None:
-    """Base offset and suffix of a file of Kafka's, None for any other name."""
+    """Base offset and suffix of one of Kafka's files, None for any other name."""
     match = _SEGMENT_FILE.fullmatch(name)
     return (int(match[1]), match[2]) if match and int(match[1]) <= _OFFSET_MAX else None
 
 
 def temporary_of(name: str) -> str | None:
-    """The file of Kafka's or ours that a temporary was to become (`files.write_atomically`), None for any other name."""
+    """The name that a temporary would have replaced (`files.write_atomically`), None for any other name."""
     match = _TEMPORARY.fullmatch(name)
     if match is None:
         return None

@@ -1,12 +1,12 @@
-"""Files: open, read, write, sync, rename; each call goes through the C table with its fault hooks.
+"""Opens, reads, writes, syncs and renames files; each call goes through the C table with its fault hooks.
 
-FILES-1  whatever fails is a `StorageError` with errno and path, and no other module calls Python's own functions on files
-    (`tests/project/test_raw_calls.py`); nothing here retries a failed sync
-FILES-2  a small file changes by temporary, fsync, rename, fsync of the directory: after a crash it is the old or the new one
-FILES-3  nothing here knows what the bytes mean
-FILES-4  a descriptor is owned by exactly one object
-FILES-5  a log directory is input: what is opened is a regular file of that name and no link to another, the name of a temporary
-    cannot be known before, and no file is read whole that is larger than such a file can be (`docs/layout.md`, security)
+I1  every failure is a `StorageError` with errno and path; no other module calls Python's own functions on files
+    (`tests/project/test_raw_calls.py`); a failed sync is never retried here
+I2  a small file changes by temporary, fsync, rename, fsync of the directory: after a crash it is the old or the new one
+I3  this module does not know what the bytes mean
+I4  a descriptor is owned by exactly one object
+I5  a log directory is untrusted input: only a regular file that is not a link is opened, the name of a temporary cannot be
+    predicted, and no file is read whole that is larger than its kind can be (`docs/layout.md`, security)
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 READ: Final = os.O_RDONLY
 WRITE: Final = os.O_RDWR
 CREATE: Final = os.O_RDWR | os.O_CREAT
-THROUGH: Final = CREATE | os.O_DSYNC  # each write is where others see it before the call returns
+THROUGH: Final = CREATE | os.O_DSYNC  # each write is visible to others before the call returns
 EXCLUSIVE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL
 TEMPORARY: Final = ".tmp"
-INTERRUPTS_MAX: Final = 1000  # of one call in a row: a file system that goes on so does not work
-WHOLE_BYTES_MAX: Final = 64 << 20  # of a file that is read whole: topics and checkpoints of 100,000 partitions have a third of it
+INTERRUPTS_MAX: Final = 1000  # of one call in a row; then the file system is considered broken
+WHOLE_BYTES_MAX: Final = 64 << 20  # limit for a file that is read whole: checkpoints of 100,000 partitions use a third of it
 
 
 def checked(code: int, path: str | os.PathLike[str], verb: str) -> int:
-    """What a call of the core gave. Raises StorageError for a negative code."""
+    """The result of a call of the core. Raises StorageError for a negative code."""
     if code >= 0:
         return code
     number = system.errno_of(code) or errno.EIO
@@ -50,7 +50,7 @@ def open_file(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> in
 
 
 def _unless_interrupted(call: Callable[..., int], *arguments: object) -> int:
-    """Call again what a signal broke off; its handler has run by then, and what that raised has ended this."""
+    """Repeat a call that a signal interrupted. The signal handler has run by then; its exception ends this call."""
     for _ in range(INTERRUPTS_MAX):
         if (code := call(*arguments)) >= 0 or system.errno_of(code) != errno.EINTR:
             break
@@ -84,14 +84,14 @@ _KINDS: Final[dict[Callable[[int], bool], str]] = {
 
 
 def close(fd: int) -> None:
-    """Close; what close itself complains of was told by a sync before, or is lost anyhow (close(2))."""
+    """Close. Errors of close are ignored: an earlier sync reported them, or the data is lost anyway (close(2))."""
     if fd >= 0:
         system.close(fd)
 
 
 @contextlib.contextmanager
 def opened(path: str | os.PathLike[str], flags: int = READ, mode: int = 0o666) -> Iterator[int]:
-    """A descriptor that is closed on every way out."""
+    """A descriptor that is closed on every exit of the block."""
     fd = open_file(path, flags, mode)
     try:
         yield fd
@@ -100,13 +100,13 @@ def opened(path: str | os.PathLike[str], flags: int = READ, mode: int = 0o666) -
 
 
 def pread_into(fd: int, buffer: Buffer, position: int, path: str | os.PathLike[str] = "") -> int:
-    """Bytes read, fewer than the buffer holds only at the end of the file."""
+    """Bytes read; fewer than the size of the buffer only at the end of the file."""
     return checked(system.pread_into(fd, buffer, position), path, "read")
 
 
 def pread(fd: int, size: int, position: int, path: str | os.PathLike[str] = "") -> bytes:
-    room = bytearray(size)
-    return bytes(memoryview(room)[: pread_into(fd, room, position, path)])
+    buffer = bytearray(size)
+    return bytes(memoryview(buffer)[: pread_into(fd, buffer, position, path)])
 
 
 def write_all(fd: int, data: Buffer, position: int, path: str | os.PathLike[str] = "") -> None:
@@ -115,24 +115,24 @@ def write_all(fd: int, data: Buffer, position: int, path: str | os.PathLike[str]
 
 
 def data_ranges(fd: int, start: int, end: int, path: str | os.PathLike[str] = "") -> Iterator[tuple[int, int]]:
-    """Where between `start` and `end` something is written, as (first byte, the one behind the last); in between are holes.
+    """Written ranges between `start` and `end`, as (first byte, end of the range); the gaps are holes.
 
-    A file system that cannot tell calls everything written. Raises StorageError.
+    If the file system cannot report holes, everything counts as written. Raises StorageError.
     """
     while start < end:
         try:
             first = os.lseek(fd, start, os.SEEK_DATA)
-            behind = os.lseek(fd, first, os.SEEK_HOLE)
+            range_end = os.lseek(fd, first, os.SEEK_HOLE)
         except OSError as problem:
             if problem.errno == errno.ENXIO:
-                return  # nothing but a hole up to the file's end
+                return  # only a hole up to the end of the file
             if problem.errno != errno.EINVAL:
-                raise StorageError("cannot look for holes", errno=problem.errno, path=path) from problem
-            first, behind = start, end
+                raise StorageError("cannot search for holes", errno=problem.errno, path=path) from problem
+            first, range_end = start, end
         if first >= end:
             return
-        yield first, min(behind, end)
-        start = behind
+        yield first, min(range_end, end)
+        start = range_end
 
 
 def sync(fd: int, path: str | os.PathLike[str] = "") -> None:
@@ -144,7 +144,7 @@ def datasync(fd: int, path: str | os.PathLike[str] = "") -> None:
 
 
 def sync_directory(path: str | os.PathLike[str]) -> None:
-    """Names made, renamed or removed in this directory are on disk when it returns."""
+    """Sync a directory: names created, renamed or removed in it are on disk afterwards."""
     if system.mutated("skip_dir_fsync"):
         return
     with opened(path, os.O_RDONLY | os.O_DIRECTORY) as fd:
@@ -156,7 +156,7 @@ def truncate(fd: int, size: int, path: str | os.PathLike[str] = "") -> None:
 
 
 def allocate(fd: int, size: int, path: str | os.PathLike[str] = "") -> None:
-    """Reserve blocks, so that a store into a mapping of the file cannot fail for want of space."""
+    """Reserve blocks, so that a store into a mapping of the file cannot fail because the disk is full."""
     checked(_unless_interrupted(system.allocate, fd, size), path, "allocate")
 
 
@@ -169,7 +169,7 @@ def link(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None
 
 
 def unlink(path: str | os.PathLike[str], missing_ok: bool = False) -> bool:
-    """True if it was there."""
+    """True if the file existed."""
     code = system.unlink(os.fspath(path))
     if missing_ok and system.errno_of(code) == errno.ENOENT:
         return False
@@ -178,7 +178,7 @@ def unlink(path: str | os.PathLike[str], missing_ok: bool = False) -> bool:
 
 
 def mkdir(path: str | os.PathLike[str], mode: int = 0o777, exist_ok: bool = False) -> bool:
-    """True if it was made now."""
+    """True if this call created the directory."""
     code = system.mkdir(os.fspath(path), mode)
     if exist_ok and system.errno_of(code) == errno.EEXIST:
         return False
@@ -201,7 +201,7 @@ def _never(code: int, path: str | os.PathLike[str]) -> system.Facts:
 
 
 def facts_of(path: str | os.PathLike[str]) -> system.Facts | None:
-    """What is known of a file by its name; None if there is none. Raises StorageError for what `open_file` would refuse."""
+    """Facts of a file by its name; None if it is absent. Raises StorageError for a name that `open_file` would refuse."""
     found = look(path)
     if found is not None:
         _check_regular(found, errno.EINVAL, path)
@@ -209,7 +209,7 @@ def facts_of(path: str | os.PathLike[str]) -> system.Facts | None:
 
 
 def look(path: str | os.PathLike[str]) -> system.Facts | None:
-    """What lstat says: of the name itself, whatever it is and leads to; None if there is nothing of that name."""
+    """The result of lstat, so of a link itself; None if the name does not exist."""
     found = system.facts_of(os.fspath(path))
     if isinstance(found, system.Facts):
         return found
@@ -219,18 +219,18 @@ def look(path: str | os.PathLike[str]) -> system.Facts | None:
 
 
 def exists(path: str | os.PathLike[str]) -> bool:
-    """Whether there is anything of that name."""
+    """Whether the name exists, as any kind of file."""
     return look(path) is not None
 
 
 def is_link(path: str | os.PathLike[str]) -> bool:
-    """Whether the name itself is a symbolic link, to whatever."""
+    """Whether the name itself is a symbolic link."""
     found = look(path)
     return found is not None and stat.S_ISLNK(found.mode)
 
 
 def is_directory(path: str | os.PathLike[str]) -> bool:
-    """Whether the name leads to a directory, by a symbolic link or without."""
+    """Whether the name is a directory or a symbolic link to one."""
     found = look(path)
     if found is None or not stat.S_ISLNK(found.mode):
         return found is not None and stat.S_ISDIR(found.mode)
@@ -245,7 +245,7 @@ def is_directory(path: str | os.PathLike[str]) -> bool:
 
 @contextlib.contextmanager
 def _typed(path: str | os.PathLike[str], verb: str) -> Iterator[None]:
-    """For what Python calls itself."""
+    """Convert an OSError of Python's own calls into StorageError."""
     try:
         yield
     except OSError as problem:
@@ -260,46 +260,46 @@ def listing(path: str | os.PathLike[str]) -> list[str]:
 
 
 def directories(path: str | os.PathLike[str]) -> list[str]:
-    """Names of the directories in a directory, sorted, links to some included. Raises StorageError."""
+    """Names of the directories in a directory, sorted; links to directories are included. Raises StorageError."""
     checked(system.list_hook(os.fspath(path)), path, "list")
     with _typed(path, "list"), os.scandir(path) as entries:
         return sorted(entry.name for entry in entries if entry.is_dir())
 
 
 def links(path: str | os.PathLike[str]) -> set[str]:
-    """Names of the symbolic links in a directory, by one listing. Raises StorageError."""
+    """Names of the symbolic links in a directory, read with one listing. Raises StorageError."""
     checked(system.list_hook(os.fspath(path)), path, "list")
     with _typed(path, "list"), os.scandir(path) as entries:
         return {entry.name for entry in entries if entry.is_symlink()}
 
 
 def set_modified(path: str | os.PathLike[str], time_ns: int) -> None:
-    """Let a file say that it was changed then. Raises StorageError."""
+    """Set the modification time of a file. Raises StorageError."""
     with _typed(path, "set the time of"):
         os.utime(path, ns=(time_ns, time_ns))
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:
-    """The path from the root on. Raises StorageError, where the current directory was removed."""
+    """The absolute path. Raises StorageError if the current directory was removed."""
     with _typed(path, "find the current directory for"):
         return Path(path).absolute()
 
 
 def real_path(path: str | os.PathLike[str]) -> str:
-    """The path from the root on without symbolic links, as far as it is there. Raises StorageError."""
+    """The absolute path; symbolic links are resolved as far as it exists. Raises StorageError."""
     with _typed(path, "find the current directory for"):
         return os.path.realpath(path)
 
 
 def check_size(size: int, most: int, path: str | os.PathLike[str]) -> int:
-    """A size before memory is asked for; a file may be larger than its disk. Raises CorruptRecordError."""
+    """Check a size before memory is allocated; a sparse file may be larger than its disk. Raises CorruptRecordError."""
     if size > most:
-        raise CorruptRecordError("the file is too large for what it is", path=path, expected=f"at most {most} bytes", found=size)
+        raise CorruptRecordError("the file is too large for its kind", path=path, expected=f"at most {most} bytes", found=size)
     return size
 
 
 def read_bytes(path: str | os.PathLike[str], most: int = WHOLE_BYTES_MAX) -> bytes | None:
-    """The whole of a small file; None if it is not there. Raises CorruptRecordError for one of more than `most` bytes."""
+    """The whole of a small file; None if it is absent. Raises CorruptRecordError if it has more than `most` bytes."""
     try:
         with opened(path) as fd:
             return pread(fd, check_size(facts(fd, path).size, most, path), 0, path)
@@ -312,7 +312,7 @@ def read_bytes(path: str | os.PathLike[str], most: int = WHOLE_BYTES_MAX) -> byt
 def write_atomically(path: str | os.PathLike[str], data: bytes, mode: int = 0o666) -> None:
     """Replace a small file: temporary, fsync, rename, fsync of the directory (Kafka's CheckpointFile does the same).
 
-    One writer at a time: whoever calls this holds a lock that covers the file.
+    One writer at a time: the caller holds a lock that covers the file.
     """
     target = Path(path)
     temporary = target.with_name(f"{target.name}.{os.urandom(8).hex()}{TEMPORARY}")
@@ -323,25 +323,25 @@ def write_atomically(path: str | os.PathLike[str], data: bytes, mode: int = 0o66
                 sync(fd, temporary)
             rename(temporary, target)
         except BaseException:
-            with contextlib.suppress(StorageError):  # what cannot be removed now goes at the next opening
+            with contextlib.suppress(StorageError):  # the next open removes it
                 unlink(temporary, missing_ok=True)
             raise
     sync_directory(target.parent)
 
 
 def close_inherited(fd: int) -> None:
-    """In a forked child: past the fault hooks, which are the parent's."""
+    """Close in a forked child, without the fault hooks, which belong to the parent."""
     if fd >= 0:
         with contextlib.suppress(OSError):
             os.close(fd)
 
 
 def restrict(fd: int, mode: int) -> None:
-    """Take permissions away, where this process may."""
+    """Set reduced permissions; ignored if this process is not allowed to."""
     with contextlib.suppress(OSError):
         os.fchmod(fd, mode)
 
 
 def deadline_after(seconds: float | None) -> int:
-    """A deadline on the boot clock; None is a century."""
+    """A deadline on the boot clock; None means 95 years."""
     return system.boot_ns() + int((3_000_000_000.0 if seconds is None else seconds) * 1e9)

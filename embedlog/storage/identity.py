@@ -1,10 +1,10 @@
-"""Whose directory is this: partition.metadata, meta.properties, and the mark of an orderly close.
+"""Identity of topics and log directories: partition.metadata, meta.properties, and the clean-shutdown mark.
 
-IDENTITY-1  an identity is a UUID of 16 bytes, written as 22 characters; topic ids and directory ids are never made up twice
-IDENTITY-2  what another version or a broker wrote beside the values known here stays when a file is written again
-IDENTITY-3  the clean mark is written in place, as Kafka does: its existence is its meaning, its content is a courtesy
-IDENTITY-4  our mark is signed: a broker deletes the mark when it starts and never signs its own, so a signed one says, in copies
-    too, that embedlog closed the directory and that no broker was there since
+W1  an identity is a UUID of 16 bytes, written as 22 characters; topic ids and directory ids are never generated twice
+W2  properties that another version or a broker wrote beside the known ones are kept when a file is rewritten
+W3  the clean mark is written in place, as Kafka does: only its existence counts, its content is optional
+W4  our mark is signed: a broker deletes the mark when it starts and never signs its own. So a signed mark, also in a copy,
+    proves that embedlog closed the directory and that no broker has used it since
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def new_id(random_bytes: Callable[[int], bytes] = os.urandom) -> str:
 
 
 def id_of_name(name: str) -> str:
-    """The same identity whenever it is asked for: for who must write none, and find a topic again that has none."""
+    """An identity derived from the name, always the same: for callers that may not write an id for a topic that has none."""
     tries = (hashlib.sha256(f"{number} {name}".encode()).digest() for number in itertools.count())
     return new_id(lambda size: next(tries)[:size])
 
@@ -63,7 +63,7 @@ def id_bytes(text: str) -> bytes:
         raise ValueError(f"not the 22 characters of a UUID: {text!r}")
     raw = base64.urlsafe_b64decode(text + "==")
     if raw == bytes(16):
-        raise ValueError("the all-zero UUID names nothing")
+        raise ValueError("the all-zero UUID is not an identity")
     return raw
 
 
@@ -97,7 +97,7 @@ def write_topic_id(directory: str | os.PathLike[str], topic_id: str, mode: int =
 
 @dataclass(frozen=True)
 class MetaProperties:
-    """What meta.properties says: whose directory this is. `others` keeps what we have no name for."""
+    """Content of meta.properties: the identity of a log directory. `others` keeps the unknown properties."""
 
     version: int
     cluster_id: str
@@ -127,9 +127,9 @@ def read_meta(directory: str | os.PathLike[str]) -> MetaProperties | None:
 
 
 def ensure_meta(directory: str | os.PathLike[str], mode: int = 0o666) -> MetaProperties:
-    """The identity of a log directory, made or completed (directory.id) where it is missing.
+    """The identity of a log directory; missing parts (the file, directory.id) are written.
 
-    **Threads and processes**: the caller holds the directory for itself, or its lock.
+    **Threads and processes**: the caller uses the directory exclusively, or holds its lock.
     """
     meta = read_meta(directory) or MetaProperties(1, new_id(), 1)
     if meta.directory_id is None:
@@ -165,7 +165,7 @@ def _propertynumber(path: Path, found: dict[str, str], key: str, default: str | 
 
 
 def _parse_properties(lines: list[str]) -> dict[str, str]:
-    """A Java properties file, without line continuations: a node's identity has none."""
+    """Parse a Java properties file without line continuations, which a node's identity never has."""
     found = {}
     for line in lines:
         line = line.lstrip(" \t\f")
@@ -189,7 +189,7 @@ def _unescaped(text: str) -> str:
 
 
 def read_clean_mark(directory: str | os.PathLike[str]) -> int | None:
-    """None: there is no mark. Else the directory was closed in order; the number is the broker's epoch, -1 if it says none."""
+    """None if there is no mark. Otherwise the broker's epoch, -1 if the mark contains none: the directory was shut down cleanly."""
     data = files.read_bytes(Path(directory, CLEAN_MARK))
     if data is None:
         return None
@@ -201,7 +201,7 @@ def read_clean_mark(directory: str | os.PathLike[str]) -> int | None:
 
 
 def mark_owner(directory: str | os.PathLike[str]) -> bytes | None:
-    """The incarnation that left the mark; None without a mark, and for a mark of a broker or of an embedlog that did not sign."""
+    """The incarnation that wrote the mark; None without a mark, and for an unsigned mark (a broker's or an old embedlog's)."""
     try:
         return bytes.fromhex(json.loads(files.read_bytes(Path(directory, CLEAN_MARK)) or b"")[_SIGNATURE])
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -209,19 +209,19 @@ def mark_owner(directory: str | os.PathLike[str]) -> bytes | None:
 
 
 def read_visit(directory: str | os.PathLike[str]) -> int:
-    """The number of the last visit of somebody else; 0: there was none that we saw, -1: the file is damaged."""
+    """The number of the last visit of a broker to the directory; 0: no visit was detected, -1: the file is damaged."""
     path = Path(directory, VISIT)
     data = files.read_bytes(path, _VISIT_BYTES)
     if data is None:
         return 0
     if _VISIT.fullmatch(data) and int(data[9:17], 16) == codec.crc32c(data[:8]):
         return int(data[:8], 16)
-    logger.warning("%s is damaged: all partitions are examined as after a visit of a broker", path)
+    logger.warning("%s is damaged: all partitions are checked as after a visit of a broker", path)
     return -1
 
 
 def note_visit(directory: str | os.PathLike[str], mode: int = 0o666) -> int:
-    """A new number for a visit that was just found, on disk when it returns: what our manifests say is of a time before it."""
+    """Write a new number for a visit that was just detected; on disk when it returns. Older manifests describe the time before it."""
     number = b"%08x" % (int.from_bytes(os.urandom(4)) | 1)
     files.write_atomically(Path(directory, VISIT), b"%s %08x\n" % (number, codec.crc32c(number)), mode)
     return int(number, 16)
@@ -230,7 +230,7 @@ def note_visit(directory: str | os.PathLike[str], mode: int = 0o666) -> int:
 def write_clean_mark(
     directory: str | os.PathLike[str], broker_epoch: int = -1, mode: int = 0o666, *, incarnation: bytes | None = None
 ) -> None:
-    """Say that the directory was closed in order; everything else must be on disk before.
+    """Write the mark of a clean shutdown; everything else must be on disk before.
 
     `incarnation` signs it (IDENTITY-4).
     """
@@ -243,7 +243,7 @@ def write_clean_mark(
 
 
 def remove_clean_mark(directory: str | os.PathLike[str]) -> bool:
-    """Take the mark away, durably, before anything is touched; True if there was one."""
+    """Remove the mark durably, before any other change; True if there was one."""
     there = files.unlink(Path(directory, CLEAN_MARK), missing_ok=True)
     if there:
         files.sync_directory(directory)

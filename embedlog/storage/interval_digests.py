@@ -1,11 +1,11 @@
-"""Digests by index interval: a record for each entry of a segment's offset index, in a file of ours beside it.
+"""Digests by index interval: a file of ours beside each segment, with a record for each entry of its offset index.
 
-DIGEST-1  Kafka's CRC leaves out the first 21 bytes of a batch, and cannot tell a valid batch from another one in its place: the
-    chain digest can, and a record holds its value before the batch that an index entry points to
-DIGEST-2  records are made while appending, in step with the index, and when a segment is read from its start anyhow; they are
-    compared before they are replaced, so that nobody blesses what an older one contradicts
-DIGEST-3  a record that is missing, torn or damaged is passed over: losing one costs time, never data, and hides nothing
-DIGEST-4  only a segment whose digest was carried on from its first byte (DIGESTED) has records that count
+I1  Kafka's CRC omits the first 21 bytes of a batch, and cannot distinguish a valid batch from another valid one in its place.
+    The chain digest can. A record contains its value before the batch that an index entry points to
+I2  records are made while appending, in step with the index, and whenever a segment is read from its start; records are
+    compared before they are replaced, so that a new digest never hides an earlier mismatch
+I3  a missing, torn or damaged record is skipped: its loss costs time, never data, and hides no damage
+I4  records count only if the segment's digest was carried forward from its first byte (DIGESTED)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OTHERS: Final = "the batch heads of this segment are not those that were written
 
 
 class State(NamedTuple):
-    """How far a reader has compared: the next record's number, its position and the chain there, and where it agreed last."""
+    """Progress of a comparison: the next record's number, its position, the chain digest there, and the last position that agreed."""
 
     number: int = 0
     position: int = 0
@@ -44,31 +44,31 @@ class Records:
         self._file = codec.Digests(fd, base, count)
 
     def seed(self, number: int, position: int) -> State | None:
-        """Where the batch of an index entry begins, with the chain digest of all before it; None if its record does not hold."""
+        """The state at the batch of an index entry, with the chain digest of all earlier batches; None if its record is not valid."""
         found, digest = self._file.at(number, position)
         return State(number + 1, position, digest, position) if _checked(found) else None
 
     def reach(self, state: State, limit: int, end: int) -> int:
-        """Where a read from `state` ends best, so that all of it can be compared; 0 if no record helps."""
+        """The best end of a read from `state`, so that all of it can be compared; 0 if no record helps."""
         return _checked(self._file.reach(state.number, state.position, limit, end))
 
     def compare(self, state: State, data: memoryview, batches: Batches) -> tuple[State, Problem | None]:
-        """Carry the chain on over batches that lie one behind the other in `data`, and compare it at every record passed.
+        """Continue the chain over adjacent batches in `data`, and compare it at every record that it passes.
 
-        With a problem the state's `agreed` says up to where all is as it was written.
+        With a problem, the state's `agreed` is the end of the bytes that are as written.
         """
         number, (position, agreed, digest), bad = self._file.compare(
             state.number, data, batches, (state.position, state.agreed, state.digest)
         )
         if bad is not None:
-            found = f"{bad[2]:016x}" if bad[2] else "no batch that begins here"
+            found = f"{bad[2]:016x}" if bad[2] else "no batch starts here"
             return state._replace(agreed=agreed), Problem(bad[0], OTHERS, f"digest {bad[1]:016x}", found)
         return State(_checked(number), position, digest, agreed), None
 
 
 @contextlib.contextmanager
 def opened(directory: Path, base: int, *, usable: bool = True) -> Iterator[Records | None]:
-    """All records of a segment, None if there are none that count."""
+    """The records of a segment; None if it has no valid ones."""
     path = file_names.segment_path(directory, base, file_names.DIGESTS)
     if not usable or system.mutated("no_interval_digest") or not files.exists(path):
         yield None
@@ -78,7 +78,7 @@ def opened(directory: Path, base: int, *, usable: bool = True) -> Iterator[Recor
 
 
 def before(data: memoryview, batches: Batches, digest: int) -> NDArray[np.uint64]:
-    """The chain digest before each of these batches, which lie one behind the other in `data`."""
+    """The chain digest before each of these adjacent batches in `data`."""
     made = np.empty(len(batches), np.uint64)
     codec.digests_before(data, batches, digest, made)
     return made
@@ -89,7 +89,7 @@ def record(base: int, number: int, position: int, digest: int) -> bytes:
 
 
 def write(directory: Path, base: int, raw: bytes | bytearray, count: int, mode: int) -> None:
-    """Put records behind the first `count`, and cut what follows: on disk, before others are written there.
+    """Write records after the first `count` and truncate the rest: on disk before other records are written there.
 
     REQUIRES the append lock.
     """

@@ -1,11 +1,11 @@
-"""Who is alive: a lock on one byte of `embedlog.slots`, held for life, and an entry of 32 bytes beside it.
+"""Process slots: a lock on one byte of `embedlog.slots`, held by a running process, with an entry of 32 bytes beside it.
 
-LIVENESS-1  the lock goes with its holder, however that one dies; nobody needs to wait for a timeout to learn of it
-LIVENESS-2  a slot is used again: the nonce tells its present holder from the one before
-LIVENESS-3  a lock that its own descriptor holds is invisible to it, so others are asked about through a second one
-LIVENESS-4  a forked child closes both at once: what it inherits would keep its parent alive for the others
-LIVENESS-5  a lease says more: a native thread beats while the process runs at all, and stops once its polls did (`Lease`)
-LIVENESS-6  who holds a lease looks at it before he acts on it: nobody can tell a frozen process that it was given up
+V1  the kernel releases the lock when its process ends for any reason; no other process waits for a timeout to detect that
+V2  slots are reused: the nonce distinguishes the present holder from the previous one
+V3  a lock is invisible to the descriptor that holds it, so other slots are probed through a second descriptor
+V4  a forked child closes both at once: inherited descriptors would keep the parent's slots locked
+V5  a lease shows more: a native thread writes heartbeats while the process runs, and stops when the polls stop (`Lease`)
+V6  a lease holder checks the lease before it acts: nothing can notify a suspended process that its lease expired
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from embedlog.errors import ForkedError, StorageError
 from embedlog.storage import file_names, files, locks
 
 SLOTS_MAX: Final = 1 << 16
-_LOCKS_AT: Final = 1 << 40  # locks lie far behind the bytes of the file, which is no hindrance to them
-_ROOMS_AT: Final = 1 << 41  # with `shared="locks"`: of who writes or reads an entry now
+_LOCKS_AT: Final = 1 << 40  # offset of the slot locks, far after the end of the file
+_ROOMS_AT: Final = 1 << 41  # with `shared="locks"`: offset of the locks that a reader or writer of an entry holds
 _NONCE_BYTES: Final = 8
 
 _all: weakref.WeakSet[Liveness] = weakref.WeakSet()
 
 
 class Life(NamedTuple):
-    """One life: it is over when nobody holds the slot, or somebody with another nonce."""
+    """One use of a process slot. It has ended when the slot is not locked, or locked with another nonce."""
 
     slot: int
     nonce: int
 
 
 class Sign(NamedTuple):
-    """What one look at another one's slot shows."""
+    """The state of a slot as read by one probe."""
 
-    held: bool  # it lives; frozen or not
-    beat: int = 0  # another number at the next look: it runs
-    left: bool = False  # it said that its polls stopped
+    held: bool  # locked: the process exists, perhaps suspended
+    beat: int = 0  # differs at the next probe if the process runs
+    left: bool = False  # the holder has recorded that its polls stopped
 
 
 _GONE: Final = Sign(False)
 
 
 class Lease:
-    """A life with a heartbeat. Threads: `polling` and `polled` from the one that polls, the others from any.
+    """A process slot with a heartbeat. Threads: `polling` and `polled` from the polling thread, the others from any.
 
-    `polling` begins a poll, in which nobody is late; `polled` ends it: from there on the time for the next one runs.
+    `polling` begins a poll, during which the poll interval does not run; `polled` ends it and starts the next interval.
     """
 
     def __init__(self, liveness: Liveness, life: Life, beats: leases.Beats) -> None:
@@ -65,42 +65,43 @@ class Lease:
 
     @property
     def lapsed(self) -> bool:
-        """Whether others may have given this one up: look before you go on. It stays so until `renew`.
+        """Whether other members may have reassigned this member's partitions: check before each action. Stays true until `renew`.
 
-        True once no beat was written for the session timeout, the polls stopped for too long, or the lease ended.
+        True once no heartbeat was written for the session timeout, the polls stopped for too long, or the lease ended.
         """
         return self._beats.lapsed and not system.mutated("no_lease_check")
 
     @property
     def good_until_ns(self) -> int:
-        """When it lapses if no beat comes any more, on the boot clock; 0 once it has."""
+        """When the lease expires without another heartbeat, on the boot clock; 0 after it has expired."""
         return self._beats.good_until_ns
 
     @property
     def left(self) -> bool:
-        """Whether the polls stopped for longer than the member promised, and the others were told."""
+        """Whether the polls stopped for longer than the maximum poll interval, and the slot's entry says so."""
         return self._beats.left
 
     def renew(self) -> None:
-        """Begin anew with a beat of this moment, inside a poll. Look whether you were given up *behind* it: who gives up reads
-        the beat once more, so either sees the other. Raises StorageError.
+        """Start again with a heartbeat now, inside a poll. Raises StorageError.
+
+        Check for reassignment *after* this call: a process that reassigns reads the heartbeat once more, so one sees the other.
         """
         code = self._beats.renew()
         if code < 0:
             raise StorageError("cannot renew a lease", errno=system.errno_of(code) or None, path=self._liveness.path)
 
     def end(self) -> None:
-        """The thread ends, and the life with it. Idempotent."""
+        """Stop the heartbeat thread and free the slot. Idempotent."""
         self._beats.end()
         self._liveness.end(self.life)
 
     def abandon(self) -> None:
-        """In a forked child."""
+        """Release the lease in a forked child."""
         self._beats.abandon()
 
 
 class Liveness:
-    """The slots of one log directory, as one open log sees them. `locked`: others may see it through a network. Threads: any."""
+    """The process slots of one log directory for one open log. `locked`: a network file system may be between them. Threads: any."""
 
     def __init__(self, directory: Path, mode: int = 0o666, locked: bool = False) -> None:
         self.path = directory / file_names.SLOTS
@@ -113,15 +114,15 @@ class Liveness:
         self._forked = False
         _all.add(self)
 
-    # ---- lives of our own ------------------------------------------------------------------------
+    # ---- slots of this process ---------------------------------------------------------------------
 
     def begin(self) -> Life:
-        """A life of this process's own, until `end` or until the process dies. Raises StorageError."""
+        """A slot of this process, until `end` or until the process ends. Raises StorageError."""
         with self._mutex:
             return self._begin_locked()
 
     def lease(self, *, session_timeout_ms: int, heartbeat_interval_ms: int, max_poll_interval_ms: int) -> Lease:
-        """A life that beats; it begins inside a poll. Raises StorageError."""
+        """A slot with a heartbeat; it starts inside a poll. Raises StorageError."""
         with self._mutex:
             life = self._begin_locked()
             beats = leases.Beats(
@@ -140,12 +141,12 @@ class Liveness:
         return lease
 
     def end(self, life: Life) -> None:
-        """Give the slot back. Idempotent."""
+        """Free the slot. Idempotent."""
         with self._mutex:
             self._end_locked(life)
 
     def close(self) -> None:
-        """End every life that began here. Idempotent."""
+        """Free all slots of this object. Idempotent."""
         for lease in list(self._leases):  # before the descriptor that they write through
             lease.end()
         with self._mutex:
@@ -155,7 +156,7 @@ class Liveness:
             self._holding = self._asking = -1
 
     def abandon(self) -> None:
-        """In a forked child: what was inherited must not outlive the parent."""
+        """Close the descriptors in a forked child: inherited ones must not outlive the parent."""
         for lease in list(self._leases):
             lease.abandon()
         for fd in (self._holding, self._asking):
@@ -163,30 +164,30 @@ class Liveness:
                 files.close_inherited(fd)
         self._holding = self._asking = -1
         self._held.clear()
-        self._mutex = threading.Lock()  # the parent's may have been held in that moment
+        self._mutex = threading.Lock()  # another thread of the parent may have held it during the fork
         self._forked = True
 
-    # ---- others ----------------------------------------------------------------------------------
+    # ---- slots of other processes ------------------------------------------------------------------
 
     def probe(self, life: Life) -> bool:
-        """Whether it goes on: one system call for a dead one, two for a living one."""
+        """Whether the slot is still held by its process: one system call if it is free, two if it is held."""
         return self.sign(life).held
 
     def sign(self, life: Life) -> Sign:
-        """One look at a life, anybody's. Raises StorageError."""
+        """Probe any slot once. Raises StorageError."""
         with self._mutex:
             fd = self._asking_locked()
             if fd < 0:
                 return _GONE
             code, entry = leases.look(fd, _LOCKS_AT + life.slot, life.slot * SLOT_BYTES, self._room_of(life.slot))
         if code < 0:
-            raise StorageError("cannot look at a slot", errno=system.errno_of(code) or None, path=self.path)
+            raise StorageError("cannot read a process slot", errno=system.errno_of(code) or None, path=self.path)
         nonce, beat, left, _ = leases.ENTRY.unpack(entry)
         if nonce != life.nonce and not system.mutated("no_nonce") and not system.mutated("no_probe"):
             return _GONE
-        return Sign(code > 0 or system.mutated("no_probe"), beat, left != 0)  # no_probe, the mutant: who ever lived is alive
+        return Sign(code > 0 or system.mutated("no_probe"), beat, left != 0)  # the mutant no_probe: every slot counts as held
 
-    # ---- below -----------------------------------------------------------------------------------
+    # ---- internals ---------------------------------------------------------------------------------
 
     def _begin_locked(self) -> Life:
         fd = self._holding_locked()
@@ -204,14 +205,14 @@ class Liveness:
                 self._held[slot] = nonce
                 return Life(slot, nonce)
             if code != system.EAGAIN:
-                raise StorageError("cannot lock a slot", errno=system.errno_of(code), path=self.path)
-        raise StorageError("every slot is taken", path=self.path, expected=f"fewer than {SLOTS_MAX} lives")
+                raise StorageError("cannot lock a process slot", errno=system.errno_of(code), path=self.path)
+        raise StorageError("all process slots are in use", path=self.path, expected=f"fewer than {SLOTS_MAX} slots")
 
     def _write_locked(self, fd: int, slot: int, entry: bytes) -> None:
         if not self._rooms_at:
             files.write_all(fd, entry, slot * SLOT_BYTES, self.path)
             return
-        system.byte_lock_try(fd, self._room_of(slot))  # a network file system sends what was written when it goes
+        system.byte_lock_try(fd, self._room_of(slot))  # a network file system flushes written data when the lock is released
         try:
             files.write_all(fd, entry, slot * SLOT_BYTES, self.path)
         finally:
@@ -233,7 +234,7 @@ class Liveness:
         return self._holding
 
     def _asking_locked(self) -> int:
-        """A descriptor to ask through; -1 if there never was a slot, so nobody who had one can be alive."""
+        """A descriptor to probe slots through; -1 if the file is absent, so no slot was ever held."""
         if self._asking < 0 and files.exists(self.path):
             self._asking = files.open_file(self.path, files.READ)
         return self._asking

@@ -1,7 +1,7 @@
-"""The place where a log lies: what a path may be, what may be there already, and how the directory comes into being.
+"""Checks the path of a log directory and its content, and creates the directory.
 
-LOCATION-1  a text that is no path is refused with what a path is, unless there is a directory of that very name
-LOCATION-2  a directory of somebody else is left as it is; of one that is missing all parents are made, each name synced
+P1  a text that is not a path (a URL, a server) is refused with a hint, unless a directory of exactly that name exists
+P2  a directory with foreign content is left unchanged; a missing directory is created with all parents, each name synced
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOST_AND_FOUND = "lost+found"  # at the root of a file system
 
 
 def checked(given: str | os.PathLike[str]) -> Path:
-    """The path, absolute. Raises TypeError, ForeignDirectoryError for what no directory can be called."""
+    """The absolute path. Raises TypeError, and ForeignDirectoryError if the text cannot be the path of a directory."""
     text = os.fspath(given) if isinstance(given, os.PathLike) else given
     if not isinstance(text, str):
         raise TypeError(f"the path of a log directory is a str or an os.PathLike of str, not {type(text).__name__}")
@@ -42,21 +42,21 @@ def checked(given: str | os.PathLike[str]) -> Path:
 
 
 def _mistaken(text: str) -> tuple[str, str] | None:
-    """What a text is that was taken for a path, and what to do."""
+    """What a text is that was given as a path by mistake, and a hint."""
     here = f"write ./{text[:100]} if a directory of that name is meant"
     if match := _URL.fullmatch(text):
-        return ("a file URL", "give its path") if match[1].lower() == "file" else ("a URL", f"a log lies on this machine; {here}")
+        return ("a file URL", "give its path") if match[1].lower() == "file" else ("a URL", f"a log is a directory of this machine; {here}")
     if _SERVERS.fullmatch(text):
-        return "the address of a server", f"there is no broker here; {here}"
+        return "the address of a server", f"embedlog needs no broker; {here}"
     if text.startswith("~"):
-        return "a home directory that nobody has looked up", f"use os.path.expanduser(path); {here}"
+        return "a path with an unexpanded home directory", f"use os.path.expanduser(path); {here}"
     return None
 
 
 def enter(path: Path, *, read_only: bool, create: bool, mode: int) -> None:
-    """See that a log directory is there, or can be made here; with its parents, if it is missing.
+    """Check that the log directory exists, or create it with its parents.
 
-    Raises ForeignDirectoryError, and StorageError with ENOENT where nothing is and nothing may be made.
+    Raises ForeignDirectoryError, and StorageError with ENOENT if it is missing and must not be created.
     """
     if files.is_directory(path):
         _check(path, reading=read_only)
@@ -64,7 +64,7 @@ def enter(path: Path, *, read_only: bool, create: bool, mode: int) -> None:
     if files.exists(path):
         raise ForeignDirectoryError("not a directory", path=path)
     if read_only or not create:
-        raise StorageError("no such log directory; read_only=True and create=False make none", errno=errno.ENOENT, path=path)
+        raise StorageError("no such log directory; it is not created with read_only=True or create=False", errno=errno.ENOENT, path=path)
     missing = [path]
     while not files.exists(missing[-1].parent):
         missing.append(missing[-1].parent)
@@ -74,9 +74,9 @@ def enter(path: Path, *, read_only: bool, create: bool, mode: int) -> None:
 
 
 def _check(path: Path, *, reading: bool) -> None:
-    """What is there must be a log's, or nothing if a log is to be made of it."""
+    """Check that the content is that of a log, or that the directory is empty if a log is to be created in it."""
     names = files.listing(path)
-    whole = [file_names.temporary_of(name) or name for name in names]  # a power loss in the first opening leaves no more
+    whole = [file_names.temporary_of(name) or name for name in names]  # a power loss during the first open leaves only temporaries
     ours = (name.startswith("embedlog.") or name.endswith("-checkpoint") or name in _OF_A_LOG for name in whole)
     if any(ours) or any(topic_directories.parse_partition_name(name) for name in files.directories(path)):
         return

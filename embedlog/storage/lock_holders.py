@@ -1,8 +1,7 @@
-"""Which processes hold a lock: what the kernel tells of them, for messages only. Nothing is decided by it.
+"""Finds the processes that hold a lock, from the kernel's information, for messages only: no decision depends on it.
 
-LOCKHOLDER-1  an OFD lock names no process, but each descriptor tells in /proc/PID/fdinfo which locks it holds (Linux 4.1)
-LOCKHOLDER-2  of another user's processes nothing can be seen without his rights, and whoever is looked at may end: both mean "not
-    known"
+H1  an OFD lock names no process, but /proc/PID/fdinfo lists the locks of each descriptor (Linux 4.1)
+H2  processes of another user are not visible without privileges, and a process may end during the search: both give "unknown"
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _LOCK = re.compile(r"^lock:.*\bOFDLCK\b.*:([0-9]+) [0-9]+ (?:[0-9]+|EOF)$", re.M
 
 
 def held_by(path: str | os.PathLike[str], *, others: bool = False) -> str:
-    """Who holds an OFD lock on the file, as words for a message; "" if that cannot be seen. `others`: but for this process."""
+    """The processes that hold an OFD lock on the file, as text for a message; "" if unknown. `others`: without this process."""
     try:
         inode = os.stat(path).st_ino
     except OSError:

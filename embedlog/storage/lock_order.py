@@ -1,9 +1,9 @@
-"""The order of locks, checked while debugging: with EMBEDLOG_DEBUG_LOCKS=1 every thread remembers what it holds.
+"""Checks the order of locks while debugging: with EMBEDLOG_DEBUG_LOCKS=1 every thread remembers the locks that it holds.
 
-LOCKORDER-1  door, directory, housekeeper, partitions (those of `__transaction_state`, then of `__consumer_offsets`, then of data,
-    in the order of their paths), sync: who takes one that comes before another that it holds could wait for somebody who waits
-    for it, and OFD locks report no deadlock
-LOCKORDER-2  switched off, this costs one comparison a lock
+L1  the order is: open lock, directory, housekeeper, partitions (those of `__transaction_state`, then of `__consumer_offsets`,
+    then of data, in the order of their paths), sync. A thread that takes a lock out of order can deadlock with another
+    process, and OFD locks report no deadlock
+L2  while disabled, the check costs one comparison per lock
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ def _rank(path: str) -> int | None:
 
 
 def taken(path: str) -> None:
-    """This thread is about to take, or has taken, the lock of this file. Raises RuntimeError if it comes too late for that."""
+    """Record that this thread takes the lock of this file. Raises RuntimeError if it holds a lock that comes later in the order."""
     if not enabled or (rank := _rank(path)) is None:
         return
     last = max(_held(), default=(-1, ""))
     if (rank, path) <= last:
-        raise RuntimeError(f"locks out of order: {path} behind {last[1]}")
+        raise RuntimeError(f"locks out of order: {path} after {last[1]}")
     _held().append((rank, path))
 
 
 def left(path: str) -> None:
-    """It holds that one no more; nothing happens if it did not."""
+    """Record that this thread has released the lock; no effect if it did not hold it."""
     if enabled:
         _thread.held = [each for each in _held() if each[1] != path]

@@ -1,8 +1,7 @@
-"""Locks between processes, and the mutex in front of each: who waits does so until a deadline, whose error names the holder.
+"""Locks between processes, each with a mutex between threads. A wait has a deadline; its error names the holder.
 
-LOCKFILE-1  an OFD lock dies with its descriptor: in a forked child those are closed, so that the parent's locks die with the
-    parent
-LOCKFILE-2  a lock file is never unlinked and never renamed over, and only who may write beside it can open it (`docs/layout.md`)
+L1  an OFD lock ends with its descriptor: a forked child closes inherited ones, so that locks end with the parent
+L2  a lock file is never unlinked and never renamed over; only users who may write beside it can open it (`docs/layout.md`)
 """
 
 from __future__ import annotations
@@ -22,13 +21,16 @@ _fork_closes: weakref.WeakSet[LockFile] = weakref.WeakSet()
 
 
 def owned(mutex: threading.RLock) -> bool:
-    """Whether this thread has it: the lock knows, where an interrupt may have come before a variable was set."""
+    """Whether this thread holds the mutex. The mutex itself is asked: an interrupt could prevent the update of a variable."""
     return bool(mutex._is_owned())  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
 def holding(mutex: threading.RLock, deadline_ns: int, path: str | os.PathLike[str]) -> Iterator[None]:
-    """A mutex until a deadline, never twice by one thread; an interrupt at any point leaves it free. Raises LockTimeoutError."""
+    """Hold a mutex, taken before a deadline, never twice by one thread; an interrupt at any point leaves it free.
+
+    Raises LockTimeoutError, and StateError if this thread holds it already.
+    """
     if owned(mutex):
         raise StateError("this thread holds the lock already", path=path)
     try:
@@ -37,32 +39,32 @@ def holding(mutex: threading.RLock, deadline_ns: int, path: str | os.PathLike[st
         yield
     finally:
         try:
-            mutex.release()  # in one step: between a question and the release an interrupt could come
+            mutex.release()  # in one step: an interrupt could come between a check and the release
         except RuntimeError:
-            pass  # it was never taken
+            pass  # not acquired
 
 
 def open_lock(path: str | os.PathLike[str], mode: int = 0o666) -> int:
-    """A descriptor of a file that is locked; made if need be. Raises StorageError.
+    """A descriptor of a lock file; the file is created if it is absent. Raises StorageError.
 
-    Whoever can open a file can lock it. So only they may read it who may write in its directory: from all others the file's
-    owner takes the permission away, also where an older version left it.
+    A process that can open a file can lock it. So only users with write access to its directory may read it: the owner of
+    the file removes the permission of all others, also from a file of an older version.
     """
-    room = files.look(os.path.join(os.path.dirname(path), os.curdir))
+    parent = files.look(os.path.join(os.path.dirname(path), os.curdir))
     for whose in (0o060, 0o006):
-        if room is not None and not room.mode & mode & whose & 0o222:
+        if parent is not None and not parent.mode & mode & whose & 0o222:
             mode &= ~whose
     fd = files.open_file(path, files.CREATE, mode)
     found = files.facts(fd, path)
     if found.mode & 0o666 & ~mode:
-        files.restrict(fd, found.mode & 0o777 & mode)  # another user's is his to restrict
+        files.restrict(fd, found.mode & 0o777 & mode)  # only the file's owner can restrict it
     return fd
 
 
 class LockFile:
     """An OFD lock on a file that is never unlinked and never renamed over (`docs/protocol.md`, locks).
 
-    Threads: one mutex in front of the descriptor; `hold` may be called from any thread, never nested.
+    Threads: a mutex protects the descriptor; `hold` may be called from any thread, never nested.
     """
 
     def __init__(self, path: str | os.PathLike[str], mode: int = 0o666) -> None:
@@ -72,7 +74,7 @@ class LockFile:
         _fork_closes.add(self)
 
     def try_lock(self, exclusive: bool = True) -> bool:
-        """Take the lock now, or tell that somebody else holds it."""
+        """Take the lock now; False if another process holds it."""
         code = system.lock_try(self.fd, exclusive)
         if code == system.EAGAIN:
             return False
@@ -81,7 +83,7 @@ class LockFile:
         return True
 
     def lock(self, deadline_ns: int, exclusive: bool = True) -> None:
-        """Wait for the lock. Raises LockTimeoutError, which says who holds it as far as the file tells."""
+        """Wait for the lock. Raises LockTimeoutError, which names the holder as far as it is known."""
         lock_order.taken(self.path)
         code = system.lock_until(self.fd, exclusive, deadline_ns)
         if code == system.TIMED_OUT:
@@ -94,7 +96,7 @@ class LockFile:
 
     @contextlib.contextmanager
     def hold(self, deadline_ns: int) -> Iterator[None]:
-        """The lock, exclusively, with the mutex in front: threads that share a descriptor do not exclude each other."""
+        """Hold the mutex and the exclusive lock: threads that share a descriptor do not exclude each other by the lock alone."""
         with holding(self.mutex, deadline_ns, self.path), self._held():
             self.lock(deadline_ns)
             self.sign()
@@ -102,36 +104,36 @@ class LockFile:
 
     @contextlib.contextmanager
     def hold_while(self, needed: Callable[[], bool], nap: Callable[[], None], deadline_ns: int) -> Iterator[bool]:
-        """As `hold`, but False, without the lock, as soon as it is no longer `needed`; `nap` is called while others have it."""
+        """As `hold`, but yields False, without the lock, once it is not `needed` any more; calls `nap` while another process holds it."""
         with holding(self.mutex, deadline_ns, self.path), self._held():
             while wanted := needed():
                 if self.try_lock():
                     self.sign()
                     break
                 if system.boot_ns() >= deadline_ns:
-                    self.lock(deadline_ns)  # once more, for its message
+                    self.lock(deadline_ns)  # fails, with the message of a timeout
                 nap()
             yield wanted
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[None]:
-        """What is locked inside is unlocked on every way out."""
+        """Unlock on every exit of the block."""
         try:
             yield
         finally:
             try:
                 self.unlock()
-            except BaseException:  # an interrupt before it had done its work: again, which does no harm
+            except BaseException:  # an interrupt before it was complete: repeat, it is idempotent
                 self.unlock()
                 raise
 
     def sign(self) -> None:
-        """Leave a note who holds it: for messages only, nothing is decided by it."""
+        """Write the holder's process id into the file: for messages only."""
         note = f"pid {os.getpid()} on {socket.gethostname()}\n".ljust(96).encode()[:96]
         system.pwrite(self.fd, note, 0)
 
     def owner(self) -> str:
-        """Who holds it, in words: what the kernel tells, else the note of whoever had it last."""
+        """The holder, as text for a message: from the kernel, else from the note of the last holder."""
         if seen := lock_holders.held_by(self.path):
             return seen
         try:
@@ -148,7 +150,7 @@ class LockFile:
 
 
 def _after_fork() -> None:
-    """In a child: give the inherited descriptors up, or the parent's locks would outlive the parent."""
+    """Close the inherited descriptors in a child, or the parent's locks would outlive the parent."""
     for held in list(_fork_closes):
         fd, held.fd = held.fd, -1
         files.close_inherited(fd)

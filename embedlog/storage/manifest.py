@@ -1,13 +1,13 @@
-"""The manifest: one record per sealed segment, so that opening reads one file, not all of them; and where the log starts.
+"""The manifest: one record per sealed segment, so that an open reads one file instead of all, and the log start offset.
 
-MANIFEST-1  whatever it says of segments can be found again in them, but for the digest, which is made while appending and would
-    bless damage if it were made later
-MANIFEST-2  appended to under the partition's append lock, one record with one write; a torn or damaged record ends it
-MANIFEST-3  the last record of a base offset counts; records of deleted segments are left until the file is rewritten
-MANIFEST-4  a CLOSED record describes the active segment as an orderly close left it, on stable storage: of a file that has grown
-    since it describes the first bytes
-MANIFEST-5  a START record is on stable storage before the log start moves: the checkpoint that a broker reads has no checksum. A
-    manifest that has one never speaks of bytes that were cut or replaced since
+M1  everything in it can be recomputed from the segments, except the digest: it is made while appending, and one that was made
+    later would hide damage
+M2  it is appended to under the partition's append lock, one record with one write; a torn or damaged record ends it
+M3  the last record of a base offset counts; records of deleted segments remain until the file is rewritten
+M4  a CLOSED record describes the active segment at a clean close, on stable storage; if the file has grown since, it describes
+    the first bytes
+M5  a START record is on stable storage before the log start moves: the checkpoint that a broker reads has no checksum. A manifest
+    with a START record never describes bytes that were truncated or replaced since
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from embedlog.storage import file_names, files
 
 MAGIC: Final = b"ELOGMNFT"
 VERSION: Final = 3
-_HEAD = struct.Struct(">8sII16s")  # magic, version, CRC-32C of the rest: a flipped bit is no newer version; topic id
+_HEAD = struct.Struct(">8sII16s")  # magic, version, CRC-32C of the rest (a flipped bit must not look like a newer version), topic id
 HEAD_BYTES: Final = _HEAD.size
 # kind, flags, base, size, next offset, largest timestamp, its offset, digest, entries of the three indexes, created, epoch,
 # digest of the transaction index, smallest timestamp, lateness in ms
 _ENTRY = struct.Struct(">HHqqqqqQIIIqiQqq")
-_ENTRY_2 = struct.Struct(">HHqqqqqQIIIqiQ")  # of version 2, which is read: no times but the largest
+_ENTRY_2 = struct.Struct(">HHqqqqqQIIIqiQ")  # of version 2, which can be read: without smallest timestamp and lateness
 _CHECK = struct.Struct(">I")
 ENTRY_BYTES: Final = _ENTRY.size + _CHECK.size
 
 SEALED: Final = 1
 CLOSED: Final = 2
 START: Final = 3
-GAPLESS: Final = 1  # every offset is there: a jump is damage
+GAPLESS: Final = 1  # every offset exists: a gap is damage
 DIGESTED: Final = 2  # the digest was carried forward while appending
 
-SPARE_RECORDS: Final = 1024  # records that count no more, before the file is written anew
+SPARE_RECORDS: Final = 1024  # obsolete records before the file is rewritten
 
 
 class SegmentInfo(NamedTuple):
-    """What is known of a segment without reading it."""
+    """Facts of a segment that are known without reading it."""
 
     base: int
     size: int
@@ -60,9 +60,9 @@ class SegmentInfo(NamedTuple):
     epoch: int = 0
     flags: int = 0
     kind: int = SEALED
-    transaction_digest: int = 0  # chain over the entries; 0: not known, or there are none
-    min_timestamp: int = -1  # no record is older; -1: not known
-    lateness_ms: int = 0  # by how much at most a record is older than one in a batch before its own; where min_timestamp is known
+    transaction_digest: int = 0  # chain over the entries; 0: unknown, or no entries
+    min_timestamp: int = -1  # lower bound of all timestamps; -1: unknown
+    lateness_ms: int = 0  # a record is at most this much older than records of earlier batches; valid if min_timestamp is known
 
     @property
     def gapless(self) -> bool:
@@ -74,7 +74,7 @@ class SegmentInfo(NamedTuple):
 
 
 def joined_times(infos: Iterable[SegmentInfo]) -> tuple[int, int]:
-    """Smallest timestamp and lateness of some segments, one behind the other; true as well of what is left of them."""
+    """Smallest timestamp and lateness of adjacent segments; the result also holds for any remaining part of them."""
     newest, oldest, lateness_ms = -1, EMPTY_MS, 0
     for info in infos:
         lateness_ms = max(lateness_ms, info.lateness_ms, newest - info.min_timestamp)
@@ -83,9 +83,9 @@ def joined_times(infos: Iterable[SegmentInfo]) -> tuple[int, int]:
 
 
 class Start(NamedTuple):
-    """Where the log starts, and which unsealed segment lacks offsets, as one may that a broker left (-1: none).
+    """The log start offset, and the unsealed segment that may lack offsets because a broker wrote it (-1: none).
 
-    `visit` is the last visit of a broker to the directory that the manifest knows of: after a later one it says nothing certain.
+    `visit` is the last visit of a broker to the directory that the manifest includes: after a later visit it proves nothing.
     """
 
     offset: int
@@ -97,7 +97,7 @@ class Start(NamedTuple):
 
 
 def _first_record(start: Start) -> SegmentInfo:
-    """With a number that no other file's has: who knows the one before sees that this is another."""
+    """The start record with a random number: a reader of the previous file detects the replacement."""
     return start.record()._replace(transaction_digest=int.from_bytes(os.urandom(8)))
 
 
@@ -145,15 +145,15 @@ class Manifest:
         self._mutex = threading.RLock()
         self._read = 0  # bytes of the file that `segments` reflects
         self._inode = 0
-        self._first = b""  # what the file begins with: a file system gives the inode of one that is gone to the next
-        self._entry = _ENTRY  # of the version that the file has
-        self._size = 0  # of the file: more than was read, if what follows is torn or damaged
+        self._first = b""  # first bytes of the file: a file system may reuse the inode of a removed file
+        self._entry = _ENTRY  # record layout of the file's version
+        self._size = 0  # of the file; more than `_read` if the rest is torn or damaged
         self.segments: dict[int, SegmentInfo] = {}
         self.closed: SegmentInfo | None = None
         self.start: Start | None = None
 
     def refresh(self) -> None:
-        """Take in what others appended; start over if the file was rewritten or is of another topic."""
+        """Read records that others appended; start again if the file was rewritten or belongs to another topic."""
         with self._mutex:
             self._refresh()
 
@@ -207,10 +207,10 @@ class Manifest:
                 "the manifest was written by a newer embedlog", path=self.path, expected=f"version {VERSION}", found=version
             )
         self._entry = _ENTRY_2 if version == 2 else _ENTRY
-        return bool(topic_id == self._topic_id and version >= 2)  # an older one is made again: it is a cache
+        return bool(topic_id == self._topic_id and version >= 2)  # an older version is rebuilt: it is a cache
 
     def _apply(self, infos: Iterable[SegmentInfo]) -> None:
-        """Take in records, in another dictionary: whoever goes through the present one may do so in another thread."""
+        """Add records in a new dictionary: another thread may iterate over the present one."""
         segments = dict(self.segments)
         for info in infos:
             if info.kind == START:
@@ -222,23 +222,23 @@ class Manifest:
         self.segments = segments
 
     def times_known(self, base: int, size: int, digest: int) -> SegmentInfo | None:
-        """A record of exactly these batches: their headers seldom say how old the records are."""
+        """A record of exactly these batches, for its timestamps: batch headers seldom contain the smallest one."""
         known = (each for each in (self.segments.get(base), self.closed) if each is not None and each.digested)
         return next((each for each in known if (each.base, each.size, each.digest) == (base, size, digest)), None)
 
     @property
     def whole(self) -> bool:
-        """Whether all of the file was understood, at the last look."""
+        """Whether the last refresh understood all of the file."""
         return self._size == self._read
 
     def begin(self, start: Start) -> None:
-        """The first record of a new log; the first sync of the log puts it on disk, too. REQUIRES the append lock."""
+        """Create the manifest of a new log with its first record; the first sync of the log also syncs it. REQUIRES the append lock."""
         with files.opened(self.path, files.EXCLUSIVE, self._mode) as fd:
             files.write_all(fd, self._head() + _pack(_first_record(start)), 0, self.path)
         self.refresh()
 
     def note(self, start: Start, info: SegmentInfo | None = None) -> None:
-        """Add what is new behind the last good record. REQUIRES the append lock."""
+        """Append new records after the last good one. REQUIRES the append lock."""
         with self._mutex:
             self._refresh()
             added = ([] if start == self.start else [start.record()]) + ([] if info is None else [info])
@@ -257,7 +257,7 @@ class Manifest:
         self._apply(infos)
 
     def _live(self, start: int, added: SegmentInfo | None) -> list[SegmentInfo]:
-        """What is known of segments that are still there, and what is added."""
+        """The known infos of existing segments, and the added one."""
         directory = self.path.parent
         there = [
             each
