@@ -1,11 +1,13 @@
 """Reads and writes Kafka's checkpoints: offsets of a log directory and leader epochs of a partition.
 
 A checkpoint contains a version, a count, and one entry per line.
-T1  a broker must be able to read what this module writes: every line is checked first, because one malformed line takes a
-    whole directory offline
-T2  the reader accepts exactly what Kafka's reader accepts and could write again; an error names file and line
-T3  a file changes by `files.write_atomically`; the writer holds a lock that covers it (`docs/protocol.md`)
-T4  a damaged file that only saves work (`file_names.CACHES`) counts as absent, with a warning; the next writer replaces it
+
+CHECKPOINT-1  a broker must be able to read what this module writes: every line is checked first, because one malformed line takes
+    a whole directory offline
+CHECKPOINT-2  the reader accepts exactly what Kafka's reader accepts and could write again; an error names file and line
+CHECKPOINT-3  a file changes by `files.write_atomically`; the writer holds a lock that covers it (`docs/protocol.md`)
+CHECKPOINT-4  a damaged file that only saves work (`file_names.CACHES`) counts as absent, with a warning; the next writer replaces
+    it
 """
 
 from __future__ import annotations

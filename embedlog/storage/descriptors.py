@@ -1,8 +1,8 @@
 """A bounded cache of read descriptors, shared by all partitions of an open log.
 
-H1  a descriptor is closed only if it has no user and the cache is full
-H2  after `forget` the names of a directory are opened again; a present user keeps its descriptor
-H3  a frequent reader of one file may keep its descriptor; kept descriptors use at most 1 / KEPT_DIVISOR of the limit
+DESCRIPTOR-1  a descriptor is closed only if it has no user and the cache is full
+DESCRIPTOR-2  after `forget` the names of a directory are opened again; a present user keeps its descriptor
+DESCRIPTOR-3  a frequent reader of one file may keep its descriptor; kept descriptors use at most 1 / KEPT_DIVISOR of the limit
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Names of files in a partition directory: Kafka's and ours (format.md 2.1; `docs/layout.md`).
 
-N1  a segment's base offset has twenty digits; its files differ only in the suffix
-N2  our own names neither start with a digit nor end in a suffix of Kafka's, so a broker ignores them
+FILENAME-1  a segment's base offset has twenty digits; its files differ only in the suffix
+FILENAME-2  our own names neither start with a digit nor end in a suffix of Kafka's, so a broker ignores them
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _OFFSET_MAX = 2**63 - 1
 
 
 def file_name(base: int, suffix: str) -> str:
-    """Name of a file of a segment; our names start with the kind (N2)."""
+    """Name of a file of a segment; our names start with the kind (FILENAME-2)."""
     return f"{suffix}{base:020d}" if suffix == DIGESTS else f"{base:020d}{suffix}"
 
 

@@ -1,11 +1,11 @@
 """Opens, reads, writes, syncs and renames files; each call goes through the C table with its fault hooks.
 
-I1  every failure is a `StorageError` with errno and path; no other module calls Python's own functions on files
+FILES-1  every failure is a `StorageError` with errno and path; no other module calls Python's own functions on files
     (`tests/project/test_raw_calls.py`); a failed sync is never retried here
-I2  a small file changes by temporary, fsync, rename, fsync of the directory: after a crash it is the old or the new one
-I3  this module does not know what the bytes mean
-I4  a descriptor is owned by exactly one object
-I5  a log directory is untrusted input: only a regular file that is not a link is opened, the name of a temporary cannot be
+FILES-2  a small file changes by temporary, fsync, rename, fsync of the directory: after a crash it is the old or the new one
+FILES-3  this module does not know what the bytes mean
+FILES-4  a descriptor is owned by exactly one object
+FILES-5  a log directory is untrusted input: only a regular file that is not a link is opened, the name of a temporary cannot be
     predicted, and no file is read whole that is larger than its kind can be (`docs/layout.md`, security)
 """
 

@@ -1,10 +1,10 @@
 """Identity of topics and log directories: partition.metadata, meta.properties, and the clean-shutdown mark.
 
-W1  an identity is a UUID of 16 bytes, written as 22 characters; topic ids and directory ids are never generated twice
-W2  properties that another version or a broker wrote beside the known ones are kept when a file is rewritten
-W3  the clean mark is written in place, as Kafka does: only its existence counts, its content is optional
-W4  our mark is signed: a broker deletes the mark when it starts and never signs its own. So a signed mark, also in a copy,
-    proves that embedlog closed the directory and that no broker has used it since
+IDENTITY-1  an identity is a UUID of 16 bytes, written as 22 characters; topic ids and directory ids are never generated twice
+IDENTITY-2  properties that another version or a broker wrote beside the known ones are kept when a file is rewritten
+IDENTITY-3  the clean mark is written in place, as Kafka does: only its existence counts, its content is optional
+IDENTITY-4  our mark is signed: a broker deletes the mark when it starts and never signs its own. So a signed mark, also in a
+    copy, proves that embedlog closed the directory and that no broker has used it since
 """
 
 from __future__ import annotations
@@ -189,7 +189,10 @@ def _unescaped(text: str) -> str:
 
 
 def read_clean_mark(directory: str | os.PathLike[str]) -> int | None:
-    """None if there is no mark. Otherwise the broker's epoch, -1 if the mark contains none: the directory was shut down cleanly."""
+    """None if there is no mark.
+
+    Otherwise the broker's epoch, -1 if the mark contains none: the directory was shut down cleanly.
+    """
     data = files.read_bytes(Path(directory, CLEAN_MARK))
     if data is None:
         return None
@@ -221,7 +224,10 @@ def read_visit(directory: str | os.PathLike[str]) -> int:
 
 
 def note_visit(directory: str | os.PathLike[str], mode: int = 0o666) -> int:
-    """Write a new number for a visit that was just detected; on disk when it returns. Older manifests describe the time before it."""
+    """Write a new number for a visit that was just detected; on disk when it returns.
+
+    Older manifests describe the time before it.
+    """
     number = b"%08x" % (int.from_bytes(os.urandom(4)) | 1)
     files.write_atomically(Path(directory, VISIT), b"%s %08x\n" % (number, codec.crc32c(number)), mode)
     return int(number, 16)

@@ -1,11 +1,11 @@
 """Digests by index interval: a file of ours beside each segment, with a record for each entry of its offset index.
 
-I1  Kafka's CRC omits the first 21 bytes of a batch, and cannot distinguish a valid batch from another valid one in its place.
-    The chain digest can. A record contains its value before the batch that an index entry points to
-I2  records are made while appending, in step with the index, and whenever a segment is read from its start; records are
+DIGEST-1  Kafka's CRC omits the first 21 bytes of a batch, and cannot distinguish a valid batch from another valid one in its
+    place. The chain digest can. A record contains its value before the batch that an index entry points to
+DIGEST-2  records are made while appending, in step with the index, and whenever a segment is read from its start; records are
     compared before they are replaced, so that a new digest never hides an earlier mismatch
-I3  a missing, torn or damaged record is skipped: its loss costs time, never data, and hides no damage
-I4  records count only if the segment's digest was carried forward from its first byte (DIGESTED)
+DIGEST-3  a missing, torn or damaged record is skipped: its loss costs time, never data, and hides no damage
+DIGEST-4  records count only if the segment's digest was carried forward from its first byte (DIGESTED)
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ OTHERS: Final = "the batch heads of this segment are not those that were written
 
 
 class State(NamedTuple):
-    """Progress of a comparison: the next record's number, its position, the chain digest there, and the last position that agreed."""
+    """Progress of a comparison: the next record's number, its position, the chain digest there, and the last position that
+    agreed.
+    """
 
     number: int = 0
     position: int = 0
@@ -44,7 +46,9 @@ class Records:
         self._file = codec.Digests(fd, base, count)
 
     def seed(self, number: int, position: int) -> State | None:
-        """The state at the batch of an index entry, with the chain digest of all earlier batches; None if its record is not valid."""
+        """The state at the batch of an index entry, with the chain digest of all earlier batches; None if its record is not
+        valid.
+        """
         found, digest = self._file.at(number, position)
         return State(number + 1, position, digest, position) if _checked(found) else None
 

@@ -1,11 +1,11 @@
 """Process slots: a lock on one byte of `embedlog.slots`, held by a running process, with an entry of 32 bytes beside it.
 
-V1  the kernel releases the lock when its process ends for any reason; no other process waits for a timeout to detect that
-V2  slots are reused: the nonce distinguishes the present holder from the previous one
-V3  a lock is invisible to the descriptor that holds it, so other slots are probed through a second descriptor
-V4  a forked child closes both at once: inherited descriptors would keep the parent's slots locked
-V5  a lease shows more: a native thread writes heartbeats while the process runs, and stops when the polls stop (`Lease`)
-V6  a lease holder checks the lease before it acts: nothing can notify a suspended process that its lease expired
+LIVENESS-1  the kernel releases the lock when its process ends for any reason; no other process waits for a timeout to detect that
+LIVENESS-2  slots are reused: the nonce distinguishes the present holder from the previous one
+LIVENESS-3  a lock is invisible to the descriptor that holds it, so other slots are probed through a second descriptor
+LIVENESS-4  a forked child closes both at once: inherited descriptors would keep the parent's slots locked
+LIVENESS-5  a lease shows more: a native thread writes heartbeats while the process runs, and stops when the polls stop (`Lease`)
+LIVENESS-6  a lease holder checks the lease before it acts: nothing can notify a suspended process that its lease expired
 """
 
 from __future__ import annotations
@@ -101,7 +101,10 @@ class Lease:
 
 
 class Liveness:
-    """The process slots of one log directory for one open log. `locked`: a network file system may be between them. Threads: any."""
+    """The process slots of one log directory for one open log.
+
+    `locked`: a network file system may be between them. Threads: any.
+    """
 
     def __init__(self, directory: Path, mode: int = 0o666, locked: bool = False) -> None:
         self.path = directory / file_names.SLOTS

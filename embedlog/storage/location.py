@@ -1,7 +1,7 @@
 """Checks the path of a log directory and its content, and creates the directory.
 
-P1  a text that is not a path (a URL, a server) is refused with a hint, unless a directory of exactly that name exists
-P2  a directory with foreign content is left unchanged; a missing directory is created with all parents, each name synced
+LOCATION-1  a text that is not a path (a URL, a server) is refused with a hint, unless a directory of exactly that name exists
+LOCATION-2  a directory with foreign content is left unchanged; a missing directory is created with all parents, each name synced
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _mistaken(text: str) -> tuple[str, str] | None:
     """What a text is that was given as a path by mistake, and a hint."""
     here = f"write ./{text[:100]} if a directory of that name is meant"
     if match := _URL.fullmatch(text):
-        return ("a file URL", "give its path") if match[1].lower() == "file" else ("a URL", f"a log is a directory of this machine; {here}")
+        return ("a file URL", "give its path") if match[1].lower() == "file" else ("a URL", f"a log is a local directory; {here}")
     if _SERVERS.fullmatch(text):
         return "the address of a server", f"embedlog needs no broker; {here}"
     if text.startswith("~"):
@@ -64,7 +64,8 @@ def enter(path: Path, *, read_only: bool, create: bool, mode: int) -> None:
     if files.exists(path):
         raise ForeignDirectoryError("not a directory", path=path)
     if read_only or not create:
-        raise StorageError("no such log directory; it is not created with read_only=True or create=False", errno=errno.ENOENT, path=path)
+        problem = "no such log directory, and read_only=True or create=False forbids creating it"
+        raise StorageError(problem, errno=errno.ENOENT, path=path)
     missing = [path]
     while not files.exists(missing[-1].parent):
         missing.append(missing[-1].parent)
@@ -76,7 +77,7 @@ def enter(path: Path, *, read_only: bool, create: bool, mode: int) -> None:
 def _check(path: Path, *, reading: bool) -> None:
     """Check that the content is that of a log, or that the directory is empty if a log is to be created in it."""
     names = files.listing(path)
-    whole = [file_names.temporary_of(name) or name for name in names]  # a power loss during the first open leaves only temporaries
+    whole = [file_names.temporary_of(name) or name for name in names]  # a crash in the first open may leave only these
     ours = (name.startswith("embedlog.") or name.endswith("-checkpoint") or name in _OF_A_LOG for name in whole)
     if any(ours) or any(topic_directories.parse_partition_name(name) for name in files.directories(path)):
         return

@@ -1,7 +1,8 @@
 """Finds the processes that hold a lock, from the kernel's information, for messages only: no decision depends on it.
 
-H1  an OFD lock names no process, but /proc/PID/fdinfo lists the locks of each descriptor (Linux 4.1)
-H2  processes of another user are not visible without privileges, and a process may end during the search: both give "unknown"
+LOCKHOLDER-1  an OFD lock names no process, but /proc/PID/fdinfo lists the locks of each descriptor (Linux 4.1)
+LOCKHOLDER-2  processes of another user are not visible without privileges, and a process may end during the search: both give
+    "unknown"
 """
 
 from __future__ import annotations

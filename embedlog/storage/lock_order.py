@@ -1,9 +1,9 @@
 """Checks the order of locks while debugging: with EMBEDLOG_DEBUG_LOCKS=1 every thread remembers the locks that it holds.
 
-L1  the order is: open lock, directory, housekeeper, partitions (those of `__transaction_state`, then of `__consumer_offsets`,
-    then of data, in the order of their paths), sync. A thread that takes a lock out of order can deadlock with another
-    process, and OFD locks report no deadlock
-L2  while disabled, the check costs one comparison per lock
+LOCKORDER-1  the order is: open lock, directory, housekeeper, partitions (those of `__transaction_state`, then of
+    `__consumer_offsets`, then of data, in the order of their paths), sync. A thread that takes a lock out of order can deadlock
+    with another process, and OFD locks report no deadlock
+LOCKORDER-2  while disabled, the check costs one comparison per lock
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ def _rank(path: str) -> int | None:
 
 
 def taken(path: str) -> None:
-    """Record that this thread takes the lock of this file. Raises RuntimeError if it holds a lock that comes later in the order."""
+    """Record that this thread takes the lock of this file.
+
+    Raises RuntimeError if it holds a lock that comes later in the order.
+    """
     if not enabled or (rank := _rank(path)) is None:
         return
     last = max(_held(), default=(-1, ""))

@@ -1,7 +1,8 @@
 """Locks between processes, each with a mutex between threads. A wait has a deadline; its error names the holder.
 
-L1  an OFD lock ends with its descriptor: a forked child closes inherited ones, so that locks end with the parent
-L2  a lock file is never unlinked and never renamed over; only users who may write beside it can open it (`docs/layout.md`)
+LOCKFILE-1  an OFD lock ends with its descriptor: a forked child closes inherited ones, so that locks end with the parent
+LOCKFILE-2  a lock file is never unlinked and never renamed over; only users who may write beside it can open it
+    (`docs/layout.md`)
 """
 
 from __future__ import annotations
@@ -104,7 +105,9 @@ class LockFile:
 
     @contextlib.contextmanager
     def hold_while(self, needed: Callable[[], bool], nap: Callable[[], None], deadline_ns: int) -> Iterator[bool]:
-        """As `hold`, but yields False, without the lock, once it is not `needed` any more; calls `nap` while another process holds it."""
+        """As `hold`, but yields False, without the lock, once it is not `needed` any more; calls `nap` while another process
+        holds it.
+        """
         with holding(self.mutex, deadline_ns, self.path), self._held():
             while wanted := needed():
                 if self.try_lock():

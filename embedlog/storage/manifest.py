@@ -1,13 +1,13 @@
 """The manifest: one record per sealed segment, so that an open reads one file instead of all, and the log start offset.
 
-M1  everything in it can be recomputed from the segments, except the digest: it is made while appending, and one that was made
-    later would hide damage
-M2  it is appended to under the partition's append lock, one record with one write; a torn or damaged record ends it
-M3  the last record of a base offset counts; records of deleted segments remain until the file is rewritten
-M4  a CLOSED record describes the active segment at a clean close, on stable storage; if the file has grown since, it describes
-    the first bytes
-M5  a START record is on stable storage before the log start moves: the checkpoint that a broker reads has no checksum. A manifest
-    with a START record never describes bytes that were truncated or replaced since
+MANIFEST-1  everything in it can be recomputed from the segments, except the digest: it is made while appending, and one that was
+    made later would hide damage
+MANIFEST-2  it is appended to under the partition's append lock, one record with one write; a torn or damaged record ends it
+MANIFEST-3  the last record of a base offset counts; records of deleted segments remain until the file is rewritten
+MANIFEST-4  a CLOSED record describes the active segment at a clean close, on stable storage; if the file has grown since, it
+    describes the first bytes
+MANIFEST-5  a START record is on stable storage before the log start moves: the checkpoint that a broker reads has no checksum. A
+    manifest with a START record never describes bytes that were truncated or replaced since
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from embedlog.storage import file_names, files
 
 MAGIC: Final = b"ELOGMNFT"
 VERSION: Final = 3
-_HEAD = struct.Struct(">8sII16s")  # magic, version, CRC-32C of the rest (a flipped bit must not look like a newer version), topic id
+_HEAD = struct.Struct(">8sII16s")  # magic, version, CRC-32C (a flipped bit must not look like a newer version), topic id
 HEAD_BYTES: Final = _HEAD.size
 # kind, flags, base, size, next offset, largest timestamp, its offset, digest, entries of the three indexes, created, epoch,
 # digest of the transaction index, smallest timestamp, lateness in ms
@@ -232,7 +232,10 @@ class Manifest:
         return self._size == self._read
 
     def begin(self, start: Start) -> None:
-        """Create the manifest of a new log with its first record; the first sync of the log also syncs it. REQUIRES the append lock."""
+        """Create the manifest of a new log with its first record; the first sync of the log also syncs it.
+
+        REQUIRES the append lock.
+        """
         with files.opened(self.path, files.EXCLUSIVE, self._mode) as fd:
             files.write_all(fd, self._head() + _pack(_first_record(start)), 0, self.path)
         self.refresh()
