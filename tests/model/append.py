@@ -1,4 +1,4 @@
-"""Model of one partition's log: append, roll, repair, sync, power loss (rules 7-21).
+"""Model of one partition's log: append, roll, repair, sync, power loss (APPEND, SYNC, LOAD).
 
 Worst cases that are built in, to keep the space small:
   - an acknowledgement leaves in the same step as the publishing store, before the unlock
@@ -40,29 +40,29 @@ from append_state import (
 
 # switch -> (rule of the protocol, what the rule asks for). "+" marks what the rules lacked at first.
 RULES = {
-    "append_lock": ("7", "one writer at a time"),
-    "catch_up": ("7", "the position is read from the page after locking, not before"),
-    "owner_word": ("10", "a dead writer's successor repairs first"),
-    "roll_intent": ("10", "a roll leaves its intent before it creates a file"),
-    "adopt": ("11", "valid batches behind the published end are taken over, not cut"),
-    "publish_once": ("12", "the whole tuple changes by one store"),
-    "publish_last": ("7", "write first, publish afterwards"),
-    "epoch_check": ("15", "a chain is valid only if its epochs do not fall"),
-    "sync_lock": ("17", "one syncer at a time"),
-    "sync_intent": ("17", "a syncer leaves its intent; who finds one rewrites first"),
-    "intent_poisons": ("17+", "an intent left behind counts as a failed sync: poison, then rewrite"),
-    "fresh_rewrite": ("17", "a descriptor opened while published > durable rewrites first"),
-    "open_then_compare": ("17+", "open the descriptor first, compare published with durable after"),
-    "poison": ("17", "a failed sync marks the segment"),
-    "poison_file": ("17", "the mark is a file before it is a word in the page"),
-    "poison_rewrite": ("17+", "`durable` passes a poisoned segment only after a rewrite"),
-    "poison_roll": ("17", "nobody appends to a poisoned segment"),
-    "durable_only": ("17", "durable acknowledgements come from `durable`"),
-    "all_segments": ("19", "a sync covers every segment that holds [durable, end)"),
-    "directory_sync": ("19", "new names are synced before `durable` passes them"),
-    "durable_record": ("18", "a bad batch below the stored `durable` is damage, not a torn tail"),
-    "new_epoch": ("21", "an unclean recovery behind a reboot begins a new epoch"),
-    "epoch_synced": ("21+", "the new epoch is on disk before the first append under it"),
+    "append_lock": ("APPEND-1", "one writer at a time"),
+    "catch_up": ("APPEND-1", "the position is read from the page after locking, not before"),
+    "owner_word": ("APPEND-2", "the successor of a dead writer repairs first"),
+    "roll_intent": ("APPEND-2", "a roll records its intent before it creates a file"),
+    "adopt": ("APPEND-3", "valid batches after the published end are recovered, not truncated"),
+    "publish_once": ("APPEND-4", "one store changes the whole tuple"),
+    "publish_last": ("APPEND-1", "write first, publish afterwards"),
+    "epoch_check": ("APPEND-3", "a chain is valid only if its epochs do not fall"),
+    "sync_lock": ("SYNC-1", "one sync at a time"),
+    "sync_intent": ("SYNC-1", "a sync stores its intent; a process that finds one rewrites first"),
+    "intent_poisons": ("SYNC-5+", "an intent of a dead process counts as a failed sync: poison, then rewrite"),
+    "fresh_rewrite": ("SYNC-6", "a descriptor opened while published > durable rewrites first"),
+    "open_then_compare": ("SYNC-6+", "open the descriptor first, compare published with durable after"),
+    "poison": ("SYNC-4", "a failed sync marks the segment"),
+    "poison_file": ("SYNC-4", "the mark is a file before it is a field of the page"),
+    "poison_rewrite": ("SYNC-4+", "`durable` passes a poisoned segment only after a rewrite"),
+    "poison_roll": ("SYNC-4", "no process appends to a poisoned segment"),
+    "durable_only": ("SYNC-1", "durable acknowledgements depend on `durable`"),
+    "all_segments": ("SYNC-3", "a sync covers every segment that contains [durable, end)"),
+    "directory_sync": ("SYNC-3", "new names are synced before `durable` passes them"),
+    "durable_record": ("LOAD-4", "a bad batch below the stored `durable` is damage, not a torn tail"),
+    "new_epoch": ("LOAD-1", "an unclean recovery after a restart begins a new epoch"),
+    "epoch_synced": ("LOAD-1+", "the new epoch is on disk before the first append in it"),
 }
 
 WRITING = {"half", "whole", "torn_tuple", "repair", "adopted", "roll"}
@@ -132,7 +132,7 @@ class Append:
         if state.page is None or state.writer is not None or state.page.owner or state.page.roll:
             return None
         if any(s.base > state.page.base for s in state.segments if s.linked):
-            return "I4 a segment nobody knows of: its offsets will be used twice"
+            return "I4 an unpublished segment is left: its offsets will be used twice"
         return None
 
     def satisfied(self, state):

@@ -116,10 +116,10 @@ ONLY_IN_LARGEST = {("append", "sync_intent"), ("append", "fresh_rewrite"), ("app
 
 # Rules whose removal alone breaks nothing within these bounds, and why.
 NOT_NEEDED_ALONE = {
-    ("append", "roll_intent"): "the owner word already makes the successor list the directory",
-    ("append", "sync_lock"): "without it a second syncer takes the first one's intent for a dead one's: rewrites, no loss",
-    ("append", "open_then_compare"): "an intent left behind covers it; needed where no intent is kept",
-    ("append", "poison_file"): "whoever opens with published > durable rewrites anyway",
+    ("append", "roll_intent"): "the owner field already makes the successor list the directory",
+    ("append", "sync_lock"): "without it a second sync takes the first intent for that of a dead process: rewrites, no loss",
+    ("append", "open_then_compare"): "the intent of a dead process covers it; needed where no intent is kept",
+    ("append", "poison_file"): "opening with published > durable rewrites anyway",
     ("append", "poison_roll"): "every sync of a poisoned segment rewrites; rolling is for bad sectors and full devices",
     ("transactions", "partition_fence"): "covered by the two rules on first and later batches",
     ("transactions", "every_partition"): "with registration and first batch under one lock, a listed partition has data",

@@ -1,4 +1,4 @@
-"""Model of groups (rules 33-36): processes that share one partition, and an observer who evicts.
+"""Model of groups (MEMBER): processes that share one partition, and an observer that evicts.
 
 An append under the lock of the group's partition is one step here. Time is a step, too: `!` aside, anything may
 happen before or behind it. Ages and timers are counted up to SESSION, where they mean "as long as the session timeout";
@@ -12,21 +12,21 @@ SESSION = 2
 QUIET = ("new", "dead", "gone", "frozen")      # these do not beat
 
 RULES = {
-    "commit_checked": ("36", "a commit is taken only from a member of the present generation"),
-    "checked_under_lock": ("36", "... and checked in the step that appends it"),
-    "joins_awaited": ("33+", "a join phase ends when all members have joined or are evicted"),
-    "given_up_first": ("33+", "a member gives up what it owns before it joins"),
-    "assigned_when_stable": ("33+", "an assignment is taken from a stable record only: in a join phase it is the last round's"),
-    "position_when_stable": ("33+", "the position is read when the assignment is taken, not before"),
-    "sync_fenced": ("33+", "a sync is taken only in the generation that it was made for"),
-    "expiry": ("34", "who does not beat for the session timeout is evicted"),
-    "beats_reread": ("34", "beats are read again under the lock, before the eviction"),
-    "own_lease": ("34", "a member checks its own lease before it hands out a record"),
-    "gap_noticed": ("34+", "who beats again behind a gap knows of the gap until it has looked at the log"),
-    "round_checked": ("34+", "who is late is late in the present round"),
-    "nonce": ("33", "a slot's next holder is somebody else"),
-    "static_stays": ("35", "a static member does not go when its process dies"),
-    "place_fences": ("35+", "who takes a static member's place does so under an id of its own, and ends the one before"),
+    "commit_checked": ("MEMBER-6", "only a member of the present generation commits"),
+    "checked_under_lock": ("MEMBER-6", "the check is in the step that appends the commit"),
+    "joins_awaited": ("MEMBER-8+", "a join phase ends when all members have joined or were evicted"),
+    "given_up_first": ("MEMBER-8+", "a member releases its partitions before it joins"),
+    "assigned_when_stable": ("MEMBER-8+", "an assignment is taken from a stable record only; during a join phase it is that of the last round"),
+    "position_when_stable": ("MEMBER-8+", "the position is read when the assignment is taken, not before"),
+    "sync_fenced": ("MEMBER-8+", "a sync is accepted only in the generation that it was made for"),
+    "expiry": ("MEMBER-3", "a member without a heartbeat for the session timeout is evicted"),
+    "beats_reread": ("MEMBER-3", "heartbeats are read again under the lock, before the eviction"),
+    "own_lease": ("MEMBER-4", "a member checks its own lease before it returns a record"),
+    "gap_noticed": ("MEMBER-4+", "after a gap in its heartbeats a member stays expired until it has read the log"),
+    "round_checked": ("MEMBER-3+", "a late member is late in the present round"),
+    "nonce": ("LIFE-1", "the next user of a process slot is another member"),
+    "static_stays": ("MEMBER-5", "a static member does not leave when its process dies"),
+    "place_fences": ("MEMBER-5+", "a process that takes over a static member has an id of its own and ends the earlier one"),
 }
 
 
@@ -210,7 +210,7 @@ class Groups:
         if p.owns and p.position < self.records and not (unsure and self.on("own_lease")):
             after = become(state._replace(handed=max(state.handed, p.position + 1)), me, p._replace(position=p.position + 1))
             if p.lost:
-                after = after._replace(problem="G4 a record is handed out by one whose lease had run out")
+                after = after._replace(problem="G4 a record is returned by a member with an expired lease")
             yield f"{name(me)} hands out record {p.position}", after
         if p.owns and p.position > 0:
             if self.on("checked_under_lock"):
@@ -317,7 +317,7 @@ class Groups:
         if lives:
             after = become(after._replace(expiries=state.expiries - 1), me, p._replace(lost=True))
             if p.age < SESSION:
-                after = after._replace(problem="G3 a member is evicted that has beaten since")
+                after = after._replace(problem="G3 a member is evicted after a new heartbeat")
         yield f"the observer evicts {here.id}", after
 
     def _drop_late(self, state):

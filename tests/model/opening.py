@@ -1,4 +1,4 @@
-"""Model of opening and closing a log directory (rules 1-5, 22, 23) with one partition in it.
+"""Model of opening and closing a log directory (LOCK, OPEN) with one partition in it.
 
 Here the log is a list of records and an append is four steps; what matters is who may be in, which
 inode a name leads to, which page counts as valid, and whether the clean mark tells the truth.
@@ -10,19 +10,19 @@ from typing import NamedTuple
 TORN = "torn"
 
 RULES = {
-    "identity": ("1", "after locking, page and path are the same inode, else map again"),
-    "made_under_lock": ("1", "a page comes into being under the append lock"),
-    "lock_apart": ("1+", "the append lock is not a lock on the page itself"),
-    "stat_again": ("2", "after locking `.lock`, look whether the name still leads there"),
-    "settle": ("2+", "... and look again when a departing broker's unlink is over"),
-    "incarnation": ("3", "a page of another incarnation is rebuilt from the log"),
-    "loads_alone": ("4", "loading writes only under exclusive rights"),
-    "dirty": ("22", "DIRTY is on disk before the first write"),
-    "close_all": ("22", "the last one out closes what others left dirty"),
-    "door": ("22", "a door serialises openers and closers"),
-    "unmark_first": ("22", "the first one in deletes the mark before any write"),
-    "unmark_synced": ("22+", "... and syncs the directory before any write"),
-    "sync_then_mark": ("22", "the mark is written after the sync"),
+    "identity": ("LOCK-1", "after locking, page and path are the same inode, else map again"),
+    "made_under_lock": ("LOCK-1", "a page is created under the append lock"),
+    "lock_apart": ("LOCK-1+", "the append lock is not a lock on the page itself"),
+    "stat_again": ("OPEN-1", "after locking `.lock`, compare the inode with the path"),
+    "settle": ("OPEN-1+", "compare again after a departing broker has unlinked the file"),
+    "incarnation": ("OPEN-2", "a page of another incarnation is rebuilt from the log"),
+    "loads_alone": ("OPEN-3", "loading writes only under exclusive rights"),
+    "dirty": ("OPEN-5", "DIRTY is on disk before the first write"),
+    "close_all": ("OPEN-5", "the last process closes partitions that others left dirty"),
+    "door": ("OPEN-2", "an open lock serialises opening and closing"),
+    "unmark_first": ("OPEN-5", "the first process deletes the mark before any write"),
+    "unmark_synced": ("OPEN-5+", "and syncs the directory before any write"),
+    "sync_then_mark": ("OPEN-5", "the mark is written after the sync"),
 }
 
 
@@ -93,7 +93,7 @@ class Opening:
     def broken(self, state):
         whole = TORN not in state.log
         if state.mark and not (whole and state.indexed == len(state.log)):
-            return "I5 the clean mark lies"
+            return "I5 the clean mark is false"
         inside = [p for p in state.processes if p.at in INSIDE]
         if state.broker == "in" and inside:
             return "I6 a broker and we are in at once"
@@ -107,7 +107,7 @@ class Opening:
                 return "I3 published, but not written"
         everybody_left = all(p.at == "out" for p in state.processes) and state.broker != "in"
         if everybody_left and state.incarnation and not state.rough and not state.mark:
-            return "I5 everybody closed in order, yet there is no clean mark"
+            return "I5 all processes closed in order, but there is no clean mark"
         return None
 
     def satisfied(self, state):

@@ -1,4 +1,4 @@
-"""Model of transactions (rules 20, 30-32): two producers of one transactional id, two partitions.
+"""Model of transactions (TXN): two producers of one transactional id, two partitions.
 
 An append under one lock is one step here (the append model looks inside). Only the first batch of
 a transaction in a partition is two: register in `__transaction_state`, then write.
@@ -9,23 +9,23 @@ from itertools import product
 from typing import NamedTuple
 
 RULES = {
-    "first_under_both": ("30", "register and first batch under the lock of `__transaction_state`"),
-    "first_not_preparing": ("30", "no first batch while the last transaction is in Prepare"),
-    "first_fenced": ("30", "the first batch checks the producer's epoch"),
-    "later_open": ("30", "later batches only where that id and epoch are open"),
-    "partition_fence": ("7", "a partition refuses epochs below the one it has stored"),
-    "init_fences": ("31", "a new producer raises the epoch"),
-    "prepare_raises": ("31", "Prepare raises the epoch and markers carry the raised one"),
-    "every_partition": ("31", "markers go to every listed partition, with data or without"),
-    "skip_as_high": ("31", "a marker is skipped where the stored epoch is as high"),
-    "same_prepare": ("31", "Complete only if the state is still that same Prepare"),
-    "outcome_kept": ("32+", "the outcome outlives the next `init_transactions`"),
-    "data_synced": ("20", "data is synced before PrepareCommit"),
-    "prepare_synced": ("20", "Prepare is synced before the markers"),
-    "markers_synced": ("20+", "markers are synced before Complete"),
-    "sweep": ("20+", "an unclean recovery behind a reboot aborts what no state entry lists"),
-    "sweep_by_epoch": ("20+", "... where an entry covers only data of its own epoch (Prepare: one less)"),
-    "sweep_ends": ("20+", "... takes a transaction that it finds in the middle to its end, and lifts the id behind that"),
+    "first_under_both": ("TXN-1", "registration and first batch under the lock of `__transaction_state`"),
+    "first_not_preparing": ("TXN-1", "no first batch while the last transaction is in Prepare"),
+    "first_fenced": ("TXN-1", "the first batch checks the producer's epoch"),
+    "later_open": ("TXN-1", "later batches only where that id and epoch are open"),
+    "partition_fence": ("SEQ-1", "a partition refuses epochs below its stored one"),
+    "init_fences": ("TXN-2", "a new producer raises the epoch"),
+    "prepare_raises": ("TXN-2", "Prepare raises the epoch, and markers carry the raised one"),
+    "every_partition": ("TXN-2", "markers go to every listed partition, with data or without"),
+    "skip_as_high": ("TXN-2", "a marker is skipped where the stored epoch is as high"),
+    "same_prepare": ("TXN-2", "Complete only if the state is still that same Prepare"),
+    "outcome_kept": ("TXN-4+", "the outcome outlives the next `init_transactions`"),
+    "data_synced": ("TXN-5", "data is synced before PrepareCommit"),
+    "prepare_synced": ("TXN-5", "Prepare is synced before the markers"),
+    "markers_synced": ("TXN-5+", "markers are synced before Complete"),
+    "sweep": ("TXN-6+", "an unclean recovery after a restart aborts data that no state entry lists"),
+    "sweep_by_epoch": ("TXN-6+", "an entry covers only data of its own epoch (Prepare: one less)"),
+    "sweep_ends": ("TXN-6+", "a transaction in the middle is ended, and the id is raised above its end"),
 }
 
 
@@ -104,7 +104,7 @@ class Transactions:
                 if t == txn and "commit" in kinds and not present:
                     return f"T3 half of transaction {txn} is visible"
         if state.forgot:
-            return "T4 init_transactions does not know what became of the last transaction"
+            return "T4 init_transactions does not know the outcome of the last transaction"
         now = state.status[-1]
         if now.word in ("Empty", "Complete") and not state.sweep and any(stored(state, n) > now.epoch for n in (0, 1)):
             return "T5 an id goes on below an epoch that a partition has stored"
