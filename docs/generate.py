@@ -196,7 +196,10 @@ def rule_prefixes() -> str:
     for path, prefixes in module_rules().items():
         folder, _, name = path.rpartition("/")
         rows.setdefault(folder, []).extend(f"`{prefix}` {name.removesuffix('.py')}" for prefix in prefixes)
-    return table(("in `embedlog/`", "prefix and module"), ((f"`{folder or '.'}`", ", ".join(names)) for folder, names in sorted(rows.items())))
+    return table(
+        ("in `embedlog/`", "prefix and module"),
+        ((f"`{folder or '.'}`", ", ".join(names)) for folder, names in sorted(rows.items())),
+    )
 
 
 # ---- the types of the options ----------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 IDEMPOTENCE-1  a lane carries the producer its batches are stamped with, and the sequence of the next record that is not in the
     log: sequences are given out when a run leaves, in the order of the lane, and moved on only when its fate is known
 IDEMPOTENCE-2  producer ids are 2^62 and 61 random bits: nobody gives them out, and no two producers meet (`docs/protocol.md`,
-    rule 29)
+    SEQ-4)
 IDEMPOTENCE-3  behind a run that failed and may or may not be in, the epoch rises and sequences begin at 0 again: nothing of it
     can then be taken for a repeat, nor come in later; behind the last epoch comes a new id
 """
