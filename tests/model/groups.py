@@ -16,7 +16,7 @@ RULES = {
     "checked_under_lock": ("MEMBER-6", "the check is in the step that appends the commit"),
     "joins_awaited": ("MEMBER-8+", "a join phase ends when all members have joined or were evicted"),
     "given_up_first": ("MEMBER-8+", "a member releases its partitions before it joins"),
-    "assigned_when_stable": ("MEMBER-8+", "an assignment is taken from a stable record only; during a join phase it is that of the last round"),
+    "assigned_when_stable": ("MEMBER-8+", "an assignment is taken from a stable record only, never during a join phase"),
     "position_when_stable": ("MEMBER-8+", "the position is read when the assignment is taken, not before"),
     "sync_fenced": ("MEMBER-8+", "a sync is accepted only in the generation that it was made for"),
     "expiry": ("MEMBER-3", "a member without a heartbeat for the session timeout is evicted"),
