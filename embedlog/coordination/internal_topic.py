@@ -36,7 +36,7 @@ from embedlog.errors import (
     in_file,
 )
 from embedlog.format.record_columns import TRANSACTIONAL, Stamp
-from embedlog.format.wire import uvarint
+from embedlog.format.wire import varint
 from embedlog.partition import roll
 from embedlog.storage import file_names, files
 
@@ -341,17 +341,13 @@ def encode_batch(records: Iterable[Record], now_ms: int, stamp: Stamp = NOBODY, 
     count = 0
     for key, value in records:
         inner = b"".join(
-            (b"\0\0", _varint(count), _varint(len(key)), key, b"\1" if value is None else _varint(len(value)) + value, b"\0")
+            (b"\0\0", varint(count), varint(len(key)), key, b"\1" if value is None else varint(len(value)) + value, b"\0")
         )
-        body += _varint(len(inner)) + inner
+        body += varint(len(inner)) + inner
         count += 1
     attributes = TRANSACTIONAL if stamp.transactional else 0
     checked = _CHECKED.pack(attributes, count - 1, now_ms, now_ms, stamp.producer_id, stamp.epoch, sequence, count) + body
     return struct.pack(">qiibI", 0, len(checked) + 9, 0, 2, codec.crc32c(checked)) + checked
-
-
-def _varint(number: int) -> bytes:
-    return uvarint(number << 1)  # zigzag of what is never negative here
 
 
 # ---- Kafka's way to find a partition ---------------------------------------------------------------

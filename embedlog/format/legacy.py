@@ -18,6 +18,7 @@ import xxhash
 from embedlog.errors import CorruptRecordError
 from embedlog.format import compression
 from embedlog.format.record_columns import CODEC_MASK, LOG_APPEND_TIME, LOG_OFFSET_MAX, RELATIVE_MAX, Batches
+from embedlog.format.wire import varint
 
 HEAD = struct.Struct(
     ">q"  # offset
@@ -180,19 +181,9 @@ def body(view: memoryview, rows: Batches, number: int, limit: int) -> memoryview
 
 
 def _record(message: Message, base: int, base_timestamp: int) -> bytes:
-    fields = [b"\x00", _varint(message.timestamp - base_timestamp), _varint(message.offset - base)]
+    fields = [b"\x00", varint(message.timestamp - base_timestamp), varint(message.offset - base)]
     for field in (message.key, message.value):
-        fields += (_varint(-1),) if field is None else (_varint(len(field)), field)
-    fields.append(_varint(0))
+        fields += (varint(-1),) if field is None else (varint(len(field)), field)
+    fields.append(varint(0))
     content = b"".join(fields)
-    return _varint(len(content)) + content
-
-
-def _varint(number: int) -> bytes:
-    left = number * 2 if number >= 0 else -number * 2 - 1
-    encoded = bytearray()
-    while left > 0x7F:
-        encoded.append(left & 0x7F | 0x80)
-        left >>= 7
-    encoded.append(left)
-    return bytes(encoded)
+    return varint(len(content)) + content

@@ -38,9 +38,11 @@ from embedlog.format.record_columns import (
 )
 
 __all__ = [
+    "ABORT",
     "BATCH",
     "CODEC_MASK",
     "COLUMNS",
+    "COMMIT",
     "CONTROL",
     "HEADER_SIZE",
     "LOG_APPEND_TIME",

@@ -147,7 +147,7 @@ class Flexible:
 
 
 def uvarint(number: int) -> bytes:
-    """A length or a tag as it is written."""
+    """An unsigned varint: a length or a tag."""
     if number < 0x80:
         return _BYTES[number]
     out = bytearray()
@@ -156,6 +156,23 @@ def uvarint(number: int) -> bytes:
         number >>= 7
     out.append(number)
     return bytes(out)
+
+
+def varint(number: int) -> bytes:
+    """A signed varint or varlong, zigzag as in the records of a batch."""
+    return uvarint(number * 2 if number >= 0 else -number * 2 - 1)
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """A signed varint or varlong at `at`, and the position after it. Raises IndexError and ValueError (P2)."""
+    number = 0
+    for shift in range(0, 70, 7):
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (number >> 1) ^ -(number & 1), at
+    raise ValueError("a varint of more than ten bytes")
 
 
 _BYTES: Final = [bytes((number,)) for number in range(0x80)]

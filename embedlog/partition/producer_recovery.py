@@ -21,7 +21,8 @@ from embedlog.errors import CorruptRecordError, UnsupportedFormatError, in_file
 from embedlog.format import aborted_transactions
 from embedlog.format.aborted_transactions import AbortedTransaction
 from embedlog.format.producer_state import Marker, ProducerState, kept_snapshots
-from embedlog.format.record_batch import HEADER_SIZE, Chain
+from embedlog.format.record_batch import ABORT, COMMIT, HEADER_SIZE, Chain
+from embedlog.format.wire import read_varint
 from embedlog.storage import file_names, files
 from embedlog.storage.manifest import SegmentInfo
 
@@ -121,7 +122,6 @@ def markers_in(data: memoryview, batches: np.ndarray) -> Callable[[int], Marker 
 
 _KEY = struct.Struct(">hh")  # version, type (format.md 1.7)
 _VALUE = struct.Struct(">hi")  # version, coordinator epoch
-ABORT, COMMIT = 0, 1
 
 
 def marker_in(batch: bytes, position: int) -> Marker | None:
@@ -132,25 +132,15 @@ def marker_in(batch: bytes, position: int) -> Marker | None:
     try:
         at = HEADER_SIZE
         for _ in range(4):  # length, attributes (one byte, as 0), timestamp delta, offset delta
-            _, at = _varint(batch, at)
-        key_size, at = _varint(batch, at)
+            _, at = read_varint(batch, at)
+        key_size, at = read_varint(batch, at)
         version, kind = _KEY.unpack_from(batch, at)
-        value_size, at = _varint(batch, at + key_size)
+        value_size, at = read_varint(batch, at + key_size)
         if version < 0 or kind not in (ABORT, COMMIT) or value_size < _VALUE.size:
             return None
         return Marker(kind == COMMIT, _VALUE.unpack_from(batch, at)[1])
-    except (IndexError, struct.error) as problem:
+    except (IndexError, ValueError, struct.error) as problem:
         raise CorruptRecordError("a control record is cut short", position=position, found=f"{len(batch)} bytes") from problem
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        byte = data[at]
-        number |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return (number >> 1) ^ -(number & 1), at
 
 
 def write(directory: Path, history: History, bases: list[int], *, log_start: int, mode: int) -> None:
