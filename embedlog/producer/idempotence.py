@@ -10,13 +10,15 @@ IDEMPOTENCE-3  behind a run that failed and may or may not be in, the epoch rise
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from embedlog._native import system
+from embedlog.coordination.producer_ids import new_producer_id
 from embedlog.errors import FencedError, NotEnoughReplicasError, OutOfOrderSequenceError
+from embedlog.format.producer_state import NO_PRODUCER
 from embedlog.format.record_batch import Stamp, stamp
+from embedlog.transaction import EPOCH_MAX
 
 if TYPE_CHECKING:
     from embedlog.config.topic import TopicConfig
@@ -24,13 +26,7 @@ if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
     from embedlog.producer.destinations import Attempt, Stop
 
-EPOCH_MAX = 2**15 - 1
-NO_PRODUCER = -1
 REPLICAS: Final = 1  # directories that hold a partition, all of them in sync
-
-
-def new_producer_id() -> int:
-    return 2**62 + secrets.randbits(61)
 
 
 def in_sync(config: TopicConfig) -> bool:

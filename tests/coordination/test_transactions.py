@@ -11,8 +11,8 @@ import pytest
 
 import embedlog
 from embedlog._native import system
+from embedlog.coordination.producer_ids import new_producer_id
 from embedlog.coordination.transactions import recovery
-from embedlog.coordination.transactions.support import new_producer_id
 from embedlog.coordination.transactions.transaction_records import encode_key
 from embedlog.errors import (
     ConfigError,
@@ -402,9 +402,3 @@ def test_the_topic_is_kafkas_unless_asked_otherwise(tmp_path: Path) -> None:
         assert found.partitions[11].log_end_offset == 1, "the place that Kafka gives this id"
         assert found.config["cleanup.policy"] == "compact"
         assert found.config["segment.bytes"] == "104857600"
-
-
-def test_producer_ids_are_far_from_those_of_brokers() -> None:
-    ids = {new_producer_id() for _ in range(1000)}
-    assert len(ids) == 1000
-    assert all(2**62 <= each < 2**62 + 2**61 for each in ids)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from embedlog import transaction as machine
 from embedlog._native import system
-from embedlog.coordination.transactions.support import Concurrent, new_producer_id, now, refused, to_be_durable
+from embedlog.coordination.producer_ids import new_producer_id
+from embedlog.coordination.transactions.support import Concurrent, now, refused, to_be_durable
 from embedlog.coordination.transactions.transaction_records import encode, encode_key
 from embedlog.errors import LockTimeoutError, StateError, UnknownTopicOrPartitionError
 from embedlog.format.record_batch import Stamp

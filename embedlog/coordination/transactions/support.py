@@ -7,7 +7,6 @@ TXNSUPPORT-2  a refusal becomes an error by what a caller can do: give up its pl
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -42,11 +41,6 @@ def refused(name: str, refusal: Refusal, state: Transaction | None) -> EmbedlogE
 def now() -> Moment:
     """This moment on both clocks."""
     return Moment(system.wall_ms(), time.monotonic_ns(), boot_number())
-
-
-def new_producer_id() -> int:
-    """2^62 and 61 random bits: nobody hands them out, so none is handed out twice (`docs/protocol.md`)."""
-    return (1 << 62) + (int.from_bytes(os.urandom(8), "big") >> 3)
 
 
 def asks_for_durability(partition: Partition) -> bool:

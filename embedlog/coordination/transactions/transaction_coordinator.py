@@ -26,9 +26,10 @@ from embedlog import transaction as machine
 from embedlog._native import system
 from embedlog.config.options import LONG_MAX
 from embedlog.coordination.internal_topic import InternalTopic
+from embedlog.coordination.producer_ids import new_producer_id
 from embedlog.coordination.transactions import recovery
 from embedlog.coordination.transactions.owner import Owner
-from embedlog.coordination.transactions.support import Concurrent, new_producer_id, now, put_on_disk, refused, to_be_durable
+from embedlog.coordination.transactions.support import Concurrent, now, put_on_disk, refused, to_be_durable
 from embedlog.coordination.transactions.transaction_records import encode, encode_key
 from embedlog.coordination.transactions.transaction_view import Entries
 from embedlog.errors import (

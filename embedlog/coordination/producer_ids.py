@@ -1,0 +1,13 @@
+"""Contains the generator of producer ids for idempotent and transactional producers.
+
+P1  an id is 2^62 plus 61 random bits: no process allocates ids, and two producers never share one (`docs/protocol.md`, rule 29)
+"""
+
+from __future__ import annotations
+
+import secrets
+
+
+def new_producer_id() -> int:
+    """A fresh producer id, far above those that a broker allocates."""
+    return 2**62 + secrets.randbits(61)
