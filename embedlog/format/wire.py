@@ -164,7 +164,7 @@ def varint(number: int) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """A signed varint or varlong at `at`, and the position after it. Raises IndexError and ValueError (P2)."""
+    """A signed varint or varlong at `at`, and the position after it. Raises IndexError and ValueError (WIRE-2)."""
     number = 0
     for shift in range(0, 70, 7):
         byte = data[at]

@@ -1,0 +1,70 @@
+"""Contains the chain of interceptors that producers and consumers share.
+
+INTERCEPTOR-1  interceptors run in the order of the list; each one gets the result of the one before
+INTERCEPTOR-2  if an interceptor raises, or returns something that the check refuses, the failure is logged and the last good item goes on
+INTERCEPTOR-3  an interceptor never keeps the others from being called; only exceptions of signals leave a call (`_callbacks.interrupts`)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from embedlog import _callbacks
+from embedlog.errors import ConfigError
+
+T = TypeVar("T")
+
+
+class InterceptorChain:
+    """The `interceptor.classes` of one client. `methods` are those that it calls; each interceptor has at least one of them."""
+
+    def __init__(self, given: Iterable[Any], methods: tuple[str, ...], logger: logging.Logger) -> None:
+        self.all = [_made(each, methods) for each in given]
+        self._logger = logger
+        self._having = {name: [each for each in self.all if _has(each, name)] for name in (*methods, "close")}
+
+    def has(self, method: str) -> bool:
+        """Whether any interceptor has this method."""
+        return bool(self._having[method])
+
+    def transform(self, method: str, item: T, check: Callable[[Any], T], subject: str = "") -> T:
+        """The item after the last interceptor. `check` returns a result that is allowed and raises for any other."""
+        for each in self._having[method]:
+            try:
+                item = check(getattr(each, method)(item))
+            except BaseException as error:  # whatever the user's code raises: the item goes on
+                if _callbacks.interrupts(error):
+                    raise
+                self._report(method, each, subject)
+        return item
+
+    def notify(self, method: str, *arguments: object) -> None:
+        """Calls the method of every interceptor that has it."""
+        for each in self._having[method]:
+            try:
+                getattr(each, method)(*arguments)
+            except BaseException as error:  # whatever the user's code raises: the others are called
+                if _callbacks.interrupts(error):
+                    raise
+                self._report(method, each)
+
+    def close(self) -> None:
+        """Closes every interceptor that has a method `close`."""
+        self.notify("close")
+
+    def _report(self, method: str, interceptor: object, subject: str = "") -> None:
+        _callbacks.report(self._logger, "%s of the interceptor %r failed%s", method, interceptor, subject)
+
+
+def _has(interceptor: object, method: str) -> bool:
+    return callable(getattr(interceptor, method, None))
+
+
+def _made(given: Any, methods: tuple[str, ...]) -> Any:
+    """The interceptor itself; a class is called without arguments."""
+    made = given() if isinstance(given, type) else given
+    if not any(_has(made, name) for name in methods):
+        raise ConfigError("interceptor.classes", expected=f"objects or classes with {' or '.join(methods)}", found=repr(given))
+    return made
