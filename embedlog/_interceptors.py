@@ -1,8 +1,8 @@
 """Contains the chain of interceptors that producers and consumers share.
 
 INTERCEPTOR-1  interceptors run in the order of the list; each one gets the result of the one before
-INTERCEPTOR-2  if an interceptor raises, or returns something that the check refuses, the failure is logged and the last good item goes on
-INTERCEPTOR-3  an interceptor never keeps the others from being called; only exceptions of signals leave a call (`_callbacks.interrupts`)
+INTERCEPTOR-2  if an interceptor raises, or its result is refused by the check, the failure is logged and the last good item goes on
+INTERCEPTOR-3  a failure never keeps the other interceptors from being called; only exceptions of signals are raised
 """
 
 from __future__ import annotations

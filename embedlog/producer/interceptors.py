@@ -1,7 +1,7 @@
 """Contains the interceptors of a producer, which may change each record before it is queued and learn its result.
 
-PRODUCERINTERCEPTOR-1  `on_send` runs on the thread that calls `send()`; a result that `send()` would refuse does not replace the record
-PRODUCERINTERCEPTOR-2  `on_acknowledgement` runs once for every record, before the user's callbacks, whether the record was written or not
+PRODUCERINTERCEPTOR-1  `on_send` runs on the thread that calls `send()`, and a result that `send()` would refuse is left out
+PRODUCERINTERCEPTOR-2  `on_acknowledgement` runs once for every record, written or not, before the user's callbacks
 """
 
 from __future__ import annotations
