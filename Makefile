@@ -12,7 +12,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # One worker more than cores: tests wait for clocks, brokers and Spark about half of their time.
 JOBS ?= $(shell echo $$(($$(nproc) + 1)))
-NATIVE := setup.py pyproject.toml $(wildcard embedlog/_native/*.c embedlog/_native/*.h embedlog/_native/build.py)
+NATIVE := setup.py pyproject.toml $(wildcard embedlog/_native/*/*.c embedlog/_native/*/*.h embedlog/_native/build.py)
+# The C core with mutants, which the tests switch on. Only this environment gets it: a wheel never sets the variable.
+TEST_BUILD := EMBEDLOG_TEST_BUILD=1
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n $(JOBS) --dist loadgroup
@@ -71,7 +73,7 @@ $(VENV)/.tools:
 
 $(VENV)/.built: $(VENV)/.tools $(NATIVE)
 	@echo 'embedlog: installing into $(VENV)'
-	@$(PIP) --no-build-isolation -e '.[$(EXTRAS)]' >$(VENV)/install.txt 2>&1 || { \
+	@$(TEST_BUILD) $(PIP) --no-build-isolation -e '.[$(EXTRAS)]' >$(VENV)/install.txt 2>&1 || { \
 	    grep -qi 'error: command' $(VENV)/install.txt \
 	    && { grep -m 5 'error:' $(VENV)/install.txt; $(call say_no,the C core does not compile: see $(VENV)/install.txt); } \
 	    || $(call say_no,pip cannot install what pyproject.toml asks for: see $(VENV)/install.txt); }
@@ -81,7 +83,7 @@ install: $(VENV)/.built
 
 # What Spark Connect needs beside Spark: for the long tests of Spark alone.
 $(VENV)/.connect: $(VENV)/.built
-	@! command -v java >/dev/null || $(PIP) --no-build-isolation -e '.[connect]' >$(VENV)/install.txt 2>&1 \
+	@! command -v java >/dev/null || $(TEST_BUILD) $(PIP) --no-build-isolation -e '.[connect]' >$(VENV)/install.txt 2>&1 \
 	    || $(call say_no,pip cannot install what Spark Connect needs: see $(VENV)/install.txt)
 	@touch $@
 
@@ -121,7 +123,7 @@ test-faults: install
 test-sanitize: install
 	@[ -e "$$($(CC) -print-file-name=libasan.so)" ] || $(call say_no,$(CC) has no libasan: install the sanitizer runtime)
 	@rm -rf $(SANITIZE)/reports && mkdir -p $(SANITIZE)/reports
-	@EMBEDLOG_SANITIZE=1 $(BIN)/python setup.py -q build --build-base $(SANITIZE) --build-lib $(SANITIZE)/lib \
+	@$(TEST_BUILD) EMBEDLOG_SANITIZE=1 $(BIN)/python setup.py -q build --build-base $(SANITIZE) --build-lib $(SANITIZE)/lib \
 	    >$(SANITIZE)/build.txt 2>&1 \
 	    || { tail -5 $(SANITIZE)/build.txt; $(call say_no,the C core does not compile with sanitizers: see $(SANITIZE)/build.txt); }
 	@$(IN_ROOM) $(WITHIN) 60m env LD_PRELOAD="$$($(CC) -print-file-name=libasan.so):$$($(CC) -print-file-name=libubsan.so)" \
@@ -139,12 +141,13 @@ test-arm: $(VENV)/.tools
 	    [ -n "$$compiler" ] \
 	        || { echo 'embedlog: no compiler for arm64: install gcc-aarch64-linux-gnu, libc6-dev-arm64-cross, or zig'; exit 0; }; \
 	    rm -rf build/arm64 && mkdir -p build/arm64/room; \
-	    for source in embedlog/_native/[a-z]*.c; do \
-	        $$compiler $(ARM_FLAGS) -I"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')" \
-	            -c $$source -o build/arm64/$$(basename $$source .c).o; \
+	    for source in $(foreach folder,codec system log objects,$(wildcard embedlog/_native/$(folder)/*.c)); do \
+	        object=build/arm64/$$(basename $$(dirname $$source))/$$(basename $$source .c).o; mkdir -p $$(dirname $$object); \
+	        $$compiler $(ARM_FLAGS) -Iembedlog/_native -c $$source -o $$object \
+	            -I"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')"; \
 	    done; \
 	    $$compiler -static $(ARM_FLAGS) -Iembedlog/_native tests/native/selfcheck.c \
-	        $$(ls build/arm64/*.o | grep -v /rows) -o build/arm64/selfcheck -lpthread; \
+	        build/arm64/codec/*.o build/arm64/system/*.o build/arm64/log/*.o -o build/arm64/selfcheck -lpthread; \
 	    echo 'embedlog: the C core compiles for arm64 without a warning'; \
 	    command -v qemu-aarch64 >/dev/null || { echo 'embedlog: compiled for arm64, but not run: install qemu-user'; exit 0; }; \
 	    qemu-aarch64 build/arm64/selfcheck build/arm64/room

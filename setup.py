@@ -2,7 +2,7 @@
 
 `_core` (cffi, API mode) holds the C core and knows no Python object; `_rows` (stable C API) makes and takes Python objects.
 Both are limited to the ABI of Python 3.11, so one wheel per platform serves every later Python. What the environment may ask of
-the compiler (EMBEDLOG_STRICT, EMBEDLOG_SANITIZE) is told in embedlog/_native/build.py.
+the compiler (EMBEDLOG_STRICT, EMBEDLOG_SANITIZE, EMBEDLOG_TEST_BUILD) is told in embedlog/_native/build.py.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ NATIVE = Path("embedlog/_native")
 if not sys.platform.startswith("linux") or platform.machine() not in {"x86_64", "aarch64"}:
     sys.exit(f"embedlog runs on Linux on x86-64 and arm64 only; this is {sys.platform} on {platform.machine()}")
 
-# Checksum, hash and the sealing of headers know no Python, so both modules carry them.
-SHARED = [*NATIVE.glob("crc32c*.c"), NATIVE / "hash.c", NATIVE / "header.c"]
+# Both modules contain checksums, hashes and the sealing of headers.
+SHARED = [NATIVE / "codec" / name for name in ("crc32c.c", "hash.c", "header.c")]
 
 core = runpy.run_path(str(NATIVE / "build.py"))
 rows = Extension(
     "embedlog._native._rows",
-    sources=sorted(str(path) for path in [*NATIVE.glob("rows*.c"), *SHARED]),
-    depends=sorted(str(path) for path in NATIVE.glob("*.h")),
+    sources=sorted(str(path) for path in [*NATIVE.glob("objects/*.c"), *SHARED]),
+    include_dirs=[str(NATIVE)],
+    depends=sorted(str(path) for path in NATIVE.rglob("*.h")),
     define_macros=[("Py_LIMITED_API", "0x030B0000")],
     extra_compile_args=core["compile_flags"](),
     extra_link_args=core["link_flags"](),

@@ -21,6 +21,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from embedlog._native import system
+
 PIECE_BYTES = 1 << 20
 Measure = Callable[[], float]
 
@@ -169,4 +171,5 @@ def machine() -> dict[str, str]:
         "memory": f"{int(memory) >> 20} GiB",
         "kernel": platform.release(),
         "python": platform.python_version(),
+        "core": "C core with fault injection (test build)" if system.TEST_BUILD else "C core for production",
     }

@@ -22,7 +22,7 @@ from embedlog.spark.write_settings import WRITE_OPTIONS
 from embedlog.storage import control_page, manifest
 
 DOCS = Path(__file__).resolve().parent
-SYSTEM_HEADER = DOCS.parent / "embedlog" / "_native" / "api_system.h"
+SYSTEM_HEADER = DOCS.parent / "embedlog" / "_native" / "api" / "log.h"
 SECTION = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NUMBERS = {2**63 - 1: "2^63 − 1 (never)", 2**31 - 1: "2^31 − 1"}
 

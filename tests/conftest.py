@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 import embedlog
+from embedlog._native import system
 from embedlog.coordination.groups.group_coordinator import Groups
 from tests.faults.processes import Nursery
 from tests.kafka import oracle
@@ -41,6 +42,12 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(BUILD), str(ROOT), 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a run in the background inherits that, and tests send interrupts
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not system.TEST_BUILD:
+        core = "this core has no fault injection and no mutants (not the test build)"
+        pytest.exit(f"embedlog: {core}: EMBEDLOG_TEST_BUILD=1 pip install --no-build-isolation -e .", returncode=4)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,4 +1,4 @@
-"""Types of the extension `_rows`; what each does is said in its docstrings and in rows.h."""
+"""Types of the extension `_rows`; what each does is said in its docstrings and in objects/objects.h."""
 
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Generic, TypeAlias, final

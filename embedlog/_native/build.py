@@ -1,18 +1,22 @@
-"""Builder of `_core`: every C file of this folder that is not a `rows*.c`, declared by the `api_*.h` files.
+"""Builder of `_core`: the C files of `codec`, `system` and `log`, declared by the headers of `api`.
 
-B1  an `api_*.h` file has no directives, so that cffi and the C compiler read the same text and cannot drift apart
+B1  a header of `api` has no directives (except `native.h`, which includes the others): cffi and the C compiler read the same text
 B2  one binary per platform, not one per Python: the limited API
 B3  release builds never fail on a warning of a newer compiler; EMBEDLOG_STRICT=1 and EMBEDLOG_SANITIZE=1 are for development
+B4  fault injection and mutants (`testing`) exist only in the test build: EMBEDLOG_TEST_BUILD=1, or an editable install without
+    EMBEDLOG_TEST_BUILD=0; a wheel has neither
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from cffi import FFI
 
-ROOM = Path(__file__).resolve().parent
+FOLDER = Path(__file__).resolve().parent
+CORE_FOLDERS = ("codec", "system", "log")
 
 FLAGS = ["-O3", "-std=c11", "-fvisibility=hidden", "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64"]
 STRICT_FLAGS = ["-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-Wno-unused-parameter", "-Wno-missing-field-initializers"]
@@ -21,15 +25,23 @@ STRICT_FLAGS = ["-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-Wno-unu
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-wrapv"]
 SANITIZE_FLAGS = [*SANITIZERS, "-fno-omit-frame-pointer", "-O1", "-g"]
 SANITIZE_LINK_FLAGS = ["-fsanitize=address,undefined"]
+TEST_FLAGS = ["-DEMBEDLOG_TEST_BUILD"]
+
+
+def is_test_build() -> bool:
+    """Whether the core contains fault injection and mutants: EMBEDLOG_TEST_BUILD decides; the default is an editable install."""
+    return os.environ.get("EMBEDLOG_TEST_BUILD", "1" if "editable_wheel" in sys.argv else "0") == "1"
 
 
 def compile_flags() -> list[str]:
-    """Flags of both extension modules; the environment chooses the strict and the sanitised build."""
+    """Flags of both extension modules; the environment chooses the strict, the sanitized and the test build."""
     flags = list(FLAGS)
     if os.environ.get("EMBEDLOG_STRICT") == "1":
         flags += STRICT_FLAGS
     if os.environ.get("EMBEDLOG_SANITIZE") == "1":
         flags += SANITIZE_FLAGS
+    if is_test_build():
+        flags += TEST_FLAGS
     return flags
 
 
@@ -38,22 +50,28 @@ def link_flags() -> list[str]:
     return list(SANITIZE_LINK_FLAGS) if os.environ.get("EMBEDLOG_SANITIZE") == "1" else []
 
 
-def core_sources() -> list[str]:
-    """C files of `_core`, relative to the project's root as setuptools wants them."""
-    root = ROOM.parent.parent
-    names = (path for path in sorted(ROOM.glob("*.c")) if not path.name.startswith(("rows", "_core")))
-    return [str(path.relative_to(root)) for path in names]
+def core_sources() -> list[Path]:
+    """C files of `_core`."""
+    folders = [*CORE_FOLDERS, "testing"] if is_test_build() else CORE_FOLDERS
+    return sorted(path for folder in folders for path in (FOLDER / folder).glob("*.c"))
+
+
+def declarations() -> str:
+    """Text of the `api/` headers for cffi."""
+    skipped = {"native.h"} if is_test_build() else {"native.h", "testing.h"}
+    headers = (path for path in sorted((FOLDER / "api").glob("*.h")) if path.name not in skipped)
+    return "\n".join(path.read_text(encoding="utf-8") for path in headers)
 
 
 def make() -> FFI:
     builder = FFI()
-    builder.cdef("\n".join(path.read_text(encoding="utf-8") for path in sorted(ROOM.glob("api_*.h"))))
+    builder.cdef(declarations())
     builder.set_source(
         "embedlog._native._core",
-        '#include "native.h"\n',
-        sources=core_sources(),
-        include_dirs=[str(ROOM)],
-        depends=[str(path) for path in sorted(ROOM.glob("*.h"))],
+        '#include "api/native.h"\n',
+        sources=[str(path.relative_to(FOLDER.parent.parent)) for path in core_sources()],  # setuptools wants relative paths
+        include_dirs=[str(FOLDER)],
+        depends=[str(path) for path in sorted(FOLDER.rglob("*.h"))],
         extra_compile_args=compile_flags(),
         extra_link_args=link_flags(),
         libraries=["pthread"],

@@ -9,6 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import struct
+import threading
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -23,10 +25,14 @@ __all__ = [
     "CALLS",
     "EAGAIN",
     "Facts",
+    "Heartbeat",
     "MUTANTS",
     "PAGE_BYTES",
     "PAGE_VERSION",
     "SLICE_NS",
+    "SLOT_BYTES",
+    "SLOT_ENTRY",
+    "TEST_BUILD",
     "TIMED_OUT",
     "allocate",
     "boot_ns",
@@ -61,6 +67,8 @@ __all__ = [
     "point",
     "pread_into",
     "pwrite",
+    "read_slot",
+    "record_to",
     "rename",
     "rmdir",
     "shift_wall",
@@ -74,6 +82,9 @@ __all__ = [
 ffi: Any = _core.ffi
 lib: Any = _core.lib
 
+# Fault injection and mutants are compiled only into the test build: EMBEDLOG_TEST_BUILD=1 (build.py).
+TEST_BUILD: Final = hasattr(lib, "el_mutants")
+
 PAGE_BYTES: Final[int] = lib.EL_PAGE_BYTES
 PAGE_VERSION: Final[int] = lib.EL_PAGE_VERSION
 SLICE_NS: Final = 50_000_000
@@ -86,6 +97,8 @@ CALLS: Final = (
     "fsync",
     "fdatasync",
     "ftruncate",
+    "read_slot",
+    "record_to",
     "rename",
     "unlink",
     "link",
@@ -143,7 +156,7 @@ def fault_off() -> None:
 
 def fault_counters(reset: bool = False) -> tuple[dict[str, int], int]:
     """Calls made so far by kind, and how often the armed fault struck."""
-    counts = ffi.new("int64_t[]", lib.EL_CALLS)
+    counts = ffi.new("int64_t[]", len(CALLS))
     struck = lib.el_fault_counts(counts, reset)
     return dict(zip(CALLS, counts, strict=True)), struck
 
@@ -153,13 +166,19 @@ def fault_trace(fd: int) -> None:
     lib.el_fault_trace(fd)
 
 
+def record_to(fd: int) -> None:
+    """Write each successful change of files, with its bytes, to `fd`; -1 ends it. `api/testing.h` describes the format."""
+    lib.el_fault_record(fd)
+
+
 def mutant(name: str, on: bool = True) -> None:
     """Switch a rule of the protocol off (or on again), for tests that must fail without it."""
     (MUTANTS.add if on else MUTANTS.discard)(name)
     bits = 0
     for each in MUTANTS & _C_MUTANTS.keys():
         bits |= 1 << _C_MUTANTS[each]
-    lib.el_mutants(bits)
+    if bits or TEST_BUILD:
+        lib.el_mutants(bits)
 
 
 def mutated(name: str) -> bool:
@@ -168,7 +187,7 @@ def mutated(name: str) -> bool:
 
 def point(name: str) -> int:
     """A named place where a fault may strike."""
-    return int(lib.el_point(name.encode()))
+    return int(lib.el_point(name.encode())) if TEST_BUILD else 0
 
 
 # ---- calls ----------------------------------------------------------------------------------------
@@ -263,7 +282,7 @@ def rmdir(path: str) -> int:
 
 
 def list_hook(path: str) -> int:
-    return int(lib.el_list_hook(os.fsencode(path)))
+    return int(lib.el_list_hook(os.fsencode(path))) if TEST_BUILD else 0
 
 
 def filesystem(path: str) -> int:
@@ -346,3 +365,65 @@ def lost_pages() -> int:
 def crash_now() -> None:
     """End this process as a power cut would: nothing runs behind it. For tests."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+# ---- heartbeats -----------------------------------------------------------------------------------
+
+SLOT_BYTES: Final[int] = lib.EL_SLOT_BYTES
+SLOT_ENTRY: Final = struct.Struct(
+    ">Q"  # nonce: who has the slot
+    "Q"  # heartbeat: another one at every heartbeat
+    "Q"  # 1: it left, as its polls stopped
+    "Q"  # nobody's yet
+)
+assert SLOT_ENTRY.size == SLOT_BYTES
+
+
+class Heartbeat:
+    """A thread that beats for a slot's holder. Threads: any; `code` of the start is below 0 if there is none."""
+
+    def __init__(self, fd: int, position: int, room_at: int, session_ms: int, heartbeat_ms: int, poll_ms: int) -> None:
+        self._raw: Any = ffi.gc(ffi.new("el_lease *"), lib.el_lease_end)
+        self._mutex = threading.Lock()
+        million = 1_000_000
+        self.code = int(
+            lib.el_lease_start(self._raw, fd, position, room_at, session_ms * million, heartbeat_ms * million, poll_ms * million)
+        )
+
+    @property
+    def good_until_ns(self) -> int:
+        return int(self._raw.good_until_ns)
+
+    @property
+    def lapsed(self) -> bool:
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= int(self._raw.good_until_ns)
+
+    @property
+    def left(self) -> bool:
+        return bool(lib.el_lease_left(self._raw))
+
+    def polling(self) -> bool:
+        return bool(lib.el_lease_polling(self._raw))
+
+    def polled(self) -> bool:
+        return bool(lib.el_lease_polled(self._raw))
+
+    def renew(self) -> int:
+        with self._mutex:
+            return int(lib.el_lease_renew(self._raw))
+
+    def end(self) -> None:
+        with self._mutex:
+            lib.el_lease_end(self._raw)
+
+    def abandon(self) -> None:
+        """In a forked child: the thread and the file are the parent's."""
+        lib.el_lease_abandon(self._raw)
+        self._mutex = threading.Lock()  # the parent's may have been held in that moment
+
+
+def read_slot(fd: int, lock_at: int, position: int, room_at: int) -> tuple[int, bytes]:
+    """(0 free, above 0 held, or a code, the entry's bytes)."""
+    entry = ffi.new(f"uint8_t[{SLOT_BYTES}]")
+    code = int(lib.el_slot_look(fd, lock_at, position, room_at, entry))
+    return code, bytes(ffi.buffer(entry))

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlog._native import codec, compaction
-from embedlog._native.compaction import DISCARD, HORIZON, KEEP_EMPTY, WHOLE
+from embedlog._native import codec
+from embedlog._native.codec import DISCARD, HORIZON, KEEP_EMPTY, WHOLE
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 from embedlog.format import compression
 from embedlog.format.decoder import plain_section, too_large
@@ -32,12 +32,12 @@ class OffsetMap:
 
     def __init__(self, memory_bytes: int, seed: bytes | None = None, decompressed_max: int = compression.LIMIT_BYTES) -> None:
         self.decompressed_max = decompressed_max  # uncompressed bytes of a batch that is looked into
-        slots = max(memory_bytes // compaction.SLOT_BYTES, 2)
+        slots = max(memory_bytes // codec.MAP_SLOT_BYTES, 2)
         capacity = 1 << (slots.bit_length() - 1)
         secret = os.urandom(_SEED_BYTES) if seed is None else seed
         words = int.from_bytes(secret[:8], "little"), int.from_bytes(secret[8:], "little")
-        self._memory = np.zeros(capacity * compaction.SLOT_BYTES, np.uint8)
-        self.table = compaction.Table(self._memory, capacity, max(1, int(capacity * FILLED)), words)
+        self._memory = np.zeros(capacity * codec.MAP_SLOT_BYTES, np.uint8)
+        self.table = codec.OffsetTable(self._memory, capacity, max(1, int(capacity * FILLED)), words)
 
     def __len__(self) -> int:
         return int(self.table.raw.count)
@@ -84,7 +84,7 @@ def clean(
     """
     if (batches["magic"] < 2).any():
         raise UnsupportedFormatError("a batch of an old format cannot be compacted", expected="magic 2")
-    cleaner = compaction.Cleaner(offsets.table, now_ms, now_ms + delete_retention_ms)
+    cleaner = codec.Cleaner(offsets.table, now_ms, now_ms + delete_retention_ms)
     packed = (batches["attributes"] & CODEC_MASK) != 0
     borders = np.flatnonzero(np.diff(packed, prepend=~packed[:1])).tolist()
     for start, end in zip(borders, [*borders[1:], len(batches)], strict=True):
@@ -97,7 +97,7 @@ def clean(
 
 
 def _runs(
-    cleaner: compaction.Cleaner, data: Any, batches: Batches, orders: NDArray[np.uint8], position: int
+    cleaner: codec.Cleaner, data: Any, batches: Batches, orders: NDArray[np.uint8], position: int
 ) -> Iterator[tuple[memoryview, Batches]]:
     while len(batches):
         records = np.minimum(batches["records"], (batches["size"] - HEADER_SIZE) // codec.RECORD_SIZE_MIN)
@@ -111,7 +111,7 @@ def _runs(
 
 
 def _repacked(
-    cleaner: compaction.Cleaner, data: Any, batch: Batches, orders: NDArray[np.uint8], position: int, decompressed_max: int
+    cleaner: codec.Cleaner, data: Any, batch: Batches, orders: NDArray[np.uint8], position: int, decompressed_max: int
 ) -> tuple[memoryview, Batches]:
     """A compressed batch: taken apart, cleaned, compressed again if it is not what it was."""
     row = batch[0]

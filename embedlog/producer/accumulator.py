@@ -8,7 +8,7 @@ ACCUMULATOR-4  callbacks run on the thread, after their future is done, in the o
 ACCUMULATOR-5  the thread knows this room, never the producer: a producer that is dropped can be collected, and closes itself
 ACCUMULATOR-6  at the interpreter's exit what is buffered is written, or warnings say how many records are lost and why
 ACCUMULATOR-7  a forked child forgets it all: the records are the parent's
-ACCUMULATOR-8  a lane is written by whoever has its turn: the thread, or in C a caller who waits for a record (`rows_direct.c`)
+ACCUMULATOR-8  a lane is written by whoever has its turn: the thread, or in C a caller who waits for a record (`inline_append.c`)
 """
 
 from __future__ import annotations

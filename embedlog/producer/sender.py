@@ -1,7 +1,7 @@
 """From a producer's lanes into the partitions' logs.
 
 SENDER-1  of one partition only who has its lane's turn appends for it, the producer's thread or in C a caller who waits
-    (`rows_direct.c`): records lie in the order in which they were taken
+    (`inline_append.c`): records lie in the order in which they were taken
 SENDER-2  every parcel that was taken is settled, whatever happens; none fails that is known to lie in the log. What is in the log
     is never tried again: the attempt is over before anything else is done
 SENDER-3  an attempt that failed of something that passes is repeated, with the same bytes and from where it stopped, until

@@ -16,8 +16,8 @@ import weakref
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from embedlog._native import leases, system
-from embedlog._native.leases import SLOT_BYTES
+from embedlog._native import system
+from embedlog._native.system import SLOT_BYTES
 from embedlog.errors import ForkedError, StorageError
 from embedlog.storage import file_names, files, locks
 
@@ -53,7 +53,7 @@ class Lease:
     `polling` begins a poll, during which the poll interval does not run; `polled` ends it and starts the next interval.
     """
 
-    def __init__(self, liveness: Liveness, life: Life, beats: leases.Beats) -> None:
+    def __init__(self, liveness: Liveness, life: Life, beats: system.Heartbeat) -> None:
         self.life = life
         self._liveness, self._beats = liveness, beats
 
@@ -128,7 +128,7 @@ class Liveness:
         """A slot with a heartbeat; it starts inside a poll. Raises StorageError."""
         with self._mutex:
             life = self._begin_locked()
-            beats = leases.Beats(
+            beats = system.Heartbeat(
                 self._holding,
                 life.slot * SLOT_BYTES,
                 self._room_of(life.slot),
@@ -182,10 +182,10 @@ class Liveness:
             fd = self._asking_locked()
             if fd < 0:
                 return _GONE
-            code, entry = leases.look(fd, _LOCKS_AT + life.slot, life.slot * SLOT_BYTES, self._room_of(life.slot))
+            code, entry = system.read_slot(fd, _LOCKS_AT + life.slot, life.slot * SLOT_BYTES, self._room_of(life.slot))
         if code < 0:
             raise StorageError("cannot read a process slot", errno=system.errno_of(code) or None, path=self.path)
-        nonce, beat, left, _ = leases.ENTRY.unpack(entry)
+        nonce, beat, left, _ = system.SLOT_ENTRY.unpack(entry)
         if nonce != life.nonce and not system.mutated("no_nonce") and not system.mutated("no_probe"):
             return _GONE
         return Sign(code > 0 or system.mutated("no_probe"), beat, left != 0)  # the mutant no_probe: every slot counts as held
@@ -201,7 +201,7 @@ class Liveness:
             if code == 0:
                 nonce = int.from_bytes(os.urandom(_NONCE_BYTES), "big")
                 try:
-                    self._write_locked(fd, slot, leases.ENTRY.pack(nonce, 0, 0, 0))
+                    self._write_locked(fd, slot, system.SLOT_ENTRY.pack(nonce, 0, 0, 0))
                 except BaseException:
                     system.byte_unlock(fd, _LOCKS_AT + slot)
                     raise

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from embedlog._native import leases
+from embedlog._native import system
 from embedlog.coordination.internal_topic import InternalTopic
 from embedlog.storage.liveness import Lease, Liveness
 
@@ -40,7 +40,7 @@ def lease(
 ) -> tuple[int, int]:
     """Begin a life that beats; with `python` by a thread that needs the interpreter."""
     if python:
-        leases.Beats = lambda fd, position, *times: ThreadOfPython(fd, position, times[2])  # type: ignore
+        system.Heartbeat = lambda fd, position, *times: ThreadOfPython(fd, position, times[2])  # type: ignore
     found = Liveness(Path(directory)).lease(
         session_timeout_ms=session_ms, heartbeat_interval_ms=heartbeat_ms, max_poll_interval_ms=poll_ms
     )

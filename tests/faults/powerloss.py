@@ -1,6 +1,6 @@
 """What a power loss may leave, simulated from a recording: E5 in small.
 
-The recording (`embedlog._native.recording`) has every change that a process made to files, in order, with its bytes, and
+The recording (`system.record_to`) has every change that a process made to files, in order, with its bytes, and
 the promises it gave in between. A crash state is what a disk may hold after any prefix of it: data reaches the disk by a
 sync of its file, names by a sync of their directory, and everything else perhaps: none, all, a prefix, or any subset of
 the pending changes, data torn at 512 bytes, a file's size without its data.
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from embedlog._native import recording, system
+from embedlog._native import system
 
 from .script import Script
 from .tasks import Stage, task
@@ -54,7 +54,7 @@ def changes(path: Path) -> Iterator[Change]:
 def recorded_script(stage: Stage, path: str, seed: int, recording_path: str) -> None:
     """Run the script and record every change, and each note as a promise between them."""
     fd = os.open(recording_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    recording.record_to(fd)
+    system.record_to(fd)
 
     def promise(content: Any) -> None:
         if content[0] == "read":
@@ -68,7 +68,7 @@ def recorded_script(stage: Stage, path: str, seed: int, recording_path: str) -> 
     stage.note = promise  # type: ignore[method-assign]
     for _, step in Script(stage, path, seed).steps():
         step()
-    recording.record_to(-1)
+    system.record_to(-1)
     os.close(fd)
 
 

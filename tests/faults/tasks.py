@@ -19,7 +19,7 @@ from typing import Any
 
 import embedlog
 from embedlog import TopicPartition
-from embedlog._native import recording, system
+from embedlog._native import system
 from embedlog.coordination import directory
 from tests.support.mutants import apply_mutant
 
@@ -115,7 +115,7 @@ def trace(_: Stage, path: str | None) -> None:
 @task
 def record(_: Stage, path: str | None) -> None:
     """Record every change to files from now on."""
-    recording.record_to(-1 if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+    system.record_to(-1 if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
 
 
 @task

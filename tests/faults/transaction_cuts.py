@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from embedlog._native import recording
+from embedlog._native import system
 from embedlog.errors import EmbedlogError
 from tests.support.mutants import mutated
 
@@ -29,7 +29,7 @@ from .transactions import Told, aftermath
 def recorded_transactions(stage: Stage, path: str, seed: int, recording_path: str) -> None:
     """Run the script on durable topics and record every change, and each note as a promise between them."""
     fd = os.open(recording_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    recording.record_to(fd)
+    system.record_to(fd)
 
     def promise(content: Any) -> None:
         data = json.dumps(content).encode()
@@ -37,7 +37,7 @@ def recorded_transactions(stage: Stage, path: str, seed: int, recording_path: st
 
     stage.note = promise  # type: ignore[method-assign]
     transaction_script(stage, path, seed, config={"flush.messages": "1"})
-    recording.record_to(-1)
+    system.record_to(-1)
     os.close(fd)
 
 

@@ -2,7 +2,7 @@
  *
  * Prints one line a check and returns 1 if one of them failed. What Python's tests show of this machine, this shows of
  * another one: checksums by every implementation, batches there and back, the page under threads, appends from two processes. */
-#include "native.h"
+#include "api/native.h"
 
 #include <fcntl.h>
 #include <pthread.h>

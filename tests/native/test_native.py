@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from embedlog._native import _core
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 NATIVE = ROOT / "embedlog" / "_native"
+CORE = [path for folder in ("codec", "system", "log") for path in sorted((NATIVE / folder).glob("*.c"))]
+# Names and texts of fault injection and mutants (`_native/testing`).
+TEST_NAMES = (b"mutant", b"el_fault", b"el_before", b"el_after", b"el_point", b"torn-publish", b"before-unlock")
+# Folders of C files, and the folders whose headers each may include.
+INCLUDES = {
+    "api": {"api"},
+    "testing": {"testing", "api", "system"},
+    "codec": {"codec", "api", "testing"},
+    "system": {"system", "api", "testing"},
+    "log": {"log", "codec", "system", "api", "testing"},
+    "objects": {"objects", "codec", "api"},
+}
 FLAGS = ["-std=c11", "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64", "-O1", "-g", "-fsanitize=address,undefined"]
 
 
@@ -18,9 +33,8 @@ def test_the_core_checks_itself(tmp_path: Path) -> None:
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         pytest.skip("no C compiler on the path")
-    sources = [path for path in sorted(NATIVE.glob("*.c")) if not path.name.startswith(("rows", "_core"))]
     program = tmp_path / "selfcheck"
-    given = [ROOT / "tests/native/selfcheck.c", *sources]
+    given = [ROOT / "tests/native/selfcheck.c", *CORE]
     command = [compiler, *FLAGS, f"-I{NATIVE}", *map(str, given), "-o", str(program), "-lpthread"]
     built = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     if "libasan" in built.stderr:
@@ -31,3 +45,30 @@ def test_the_core_checks_itself(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "FAILED" not in done.stdout
     assert done.stdout.count("ok ") >= 14, done.stdout
+
+
+def test_a_build_for_production_has_no_fault_injection_and_no_mutants(tmp_path: Path) -> None:
+    """Neither symbols nor texts; the core that these tests load has them all."""
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None:
+        pytest.skip("no C compiler on the path")
+    core = tmp_path / "core.so"
+    options = ["-std=c11", "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64", "-O1", "-shared", "-fPIC", f"-I{NATIVE}"]
+    built = subprocess.run([compiler, *options, *map(str, CORE), "-o", str(core)], capture_output=True, text=True, timeout=100)
+    assert built.returncode == 0, built.stderr
+    raw = core.read_bytes()
+    assert b"el_crc32c" in raw
+    assert [name for name in TEST_NAMES if name in raw] == []
+    loaded = Path(str(_core.__file__)).read_bytes()
+    assert [name for name in TEST_NAMES if name not in loaded] == []
+
+
+def test_folders_include_only_what_they_may() -> None:
+    """The C core below knows no file above it; `objects`, the other extension, knows the codec only."""
+    wrong = [
+        f"{path.relative_to(NATIVE)}: {included}"
+        for path in sorted(NATIVE.rglob("*.[ch]"))
+        for included in re.findall(r'#include "([^"]+)"', path.read_text())
+        if path.name != "_core.c" and included.partition("/")[0] not in INCLUDES[path.parent.name]
+    ]
+    assert wrong == []

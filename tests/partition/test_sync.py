@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import embedlog
-from embedlog._native import recording, system
+from embedlog._native import system
 from embedlog.partition.partition import Partition
 from embedlog.storage import control_page as page
 from embedlog.storage import file_names, locks
@@ -214,7 +214,7 @@ def test_a_slot_of_the_durable_record_that_is_on_disk_is_written_over_only_behin
     """A power loss in the middle of a write then leaves the other one; and not every store is synced."""
     record = page.DurableRecord(tmp_path, b"t" * 16)
     fd = os.open(tmp_path / "recording", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    recording.record_to(fd)
+    system.record_to(fd)
     try:
         for offset in range(1, 10):
             monkeypatch.setattr(page, "RECORD_AGE_NS", 0 if offset in (4, 5, 8) else 10**18)
@@ -223,7 +223,7 @@ def test_a_slot_of_the_durable_record_that_is_on_disk_is_written_over_only_behin
             assert found is not None
             assert found.offset == offset
     finally:
-        recording.record_to(-1)
+        system.record_to(-1)
         os.close(fd)
     on_disk, fresh, synced = None, None, 0
     for change in changes(tmp_path / "recording"):

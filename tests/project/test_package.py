@@ -15,6 +15,7 @@ import pytest
 
 import embedlog
 from tests.conftest import ROOT
+from tests.native.test_native import TEST_NAMES
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -135,12 +136,20 @@ def test_the_wheel_has_what_it_needs_and_no_more(wheel: Path) -> None:
         metadata = next(name for name in names if name.endswith(".dist-info/METADATA"))
         head = email.message_from_bytes(archive.read(metadata))
     assert {"embedlog/py.typed", "embedlog/_native/_core.abi3.so", "embedlog/_native/_rows.abi3.so"} <= set(names)
+    assert [name for name in names if name.endswith((".c", ".h"))] == []
     assert {name.split("/")[0] for name in names} == {"embedlog", "pyspark_embedlog", metadata.split("/")[0]}
     assert any(name.endswith("LICENSE") for name in names)
     assert head["Requires-Python"] == ">=3.11"
     required = {re.split(r"[>=;\[ ]", each)[0] for each in head.get_all("Requires-Dist", []) if "extra ==" not in each}
     assert required == {"cffi", "numpy", "lz4", "zstandard", "xxhash"}
     assert {"arrow", "spark", "snappy", "cli"} <= set(head.get_all("Provides-Extra", []))
+
+
+@pytest.mark.slow
+def test_a_wheel_has_no_fault_injection_and_no_mutants(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        core = archive.read("embedlog/_native/_core.abi3.so")
+    assert [name for name in TEST_NAMES if name in core] == []
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ C_LINE_COLUMNS_MAX = 150
 
 OURS = ("embedlog", "pyspark_embedlog", "tests", "benchmarks", "docs", "examples")
 PYTHON = [ROOT / "setup.py", *sorted(path for top in OURS for path in (ROOT / top).rglob("*.py"))]
-C = [path for path in sorted((ROOT / "embedlog/_native").glob("*.[ch]")) if path.name != "_core.c"]
+C = [path for path in sorted((ROOT / "embedlog/_native").rglob("*.[ch]")) if path.name != "_core.c"]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
 TEXT = [*PYTHON, *C, ROOT / "Makefile", ROOT / "pyproject.toml", *PAGES]
 

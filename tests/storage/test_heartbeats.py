@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from embedlog._native import leases, system
-from embedlog._native.leases import SLOT_BYTES
+from embedlog._native import system
+from embedlog._native.system import SLOT_BYTES
 from embedlog.errors import StorageError
 from embedlog.storage.liveness import Lease, Life, Liveness, Sign
 from tests.conftest import ROOT
@@ -178,10 +178,10 @@ def test_times_that_are_none_are_refused(begin: Begin, here: Liveness, times: tu
 
 
 def test_a_thread_needs_a_file_to_write_to(tmp_path: Path) -> None:
-    assert leases.Beats(-1, 0, 0, 1000, 10, 1000).code < 0
+    assert system.Heartbeat(-1, 0, 0, 1000, 10, 1000).code < 0
     with (tmp_path / "empty").open("w+b") as file:
         reading = os.open(file.name, os.O_RDONLY)
-        assert leases.Beats(reading, 0, 0, 1000, 10, 1000).code < 0
+        assert system.Heartbeat(reading, 0, 0, 1000, 10, 1000).code < 0
         os.close(reading)
 
 

@@ -26,6 +26,7 @@ from embedlog.format.record_columns import CODEC_MASK, HEADER_SIZE
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 NATIVE = ROOT / "embedlog" / "_native"
+CORE = sorted(path for folder in ("codec", "system", "log") for path in (NATIVE / folder).glob("*.c"))
 OUT = ROOT / "build" / "fuzz"
 WARNINGS = ["-Wall", "-Wextra", "-Werror", "-Wno-unused-function", "-Wno-unused-parameter", "-Wno-missing-field-initializers"]
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
@@ -52,14 +53,14 @@ def run(*words: str | Path) -> None:
 
 
 def build(clang: str) -> list[Path]:
-    objects, programs = OUT / "objects", []
-    objects.mkdir(parents=True, exist_ok=True)
-    for source in sorted(NATIVE.glob("*.c")):
-        if not source.name.startswith(("rows", "_core")):
-            run(clang, *FLAGS, "-fsanitize=fuzzer-no-link", "-c", source, "-o", objects / f"{source.stem}.o")
+    library: list[Path] = []
+    programs: list[Path] = []
+    for source in CORE:
+        library.append(OUT / "objects" / source.parent.name / f"{source.stem}.o")
+        library[-1].parent.mkdir(parents=True, exist_ok=True)
+        run(clang, *FLAGS, "-fsanitize=fuzzer-no-link", f"-I{NATIVE}", "-c", source, "-o", library[-1])
     for source in sorted(HERE.glob("*.c")):
         program = OUT / source.stem
-        library = [objects / f"{each.stem}.o" for each in sorted(NATIVE.glob("*.c")) if (objects / f"{each.stem}.o").exists()]
         run(clang, *FLAGS, "-fsanitize=fuzzer", f"-I{NATIVE}", source, *library, "-o", program, "-lpthread")
         programs.append(program)
     return programs

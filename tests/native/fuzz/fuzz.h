@@ -2,7 +2,7 @@
 #ifndef EMBEDLOG_FUZZ_H
 #define EMBEDLOG_FUZZ_H
 
-#include "batch.h"
+#include "codec/batch.h"
 
 #include <stdio.h>
 #include <stdlib.h>

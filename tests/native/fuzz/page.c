@@ -1,7 +1,7 @@
 /* A control page with any bytes, with and without checksums that fit: read, checked, published, appended to, tailed. */
 #include "fuzz.h"
 
-#include "append.h"
+#include "log/append.h"
 
 #include <fcntl.h>
 

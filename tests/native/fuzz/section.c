@@ -1,7 +1,7 @@
 /* A records section below any header: decoder, offset map and cleaner take the same ones; what is cleaned can be read. */
 #include "fuzz.h"
 
-#include "record.h"
+#include "codec/record.h"
 
 enum { SLOTS = 64, GROWTH = 11 };
 

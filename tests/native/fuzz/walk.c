@@ -1,7 +1,7 @@
 /* The walk over headers in a file: what the scan takes, the walk takes, with the same rows; it never returns what is no chain. */
 #include "fuzz.h"
 
-#include "system.h"
+#include "system/system.h"
 
 enum { BATCHES = 8 };
 

@@ -1,0 +1,81 @@
+/* Taking a partition's append lock, and giving it back.
+ *
+ * H1  the names still lead to the lock file and the page that this process holds (rules 1 and 2): looked at behind every locking
+ * H2  the owner word is set behind the locking and cleared before the unlocking; who finds it set repairs first */
+#include "log/control_page.h"
+#include "testing/mutants.h"
+
+static int same_file(const el_file_facts *one, int64_t device, int64_t inode) {
+    return one->device == device && one->inode == inode;
+}
+
+/* Rules 1 and 2: the names still lead to what we hold. 0, EL_MUST_REMAP, EL_LOST_DIRECTORY, or an error. */
+static int32_t check_identity(el_writer *writer) {
+    el_file_facts named;
+    if (el_is_mutant(EL_NO_IDENTITY))
+        return EL_OK;
+    if (el_facts_of(writer->lock_path, &named) < 0 || !same_file(&named, writer->lock_device, writer->lock_inode))
+        return EL_MUST_REMAP;
+    if (el_facts_of(writer->page_path, &named) < 0 || !same_file(&named, writer->page_device, writer->page_inode))
+        return EL_MUST_REMAP;
+    const char *directory = writer->directory_lock_path;
+    if (directory && (el_facts_of(directory, &named) < 0 || !same_file(&named, writer->directory_lock_device, writer->directory_lock_inode)))
+        return EL_LOST_DIRECTORY;
+    return page_of(writer)->magic == EL_PAGE_MAGIC ? EL_OK : EL_MUST_REMAP;
+}
+
+static int32_t check_state(const el_writer *writer) {
+    const el_page *page = page_of(writer);
+    if (atomic_load(&page->words[EL_WORD_FLAGS]) & EL_FLAG_DELETED)
+        return EL_IS_DELETED;
+    if (atomic_load(&page->words[EL_WORD_FLAGS]) & EL_FLAG_REPLACED)
+        return EL_MUST_REMAP;
+    if (atomic_load(&page->words[EL_WORD_OWNER]) || atomic_load(&page->words[EL_WORD_ROLL_INTENT]))
+        return EL_MUST_REPAIR;
+    return EL_OK;
+}
+
+static void release(el_writer *writer) {
+    el_page *page = page_of(writer);
+    if (!el_is_mutant(EL_NO_APPEND_LOCK))
+        el_unlock(writer->lock_fd);
+    el_announce(&page->lock_word, &page->lock_waiters);
+}
+
+int32_t el_append_begin(el_writer *writer, int64_t deadline_ns) {
+    el_page *page = page_of(writer);
+    if (!el_is_mutant(EL_NO_APPEND_LOCK)) {
+        int32_t rc = el_lock_try(writer->lock_fd, 1);
+        if (rc == EL_SYSTEM_ERROR(EAGAIN)) {
+            atomic_fetch_add(&page->lock_waiters, 1);
+            rc = el_lock_until(writer->lock_fd, 1, (uint32_t *)&page->lock_word, deadline_ns);
+            atomic_fetch_sub(&page->lock_waiters, 1);
+        }
+        if (rc < 0)
+            return rc;
+    }
+    int32_t rc = el_page_enter(writer->page, 1);
+    if (rc == EL_OK)
+        rc = check_identity(writer);
+    if (rc == EL_OK)
+        rc = check_state(writer);
+    if (rc == EL_OK && !el_is_mutant(EL_NO_OWNER_WORD)) {
+        atomic_store(&page->words[EL_WORD_OWNER_SINCE], el_boot_ns());
+        atomic_store(&page->words[EL_WORD_OWNER], writer->process);
+    }
+    int32_t put = el_page_leave(writer->page, rc == EL_OK);
+    if (rc != EL_OK || put < 0) {
+        release(writer);
+        return rc != EL_OK ? rc : put;
+    }
+    el_point("locked");
+    return EL_OK;
+}
+
+int32_t el_append_end(el_writer *writer, int32_t broken) {
+    el_point("before-unlock");
+    if (!broken)
+        el_page_set(writer->page, EL_WORD_OWNER, 0);
+    release(writer);
+    return EL_OK;
+}

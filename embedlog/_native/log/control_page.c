@@ -1,0 +1,269 @@
+/* The control page: two slots for the published tuple, words that stand alone, futex words.
+ *
+ * P1  the tuple changes by one store of `sequence`; slot sequence & 1 is the published one
+ * P2  a writer fills the other slot first, so a writer that dies in between leaves the published one whole
+ * P3  a reader copies a slot, then looks at `sequence` and the checksum again; a tuple whose numbers cannot be is none, so that no sum of
+ *     them overflows, whoever wrote the page
+ * P4  only the holder of the append lock publishes */
+#include "codec/batch.h"
+#include "log/control_page.h"
+#include "testing/mutants.h"
+
+#include <string.h>
+
+static uint32_t check_of(const el_tuple *tuple) { return el_crc32c(0, (const uint8_t *)tuple, sizeof *tuple); }
+
+static int same_identity(const el_identity *one, const el_identity *other) {
+    return memcmp(one->incarnation, other->incarnation, 16) == 0 && memcmp(one->topic_id, other->topic_id, 16) == 0 &&
+           one->device == other->device && one->inode == other->inode && one->partition == other->partition;
+}
+
+static int32_t doubt(uint8_t *raw) {
+    el_page *page = as_page(raw);
+    int64_t next = (int64_t)(atomic_load(&page->sequence) + 1);  /* an append that touches a slot gives it a number of its own */
+    for (int slot = 0; slot < EL_PRODUCER_SLOTS; slot++)
+        atomic_store(&page->producers[slot], next);
+    return EL_OK;
+}
+
+static int32_t notify(uint8_t *raw) {
+    _Atomic uint32_t *word = &as_page(raw)->notice_word;
+    atomic_fetch_add(word, 1);
+    el_futex_wake(word, INT32_MAX);         /* nobody is counted: who maps the page for reading only is woken, too */
+    return EL_OK;
+}
+
+static int32_t init(uint8_t *raw, const el_identity *identity, const el_tuple *tuple, int64_t durable) {
+    el_page *page = as_page(raw);
+    page->magic = 0;                        /* not valid while it is being written */
+    atomic_thread_fence(memory_order_seq_cst);
+    page->version = EL_PAGE_VERSION;
+    page->bytes = sizeof(el_slot);
+    page->identity = *identity;
+    page->identity.version = EL_PAGE_VERSION;
+    for (int word = 0; word < EL_WORDS; word++)
+        atomic_store(&page->words[word], 0);
+    atomic_store(&page->words[EL_WORD_DURABLE], durable);
+    atomic_store(&page->words[EL_WORD_PRODUCED], tuple->log_end);
+    doubt(raw);
+    uint64_t next = atomic_load(&page->sequence) + 1;
+    page->slots[next & 1].tuple = *tuple;
+    page->slots[next & 1].check = check_of(tuple);
+    atomic_store(&page->sequence, next);
+    atomic_thread_fence(memory_order_seq_cst);
+    page->magic = EL_PAGE_MAGIC;
+    atomic_fetch_add(&page->data_word, 1);
+    el_futex_wake(&page->data_word, INT32_MAX);
+    notify(raw);                            /* what was told before may have been lost with the page */
+    return EL_OK;
+}
+
+static int32_t init_directory(uint8_t *raw, const el_identity *identity) {
+    el_page *page = as_page(raw);
+    page->magic = 0;
+    atomic_thread_fence(memory_order_seq_cst);
+    page->version = EL_PAGE_VERSION;
+    page->bytes = sizeof(el_slot);
+    page->identity = *identity;
+    page->identity.version = EL_PAGE_VERSION;
+    atomic_thread_fence(memory_order_seq_cst);
+    page->magic = EL_DIRECTORY_MAGIC;
+    return EL_OK;
+}
+
+static int32_t check(const uint8_t *raw, const el_identity *expected) {
+    const el_page *page = as_page(raw);
+    if (page->magic != EL_PAGE_MAGIC && page->magic != EL_DIRECTORY_MAGIC)
+        return page->magic == 0 ? EL_PAGE_LOST : EL_PAGE_DAMAGED;
+    if (page->version != (uint32_t)page->identity.version)      /* written twice: a flipped bit is no other version */
+        return EL_PAGE_DAMAGED;
+    if (page->version > EL_PAGE_VERSION)
+        return EL_PAGE_NEWER;
+    if (page->version != EL_PAGE_VERSION || page->bytes != sizeof(el_slot))
+        return memcmp(page->identity.incarnation, expected->incarnation, 16) == 0 ? EL_PAGE_OLDER : EL_PAGE_FOREIGN;
+    return same_identity(&page->identity, expected) ? EL_PAGE_VALID : EL_PAGE_FOREIGN;
+}
+
+static int32_t alive(const uint8_t *raw) { return as_page(raw)->magic == EL_PAGE_MAGIC; }
+
+static int32_t copy_identity(const uint8_t *raw, el_identity *out) {
+    const el_page *page = as_page(raw);
+    *out = page->identity;
+    if (page->version != (uint32_t)page->identity.version)
+        return EL_ECORRUPT;
+    return page->magic == EL_PAGE_MAGIC || page->magic == EL_DIRECTORY_MAGIC ? EL_OK : EL_ECORRUPT;
+}
+
+enum { EL_READ_TRIES = 1000 };
+
+static int within(int64_t number, int64_t least, int64_t most) { return number >= least && number <= most; }
+
+/* What appends and readers add to and subtract from each other. */
+static int possible(const el_tuple *tuple) {
+    return within(tuple->segment_base, 0, LOG_OFFSET_MAX) && within(tuple->segment_size, 0, INT32_MAX) &&
+           within(tuple->log_end, tuple->segment_base, tuple->segment_base + INT32_MAX + 1) && tuple->max_timestamp_offset >= 0 &&
+           tuple->max_timestamp >= -1 && tuple->created_ms >= 0 && tuple->roll_jitter_ms >= 0 &&
+           within(tuple->bytes_since_entry, 0, INT64_MAX - INT32_MAX);
+}
+
+static int32_t read_tuple(const uint8_t *raw, el_tuple *out) {
+    el_page *page = as_page(raw);
+    for (int tries = 0; tries < EL_READ_TRIES; tries++) {
+        uint64_t sequence = atomic_load_explicit(&page->sequence, memory_order_acquire);
+        const el_slot *slot = &page->slots[sequence & 1];
+        uint32_t check = slot->check;
+        memcpy(out, (const void *)&slot->tuple, sizeof *out);
+        atomic_thread_fence(memory_order_acquire);
+        if (atomic_load_explicit(&page->sequence, memory_order_relaxed) != sequence)
+            continue;
+        if (check_of(out) == check)
+            return possible(out) ? EL_OK : EL_ECORRUPT;
+    }
+    return EL_ECORRUPT;
+}
+
+static int32_t publish(uint8_t *raw, const el_tuple *tuple, uint8_t *directory) {
+    el_page *page = as_page(raw);
+    uint64_t next = atomic_load_explicit(&page->sequence, memory_order_relaxed) + 1;
+    if (el_is_mutant(EL_TORN_PUBLISH)) {                /* the size alone, in place: what P1 is there to prevent */
+        el_slot *now = &page->slots[(next - 1) & 1];
+        now->tuple.segment_base = tuple->segment_base;
+        now->tuple.segment_size = tuple->segment_size;
+        now->check = check_of(&now->tuple);
+        el_point("torn-publish");
+    }
+    atomic_thread_fence(memory_order_release);          /* the slot changes behind the last store of `sequence`, never before */
+    page->slots[next & 1].tuple = *tuple;
+    page->slots[next & 1].check = check_of(tuple);
+    el_point("before-publish");
+    atomic_store_explicit(&page->sequence, next, memory_order_release);
+    el_point("after-publish");
+    el_announce(&page->data_word, &page->data_waiters);
+    if (directory)
+        el_announce(&as_page(directory)->data_word, &as_page(directory)->data_waiters);
+    return EL_OK;
+}
+
+/* ---- each look and change as a whole, whatever kind of page it is ---------------------------------
+ *
+ * Looks need no result of el_page_enter: a page that could not be locked or read is zeros, which is no page (K3 in system_locked.c). */
+
+int32_t el_page_doubt(uint8_t *raw) {
+    el_page_enter(raw, 1);
+    int32_t rc = doubt(raw), put = el_page_leave(raw, 1);
+    return rc < 0 ? rc : put;
+}
+
+int32_t el_page_init(uint8_t *raw, const el_identity *identity, const el_tuple *tuple, int64_t durable) {
+    el_page_enter(raw, 1);
+    int32_t rc = init(raw, identity, tuple, durable), put = el_page_leave(raw, 1);
+    return rc < 0 ? rc : put;
+}
+
+int32_t el_directory_init(uint8_t *raw, const el_identity *identity) {
+    el_page_enter(raw, 1);
+    int32_t rc = init_directory(raw, identity), put = el_page_leave(raw, 1);
+    return rc < 0 ? rc : put;
+}
+
+int32_t el_page_check(const uint8_t *raw, const el_identity *expected) {
+    el_page_enter(raw, 0);
+    int32_t rc = check(raw, expected);
+    el_page_leave(raw, 0);
+    return rc;
+}
+
+int32_t el_page_alive(const uint8_t *raw) {
+    el_page_enter(raw, 0);
+    int32_t rc = alive(raw);
+    el_page_leave(raw, 0);
+    return rc;
+}
+
+int32_t el_page_identity(const uint8_t *raw, el_identity *out) {
+    el_page_enter(raw, 0);
+    int32_t rc = copy_identity(raw, out);
+    el_page_leave(raw, 0);
+    return rc;
+}
+
+int32_t el_page_read(const uint8_t *raw, el_tuple *out) {
+    el_page_enter(raw, 0);
+    int32_t rc = read_tuple(raw, out);
+    el_page_leave(raw, 0);
+    return rc;
+}
+
+int32_t el_page_notify(uint8_t *raw) {
+    int32_t rc = el_page_enter(raw, 1);
+    if (rc == EL_OK && !el_is_mutant(EL_NO_NOTICE))
+        notify(raw);
+    int32_t put = el_page_leave(raw, 1);
+    return rc < 0 ? rc : put;
+}
+
+int64_t el_page_notice(const uint8_t *raw) {
+    el_page_enter(raw, 0);
+    int64_t word = atomic_load(&as_page(raw)->notice_word);
+    el_page_leave(raw, 0);
+    return word;
+}
+
+int32_t el_page_publish(uint8_t *raw, const el_tuple *tuple, uint8_t *directory) {
+    el_page_enter(raw, 1);
+    int32_t rc = publish(raw, tuple, directory), put = el_page_leave(raw, 1);
+    return rc < 0 ? rc : put;
+}
+
+int64_t el_page_word(const uint8_t *page, int32_t word) {
+    if (word < 0 || word >= EL_WORDS)
+        return EL_EINVALID;
+    el_page_enter(page, 0);
+    int64_t value = atomic_load(&as_page(page)->words[word]);
+    el_page_leave(page, 0);
+    return value;
+}
+
+int32_t el_page_set(uint8_t *page, int32_t word, int64_t value) {
+    if (word < 0 || word >= EL_WORDS)
+        return EL_EINVALID;
+    el_page_enter(page, 1);
+    atomic_store(&as_page(page)->words[word], value);
+    return el_page_leave(page, 1);
+}
+
+int32_t el_page_add(uint8_t *page, int32_t word, int64_t value) {
+    if (word < 0 || word >= EL_WORDS)
+        return EL_EINVALID;
+    el_page_enter(page, 1);
+    atomic_fetch_add(&as_page(page)->words[word], value);
+    return el_page_leave(page, 1);
+}
+
+uint32_t *el_page_lock_word(uint8_t *page) { return (uint32_t *)&as_page(page)->lock_word; }
+
+/* The half of a word that a futex can be: bytes are in little-endian order wherever this runs. */
+static _Atomic uint32_t *low_half(const uint8_t *page, int32_t word) {
+    return (_Atomic uint32_t *)(uintptr_t)&as_page(page)->words[word];
+}
+
+int32_t el_page_nap(const uint8_t *page, int32_t word, int64_t seen, int64_t deadline_ns) {
+    int64_t left = deadline_ns - el_boot_ns();
+    if (word < 0 || word >= EL_WORDS)
+        return EL_EINVALID;
+    if (left <= 0)
+        return EL_SYSTEM_ERROR(ETIMEDOUT);
+    if (el_page_is_private(page))           /* nobody can be woken by it */
+        el_nap(left);
+    else
+        el_futex_wait(low_half(page, word), (uint32_t)seen, left < EL_NAP_NS ? left : EL_NAP_NS);
+    return EL_OK;
+}
+
+int32_t el_page_stir(const uint8_t *page, int32_t word) {
+    if (word < 0 || word >= EL_WORDS)
+        return EL_EINVALID;
+    if (!el_page_is_private(page))
+        el_futex_wake(low_half(page, word), INT32_MAX);
+    return EL_OK;
+}

@@ -1,0 +1,64 @@
+/* What an append does for the producers of its batches: slots that say who was touched, transactions that open and end.
+ *
+ * R1  a slot moves with every publication that holds a batch of one of its producers, and in every repair: while it stands,
+ *     what a process remembers of its own producer is all there is to know
+ * R2  a marker's entry lies in the transaction index before the marker is published */
+#include "log/append.h"
+
+static unsigned slot_of(int64_t producer_id) { return (unsigned)(((uint64_t)producer_id * UINT64_C(0x9E3779B97F4A7C15)) >> 57); }
+
+_Static_assert(EL_PRODUCER_SLOTS == 128, "seven bits of a hash name the slot");
+
+void el_note_producer(el_run *run, const uint8_t *head) {
+    int64_t producer = (int64_t)load_be64(head + PRODUCER_ID_AT);
+    if (producer < 0)
+        return;
+    unsigned slot = slot_of(producer), bits = head[ATTRIBUTES_AT + 1];
+    run->touched[slot >> 6] |= UINT64_C(1) << (slot & 63);
+    run->produced = 1;
+    run->next_sequence = el_sequence_after((int32_t)load_be32(head + BASE_SEQUENCE_AT), (int32_t)load_be32(head + LAST_DELTA_AT));
+    if ((bits & TRANSACTIONAL_BATCH) && !(bits & CONTROL_BATCH) && run->tuple.first_unstable < 0)
+        run->tuple.first_unstable = run->tuple.log_end;
+}
+
+int64_t el_touch_producers(el_page *page, const el_run *run) {
+    int64_t next = (int64_t)(atomic_load(&page->sequence) + 1);
+    if (!run->produced)
+        return next;
+    for (int slot = 0; slot < EL_PRODUCER_SLOTS; slot++) {
+        if (run->touched[slot >> 6] >> (slot & 63) & 1)
+            atomic_store(&page->producers[slot], next);
+    }
+    atomic_store(&page->words[EL_WORD_PRODUCED], run->tuple.log_end);
+    return next;
+}
+
+int64_t el_write_ending(el_run *run, const el_ending *ending) {
+    if (ending->entry) {
+        int64_t rc = el_pwrite(ending->fd, ending->entry, EL_TXN_ENTRY_BYTES, (int64_t)run->tuple.transaction_entries * EL_TXN_ENTRY_BYTES);
+        if (rc < 0)
+            return rc;
+        run->tuple.transaction_entries++;
+        run->tuple.transaction_digest = el_xxh3_64(ending->entry, EL_TXN_ENTRY_BYTES, run->tuple.transaction_digest);
+    }
+    run->tuple.first_unstable = ending->first_unstable;
+    return EL_OK;
+}
+
+int el_in_doubt(const el_writer *writer, const uint8_t *data, int64_t size, const el_known *known) {
+    el_page_enter(writer->page, 0);
+    int64_t touched = atomic_load(&page_of(writer)->producers[slot_of(known->producer_id)]);
+    el_page_leave(writer->page, 0);
+    if (size < EL_HEADER_SIZE || touched != known->seen)
+        return 1;
+    int transactional = data[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BATCH;
+    return (int64_t)load_be64(data + PRODUCER_ID_AT) != known->producer_id || (int16_t)load_be16(data + PRODUCER_EPOCH_AT) != known->epoch ||
+           (int32_t)load_be32(data + BASE_SEQUENCE_AT) != known->next_sequence ||
+           (transactional ? !known->open && !known->may_open : known->open);
+}
+
+void el_know(el_known *known, const uint8_t *data, const el_appended *out) {
+    known->seen = out->seen;
+    known->next_sequence = out->next_sequence;
+    known->open = (data[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BATCH) != 0;
+}

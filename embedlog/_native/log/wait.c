@@ -1,0 +1,169 @@
+/* Waiting for data: a reader sleeps on the futex words of its pages and on one of its own.
+ *
+ * W1  raise the count of waiters, look at the positions again, only then sleep: no publication can fall in between
+ * W2  a killed waiter leaves its count behind; that costs appenders a system call, never a wake
+ * W3  who has mapped a page for reading cannot be counted, so nobody wakes it: it looks again every millisecond
+ * W4  more pages than futex_waitv takes, or a kernel without it: the directory's word, which every publication moves
+ * W5  who follows the topics gives the value of the directory's topics word at its last look: a change since then is no sleep;
+ *     so it is with notices, whose words move for everybody, counted or not */
+#include "log/control_page.h"
+
+#include <linux/futex.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef SYS_futex_waitv
+#define SYS_futex_waitv 449             /* the number is the same on every architecture */
+#endif
+
+typedef struct {                        /* struct futex_waitv of linux/futex.h, which older headers lack */
+    uint64_t value;
+    uint64_t address;
+    uint32_t flags;                     /* 2: a 32-bit word */
+    uint32_t reserved;
+} el_waitv;
+
+enum { EL_WAITV_MAX = 121, EL_WAITV_WORDS = EL_WAITV_MAX + 3 + EL_NOTICES_MAX, EL_WAITV_32 = 2 };
+
+_Static_assert(EL_WAITV_WORDS <= 128, "futex_waitv takes no more");
+
+static int ready(const el_tail *tail, int committed) {
+    el_tuple now;
+    if (el_page_read(tail->page, &now) != EL_OK)
+        return 1;                       /* the page was lost or is being rebuilt: the caller finds out which */
+    int64_t end = now.high_watermark;
+    if (committed && now.first_unstable >= 0 && now.first_unstable < end)
+        end = now.first_unstable;
+    return end > tail->offset || now.log_start > tail->offset || now.log_end < tail->offset;
+}
+
+static int64_t first_ready(const el_tail *tails, int64_t count, int committed) {
+    for (int64_t at = 0; at < count; at++)
+        if (ready(&tails[at], committed))
+            return at;
+    return -1;
+}
+
+static int any_moved(const el_notice *notices, int64_t count) {
+    for (int64_t at = 0; at < count; at++)
+        if (el_page_notice(notices[at].page) != notices[at].seen)
+            return 1;
+    return 0;
+}
+
+static void count_waiter(const el_tail *tails, int64_t count, uint8_t *directory, int by) {
+    for (int64_t at = 0; at < count; at++)
+        atomic_fetch_add(&as_page(tails[at].page)->data_waiters, (uint32_t)by);
+    if (directory)
+        atomic_fetch_add(&as_page(directory)->data_waiters, (uint32_t)by);
+}
+
+static void add_seen(el_waitv *words, int *used, _Atomic uint32_t *word, uint32_t seen) {
+    words[*used].value = seen;
+    words[*used].address = (uint64_t)(uintptr_t)word;
+    words[*used].flags = EL_WAITV_32;
+    words[*used].reserved = 0;
+    ++*used;
+}
+
+static void add_word(el_waitv *words, int *used, _Atomic uint32_t *word) { add_seen(words, used, word, atomic_load(word)); }
+
+static int sleep_on(el_waitv *words, int used, int64_t deadline_ns) {
+    int64_t left = deadline_ns - el_boot_ns();
+    if (left <= 0)
+        return -ETIMEDOUT;
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    left += until.tv_nsec;
+    until.tv_sec += left / 1000000000;
+    until.tv_nsec = left % 1000000000;
+    return syscall(SYS_futex_waitv, words, used, 0, &until, CLOCK_MONOTONIC) < 0 ? -errno : 0;
+}
+
+enum { EL_BLIND_NAP_NS = 1000000, EL_WAIT_COMMITTED = 1, EL_WAIT_UNCOUNTED = 2 };
+
+/* Uncounted, so perhaps not woken: a look every millisecond. The first `fixed` words are the caller's, the others move with data. */
+static int nap_on(el_waitv *words, int used, int fixed, const el_tail *tails, int64_t count, int committed, const el_notice *notices,
+                  int64_t notice_count, int64_t deadline_ns) {
+    for (;;) {
+        int64_t until = el_boot_ns() + EL_BLIND_NAP_NS;
+        int rc = sleep_on(words, used, until < deadline_ns ? until : deadline_ns);
+        if (rc != -ETIMEDOUT || el_boot_ns() >= deadline_ns || first_ready(tails, count, committed) >= 0)
+            return rc;
+        if (any_moved(notices, notice_count))   /* a private copy's word moves only when it is read anew */
+            return 0;
+        for (int at = fixed; at < used; at++)
+            words[at].value = atomic_load((_Atomic uint32_t *)(uintptr_t)words[at].address);
+    }
+}
+
+int64_t el_wait(const el_tail *tails, int64_t count, const el_notice *notices, int64_t notice_count, int32_t flags, uint8_t *directory,
+                int64_t topics, uint32_t *wake, int64_t deadline_ns) {
+    if (notice_count < 0 || notice_count > EL_NOTICES_MAX)
+        return EL_EINVALID;
+    int committed = flags & EL_WAIT_COMMITTED, uncounted = flags & EL_WAIT_UNCOUNTED;
+    el_waitv words[EL_WAITV_WORDS];
+    _Atomic uint32_t *own = (_Atomic uint32_t *)wake;
+    int used = 0, one_by_one = count <= EL_WAITV_MAX;
+    int64_t counted = one_by_one ? count : 0;
+    if (own)
+        add_word(words, &used, own);
+    if (directory && topics >= 0)
+        add_seen(words, &used, &as_page(directory)->lock_word, (uint32_t)topics);
+    for (int64_t at = 0; at < notice_count; at++)
+        add_seen(words, &used, &as_page(notices[at].page)->notice_word, (uint32_t)notices[at].seen);
+    int fixed = used;
+    for (int64_t at = 0; at < counted; at++)
+        add_word(words, &used, &as_page(tails[at].page)->data_word);
+    if (!one_by_one && directory)
+        add_word(words, &used, &as_page(directory)->data_word);
+    uint8_t *shared = one_by_one ? NULL : directory;
+    if (!uncounted)
+        count_waiter(tails, counted, shared, 1);
+    atomic_thread_fence(memory_order_seq_cst);  /* pairs with the one of el_announce: W1 needs the count out before the look */
+    int64_t found = first_ready(tails, count, committed);
+    int rc = 0;
+    if (found < 0 && !(own && atomic_load(own)))
+        rc = !used       ? -ETIMEDOUT
+             : uncounted ? nap_on(words, used, fixed, tails, count, committed, notices, notice_count, deadline_ns)
+                         : sleep_on(words, used, deadline_ns);
+    if (rc == -ENOSYS) {                /* no futex_waitv (before Linux 5.16): one word, a millisecond at a time */
+        int64_t left = deadline_ns - el_boot_ns();
+        _Atomic uint32_t *word = (_Atomic uint32_t *)(uintptr_t)words[used - 1].address;
+        if (left > 0)
+            el_futex_wait(word, (uint32_t)words[used - 1].value, left < EL_BLIND_NAP_NS ? left : EL_BLIND_NAP_NS);
+        rc = left > 0 ? 0 : -ETIMEDOUT;
+    }
+    if (!uncounted)
+        count_waiter(tails, counted, shared, -1);
+    if (found < 0)
+        found = first_ready(tails, count, committed);
+    if (found >= 0)
+        return found;
+    return rc == -ETIMEDOUT && el_boot_ns() >= deadline_ns ? EL_SYSTEM_ERROR(ETIMEDOUT) : count;
+}
+
+int64_t el_topics(const uint8_t *directory) {
+    el_page_enter(directory, 0);
+    int64_t word = atomic_load(&as_page(directory)->lock_word);
+    el_page_leave(directory, 0);
+    return word;
+}
+
+int32_t el_topics_move(uint8_t *directory, int32_t done) {
+    _Atomic uint32_t *word = &as_page(directory)->lock_word;
+    el_page_enter(directory, 1);
+    uint32_t now = atomic_load(word);
+    atomic_store(word, done ? now + 1 + (now & 1 ? 0 : 1) : now + 1 + (now & 1));
+    el_futex_wake(word, INT32_MAX);
+    return el_page_leave(directory, 1);
+}
+
+int32_t el_wake(uint32_t *wake) {
+    _Atomic uint32_t *word = (_Atomic uint32_t *)wake;
+    atomic_fetch_add(word, 1);
+    el_futex_wake(word, INT32_MAX);
+    return EL_OK;
+}

@@ -1,0 +1,267 @@
+/* Arrow in: what `__arrow_c_array__` and `__arrow_c_stream__` hand out, as tuples of views that Python can look at.
+ *
+ * I1  a taken structure is released exactly once, by the owner object that all its views keep alive
+ * I2  a view's size follows from the format and the lengths: the interface states none, so unknown formats get no views
+ * I3  nothing is read through a pointer but what the format says is there: offsets are the reader's to check
+ * I4  a producer is asked by one thread at a time, without the GIL
+ */
+#include "objects/arrow.h"
+
+#include "codec/varint.h"
+#include "objects/objects.h"
+
+#include <limits.h>
+
+/* ---- owners and views ------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    struct ArrowArray array; /* release NULL: nothing is held */
+} Owner;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *owner;
+    const void *start;
+    Py_ssize_t size, width;
+} View;
+
+static PyTypeObject *owner_type, *view_type;
+
+static void owner_dealloc(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    Owner *self = (Owner *)object;
+    if (self->array.release) self->array.release(&self->array);
+    PyObject_Free(object);
+    Py_DECREF(type);
+}
+
+static void view_dealloc(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    Py_XDECREF(((View *)object)->owner);
+    PyObject_Free(object);
+    Py_DECREF(type);
+}
+
+static int view_getbuffer(PyObject *object, Py_buffer *buffer, int flags) {
+    View *self = (View *)object;
+    return PyBuffer_FillInfo(buffer, object, (void *)self->start, self->size, 1, flags);
+}
+
+static PyType_Slot owner_slots[] = {{Py_tp_dealloc, owner_dealloc}, {0, NULL}};
+static PyType_Slot view_slots[] = {{Py_tp_dealloc, view_dealloc}, {Py_bf_getbuffer, view_getbuffer}, {Py_tp_doc, "Borrowed memory."}, {0, NULL}};
+enum { PLAIN = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_DISALLOW_INSTANTIATION };
+static PyType_Spec owner_spec = {"embedlog._native._rows.ArrowOwner", sizeof(Owner), 0, PLAIN, owner_slots};
+static PyType_Spec view_spec = {"embedlog._native._rows.ArrowView", sizeof(View), 0, PLAIN, view_slots};
+
+int el_arrow_import_ready(PyObject *module) {
+    owner_type = el_type_ready(module, &owner_spec);
+    view_type = owner_type ? el_type_ready(module, &view_spec) : NULL;
+    return view_type ? 0 : -1;
+}
+
+static PyObject *view_new(PyObject *owner, const void *start, int64_t size) {
+    static const uint64_t nothing = 0;
+    if (size < 0 || (size > 0 && !start)) return PyErr_SetString(PyExc_ValueError, "an Arrow buffer is missing"), NULL;
+    View *view = (View *)PyType_GenericAlloc(view_type, 0);
+    if (!view) return NULL;
+    view->owner = Py_NewRef(owner);
+    view->start = size ? start : &nothing;
+    view->size = (Py_ssize_t)size;
+    return EL_OBJECT(view);
+}
+
+/* ---- sizes of buffers ------------------------------------------------------------------------------------------- */
+
+/* Bytes of one value of a fixed-width format, or 0. */
+static int fixed_width(const char *format) {
+    switch (format[0]) {
+        case 'c': case 'C': return format[1] ? 0 : 1;
+        case 's': case 'S': return format[1] ? 0 : 2;
+        case 'i': case 'I': return format[1] ? 0 : 4;
+        case 'l': case 'L': return format[1] ? 0 : 8;
+        case 't': return format[1] == 's' ? 8 : 0; /* timestamps; other times are not ours */
+        default: return 0;
+    }
+}
+
+static int is_bytes(const char *format) { return format[0] && strchr("zZuU", format[0]) && !format[1]; }
+static int is_byte_view(const char *format) { return format[0] == 'v' && (format[1] == 'z' || format[1] == 'u') && !format[2]; }
+static int is_list(const char *format) { return format[0] == '+' && (format[1] == 'l' || format[1] == 'L' || format[1] == 'm') && !format[2]; }
+
+static int64_t last_offset(const void *offsets, int64_t rows, int wide) {
+    if (!offsets) return rows ? -1 : 0;
+    return offset_at(offsets, rows, wide ? 8 : 4);
+}
+
+/* Bytes of buffer `number` of an array, -1 if unknown: then there is no view. */
+static int64_t buffer_size(const char *format, const struct ArrowArray *array, int64_t number) {
+    int64_t rows = array->length + array->offset;
+    int wide = format[0] == 'Z' || format[0] == 'U' || (is_list(format) && format[1] == 'L');
+    if (number == 0) return (rows + 7) / 8;
+    if (is_byte_view(format)) {
+        if (number == 1) return rows * 16;
+        if (number == array->n_buffers - 1) return (array->n_buffers - 3) * 8;
+        const void *sizes = array->buffers[array->n_buffers - 1];
+        return sizes ? offset_at(sizes, number - 2, 8) : -1;
+    }
+    if (is_bytes(format) && number == 2) return last_offset(array->buffers[1], rows, wide);
+    if (number != 1) return -1;
+    if (is_bytes(format) || is_list(format)) return array->buffers[1] ? (rows + 1) * (wide ? 8 : 4) : 0;
+    return fixed_width(format) ? rows * fixed_width(format) : -1;
+}
+
+/* ---- nodes ------------------------------------------------------------------------------------------------------ */
+
+static PyObject *buffers_of(const struct ArrowSchema *schema, const struct ArrowArray *array, PyObject *owner) {
+    int known = is_bytes(schema->format) || is_byte_view(schema->format) || is_list(schema->format) || fixed_width(schema->format) ||
+                !strcmp(schema->format, "+s");
+    Py_ssize_t count = known ? (Py_ssize_t)array->n_buffers : 0;
+    PyObject *views = PyTuple_New(count);
+    for (Py_ssize_t i = 0; views && i < count; i++) {
+        int64_t size = array->buffers[i] || i ? buffer_size(schema->format, array, i) : -1;
+        PyObject *view = size < 0 && i == 0 ? Py_NewRef(Py_None) : view_new(owner, array->buffers[i], size);
+        if (!view || PyTuple_SetItem(views, i, view) < 0) Py_CLEAR(views);
+    }
+    return views;
+}
+
+enum { DEPTH_MAX = 8 }; /* a table of ours has three levels */
+#define ROWS_MAX (INT64_MAX / 64) /* so that no size of a buffer overflows */
+
+/* (name, format, length, offset, null_count, buffers, children, has_dictionary) */
+static PyObject *node_of(const struct ArrowSchema *schema, const struct ArrowArray *array, PyObject *owner, int depth) {
+    int sane = array->length >= 0 && array->offset >= 0 && array->length <= ROWS_MAX && array->offset <= ROWS_MAX &&
+               array->n_buffers >= 0 && (array->buffers || !array->n_buffers) && schema->n_children >= 0 && schema->format;
+    if (depth > DEPTH_MAX || schema->n_children != array->n_children || !sane)
+        return PyErr_SetString(PyExc_ValueError, "the Arrow array does not fit its schema"), NULL;
+    PyObject *children = PyTuple_New((Py_ssize_t)schema->n_children);
+    for (int64_t i = 0; children && i < schema->n_children; i++) {
+        PyObject *child = node_of(schema->children[i], array->children[i], owner, depth + 1);
+        if (!child || PyTuple_SetItem(children, (Py_ssize_t)i, child) < 0) Py_CLEAR(children);
+    }
+    PyObject *buffers = children ? buffers_of(schema, array, owner) : NULL;
+    if (!buffers) {
+        Py_XDECREF(children);
+        return NULL;
+    }
+    return Py_BuildValue("(ssLLLNNO)", schema->name ? schema->name : "", schema->format, (long long)array->length, (long long)array->offset,
+                         (long long)array->null_count, buffers, children, schema->dictionary ? Py_True : Py_False);
+}
+
+/* Takes the array over, whatever comes of it. */
+static PyObject *node_take(const struct ArrowSchema *schema, struct ArrowArray *array) {
+    Owner *owner = (Owner *)PyType_GenericAlloc(owner_type, 0);
+    if (!owner) {
+        array->release(array);
+        return NULL;
+    }
+    owner->array = *array;
+    array->release = NULL;
+    PyObject *node = node_of(schema, &owner->array, EL_OBJECT(owner), 0);
+    Py_DECREF(owner);
+    return node;
+}
+
+/* ---- capsules --------------------------------------------------------------------------------------------------- */
+
+static PyObject *arrow_from_array(PyObject *module, PyObject *args) {
+    PyObject *schema_capsule, *array_capsule;
+    if (!PyArg_ParseTuple(args, "OO:arrow_from_array", &schema_capsule, &array_capsule)) return NULL;
+    struct ArrowSchema *schema = PyCapsule_GetPointer(schema_capsule, "arrow_schema");
+    struct ArrowArray *array = schema ? PyCapsule_GetPointer(array_capsule, "arrow_array") : NULL;
+    if (!array) return NULL;
+    if (!schema->release || !array->release) return PyErr_SetString(PyExc_ValueError, "the Arrow array was taken before"), NULL;
+    return node_take(schema, array); /* the schema stays its capsule's, which releases it */
+}
+
+typedef struct {
+    PyObject_HEAD
+    struct ArrowArrayStream stream;
+    struct ArrowSchema schema;
+    PyThread_type_lock turn; /* held while the producer is asked: it may not be asked by two threads at once */
+    unsigned long thread;    /* that has the turn */
+} Stream;
+
+static PyTypeObject *stream_type;
+
+static void stream_dealloc(PyObject *object) {
+    PyTypeObject *type = Py_TYPE(object);
+    Stream *self = (Stream *)object;
+    if (self->schema.release) self->schema.release(&self->schema);
+    if (self->stream.release) self->stream.release(&self->stream);
+    if (self->turn) PyThread_free_lock(self->turn);
+    PyObject_Free(object);
+    Py_DECREF(type);
+}
+
+/* 0, or -1 with an exception if this thread is inside the producer already: it would wait for itself. */
+static int stream_enter(Stream *self) {
+    unsigned long me = PyThread_get_thread_ident();
+    if (!PyThread_acquire_lock(self->turn, NOWAIT_LOCK)) {
+        if (self->thread == me) return PyErr_SetString(PyExc_RuntimeError, "the Arrow stream is being asked by this thread already"), -1;
+        Py_BEGIN_ALLOW_THREADS
+        PyThread_acquire_lock(self->turn, WAIT_LOCK);
+        Py_END_ALLOW_THREADS
+    }
+    self->thread = me;
+    return 0;
+}
+
+static void stream_leave(Stream *self) {
+    self->thread = 0;
+    PyThread_release_lock(self->turn);
+}
+
+static PyObject *stream_error(Stream *self, int code) {
+    const char *words = self->stream.get_last_error ? self->stream.get_last_error(&self->stream) : NULL;
+    return PyErr_Format(PyExc_ValueError, "the Arrow stream failed: %s (error %d)", words ? words : "no reason given", code);
+}
+
+static PyObject *stream_next(PyObject *object) {
+    Stream *self = (Stream *)object;
+    struct ArrowArray array = {0};
+    int code;
+    if (stream_enter(self) < 0) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    code = self->stream.get_next(&self->stream, &array);
+    Py_END_ALLOW_THREADS
+    if (code && !PyErr_Occurred()) stream_error(self, code);
+    stream_leave(self);
+    if (code || !array.release) return NULL; /* an error, or the end: StopIteration */
+    return node_take(&self->schema, &array);
+}
+
+static PyType_Slot stream_slots[] = {
+    {Py_tp_dealloc, stream_dealloc}, {Py_tp_iter, PyObject_SelfIter}, {Py_tp_iternext, stream_next}, {Py_tp_doc, "Arrays of a stream."}, {0, NULL}};
+static PyType_Spec stream_spec = {"embedlog._native._rows.ArrowStream", sizeof(Stream), 0, PLAIN, stream_slots};
+
+static PyObject *arrow_from_stream(PyObject *module, PyObject *capsule) {
+    struct ArrowArrayStream *given = PyCapsule_GetPointer(capsule, "arrow_array_stream");
+    if (!given) return NULL;
+    if (!given->release) return PyErr_SetString(PyExc_ValueError, "the Arrow stream was taken before"), NULL;
+    if (!stream_type && !(stream_type = (PyTypeObject *)PyType_FromSpec(&stream_spec))) return NULL;
+    Stream *self = (Stream *)PyType_GenericAlloc(stream_type, 0);
+    if (!self) return NULL;
+    self->turn = PyThread_allocate_lock();
+    if (!self->turn) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    self->stream = *given;
+    given->release = NULL;
+    int code = self->stream.get_schema(&self->stream, &self->schema);
+    if (!code) return EL_OBJECT(self);
+    stream_error(self, code);
+    Py_DECREF(self);
+    return NULL;
+}
+
+PyMethodDef el_arrow_import_methods[] = {
+    {"arrow_from_array", arrow_from_array, METH_VARARGS,
+     "arrow_from_array(schema capsule, array capsule) -> node\n\n"
+     "A node is (name, format, length, offset, null_count, buffers, children, has_dictionary); a buffer is None or has the buffer\n"
+     "protocol, and keeps the whole array alive. Formats we have no use for have no buffers."},
+    {"arrow_from_stream", arrow_from_stream, METH_O, "arrow_from_stream(capsule) -> iterator of nodes, of struct format for a table."},
+    {NULL},
+};

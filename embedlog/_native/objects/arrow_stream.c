@@ -1,0 +1,116 @@
+/* Arrow out, as a stream: each `get_next` asks a Python callable for the next array's description.
+ *
+ * T1  a consumer calls from any thread, mostly without the GIL: every entry takes it
+ * T2  an exception in Python becomes an errno and a text: the consumer's error shows what ours would have said
+ * T3  after the end, and after an error, the callable is not asked again
+ */
+#include "objects/arrow.h"
+
+#include <errno.h>
+#include <string.h>
+
+typedef struct {
+    PyObject *schema;
+    PyObject *next;  /* NULL once the stream has ended or failed */
+    PyObject *error; /* str: its UTF-8 is what get_last_error shows */
+    int error_code;
+} StreamHolding;
+
+/* Turns the exception that is set into the stream's last error; gives the errno that goes with it. */
+static int stream_fail(StreamHolding *holding) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    holding->error_code = type && PyErr_GivenExceptionMatches(type, PyExc_MemoryError) ? ENOMEM : EIO;
+    PyObject *name = type ? PyObject_GetAttrString(type, "__name__") : NULL;
+    PyObject *text = name && value ? PyUnicode_FromFormat("%U: %S", name, value) : NULL;
+    PyErr_Clear();
+    Py_XDECREF(holding->error);
+    holding->error = text;
+    Py_CLEAR(holding->next);
+    Py_XDECREF(name);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    return holding->error_code;
+}
+
+static int stream_schema(struct ArrowArrayStream *stream, struct ArrowSchema *out) {
+    StreamHolding *holding = stream->private_data;
+    PyGILState_STATE gil = PyGILState_Ensure();
+    int code = el_arrow_schema_fill(holding->schema, out) < 0 ? stream_fail(holding) : 0;
+    PyGILState_Release(gil);
+    return code;
+}
+
+static int stream_next(struct ArrowArrayStream *stream, struct ArrowArray *out) {
+    StreamHolding *holding = stream->private_data;
+    int code = 0;
+    memset(out, 0, sizeof *out);
+    PyGILState_STATE gil = PyGILState_Ensure();
+    if (!holding->next) {
+        code = holding->error_code;
+    } else {
+        PyObject *description = PyObject_CallNoArgs(holding->next);
+        if (!description) {
+            code = stream_fail(holding);
+        } else if (description == Py_None) {
+            Py_CLEAR(holding->next);
+        } else if (el_arrow_array_fill(description, out) < 0) {
+            code = stream_fail(holding);
+        }
+        Py_XDECREF(description);
+    }
+    PyGILState_Release(gil);
+    return code;
+}
+
+static const char *stream_last_error(struct ArrowArrayStream *stream) {
+    StreamHolding *holding = stream->private_data;
+    PyGILState_STATE gil = PyGILState_Ensure();
+    const char *text = holding->error ? PyUnicode_AsUTF8AndSize(holding->error, NULL) : NULL;
+    if (!text) PyErr_Clear();
+    PyGILState_Release(gil);
+    return text;
+}
+
+static void stream_release(struct ArrowArrayStream *stream) {
+    StreamHolding *holding = stream->private_data;
+    stream->release = NULL;
+    if (!Py_IsInitialized()) return;
+    PyGILState_STATE gil = PyGILState_Ensure();
+    Py_XDECREF(holding->schema);
+    Py_XDECREF(holding->next);
+    Py_XDECREF(holding->error);
+    PyMem_Free(holding);
+    PyGILState_Release(gil);
+}
+
+static void stream_capsule_free(PyObject *capsule) {
+    struct ArrowArrayStream *stream = PyCapsule_GetPointer(capsule, "arrow_array_stream");
+    if (stream && stream->release) stream->release(stream);
+    PyMem_Free(stream);
+}
+
+PyObject *el_arrow_stream_capsule(PyObject *self, PyObject *args) {
+    PyObject *schema, *next;
+    if (!PyArg_ParseTuple(args, "OO", &schema, &next)) return NULL;
+    struct ArrowArrayStream *stream = PyMem_Calloc(1, sizeof *stream);
+    StreamHolding *holding = PyMem_Calloc(1, sizeof *holding);
+    PyObject *capsule = stream && holding ? PyCapsule_New(stream, "arrow_array_stream", stream_capsule_free) : PyErr_NoMemory();
+    if (!capsule) {
+        PyMem_Free(holding);
+        PyMem_Free(stream);
+        return NULL;
+    }
+    Py_INCREF(schema);
+    Py_INCREF(next);
+    holding->schema = schema;
+    holding->next = next;
+    stream->get_schema = stream_schema;
+    stream->get_next = stream_next;
+    stream->get_last_error = stream_last_error;
+    stream->release = stream_release;
+    stream->private_data = holding;
+    return capsule;
+}

@@ -1,0 +1,14 @@
+/* The bytes of one record: sizes, writing. */
+#ifndef EL_ROWS_ITEM_H
+#define EL_ROWS_ITEM_H
+
+#include "codec/varint.h"
+#include "objects/objects.h"
+
+/* Size of the record behind its length field. */
+int64_t el_item_size(const el_item *item, int64_t timestamp_delta, int32_t offset_delta);
+
+/* Writes length field and record; returns the byte behind it. REQUIRES: room, and size = el_item_size(...). */
+uint8_t *el_item_write(const el_item *item, int64_t size, int64_t timestamp_delta, int32_t offset_delta, uint8_t *out);
+
+#endif

@@ -1,0 +1,204 @@
+/* Record: one record as a Python object.
+ *
+ * O1  records of bytes are in no cycle: they have no part in garbage collection (tp_is_gc) and none of its room, however many there are
+ * O2  records may hold records (as deserialised values, many deep): those are freed one after the other, not one inside of the other
+ */
+#include "objects/objects.h"
+
+#include <structmember.h>
+
+PyTypeObject *el_record_type;
+PyObject *el_no_headers;
+
+/* From Python 3.14 on the interpreter puts off what it is to free deep in the stack. It asks the type, not tp_is_gc, and links such objects
+ * through the header that lies before an object of the collector's: records of bytes have room for it there, or it would write into what
+ * lies before them. */
+enum { PUT_OFF_SINCE = 0x030E0000, ROOM = 2 * sizeof(uintptr_t) };
+
+static size_t room_before(void) { return Py_Version >= PUT_OFF_SINCE ? ROOM : 0; }
+
+/* ---- the type --------------------------------------------------------------------------------------------------- */
+
+static void record_free(el_record *record) {
+    PyTypeObject *type = Py_TYPE(EL_OBJECT(record));
+    Py_XDECREF(record->topic);
+    Py_XDECREF(record->key);
+    Py_XDECREF(record->value);
+    Py_XDECREF(record->headers);
+    if (record->shared) PyObject_GC_Del(record);
+    else PyObject_Free((char *)record - room_before());
+    Py_DECREF(type);
+}
+
+/* Records that were dropped while others were being freed, by their `offset`: their turn comes when the outermost one is done. */
+static _Thread_local intptr_t dropped;
+static _Thread_local int depth;
+
+enum { DEPTH_MAX = 40 }; /* as deep as Python lets its own containers go */
+
+static void record_free_shared(el_record *record) {
+    PyObject_GC_UnTrack(record);
+    if (depth >= DEPTH_MAX) {
+        record->offset = dropped;
+        dropped = (intptr_t)record;
+        return;
+    }
+    depth++;
+    record_free(record);
+    while (depth == 1 && dropped) {
+        record = (el_record *)dropped;
+        dropped = (intptr_t)record->offset;
+        record_free(record);
+    }
+    depth--;
+}
+
+static void record_dealloc(PyObject *self) {
+    el_record *record = (el_record *)self;
+    if (record->shared) record_free_shared(record);
+    else record_free(record);
+}
+
+static int record_is_gc(PyObject *self) { return ((el_record *)self)->shared; }
+
+static int record_traverse(PyObject *self, visitproc visit, void *arg) {
+    el_record *record = (el_record *)self;
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(record->topic);
+    Py_VISIT(record->key);
+    Py_VISIT(record->value);
+    Py_VISIT(record->headers);
+    return 0;
+}
+
+/* Whoever still sees the record finds None: no field of it is ever missing. */
+static int record_clear(PyObject *self) {
+    el_record *record = (el_record *)self;
+    el_replace(&record->key, Py_None);
+    el_replace(&record->value, Py_None);
+    el_replace(&record->headers, el_no_headers);
+    return 0;
+}
+
+el_record *el_record_alloc(void) {
+    size_t room = room_before();
+    char *block = PyObject_Malloc(room + sizeof(el_record));
+    if (!block) return (el_record *)PyErr_NoMemory();
+    memset(block, 0, room + sizeof(el_record));
+    return (el_record *)PyObject_Init((PyObject *)(void *)(block + room), el_record_type);
+}
+
+/* The same for any objects. To be tracked once they are in. */
+static el_record *record_alloc_shared(void) {
+    el_record *record = PyObject_GC_New(el_record, el_record_type);
+    if (!record) return NULL;
+    memset((char *)record + sizeof(PyObject), 0, sizeof *record - sizeof(PyObject));
+    record->shared = 1;
+    return record;
+}
+
+/* What cannot be part of a cycle, and holds nothing that is freed with it. */
+static int is_plain(PyObject *object) {
+    return object == Py_None || object == el_no_headers || Py_IS_TYPE(object, &PyBytes_Type) || Py_IS_TYPE(object, &PyUnicode_Type) ||
+           Py_IS_TYPE(object, &PyLong_Type) || Py_IS_TYPE(object, &PyFloat_Type) || Py_IS_TYPE(object, &PyBool_Type);
+}
+
+static PyObject *record_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"topic", "partition", "offset", "timestamp_ms", "timestamp_type", "key", "value", "headers", "leader_epoch", NULL};
+    PyObject *topic, *key, *value, *headers = el_no_headers;
+    int partition, leader_epoch = -1;
+    signed char timestamp_type;
+    long long offset, timestamp_ms;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OiLLbOO|Oi:Record", names, &topic, &partition, &offset, &timestamp_ms,
+                                     &timestamp_type, &key, &value, &headers, &leader_epoch))
+        return NULL;
+    headers = PySequence_Tuple(headers);
+    if (!headers) return NULL;
+    int plain = is_plain(topic) && is_plain(key) && is_plain(value) && is_plain(headers);
+    el_record *record = plain ? el_record_alloc() : record_alloc_shared();
+    if (!record) {
+        Py_DECREF(headers);
+        return NULL;
+    }
+    record->topic = Py_NewRef(topic);
+    record->key = Py_NewRef(key);
+    record->value = Py_NewRef(value);
+    record->headers = headers;
+    record->partition = partition;
+    record->offset = offset;
+    record->timestamp_ms = timestamp_ms;
+    record->timestamp_type = timestamp_type;
+    record->leader_epoch = leader_epoch;
+    if (record->shared) PyObject_GC_Track(record);
+    return EL_OBJECT(record);
+}
+
+static PyObject *record_fields(const el_record *r) {
+    return Py_BuildValue("(OiLLbOOOi)", r->topic, r->partition, (long long)r->offset, (long long)r->timestamp_ms, r->timestamp_type, r->key,
+                         r->value, r->headers, r->leader_epoch);
+}
+
+static PyObject *record_repr(PyObject *self) {
+    el_record *r = (el_record *)self;
+    return PyUnicode_FromFormat("Record(topic=%R, partition=%d, offset=%lld, timestamp_ms=%lld, timestamp_type=%d, key=%R, value=%R, "
+                                "headers=%R, leader_epoch=%d)",
+                                r->topic, r->partition, (long long)r->offset, (long long)r->timestamp_ms, r->timestamp_type, r->key, r->value,
+                                r->headers, r->leader_epoch);
+}
+
+static PyObject *record_compare(PyObject *self, PyObject *other, int op) {
+    if ((op != Py_EQ && op != Py_NE) || !Py_IS_TYPE(other, el_record_type)) Py_RETURN_NOTIMPLEMENTED;
+    PyObject *mine = record_fields((el_record *)self), *theirs = record_fields((el_record *)other);
+    PyObject *answer = mine && theirs ? PyObject_RichCompare(mine, theirs, op) : NULL;
+    Py_XDECREF(mine);
+    Py_XDECREF(theirs);
+    return answer;
+}
+
+/* Where it lies is enough: equal records lie at one place, and a value of the user's need not be hashable. */
+static Py_hash_t record_hash(PyObject *self) {
+    el_record *record = (el_record *)self;
+    PyObject *place = Py_BuildValue("(OiL)", record->topic, record->partition, (long long)record->offset);
+    Py_hash_t hash = place ? PyObject_Hash(place) : -1;
+    Py_XDECREF(place);
+    return hash;
+}
+
+static PyObject *record_reduce(PyObject *self, PyObject *unused) {
+    return Py_BuildValue("(ON)", el_record_type, record_fields((el_record *)self));
+}
+
+static PyMemberDef record_members[] = {
+    {"topic", T_OBJECT_EX, offsetof(el_record, topic), READONLY, "Name of the topic."},
+    {"partition", T_INT, offsetof(el_record, partition), READONLY, "Number of the partition."},
+    {"offset", T_LONGLONG, offsetof(el_record, offset), READONLY, "Its place in the partition."},
+    {"timestamp_ms", T_LONGLONG, offsetof(el_record, timestamp_ms), READONLY, "Milliseconds since 1970 UTC, or -1."},
+    {"timestamp_type", T_BYTE, offsetof(el_record, timestamp_type), READONLY, "0 CreateTime, 1 LogAppendTime."},
+    {"key", T_OBJECT_EX, offsetof(el_record, key), READONLY, "bytes, or None."},
+    {"value", T_OBJECT_EX, offsetof(el_record, value), READONLY, "bytes, or None."},
+    {"headers", T_OBJECT_EX, offsetof(el_record, headers), READONLY, "Tuple of (str, bytes or None)."},
+    {"leader_epoch", T_INT, offsetof(el_record, leader_epoch), READONLY, "Epoch of the batch it came in, or -1."},
+    {NULL},
+};
+
+static PyMethodDef record_own_methods[] = {
+    {"__reduce__", record_reduce, METH_NOARGS, "How to make it again."},
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "Record[K, V]: for annotations."},
+    {NULL},
+};
+
+static PyType_Slot record_slots[] = {
+    {Py_tp_new, record_new},     {Py_tp_dealloc, record_dealloc},          {Py_tp_traverse, record_traverse},
+    {Py_tp_clear, record_clear}, {Py_tp_is_gc, record_is_gc},              {Py_tp_repr, record_repr},
+    {Py_tp_hash, record_hash},   {Py_tp_richcompare, record_compare},      {Py_tp_members, record_members},
+    {Py_tp_methods, record_own_methods}, {Py_tp_doc, "One record; read-only."}, {0, NULL},
+};
+
+static PyType_Spec record_spec = {"embedlog.Record", sizeof(el_record), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE | Py_TPFLAGS_HAVE_GC, record_slots};
+
+int el_record_ready(PyObject *module) {
+    el_no_headers = PyTuple_New(0);
+    el_record_type = el_no_headers ? el_type_ready(module, &record_spec) : NULL;
+    return el_record_type ? 0 : -1;
+}

@@ -1,0 +1,33 @@
+/* Futexes: sleeping until another process changes a number in shared memory. */
+#include "system/system.h"
+#include "testing/mutants.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+int el_futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t timeout_ns) {
+    struct timespec timeout = {.tv_sec = timeout_ns / 1000000000, .tv_nsec = timeout_ns % 1000000000};
+    long rc = syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, NULL, 0);
+    return rc < 0 ? -errno : 0;
+}
+
+void el_futex_wake(_Atomic uint32_t *word, int count) { syscall(SYS_futex, word, FUTEX_WAKE, count, NULL, NULL, 0); }
+
+/* Move the word and wake its waiters, if there are any. The fence pairs with the one of a waiter that has raised the
+ * count and then looks at the published position once more: one of the two sees the other. */
+void el_announce(_Atomic uint32_t *word, _Atomic uint32_t *waiters) {
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(waiters, memory_order_relaxed) == 0 || el_is_mutant(EL_NO_WAKE))
+        return;
+    atomic_fetch_add(word, 1);
+    el_futex_wake(word, INT32_MAX);
+}
+
+enum { EL_BLIND_SLEEP_NS = 200000 };
+
+void el_nap(int64_t left_ns) {
+    struct timespec nap = {.tv_nsec = left_ns < EL_BLIND_SLEEP_NS ? left_ns : EL_BLIND_SLEEP_NS};
+    nanosleep(&nap, NULL);
+}

@@ -1,0 +1,227 @@
+/* Leases: a thread that beats, and what it says of the process around it.
+ *
+ * B1  the interpreter has no part in a beat: whoever holds its lock for minutes is alive all the same
+ * B2  a lease counts from the moment before the beat was written, on a clock that goes on through a suspend: others see the beat
+ *     later, and wait as long from then, so it lapses here before it can end there
+ * B3  what lapsed stays lapsed: a process that was frozen beats again before anything else of it runs, and must still look first
+ * B4  a beat passes no fault hook: it comes when it wants, and would make the nth call of its kind another one each time
+ * B5  a forked child has no such thread and shares nothing with the one of its parent */
+#include "system/system.h"
+#include "testing/mutants.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef struct {
+    _Atomic int64_t good_until_ns;      /* boot clock; what is seen of an el_lease */
+    _Atomic int64_t polled_ns;          /* monotonic clock; 0: inside a poll */
+    _Atomic uint32_t word;              /* futex of the thread: moves when it shall look up */
+    _Atomic int32_t left;
+    _Atomic int32_t running;
+    int32_t fd;
+    int64_t position, room_at;
+    int64_t session_ns, heartbeat_ns, poll_ns;
+    int64_t next_ns;                    /* of the next beat; like what follows, under the mutex */
+    uint64_t beats;
+    int32_t untold;                     /* that it was left is not in the file yet */
+    pid_t process;
+    pthread_t thread;
+    pthread_mutex_t mutex;
+} lease_state;
+
+_Static_assert(sizeof(lease_state) <= sizeof(el_lease), "the caller's room must hold it");
+_Static_assert(offsetof(lease_state, good_until_ns) == offsetof(el_lease, good_until_ns), "Python reads this word");
+
+static lease_state *state_of(const el_lease *lease) { return (lease_state *)(uintptr_t)lease; }
+
+static int64_t monotonic_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* ---- the file ------------------------------------------------------------------------------------------------------- */
+
+/* A network file system sends what was written when the lock goes, and reads anew when one is taken. Who finds it taken goes on
+ * without: the next beat comes. */
+static int room_lock(int fd, int64_t room_at, short type) {
+    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = room_at, .l_len = 1};
+    return room_at > 0 ? fcntl(fd, F_OFD_SETLK, &lock) : 0;
+}
+
+static int write_entry(lease_state *lease, uint64_t beat, int left) {
+    uint8_t entry[EL_SLOT_BYTES - EL_SLOT_BEAT] = {0};
+    ssize_t size = sizeof entry;
+    store_be64(entry, beat);
+    store_be64(entry + EL_SLOT_LEFT - EL_SLOT_BEAT, (uint64_t)left);
+    room_lock(lease->fd, lease->room_at, F_WRLCK);
+    int whole = pwrite(lease->fd, entry, sizeof entry, lease->position + EL_SLOT_BEAT) == size;
+    int number = whole ? 0 : errno;
+    room_lock(lease->fd, lease->room_at, F_UNLCK);
+    return whole ? EL_OK : EL_SYSTEM_ERROR(number ? number : EIO);
+}
+
+int32_t el_slot_look(int32_t fd, int64_t lock_at, int64_t position, int64_t room_at, uint8_t *entry) {
+    memset(entry, 0, EL_SLOT_BYTES);
+    int32_t held = el_byte_lock_probe(fd, lock_at);
+    if (held < 0)
+        return held;
+    room_lock(fd, room_at, F_RDLCK);
+    int64_t size = el_pread(fd, entry, EL_SLOT_BYTES, position);
+    room_lock(fd, room_at, F_UNLCK);
+    return size < 0 ? (int32_t)size : held;
+}
+
+/* ---- the thread ----------------------------------------------------------------------------------------------------- */
+
+/* REQUIRES the mutex, and a lease that was not left. */
+static int beat(lease_state *lease) {
+    int64_t now_ns = el_boot_ns(), good_until_ns = atomic_load(&lease->good_until_ns);
+    if (now_ns >= good_until_ns && !el_is_mutant(EL_FORGIVE_LAPSE)) {
+        good_until_ns = 0;              /* B3 */
+        atomic_store(&lease->good_until_ns, 0);
+    }
+    int code = write_entry(lease, lease->beats + 1, 0);
+    if (code < 0)
+        return code;
+    lease->beats++;
+    if (good_until_ns)
+        atomic_store(&lease->good_until_ns, now_ns + lease->session_ns);
+    return EL_OK;
+}
+
+/* What is due now; returns how long nothing will be. */
+static int64_t see_to(lease_state *lease) {
+    pthread_mutex_lock(&lease->mutex);
+    int64_t now_ns = monotonic_ns(), polled_ns = atomic_load(&lease->polled_ns);
+    if (polled_ns && now_ns - polled_ns >= lease->poll_ns && !atomic_load(&lease->left)) {
+        atomic_store(&lease->left, 1);
+        atomic_store(&lease->good_until_ns, 0);
+        lease->untold = 1;
+    }
+    if (lease->untold && write_entry(lease, lease->beats, 1) == EL_OK)
+        lease->untold = 0;
+    if (now_ns >= lease->next_ns) {
+        if (!atomic_load(&lease->left))
+            beat(lease);                /* one that cannot be written is tried again when the next is due */
+        lease->next_ns = now_ns + lease->heartbeat_ns;
+    }
+    int64_t nap_ns = lease->next_ns - now_ns;
+    if (!atomic_load(&lease->left)) {
+        int64_t late_ns = (polled_ns ? polled_ns - now_ns : 0) + lease->poll_ns;
+        nap_ns = late_ns < nap_ns ? late_ns : nap_ns;
+    }
+    pthread_mutex_unlock(&lease->mutex);
+    return nap_ns;
+}
+
+static void *live(void *raw) {
+    lease_state *lease = raw;
+    for (;;) {
+        uint32_t seen = atomic_load(&lease->word);
+        if (!atomic_load(&lease->running))
+            return NULL;
+        int64_t nap_ns = see_to(lease);
+        if (nap_ns > 0)
+            el_futex_wait(&lease->word, seen, nap_ns);
+    }
+}
+
+enum { EL_LEASE_STACK_BYTES = 1 << 18 };
+
+static int start_thread(lease_state *lease) {
+    sigset_t every, before;
+    pthread_attr_t attributes;
+    sigfillset(&every);
+    int code = pthread_attr_init(&attributes);
+    if (code)
+        return code;
+    pthread_attr_setstacksize(&attributes, EL_LEASE_STACK_BYTES);
+    pthread_sigmask(SIG_SETMASK, &every, &before);      /* a thread begins with the mask of who makes it */
+    code = pthread_create(&lease->thread, &attributes, live, lease);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return code;
+}
+
+/* ---- its process ---------------------------------------------------------------------------------------------------- */
+
+int32_t el_lease_start(el_lease *raw, int32_t fd, int64_t position, int64_t room_at, int64_t session_ns, int64_t heartbeat_ns,
+                       int64_t poll_ns) {
+    lease_state *lease = state_of(raw);
+    if (fd < 0 || position < 0 || session_ns <= 0 || heartbeat_ns <= 0 || poll_ns <= 0 || atomic_load(&lease->running))
+        return EL_EINVALID;
+    lease->fd = fd;
+    lease->position = position;
+    lease->room_at = room_at;
+    lease->session_ns = session_ns;
+    lease->heartbeat_ns = heartbeat_ns;
+    lease->poll_ns = poll_ns;
+    lease->process = getpid();
+    atomic_store(&lease->good_until_ns, INT64_MAX);
+    lease->next_ns = monotonic_ns() + heartbeat_ns;
+    int code = beat(lease);
+    if (code < 0)
+        return code;
+    pthread_mutex_init(&lease->mutex, NULL);
+    atomic_store(&lease->running, 1);
+    code = start_thread(lease);
+    if (code)
+        atomic_store(&lease->running, 0);
+    return code ? EL_SYSTEM_ERROR(code) : EL_OK;
+}
+
+int32_t el_lease_polling(el_lease *lease) {
+    atomic_store(&state_of(lease)->polled_ns, 0);
+    return atomic_load(&state_of(lease)->left);
+}
+
+int32_t el_lease_polled(el_lease *lease) {
+    atomic_store(&state_of(lease)->polled_ns, monotonic_ns());
+    return atomic_load(&state_of(lease)->left);
+}
+
+int32_t el_lease_left(const el_lease *lease) { return atomic_load(&state_of(lease)->left); }
+
+int32_t el_lease_renew(el_lease *raw) {
+    lease_state *lease = state_of(raw);
+    if (!atomic_load(&lease->running) || lease->process != getpid())
+        return EL_EINVALID;
+    pthread_mutex_lock(&lease->mutex);
+    int64_t before_ns = atomic_load(&lease->good_until_ns);
+    int left = atomic_load(&lease->left), untold = lease->untold;
+    atomic_store(&lease->good_until_ns, INT64_MAX);
+    atomic_store(&lease->polled_ns, 0);
+    atomic_store(&lease->left, 0);
+    lease->untold = 0;
+    int code = beat(lease);
+    if (code < 0) {                     /* what it was: nobody can see that it goes on */
+        atomic_store(&lease->good_until_ns, before_ns);
+        atomic_store(&lease->left, left);
+        lease->untold = untold;
+    }
+    pthread_mutex_unlock(&lease->mutex);
+    return code;
+}
+
+int32_t el_lease_end(el_lease *raw) {
+    lease_state *lease = state_of(raw);
+    if (lease->process == getpid() && atomic_exchange(&lease->running, 0)) {
+        atomic_fetch_add(&lease->word, 1);
+        el_futex_wake(&lease->word, 1);
+        pthread_join(lease->thread, NULL);
+        pthread_mutex_destroy(&lease->mutex);
+    }
+    atomic_store(&lease->good_until_ns, 0);
+    return EL_OK;
+}
+
+int32_t el_lease_abandon(el_lease *lease) {
+    atomic_store(&state_of(lease)->running, 0);
+    atomic_store(&state_of(lease)->good_until_ns, 0);
+    return EL_OK;
+}

@@ -1,0 +1,24 @@
+/* Declarations shared by the system files: whole writes, futexes. Not visible to Python. */
+#ifndef EL_SYSTEM_H
+#define EL_SYSTEM_H
+
+#include "testing/faults.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <sys/uio.h>
+
+#define EL_SYSTEM_ERROR(number) (-(1000 + (number)))
+
+/* Writes all bytes of the pieces, or returns an error. */
+int64_t el_write_all(int fd, const struct iovec *pieces, int count, int64_t position);
+
+enum { EL_NAP_NS = 1000000 };             /* longest sleep of a waiter that may miss a wake */
+/* Sleeps 0.2 ms, or `left_ns` if that is less: for waiters that nothing can wake. */
+void el_nap(int64_t left_ns);
+void el_futex_wake(_Atomic uint32_t *word, int count);
+int el_futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t timeout_ns);
+/* Moves the futex word and wakes its waiters, if `waiters` counts any. */
+void el_announce(_Atomic uint32_t *word, _Atomic uint32_t *waiters);
+
+#endif
