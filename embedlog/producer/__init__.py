@@ -1,6 +1,6 @@
 """The producer: from `send()` to batches in partitions.
 
-The parts carry the names of Kafka's client: accumulator, sender, transaction manager. The package does not know consumers,
+The modules have the names of Kafka's client: accumulator, sender, transaction manager. The package does not know consumers,
 administration or asyncio.
 Exports: `producer.Producer`.
 """

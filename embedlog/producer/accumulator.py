@@ -1,14 +1,17 @@
-"""What a producer has taken and not yet written: the memory it may use, and the thread that hands on what is due.
+"""Buffers records that a producer has accepted but not written: the memory limit, and the thread that passes due batches on.
 
-ACCUMULATOR-1  the queues are in C (`_rows`), under the interpreter's lock; this room decides who waits and who is woken
-ACCUMULATOR-2  who waits for memory is served in the order of coming: nobody overtakes, not even on the fast path
-ACCUMULATOR-3  the thread sleeps until somebody rings or a linger is over: an idle producer costs nothing
-ACCUMULATOR-4  callbacks run on the thread, after their future is done, in the order of the fates; the thread never waits for
+ACCUMULATOR-1  the queues are in C (`_rows`), protected by the interpreter's lock; this module decides which thread waits or wakes
+ACCUMULATOR-2  threads that wait for memory are served in order of arrival; no later record overtakes them, not even on the fast
+    path
+ACCUMULATOR-3  the thread sleeps until it is notified or a linger time ends: an idle producer uses no CPU
+ACCUMULATOR-4  callbacks run on the thread, after their future is done, in the order in which the results became known; the thread
+    never waits for itself
+ACCUMULATOR-5  the thread references this accumulator, never the producer: a dropped producer can be collected, and then closes
     itself
-ACCUMULATOR-5  the thread knows this room, never the producer: a producer that is dropped can be collected, and closes itself
-ACCUMULATOR-6  at the interpreter's exit what is buffered is written, or warnings say how many records are lost and why
-ACCUMULATOR-7  a forked child forgets it all: the records are the parent's
-ACCUMULATOR-8  a lane is written by whoever has its turn: the thread, or in C a caller who waits for a record (`inline_append.c`)
+ACCUMULATOR-6  at interpreter exit buffered records are written, or warnings state how many are lost and why
+ACCUMULATOR-7  a forked child discards all records: they belong to the parent
+ACCUMULATOR-8  a partition queue is written by the thread that has entered it: the producer's thread, or in C a caller that waits
+    for a record (`inline_append.c`)
 """
 
 from __future__ import annotations
@@ -39,56 +42,56 @@ logger = logging.getLogger("embedlog.producer")
 
 FOREVER = float("inf")
 EXIT_TIMEOUT_S = 30.0
-INTERRUPTED_TIMEOUT_S = 1.0  # for the thread to see that it is given up; for each of the other producers once Ctrl-C ended a wait
-FAILURE_PAUSE_S = 0.05  # what failed in a way that was not foreseen would fail in the same way at once
+INTERRUPTED_TIMEOUT_S = 1.0  # for the thread to notice abandonment; for each other producer after Ctrl-C ended a wait
+FAILURE_PAUSE_S = 0.05  # an unexpected failure would repeat at once
 
-_live: set[Accumulator] = set()  # those whose thread runs
-_joining: dict[threading.Thread, threading.Thread] = {}  # who waits for the end of which producer's thread
+_live: set[Accumulator] = set()  # accumulators with a running thread
+_joining: dict[threading.Thread, threading.Thread] = {}  # waiting thread → producer thread whose end it waits for
 _joining_lock = threading.Lock()
 _finalized_pid = 0
 
 
 def run_callback(future: Future, callback: Callable[[Future], object]) -> None:
-    """A callback that raises is logged and harms no other.
+    """Run a callback; log its exception, so that other callbacks still run.
 
-    In the main thread KeyboardInterrupt and SystemExit go on: there they come from a signal.
+    In the main thread KeyboardInterrupt and SystemExit propagate: there a signal raised them.
     """
     try:
         callback(future)
-    except BaseException as error:  # whatever a user's callback raises: the thread must go on
+    except BaseException as error:  # a user's callback may raise anything; the thread must continue
         if _callbacks.interrupts(error):
             raise
         logger.exception("a callback of a sent record raised")
 
 
 class Delivery(Protocol):
-    """Who brings lanes into the log."""
+    """Writes partition queues into the log."""
 
     def announce(self, lanes: list[Lane]) -> None:
-        """These are about to be delivered, one after the other."""
+        """These queues will be delivered next, one after the other."""
 
     def deliver(self, lane: Lane) -> None:
-        """Write what is due of a lane."""
+        """Write the due batches of a queue."""
 
     def drop(self, error: Exception) -> None:
-        """What waits for another attempt is to fail."""
+        """Fail batches that wait for another attempt."""
 
     def abandon(self, parcel: Parcel, error: Exception) -> int:
-        """Fail what nobody has begun to write; how many records that are."""
+        """Fail a batch whose write has not begun; returns its number of records."""
 
     def give_up(self, error: Exception) -> None:
-        """The thread ends, and what waits fails now."""
+        """The thread ends: fail waiting batches now."""
 
     @property
     def losses(self) -> Losses:
-        """What the program has not heard of."""
+        """Failures that the program has not received yet."""
 
 
 class Accumulator:
     """The records of one producer between `send()` and their partition's log.
 
-    `delivery` writes what is due of a lane and settles its parcels, on the thread, which has the lane's turn.
-    Threads: everything may be called from any thread.
+    `delivery` writes the due batches of a queue and settles them, on the thread, after the thread has entered the queue.
+    Threads: all methods may be called from any thread.
     """
 
     def __init__(
@@ -98,14 +101,14 @@ class Accumulator:
         self._name = name
         self._room = threading.Condition()
         self._queue: deque[object] = deque()
-        self._start_lock = threading.RLock()  # a signal's handler may close what is being started
+        self._start_lock = threading.RLock()  # a signal handler may close the accumulator during `start`
         self._thread: threading.Thread | None = None
-        self._gone = threading.Event()  # the thread has done its work
+        self._gone = threading.Event()  # set at the end of the thread's function
         self._calling = False  # on the thread: inside callbacks
         self._abandoned = False
         self._left_alone = False
         self.blocked_count = 0
-        self.blocked: Callable[[float], None] = lambda seconds: None  # told of each wait for memory how long it was
+        self.blocked: Callable[[float], None] = lambda seconds: None  # receives the duration of each wait for memory
         self.rows = _rows.Accumulator(
             memory_limit=memory_limit,
             linger_ms=linger_ms,
@@ -122,9 +125,9 @@ class Accumulator:
     # ---- memory ----------------------------------------------------------------------------------
 
     def wait_for_room(self, attempt: Callable[[], Any], timeout_s: float) -> Any:
-        """The first result of `attempt()` that is not None, or None if there was none in time. Raises ClosedError.
+        """Wait for memory: the first result of `attempt()` that is not None, or None after the timeout. Raises ClosedError.
 
-        `attempt` is called when it is this thread's turn and whenever memory has come back.
+        `attempt` is called when this thread is first in the queue, and whenever memory was freed.
         """
         began = time.monotonic()
         deadline = began + (0.0 if self.on_thread() else timeout_s)
@@ -150,11 +153,11 @@ class Accumulator:
                 self._room.notify_all()
 
     def has_room(self, size: int) -> bool:
-        """Whether `size` bytes may come in. What is larger than the whole memory comes in alone."""
+        """Whether `size` bytes fit into the memory. A record larger than the whole memory is accepted if the memory is empty."""
         return self.rows.memory_used == 0 or self.rows.memory_used + size <= self.rows.memory_limit
 
     def _settled(self) -> None:
-        """Parcels have got their fate: runs their callbacks, and lets others have their memory."""
+        """After batches were settled: run their callbacks, and wake threads that wait for memory."""
         on_thread = self.on_thread()
         self._calling |= on_thread
         try:
@@ -171,7 +174,7 @@ class Accumulator:
     # ---- flush and close -------------------------------------------------------------------------
 
     def flush(self, timeout_s: float | None) -> bool:
-        """Sends everything that is here now and waits for its fate; False if that took too long.
+        """Send all present records and wait until they are settled; False after the timeout.
 
         Raises StateError on the producer's own thread: it would wait for itself.
         """
@@ -179,16 +182,16 @@ class Accumulator:
             raise StateError("flush() inside a callback of this producer would wait for itself")
         deadline = FOREVER if timeout_s is None else time.monotonic() + timeout_s
         self.rows.seal()
-        for parcel in reversed(self.rows.pending()):  # the last one first: who waits is woken once, not for each
+        for parcel in reversed(self.rows.pending()):  # the last one first: the caller wakes once, not for each batch
             if not parcel.wait(_left(deadline)):
                 return False
-        return self.rows.mark().wait(_left(deadline))  # behind the callbacks of what was settled
+        return self.rows.mark().wait(_left(deadline))  # after the callbacks of the settled batches
 
     def close(self, timeout_s: float | None) -> bool:
-        """Accepts nothing more, sends what is here and ends the thread; False if the time did not suffice.
+        """Accept no more records, send the present ones and end the thread; False after the timeout.
 
-        Inside a callback it returns when all is written; the other callbacks, and the thread's end, follow that one's return.
-        Raises StateError where two callbacks would wait for each other's producers.
+        Inside a callback it returns once everything is written; the other callbacks and the end of the thread come after that
+        callback's return. Raises StateError if two callbacks would wait for each other's producers.
         """
         with self._start_lock:
             self.rows.close()
@@ -202,15 +205,18 @@ class Accumulator:
             return self._drain(timeout_s)
         self.rows.ring()
         with _waiting_for(thread):
-            thread.join(0)  # raises RuntimeError in a signal's handler that came before the thread's start
-            if self._gone.wait(timeout_s):  # not join(): interrupted, it takes the thread for ended (before Python 3.13)
+            thread.join(0)  # raises RuntimeError in a signal handler that runs before the thread's start
+            if self._gone.wait(timeout_s):  # not join(): after an interrupt it considers the thread ended (before Python 3.13)
                 thread.join()
                 return True
         self._abandoned = True
         return False
 
     def _drain(self, timeout_s: float | None) -> bool:
-        """On the thread: writes what is here. Inside a delivery, where a finalizer may call it, that is left to the delivery."""
+        """Write the present records on the thread itself.
+
+        Inside a delivery, where a finalizer may call it, the delivery does that.
+        """
         deadline = FOREVER if timeout_s is None else time.monotonic() + timeout_s
         while self._calling and self.rows.pending():
             left_s = _left(deadline)
@@ -226,35 +232,35 @@ class Accumulator:
         return True
 
     def abandon(self) -> None:
-        """Fails what the thread has not taken yet, after a close() that did not suffice."""
+        """Fail records that the thread has not begun to write, after a close() that timed out."""
         self.drop(ClosedError("the producer was closed before the record was written"))
         if not self.on_thread():
-            self._settled()  # the thread may be held up for ever
+            self._settled()  # the thread may be blocked forever
             self.rows.end()
 
     def abandon_at_exit(self) -> None:
-        """The same where the process ends with its threads: says how many records may be in the log or not."""
+        """As `abandon`, at process exit; logs the number of records whose write had begun, which may be in the log or not."""
         self.abandon()
-        if self.close(INTERRUPTED_TIMEOUT_S):  # it only waited for another attempt
+        if self.close(INTERRUPTED_TIMEOUT_S):  # it was only waiting for another attempt
             return
         left = sum(parcel.count for parcel in self.rows.pending())
-        logger.warning("%s: %d records were being written when the process ended; are they in the log?", self._name, left)
+        logger.warning("%s: the process ended during the write of %d records; they may be in the log or not", self._name, left)
 
     def leave_alone(self) -> None:
-        """The producer was dropped: what is here is sent, and what fails of it is logged, as nobody else can hear of it."""
+        """The producer was dropped: its records are sent, and failures are logged, because no caller can receive them."""
         self._left_alone = True
         self.rows.close()
         if self._thread is None:
             self._delivery.losses.log_unheard()
 
     def afterwards(self, call: Callable[[], object]) -> None:
-        """Calls behind the callbacks of what is settled: now, if the thread has ended."""
+        """Call after the callbacks of all settled batches: now, if the thread has ended."""
         future, promise = self.rows.promise(False)
         promise.keep(None)
         future._observe(lambda _: call())
 
     def drop(self, error: Exception) -> int:
-        """Fails what the thread has not taken yet; returns the number of records."""
+        """Fail records that the thread has not begun to write; returns their number."""
         dropped = 0
         self._delivery.drop(error)
         for parcel in self.rows.pending():
@@ -263,13 +269,13 @@ class Accumulator:
         return dropped
 
     def on_thread(self) -> bool:
-        """Whether the caller is the producer's own thread, that is inside a callback."""
+        """Whether the caller is the producer's own thread, that is, inside a callback."""
         return threading.current_thread() is self._thread
 
     # ---- the thread ------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begins the thread, once; to be called before anything is put in."""
+        """Start the thread, once; must be called before a record is added."""
         with self._start_lock:
             if self._thread is None and not self.rows.closed:
                 _end_with_the_process()
@@ -277,25 +283,25 @@ class Accumulator:
                 _live.add(self)
                 try:
                     self._thread.start()
-                except BaseException:  # the system gives no more threads
+                except BaseException:  # the system has no more threads
                     self._thread = None
                     _live.discard(self)
                     raise
 
     def _run(self) -> None:
-        self.rows.wait(0)  # from here on it is known which thread must not wait for itself
+        self.rows.wait(0)  # registers the thread that must not wait for itself
         ended = False
         while not ended:
             try:
                 ended = self._round()
-            except BaseException:  # noqa: BLE001  (no memory, say: every future waits for this thread)
-                _callbacks.report(logger, "%s: a round failed in a way that was not foreseen", self._name)
+            except BaseException:  # noqa: BLE001  (for example no memory: every future waits for this thread)
+                _callbacks.report(logger, "%s: the producer thread failed unexpectedly and continues", self._name)
                 self.rows.wait(FAILURE_PAUSE_S)
         _live.discard(self)
         self._gone.set()
 
     def _round(self) -> bool:
-        """Delivers what is due, runs callbacks, sleeps; whether that was the last time."""
+        """Deliver due batches, run callbacks, sleep; returns whether the thread must end."""
         if self._abandoned:
             error = ClosedError("the producer was closed before the record was written")
             self._delivery.give_up(error)
@@ -326,7 +332,7 @@ class Accumulator:
             return
         try:
             self._delivery.deliver(lane)
-        except BaseException:  # noqa: BLE001  (a mistake of ours must not end the thread: every future waits for it)
+        except BaseException:  # noqa: BLE001  (a bug must not end the thread: every future waits for it)
             _callbacks.report(logger, "%s: delivering to %s-%d failed", self._name, lane.topic, lane.partition)
             lane.rest(FAILURE_PAUSE_S)
         finally:
@@ -343,13 +349,13 @@ def _left(deadline: float) -> float | None:
 
 @contextlib.contextmanager
 def _waiting_for(thread: threading.Thread) -> Iterator[None]:
-    """While the caller waits for the end of a producer's thread. Raises StateError if that one waits for the caller's."""
+    """Record that the caller waits for a producer's thread. Raises StateError if that thread waits for the caller's."""
     me = threading.current_thread()
     with _joining_lock:
         other: threading.Thread | None = thread
         while other is not None:
             if other is me:
-                raise StateError("close() inside a callback would wait for a producer whose callback waits for this one's end")
+                raise StateError("close() inside a callback would deadlock: a callback of that producer waits for this one's end")
             other = _joining.get(other)
         _joining[me] = thread
     try:
@@ -364,17 +370,17 @@ def _close_all() -> None:
         try:
             try:
                 closed = accumulator.close(timeout_s)
-            except KeyboardInterrupt:  # the records of the others are not lost by that, and those of this one not in silence
+            except KeyboardInterrupt:  # other producers still write their records; this one logs its losses
                 closed, timeout_s = False, INTERRUPTED_TIMEOUT_S
             if not closed:
                 accumulator.abandon_at_exit()
             accumulator._delivery.losses.log_unheard()
-        except Exception:  # noqa: BLE001  (the others are closed all the same)
+        except Exception:  # noqa: BLE001  (the others must still be closed)
             _callbacks.report(logger, "a producer could not be closed")
 
 
 def _end_with_the_process() -> None:
-    """In a forked worker of `multiprocessing`, which ends by finalizers of its own, without those of `atexit`."""
+    """Register the exit handler in a forked worker of `multiprocessing`, which runs its own finalizers and not those of `atexit`."""
     global _finalized_pid
     process, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
     if process is None or util is None or process.parent_process() is None or _finalized_pid == os.getpid():
@@ -384,7 +390,7 @@ def _end_with_the_process() -> None:
 
 
 def _forget_all() -> None:
-    """In a forked child: the records are the parent's to send, and the thread stayed there."""
+    """Discard all records in a forked child: the parent sends them, and its thread does not exist here."""
     global _joining_lock
     _joining_lock = threading.Lock()
     _joining.clear()

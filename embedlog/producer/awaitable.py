@@ -1,9 +1,9 @@
-"""The bridge from futures of ours to asyncio event loops.
+"""Connects the producer's futures to asyncio event loops.
 
-AWAITABLE-1  the loop is never blocked: a future's fate reaches it by a callback, from whichever thread learns it
-AWAITABLE-2  cancelling the awaiting task cancels nothing that was sent
-AWAITABLE-3  what gets its fate together crosses over together: a loop is told once, not once a record
-AWAITABLE-4  tasks that send and await in the same turn of the loop share a batch: it is sent when the turn is over
+AWAITABLE-1  the loop is never blocked: a future's result arrives by a callback, from the thread that settles it
+AWAITABLE-2  cancelling the awaiting task cancels no record that was sent
+AWAITABLE-3  results that become known together are delivered together: one wake-up of the loop, not one per record
+AWAITABLE-4  tasks that send and await in the same iteration of the loop share a batch: it is sent at the end of the iteration
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from embedlog._native._rows import Future
 
-_here = threading.local()  # the bridge to the loop that runs in this thread
+_here = threading.local()  # the bridge to this thread's running loop
 
 
 class Bridge:
-    """The way into one loop: those who wait in it, and whether it has been told to look.
+    """Passes results into one loop: the waiting futures, and whether a wake-up is scheduled.
 
     **Threads:** `tell` from any, everything else in the loop's own.
     """
@@ -34,7 +34,7 @@ class Bridge:
         self._hasty: list[Future] = []
 
     def hasten(self, future: Future) -> None:
-        """Sends the batch of `future` when this turn of the loop is over."""
+        """Send the batch of `future` at the end of this iteration of the loop."""
         if not self._hasty:
             self.loop.call_soon(self._send)
         self._hasty.append(future)
@@ -45,7 +45,7 @@ class Bridge:
             future.hasten()
 
     def tell(self, waiter: asyncio.Future[None]) -> None:
-        """The fate that `waiter` waits for is known."""
+        """The result that `waiter` waits for is known."""
         self._arrived.append(waiter)
         if self._told:
             return
@@ -53,11 +53,11 @@ class Bridge:
         try:
             self.loop.call_soon_threadsafe(self._wake)
         except RuntimeError:
-            if not self.loop.is_closed():  # nobody is left to be told
+            if not self.loop.is_closed():  # a closed loop needs no result
                 raise
 
     def _wake(self) -> None:
-        self._told = False  # before looking: what arrives behind the look tells again
+        self._told = False  # before the loop below: a later arrival schedules another wake-up
         while self._arrived:
             waiter = self._arrived.popleft()
             if not waiter.done():
@@ -65,18 +65,18 @@ class Bridge:
 
 
 def await_future(future: Future) -> Generator[Any, None, Any]:
-    """What `await future` runs: the future's result, or what it failed of."""
+    """The implementation of `await future`: the future's result, or its exception."""
     if not future.done():
         bridge = _bridge()
         waiter: asyncio.Future[None] = bridge.loop.create_future()
         bridge.hasten(future)
-        future._observe(lambda _: bridge.tell(waiter))  # a task that is cancelled meanwhile hears of no failure
+        future._observe(lambda _: bridge.tell(waiter))  # a task cancelled meanwhile does not receive a failure
         yield from waiter
     return future.result()
 
 
 def _bridge() -> Bridge:
-    import asyncio  # who awaits has it already; `import embedlog` does without
+    import asyncio  # already imported by every program that awaits; not by `import embedlog`
 
     loop = asyncio.get_running_loop()
     bridge: Bridge | None = getattr(_here, "bridge", None)

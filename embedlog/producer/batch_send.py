@@ -1,7 +1,7 @@
-"""What becomes of one `send_batch`: its rows spread over partitions, encoded, and the sum of their fates.
+"""Processes one `send_batch`: distributes its rows over partitions, encodes them, and combines the results.
 
-BATCHSEND-1  rows keep their order within a partition; rows without keys stick to one, run by run
-BATCHSEND-2  the result is complete when the last run has its fate, and failed when one of them failed: the first error counts
+BATCHSEND-1  rows keep their order within a partition; rows without keys stay in one partition, run by run
+BATCHSEND-2  the result is complete when the last run is settled, and fails if any run failed, with the first error
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
     from embedlog.producer.delivery_failures import Losses
     from embedlog.producer.destinations import Destination
 
-RECORD_OVERHEAD = HEADER_SIZE + 21  # Kafka's upper bound of a batch of one record, beside key, value and headers
+RECORD_OVERHEAD = HEADER_SIZE + 21  # Kafka's upper bound for a batch of one record, without key, value and headers
 HEADER_OVERHEAD = 10  # the two lengths of a header
-SHARE_BYTES = 800 << 10  # of a partition's share of the rows that are spread at once: with chance on top, below a batch
+SHARE_BYTES = 800 << 10  # of a partition's share of the rows distributed at once; with random variation still below a batch
 STICK = -1
-UNKNOWN_OFFSET = -1  # of what nobody waited for (acks=0), or what was split with records of others in between
+UNKNOWN_OFFSET = -1  # with acks=0, or if records of other producers are between the parts
 
 
 class Share(NamedTuple):
-    """Rows of a piece that go to one partition; `rows` None: all of them, `partition` STICK: wherever rows without keys go."""
+    """Rows of a piece for one partition; `rows` None: all rows; `partition` STICK: the current partition for rows without keys."""
 
     partition: int
     rows: NDArray[np.int64] | None
 
 
 class Leg:
-    """One encoded run on its way, as a parcel carries it."""
+    """One encoded run that is being sent, as a producer batch carries it."""
 
     def __init__(self, shipment: Shipment, partition: int, encoded: record_batch.EncodedRun) -> None:
         self.encoded = encoded
@@ -55,7 +55,7 @@ class Leg:
         self._partition = partition
 
     def settled(self, pieces: tuple[tuple[int, int], ...], error: Exception | None) -> None:
-        """To be told once: where the run came to lie, or why it did not."""
+        """Report the result once: the offsets of the run, or its error."""
         lost = 0 if error is None else self.encoded.record_count
         if lost and not isinstance(error, DurabilityError):
             lost -= sum(end - base for base, end in pieces)
@@ -63,30 +63,30 @@ class Leg:
 
 
 class Shipment:
-    """All runs of one `send_batch`; keeps its promise when the last one has arrived and no more will leave."""
+    """All runs of one `send_batch`; keeps its promise when the last run is settled and no more will be sent."""
 
     def __init__(self, topic: str, promise: Parcel, losses: Losses) -> None:
         self._topic = topic
         self._promise = promise
         self._losses = losses
-        self.row_count = 0  # that have left
+        self.row_count = 0  # rows that were queued
         self._lost = 0  # rows that were not written
-        self._lost_in: int | None = None  # the partition of the first ones
+        self._lost_in: int | None = None  # the partition of the first lost rows
         self._changed = threading.Condition()
-        self._size = 0  # bytes that are under way
-        self._under_way = 1  # the one that finish() takes away
+        self._size = 0  # bytes that are queued and not settled
+        self._under_way = 1  # runs not settled, plus 1 that finish() removes
         self._places: list[tuple[str, int, int, int]] = []
         self._last: dict[tuple[str, int], int] = {}  # partition → number of its last entry in _places
         self._error: BaseException | None = None
 
     def leave(self, size: int = 0) -> None:
-        """One more run is under way."""
+        """One more run is queued."""
         with self._changed:
             self._under_way += 1
             self._size += size
 
     def wait_below(self, size: int, timeout_s: float) -> None:
-        """Until less than that is under way, or for so long."""
+        """Wait until fewer than `size` bytes are unsettled, or for the timeout."""
         with self._changed:
             self._changed.wait_for(lambda: self._size < size, timeout_s)
 
@@ -100,7 +100,7 @@ class Shipment:
         size: int = 0,
         lost: int = 0,
     ) -> None:
-        """Where some rows came to lie, or why they did not; in another topic only if an interceptor sent them there."""
+        """Record the offsets of some rows, or their error. `topic` differs only if an interceptor changed it."""
         with self._changed:
             if error is not None and self._error is None:
                 self._error, self._lost_in = error, None if partition == STICK else partition
@@ -111,7 +111,7 @@ class Shipment:
                 for base, end in pieces:
                     self._note(topic or self._topic, partition, base, end - base)
                 self._changed.notify()
-            except BaseException as problem:  # no memory: the rows are there, and where is not known any more
+            except BaseException as problem:  # no memory: the rows are written, but their offsets are lost
                 self._error = self._error or problem
                 raise
             finally:
@@ -125,11 +125,14 @@ class Shipment:
             self._losses.fail(self._promise, self._topic, self._lost_in, self._error, max(1, self._lost))
 
     def finish(self, error: Exception | None = None, lost: int = 0) -> None:
-        """No further run will leave; so many rows never did."""
+        """No further run will be sent; `lost` rows were never queued."""
         self.arrived(STICK, (), error, lost=lost)
 
     def _note(self, topic: str, partition: int, base: int, count: int) -> None:
-        """Join what follows on in one partition: nobody else appended in between. Offsets below 0 are not known."""
+        """Append an entry, or extend the previous one of the partition if the offsets are adjacent.
+
+        Offsets below 0 are unknown.
+        """
         last = self._last.get((topic, partition))
         if last is not None:
             _, _, first, before = self._places[last]
@@ -144,7 +147,7 @@ class Shipment:
 
 
 def check_piece(piece: Piece, destination: Destination, timestamp_ms: int | None, request_limit: int) -> int | None:
-    """Raises what makes the piece impossible to write, before any of it is; gives the earliest of the given timestamps."""
+    """The earliest of the given timestamps. Raises if the piece cannot be written, before any part of it is."""
     check_sizes(piece, destination, request_limit)
     if "compact" in destination.config.cleanup_policy and _has_nulls(piece.keys):
         raise InvalidRecordError(f"{destination.name} is compacted: every record needs a key")
@@ -166,19 +169,19 @@ def check_times(destination: Destination, earliest_ms: int, latest_ms: int) -> N
     for found in (earliest_ms, latest_ms):
         if not least <= found <= most:
             raise InvalidTimestampError(
-                f"the timestamp is not near enough to now for {destination.name}", expected=f"{least} to {most}", found=found
+                f"the timestamp is too far from now for {destination.name}", expected=f"{least} to {most}", found=found
             )
 
 
 def check_sizes(piece: Piece, destination: Destination, request_limit: int) -> None:
-    """Raises RecordTooLargeError if a record is larger than max.request.size, and what `check_record` does."""
+    """Raises RecordTooLargeError if a record is larger than max.request.size, and the errors of `check_record`."""
     columns = [np.diff(column.offsets) for column in (piece.values, piece.keys) if column is not None]
     if piece.headers is not None:
         each = np.diff(piece.headers.keys.offsets).astype(np.int64) + np.diff(piece.headers.values.offsets) + HEADER_OVERHEAD
         until = np.concatenate(([0], np.cumsum(each)))
         columns.append(until[piece.headers.starts[1:]] - until[piece.headers.starts[:-1]])
     if RECORD_OVERHEAD + sum(int(sizes.max()) for sizes in columns) <= min(request_limit, destination.record_limit):
-        return  # not even the largest of each together: no need to add up every row
+        return  # even the sum of the largest parts fits: no need to add up every row
     largest = RECORD_OVERHEAD + int(sum(sizes.astype(np.int64) for sizes in columns).max())  # type: ignore[union-attr]
     if largest > request_limit:
         raise RecordTooLargeError(
@@ -188,7 +191,7 @@ def check_sizes(piece: Piece, destination: Destination, request_limit: int) -> N
 
 
 def check_record(destination: Destination, size: int) -> None:
-    """Raises InvalidRecordError for a record that makes a batch of `size` bytes, if that is too large to be compressed."""
+    """Raises InvalidRecordError if a record's batch of `size` bytes is too large to be compressed."""
     if size - HEADER_SIZE > destination.record_limit:
         raise InvalidRecordError(
             f"a record for {destination.name}, which is compressed, is larger than max.decompressed.message.bytes",
@@ -205,13 +208,13 @@ def _has_nulls(keys: BytesColumn | None) -> bool:
     return not bits[keys.validity_offset :].all()
 
 
-# ---- spreading -----------------------------------------------------------------------------------
+# ---- distribution over partitions ----------------------------------------------------------------
 
 
 def shares(
     piece: Piece, destination: Destination, partition: int | None, chooser: Chooser | None, keys_ignored: bool
 ) -> Iterator[Share]:
-    """Which rows go where. Raises UnknownTopicOrPartitionError."""
+    """Rows by partition. Raises UnknownTopicOrPartitionError."""
     count = destination.partition_count
     if partition is not None:
         check_partition(destination, partition)
@@ -230,14 +233,14 @@ def shares(
     check_partition(destination, int(numbers.min()), least=STICK)
     loose = numbers == STICK
     if loose.any() and destination.route is not None:
-        # Among others, they go to one partition in one draw: two shares of one partition would not be in input order
+        # Beside rows with a partition these take one partition at once: two shares of one partition would lose the input order
         numbers = np.where(loose, destination.route.stick(int(loose.sum()) * RECORD_OVERHEAD), numbers)
     here = np.array(destination.numbers, np.int32)
     yield from _grouped(_places(destination, numbers, here), here.tolist(), _rows_at_once(piece, len(here)))
 
 
 def _places(destination: Destination, numbers: NDArray[Any], here: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Which of the partitions that are here each number is. Raises UnknownTopicOrPartitionError."""
+    """The index of each number among the local partitions. Raises UnknownTopicOrPartitionError."""
     if not destination.is_sparse:
         return numbers.astype(np.int32, copy=False)
     found = np.searchsorted(here, numbers).astype(np.int32)
@@ -248,7 +251,7 @@ def _places(destination: Destination, numbers: NDArray[Any], here: NDArray[np.in
 
 
 def _rows_at_once(piece: Piece, partition_count: int) -> int:
-    """Rows that make about one batch for each partition: more would be read from memory once for every partition."""
+    """Rows that fill about one batch per partition: more rows would be read from memory once for every partition."""
     columns = [column for column in (piece.values, piece.keys) if column is not None]
     size = sum(int(column.offsets[-1]) - int(column.offsets[0]) for column in columns) + piece.count
     return max(1, SHARE_BYTES * partition_count * piece.count // size)
@@ -266,12 +269,12 @@ def check_partition(destination: Destination, partition: int, least: int = 0) ->
     if partition < least or (partition >= 0 and destination.stop_of(partition) is None):
         numbers = destination.numbers
         some = ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
-        expected = f"one of those that are here: {some}" if destination.is_sparse else f"0 to {len(numbers) - 1}"
+        expected = f"one of the local partitions: {some}" if destination.is_sparse else f"0 to {len(numbers) - 1}"
         raise UnknownTopicOrPartitionError(f"{destination.name} has no partition {partition}", expected=expected, found=partition)
 
 
 def _asked(piece: Piece, numbers: NDArray[Any] | None, chooser: Chooser, destination: Destination) -> NDArray[np.int64]:
-    """The user's partitioner, for every row that has no partition yet."""
+    """Call the user's partitioner for every row that has no partition yet."""
     answer = np.full(piece.count, -1, dtype=np.int64) if numbers is None else numbers.astype(np.int64)
     for row in np.flatnonzero(answer < 0):
         key = None if piece.keys is None else piece.keys[int(row)]

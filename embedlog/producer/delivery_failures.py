@@ -1,14 +1,15 @@
-"""Losses: records that were not written, until the program has heard of them.
+"""Keeps delivery failures until the program has received them.
 
-DELIVERYFAILURE-1  a failure is heard when its future is asked (`result`, `exception`) or has a callback, also later;
-    `_rows.Tally` counts others
-DELIVERYFAILURE-2  flush() and close() raise what is unheard, once; with on_delivery_error="log" and with acks=0 they log it. What
-    no call can raise is logged too: once for each topic and reason, with a count
-DELIVERYFAILURE-3  failures of one partition and one reason are one entry with a count, and there are at most `ENTRIES_MAX`:
-    memory is bounded
-DELIVERYFAILURE-4  what a transaction loses is heard by its commit, and by its abort: it was to be seen as a whole or not at all
-DELIVERYFAILURE-5  what is unheard after a minute is logged, for programs that neither flush nor close: each topic and reason once
-    an hour at most. It stays unheard, and the next flush() raises it
+DELIVERYFAILURE-1  a failure counts as received when its future is asked (`result`, `exception`) or has a callback, also later;
+    `_rows.Tally` counts the others
+DELIVERYFAILURE-2  flush() and close() raise unreceived failures once; with on_delivery_error="log" and with acks=0 they log them.
+    Failures that no call can raise are logged too: once for each topic and reason, with a count
+DELIVERYFAILURE-3  failures with the same partition and reason share one entry with a count, and there are at most `ENTRIES_MAX`
+    entries: memory is bounded
+DELIVERYFAILURE-4  failures inside a transaction are reported by its commit or abort, because the transaction is visible as a
+    whole or not at all
+DELIVERYFAILURE-5  failures unreceived after a minute are logged, for programs that neither flush nor close: each topic and reason
+    at most once an hour. They stay unreceived, and the next flush() raises them
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog.producer")
 
 ENTRIES_MAX = 100
-NOTICE_S = 60.0  # for this long a program may take to ask about a failure before it is logged
+NOTICE_S = 60.0  # time for a program to ask for a failure before it is logged
 REASONS_MAX = 3  # in the text of an error
 ELSEWHERE = "other topics"
 
@@ -39,7 +40,7 @@ Key: TypeAlias = tuple[str, int | None, type[BaseException], str]
 
 
 class Loss(NamedTuple):
-    """Records that failed in one place of one reason."""
+    """Failed records with the same partition and reason."""
 
     topic: str
     partition: int | None
@@ -54,19 +55,19 @@ class Losses:
         self._name = name
         self._figures = figures
         self._raises = raises
-        self._lock = threading.RLock()  # a finalizer may send in the middle of anything
+        self._lock = threading.RLock()  # reentrant: a finalizer may send at any point
         self._entries: dict[Key, Loss] = {}
-        self._noted: set[Key] = set()  # entries that grew since the last look
-        self._look_s: float | None = None  # when the next look is due
-        self.noted: Callable[[], object] = lambda: None  # wakes who looks
+        self._noted: set[Key] = set()  # entries that grew since the last check
+        self._look_s: float | None = None  # time of the next check
+        self.noted: Callable[[], object] = lambda: None  # wakes the thread that checks
 
     def fail(self, parcel: Parcel, topic: str, partition: int | None, error: BaseException, count: int) -> None:
-        """Settles a parcel or a promise: `count` of its records were not written."""
+        """Settle a producer batch or a promise with an error: `count` of its records were not written."""
         with self._lock:
             parcel.fail(error, self._tally_locked(topic, partition, error), count)
 
     def abandon(self, parcel: Parcel, error: BaseException) -> bool:
-        """The same for a parcel that nobody has begun to write; False, and nothing done, if somebody has."""
+        """As `fail`, for a batch whose write has not begun; False, with no effect, if it has begun."""
         with self._lock:
             tally = None if parcel.run is not None else self._tally_locked(parcel.topic, parcel.partition, error)
             if not parcel.abandon(error, tally):
@@ -75,12 +76,12 @@ class Losses:
         return True
 
     def count(self, records: int) -> None:
-        """All failures are in the figures, heard or not."""
+        """Add failed records, received or not, to the metrics."""
         self._figures.note({"error": records})
 
     def _tally_locked(self, topic: str, partition: int | None, error: BaseException) -> Tally | None:
         if isinstance(error, TransactionAbortedError):
-            return None  # that is what was asked for
+            return None  # the user requested the abort
         key = (topic, partition, type(error), error.message if isinstance(error, EmbedlogError) else str(error))
         found = self._entries.get(key)
         if found is None and len(self._entries) >= ENTRIES_MAX:
@@ -88,7 +89,7 @@ class Losses:
             key = (topic, partition, type(error), "")
             found = self._entries.get(key)
         if found is None:
-            # Its traceback would keep the frames of a send() alive, and with them its record
+            # A traceback would keep the frames of a send() and so its record alive
             found = self._entries[key] = Loss(topic, partition, error.with_traceback(None), _rows.Tally())
         self._noted.add(key)
         if self._look_s is None:
@@ -96,10 +97,10 @@ class Losses:
             self.noted()
         return found.tally
 
-    # ---- hearing -------------------------------------------------------------------------------------
+    # ---- reports -------------------------------------------------------------------------------------
 
     def take(self) -> list[Loss]:
-        """What is unheard until now; from here on it counts as heard."""
+        """Remove and return the unreceived failures; they now count as received."""
         if not self._entries:
             return []
         with self._lock:
@@ -108,18 +109,18 @@ class Losses:
         return [each for each in found.values() if each.tally.unheard > 0]
 
     def raise_unheard(self) -> None:
-        """Raises DeliveryError if records failed and nobody has heard of it, or logs them if that was asked for."""
+        """Raise DeliveryError for unreceived failures, or log them, depending on the option."""
         unheard = self.take()
         if unheard and self._raises:
             raise _delivery_error(unheard)
         self._log(unheard)
 
     def log_unheard(self) -> None:
-        """For where nothing can be raised."""
+        """Log unreceived failures where no call can raise them."""
         self._log(self.take())
 
     def look(self) -> float | None:
-        """Logs what failed and is unheard, NOTICE_S after it failed; the seconds until the next look, None if none is due."""
+        """Log failures that are unreceived after NOTICE_S; returns the seconds until the next check, None if none is due."""
         look_s = self._look_s
         if look_s is None or (left_s := look_s - time.monotonic()) > 0:
             return None if look_s is None else left_s
@@ -146,9 +147,9 @@ def _by_reason(losses: list[Loss]) -> Counter[tuple[str, str]]:
 
 
 def raised_of(error: BaseException) -> BaseException:
-    """What a future raises: an error of its own. One that many share would give the frames of each `result()` to all."""
+    """A new exception for a future to raise: a shared one would collect the frames of each `result()` call."""
     if not isinstance(error, EmbedlogError):
-        return error.with_traceback(None)  # perhaps it cannot be made again; its traceback must not grow
+        return error.with_traceback(None)  # it may not be copyable; its traceback must not grow
     make, arguments, facts = error.__reduce__()
     raised = make(*arguments)
     raised.__dict__.update(facts)

@@ -1,8 +1,8 @@
-"""Where a producer's lanes lead: one stop a partition, one destination a topic.
+"""Write targets of a producer: one for each topic, with one for each partition queue.
 
-DESTINATION-1  a destination is what the producer knows of one topic; its lanes live as long as it does, so that order survives a
-    new route
-DESTINATION-2  what is on its way stays with its stop until its fate is known: an attempt is repeated with the same bytes
+DESTINATION-1  a destination is the producer's knowledge of one topic; its queues live as long as the topic, so a new route keeps
+    the order
+DESTINATION-2  an attempt remains at its stop until its result is known: it is repeated with the same bytes
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from embedlog.format.record_batch import EncodedRun, Stamp
     from embedlog.partition.producer_sequences import Going
 
-RATIO_BETTER, RATIO_WORSE, RATIO_MARGIN = 0.005, 0.05, 1.05  # Kafka's steps towards the compression ratio that is seen
+RATIO_BETTER, RATIO_WORSE, RATIO_MARGIN = 0.005, 0.05, 1.05  # Kafka's steps of the compression ratio estimate
 
 
 class Attempt:
-    """A run on its way: the parcels whose records it holds, and how far it has come."""
+    """The append of one run: the producer batches with its records, and its progress."""
 
     __slots__ = ("counts", "end_sequence", "going", "mended", "parcels", "run", "stamp", "tries")
 
@@ -39,25 +39,25 @@ class Attempt:
         self.stamp: Stamp | None = None
         self.end_sequence = 0
         self.tries = 0
-        self.mended = False  # split, or stamped anew: that helps once
+        self.mended = False  # split, or stamped again: done at most once
 
 
 class Stop:
-    """One partition of a destination: where a lane leads, and how well its records have compressed so far."""
+    """The target of one partition queue, with an estimate of the compression ratio."""
 
     def __init__(self, destination: Destination, lane: Lane) -> None:
         self.destination = destination
-        self.partition: Any = None  # opened when something is written to it
+        self.partition: Any = None  # opened by the first write
         self.lane = lane
         self.attempt: Attempt | None = None
-        self.dropped: Exception | None = None  # what waits for another attempt is to fail of this instead
-        self.alone = 0  # parcels that go one by one, because together they were refused
-        self.seen = -1  # what the lane's producer had left behind the thread's last write
-        self.direct: tuple[int, int] | None = None  # what the way past the thread was opened with
+        self.dropped: Exception | None = None  # the error with which a waiting attempt fails
+        self.alone = 0  # batches to write one by one, because together they were refused
+        self.seen = -1  # the queue's producer state after the thread's last write
+        self.direct: tuple[int, int] | None = None  # objects for which direct appends were enabled
         self.ratio = 1.0
 
     def learn(self, before: int, after: int) -> None:
-        """Let batches grow so that they fill batch.size when compressed, as Kafka's estimate does."""
+        """Adapt the size limit so that compressed batches fill batch.size, as Kafka's estimate does."""
         seen = after / before
         self.ratio = max(seen, self.ratio + RATIO_WORSE) if seen > self.ratio else max(seen, self.ratio - RATIO_BETTER)
         self.lane.limit = min(
@@ -66,7 +66,7 @@ class Stop:
 
 
 class Destination:
-    """One topic as a producer sees it: its settings, its stops, the route that chooses among them."""
+    """One topic of a producer: its settings, its partition targets, and the route that chooses among them."""
 
     def __init__(self, name: str, config: TopicConfig, settings: ProducerConfig, rows: _rows.Accumulator) -> None:
         self.name = name
@@ -74,15 +74,15 @@ class Destination:
         self.batch_limit = config.batch_limit
         self.batch_size = max(1, settings.batch_size)
         self.codec, self.level = _codec(config, settings)
-        self.record_limit = config.max_decompressed_message_bytes if self.codec else INT_MAX  # of a record's own bytes
-        self.stops: list[Stop] = []  # of the partitions that are here, by rising numbers
-        self.partition_count = 0  # of the topic: other brokers of a cluster may hold some of them
+        self.record_limit = config.max_decompressed_message_bytes if self.codec else INT_MAX  # bytes of one record
+        self.stops: list[Stop] = []  # of the local partitions, by rising numbers
+        self.partition_count = 0  # of the topic; other brokers of a cluster may hold some of them
         self.rows = rows
         self._settings = settings
         self.route: Route | None = None
 
     def take_over(self, stops: list[Stop]) -> None:
-        """Go by lanes that are there: what is in them keeps its place, and its sequences run on. REQUIRES grow() behind it."""
+        """Use existing queues: their records keep their order and sequences. REQUIRES grow() afterwards."""
         self.stops = stops
         for stop in stops:
             stop.destination = self
@@ -90,27 +90,27 @@ class Destination:
 
     @property
     def numbers(self) -> list[int]:
-        """The partitions that can be written."""
+        """The local partitions, which can be written."""
         return [stop.lane.partition for stop in self.stops]
 
     @property
     def every(self) -> Sequence[int]:
-        """All partitions of the topic; the list is the caller's own."""
+        """All partitions of the topic; the caller owns the list."""
         return range(self.partition_count) if self.is_sparse else list(range(self.partition_count))
 
     @property
     def is_sparse(self) -> bool:
-        """Whether the topic has partitions that are not here."""
+        """Whether some partitions of the topic are not local."""
         return len(self.stops) != self.partition_count
 
     def stop_of(self, number: int) -> Stop | None:
-        """Where a partition's lane leads, None if it is not here."""
+        """The target of a partition, None if it is not local."""
         place = bisect_left(self.stops, number, key=_number) if self.is_sparse else number
         found = self.stops[place] if 0 <= place < len(self.stops) else None
         return found if found is not None and found.lane.partition == number else None
 
     def grow(self, partition_count: int, numbers: Iterable[int] = ()) -> None:
-        """Stops for further partitions, and a route over all of them; `numbers` are those of the topic's that are here."""
+        """Add targets for new partitions, and make a route over all; `numbers` are the topic's local partitions."""
         known = {stop.lane.partition: stop for stop in self.stops}
         self.partition_count, limit = partition_count, min(self.batch_size, self.batch_limit)
         self.stops = [
@@ -140,7 +140,7 @@ def _number(stop: Stop) -> int:
 
 
 def _codec(config: TopicConfig, settings: ProducerConfig) -> tuple[int, int | None]:
-    """Number of the codec and its level: the topic's, unless it leaves that to the producer."""
+    """Number of the codec and its level: the topic's, unless the topic leaves the choice to the producer."""
     source: Any = settings if config.compression_type == "producer" else config
     name: str = source.compression_type
     if name in ("none", "uncompressed"):

@@ -1,11 +1,11 @@
-"""How a run of batches is put into its partition: as it is, as an idempotent producer's, or inside a transaction.
+"""Appends a run of batches to its partition: plainly, with idempotence, or inside a transaction.
 
-IDEMPOTENCE-1  a lane carries the producer its batches are stamped with, and the sequence of the next record that is not in the
-    log: sequences are given out when a run leaves, in the order of the lane, and moved on only when its fate is known
-IDEMPOTENCE-2  producer ids are 2^62 and 61 random bits: nobody gives them out, and no two producers meet (`docs/protocol.md`,
-    SEQ-4)
-IDEMPOTENCE-3  behind a run that failed and may or may not be in, the epoch rises and sequences begin at 0 again: nothing of it
-    can then be taken for a repeat, nor come in later; behind the last epoch comes a new id
+IDEMPOTENCE-1  a partition queue has the producer id that stamps its batches, and the sequence of the next record that is not in
+    the log. Sequences are assigned when a run is sent, in the order of the queue, and advance only when its result is known
+IDEMPOTENCE-2  producer ids are 2^62 and 61 random bits: no authority assigns them, and collisions are practically impossible
+    (`docs/protocol.md`, rule 29)
+IDEMPOTENCE-3  after a run failed with an unknown result, the epoch rises and sequences start at 0: no later record can be
+    mistaken for its repeat, and no part of it can be appended later; after the last epoch a new id follows
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
     from embedlog.producer.destinations import Attempt, Stop
 
-REPLICAS: Final = 1  # directories that hold a partition, all of them in sync
+REPLICAS: Final = 1  # directories with a copy of a partition, all in sync
 
 
 def in_sync(config: TopicConfig) -> bool:
-    """Whether as many directories are in sync as `min.insync.replicas` wants for `acks=all`."""
+    """Whether the number of directories in sync satisfies `min.insync.replicas`, for `acks=all`."""
     return config.min_insync_replicas <= REPLICAS
 
 
 def _check_in_sync(partition: Partition) -> None:
-    """For `acks=all`. Raises NotEnoughReplicasError."""
+    """Raises NotEnoughReplicasError if `acks=all` cannot be satisfied."""
     if not in_sync(partition.config):
         raise NotEnoughReplicasError(
             f"acks=all refused for {partition.topic}-{partition.number}: there are no replicas yet, so set min.insync.replicas to"
@@ -47,36 +47,36 @@ def _check_in_sync(partition: Partition) -> None:
 
 
 class Appender(Protocol):
-    """What delivery asks of whoever knows how a run is appended. All on the producer's thread, with the lane's turn."""
+    """Appends runs for the sender. All methods run on the producer's thread, after it entered the queue."""
 
-    direct: bool  # callers may write past the thread
+    direct: bool  # callers may append without the thread
 
     def announce(self, stops: Iterable[Stop]) -> None:
-        """Each of these has an attempt that is about to be appended: what can be done for all at once is done now.
+        """Each of these targets has an attempt that is about to be appended: do common work for all at once.
 
-        Not called of who is `direct`.
+        Not called for a `direct` appender.
         """
 
     def prepare(self, stop: Stop) -> None:
-        """The lane's batches are about to be sealed: say what they are stamped with."""
+        """Set the producer id and epoch of the queue before its batches are sealed."""
 
     def stamp(self, stop: Stop, attempt: Attempt) -> None:
-        """A run that was encoded before: stamp it. One that was sealed here is stamped already."""
+        """Stamp a run that was encoded before. A run that was sealed here is stamped already."""
 
     def append(self, stop: Stop, attempt: Attempt, deadline_ns: int) -> Appended: ...
 
     def written(self, stop: Stop, attempt: Attempt) -> None:
-        """All of it is in the log."""
+        """The whole run is in the log."""
 
     def mend(self, stop: Stop, attempt: Attempt, error: BaseException) -> bool:
-        """Whether the same records can be tried again at once, under another name."""
+        """Whether the same records can be retried at once with another epoch or id."""
 
     def lost(self, stop: Stop, attempt: Attempt) -> None:
-        """It is given up, in the log or not."""
+        """The attempt has failed; its records may be in the log or not."""
 
 
 class Plain:
-    """Without a producer: a repeat that nobody can recognise may write twice."""
+    """Appends without a producer id: a retry may write records twice."""
 
     direct = True
 
@@ -84,13 +84,13 @@ class Plain:
         self._acks = acks
 
     def announce(self, stops: Iterable[Stop]) -> None:
-        """Nobody has to know."""
+        """No common work."""
 
     def prepare(self, stop: Stop) -> None:
-        """Nothing is stamped."""
+        """No stamp."""
 
     def stamp(self, stop: Stop, attempt: Attempt) -> None:
-        """Nothing is stamped."""
+        """No stamp."""
 
     def append(self, stop: Stop, attempt: Attempt, deadline_ns: int) -> Appended:
         if self._acks == "all":
@@ -99,17 +99,17 @@ class Plain:
         return appended
 
     def written(self, stop: Stop, attempt: Attempt) -> None:
-        """Nothing to remember."""
+        """No state."""
 
     def mend(self, stop: Stop, attempt: Attempt, error: BaseException) -> bool:
         return False
 
     def lost(self, stop: Stop, attempt: Attempt) -> None:
-        """Nothing to remember."""
+        """No state."""
 
 
 class Idempotent:
-    """One producer for all lanes, until one of them had to take another epoch or id."""
+    """Appends with one producer id for all queues; a queue that needed another epoch or id keeps its own."""
 
     direct = True
 
@@ -117,7 +117,7 @@ class Idempotent:
         self._producer_id = new_producer_id()
 
     def announce(self, stops: Iterable[Stop]) -> None:
-        """Nobody has to know."""
+        """No common work."""
 
     def prepare(self, stop: Stop) -> None:
         if stop.lane.producer_id == NO_PRODUCER and not system.mutated("no_stamp"):
@@ -136,7 +136,7 @@ class Idempotent:
     def append(self, stop: Stop, attempt: Attempt, deadline_ns: int) -> Appended:
         partition, lane, asked = stop.partition, stop.lane, attempt.stamp
         _check_in_sync(partition)
-        moved = lane.seen >= 0 and lane.seen != stop.seen  # callers have written past it
+        moved = lane.seen >= 0 and lane.seen != stop.seen  # callers have appended directly
         if asked is not None and moved and stop.direct is not None and stop.direct[0] == id(partition.writer):
             with partition.mutex:
                 partition.sequencing.note(asked, lane.next_sequence, lane.seen)
@@ -168,7 +168,7 @@ class Idempotent:
 
 
 class Transactional:
-    """Inside the owner's present transaction; a new epoch for each, so sequences begin at 0 in each."""
+    """Appends inside the owner's present transaction; each transaction has a new epoch, so sequences begin at 0."""
 
     direct = False
 
@@ -176,7 +176,7 @@ class Transactional:
         self._owner = owner
 
     def announce(self, stops: Iterable[Stop]) -> None:
-        """Several partitions that are written to for the first time are registered in one record, and under one lock."""
+        """Register partitions that are written for the first time in one record, under one lock."""
         attempts = [(stop.partition, stop.attempt) for stop in stops if in_sync(stop.partition.config)]
         if len(attempts) > 1:
             self._owner.begin_in([(partition, attempt.run, attempt.going) for partition, attempt in attempts if attempt])
@@ -202,7 +202,7 @@ class Transactional:
         return False
 
     def lost(self, stop: Stop, attempt: Attempt) -> None:
-        """The transaction can only be aborted now, and the next one has another epoch."""
+        """No state: the transaction can only be aborted, and the next one has another epoch."""
 
 
 def _enter(stop: Stop, producer_id: int, epoch: int) -> None:
@@ -211,7 +211,7 @@ def _enter(stop: Stop, producer_id: int, epoch: int) -> None:
 
 
 def _renew(stop: Stop) -> None:
-    """Another epoch, or another id behind the last one."""
+    """Use the next epoch, or a new id after the last epoch."""
     lane = stop.lane
     if lane.producer_epoch == EPOCH_MAX:
         _enter(stop, new_producer_id(), 0)

@@ -1,8 +1,8 @@
-"""What a producer counts, by Kafka's names: sums since it was made, and rates, means and maxima of the last minute.
+"""Producer metrics by Kafka's names: totals since the start, and rates, means and maxima of the last minute.
 
-PRODUCERMETRICS-1  a figure is kept in two halves of half a minute each, as Kafka's clients keep it: the older one is forgotten
-    when the newer one is full, so a rate speaks of the last 30 to 60 seconds
-PRODUCERMETRICS-2  counting costs one lock for each append, not for each record
+PRODUCERMETRICS-1  a value is kept in two windows of half a minute each, as in Kafka's clients: the older window is dropped when
+    the newer one is full, so a rate covers the last 30 to 60 seconds
+PRODUCERMETRICS-2  counting costs one lock per append, not per record
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Window:
 
 
 class Figures:
-    """Counts what happens. Threads: any."""
+    """Records the values of the metrics. Threads: any."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -35,7 +35,7 @@ class Figures:
         self._older = self._newer
 
     def note(self, amounts: Mapping[str, float], peaks: Mapping[str, float] | None = None) -> None:
-        """Adds to sums, and raises maxima to at least `peaks`."""
+        """Add to sums, and raise maxima to at least `peaks`."""
         with self._lock:
             window = self._window_locked()
             for name, amount in amounts.items():
@@ -45,34 +45,34 @@ class Figures:
                 window.peaks[name] = max(value, window.peaks.get(name, value))
 
     def blocked(self, seconds: float) -> None:
-        """Somebody waited for memory."""
+        """Record the duration of a wait for memory."""
         self.note({"blocked_s": seconds})
 
     def spent(self, what: str, seconds: float) -> None:
-        """A call took so long."""
+        """Record the duration of a call."""
         self.note({f"{what}_s": seconds})
 
     def total(self, name: str) -> float:
-        """The sum since the beginning."""
+        """The sum since the start."""
         with self._lock:
             return self._totals[name]
 
     def rate(self, name: str) -> float:
-        """How much a second came, lately."""
+        """The recent amount per second."""
         with self._lock:
             self._window_locked()
             spent = self._clock() - self._older.began
             return self._lately_locked(name) / spent if spent > 0 else 0.0
 
     def mean(self, name: str, per: str, empty: float = 0.0) -> float:
-        """The quotient of two sums, lately; `empty` if there was nothing to divide by."""
+        """The quotient of two recent sums; `empty` if the divisor is 0."""
         with self._lock:
             self._window_locked()
             divisor = self._lately_locked(per)
             return self._lately_locked(name) / divisor if divisor else empty
 
     def peak(self, name: str) -> float:
-        """The largest value, lately."""
+        """The recent maximum."""
         with self._lock:
             self._window_locked()
             return max(window.peaks.get(name, 0.0) for window in (self._older, self._newer))
@@ -82,7 +82,7 @@ class Figures:
         return older + self._newer.sums[name]
 
     def _window_locked(self) -> _Window:
-        """The window of now. REQUIRES the lock."""
+        """The current window. REQUIRES the lock."""
         now = self._clock()
         if now - self._newer.began >= WINDOW_S:
             self._older = self._newer if now - self._newer.began < 2 * WINDOW_S else _Window(now - WINDOW_S)
@@ -91,7 +91,7 @@ class Figures:
 
 
 def producer_metrics(figures: Figures) -> dict[str, float]:
-    """What can be told of a producer from its figures alone."""
+    """The metrics that depend on recorded values only."""
     counted = {"record-send": "record", "record-error": "error", "record-retry": "retry", "batch-split": "split",
                "byte": "byte", "batch": "batch", "request": "request"}  # fmt: skip
     calls = {"flush": "flush", "txn-init": "init", "txn-begin": "begin", "txn-send-offsets": "send_offsets",

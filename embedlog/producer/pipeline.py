@@ -1,10 +1,11 @@
-"""A record's way from `send()` into its partition's lane, in the order that a user can observe.
+"""The path of a record from `send()` to its partition queue, in the order that a user can observe.
 
-PIPELINE-1  check the call, intercept, check the handle, find the topic, serialize key and then value, partition, check, put
-PIPELINE-2  what is wrong with the call raises; what is wrong with the record or the log fails the future, as Kafka's producer
-    does; interceptors hear of both
-PIPELINE-3  `send_batch` goes the same way in columns; where a user's object wants to see each record, it goes row by row
-PIPELINE-4  columns are encoded on the caller's thread and written on the producer's: the two overlap
+PIPELINE-1  check the call, intercept, check the handle, find the topic, serialize key and then value, partition, check, append to
+    the queue
+PIPELINE-2  an invalid call raises; an invalid record or an error of the log fails the future, as in Kafka's producer;
+    interceptors receive both
+PIPELINE-3  `send_batch` takes the same steps in columns; if a user's object must see each record, it takes them row by row
+PIPELINE-4  columns are encoded on the caller's thread and written on the producer's, in parallel
 """
 
 from __future__ import annotations
@@ -59,14 +60,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("embedlog.producer")
 
-SECONDS_FROM = 100_000_000  # of 1973: a timestamp of 1970 above it is perhaps one in seconds
-BATCH_BYTES_MAX = 1 << 20  # of send_batch: large batches compress well and are still small beside a segment
-RUN_BYTES = 2 << 20  # encoded at once: what is handed from thread to thread, small enough to stay in the cache on its way
-AHEAD_BYTES = 3 * RUN_BYTES  # of one send_batch on its way to the log: more would only spread over memory that nobody has warmed
-HEADERS_OVERHEAD = 5  # their number
-HEADER_OVERHEAD = 10  # the two lengths of one
+SECONDS_FROM = 100_000_000  # 1973 in seconds: a timestamp of 1970 above it may be in seconds by mistake
+BATCH_BYTES_MAX = 1 << 20  # of send_batch: such batches compress well and are small compared to a segment
+RUN_BYTES = 2 << 20  # encoded at once and passed between threads; small enough to stay in the CPU cache
+AHEAD_BYTES = 3 * RUN_BYTES  # unwritten bytes of one send_batch: more would only use memory that is not in the cache
+HEADERS_OVERHEAD = 5  # the number of headers
+HEADER_OVERHEAD = 10  # the two lengths of a header
 
-# What is wrong with the record or the log, not with the call: the future fails of it (Kafka's ApiException)
+# Errors of the record or the log, not of the call: they fail the future (Kafka's ApiException)
 FAILS_THE_FUTURE = (
     UnknownTopicOrPartitionError,
     InvalidTopicError,
@@ -82,7 +83,7 @@ Item: TypeAlias = tuple[bytes | None, bytes | None, int | None, int | None, tupl
 
 
 class Pipeline:
-    """The way of one producer's records; knows the handle's state, but not the handle.
+    """Processes the records of one producer; knows the handle's state, but not the handle.
 
     Threads: any.
     """
@@ -122,7 +123,7 @@ class Pipeline:
         changed = self.interceptors.on_send(given)
         try:
             future = self._sent(changed)
-        except BaseException as error:  # also when it is interrupted: they hear of each record
+        except BaseException as error:  # also after an interrupt: interceptors receive every record
             self.interceptors.on_acknowledgement(nowhere(changed), error)
             raise
         future._observe(partial(self.acknowledged, changed))
@@ -137,7 +138,7 @@ class Pipeline:
             return self.failed(given, error)
 
     def item(self, destination: Destination, given: ProducerRecord) -> Item:
-        """What the route takes: serialized, partitioned, checked. Neither waits nor touches a file."""
+        """The arguments of the route: serialized, partitioned, checked. Neither waits nor accesses a file."""
         headers = list(given.headers or ()) if self._row_by_row else given.headers
         key = self._serialized("key", given, headers, given.key)
         value = self._serialized("value", given, headers, given.value)
@@ -159,19 +160,19 @@ class Pipeline:
     def _chosen_partition(
         self, destination: Destination, given: ProducerRecord, key: bytes | None, value: bytes | None
     ) -> int | None:
-        """The given partition, or the user's partitioner's; None leaves the choice to the route."""
+        """The given partition, or the one that the user's partitioner chose; None leaves the choice to the route."""
         partition = given.partition
         if partition is None and self._partitioner is not None:
             chooser = self._chooser(destination.name)
             partition = chooser.of_record(given.key, key, given.value, value, destination.every, destination.numbers)
         elif partition is None and key is not None and destination.is_sparse and not self._config.partitioner_ignore_keys:
-            partition = partition_of(key, destination.partition_count)  # which may not be here
+            partition = partition_of(key, destination.partition_count)  # may be a partition that is not local
         if partition is not None:
             check_partition(destination, partition)
         return partition
 
     def _chooser(self, topic: str) -> Chooser:
-        """The user's partitioner for one topic. REQUIRES that there is one."""
+        """The user's partitioner for one topic. REQUIRES a partitioner."""
         found = self._choosers.get(topic)
         return found or self._choosers.setdefault(topic, Chooser(self._partitioner, topic))
 
@@ -192,26 +193,29 @@ class Pipeline:
             self._look_for_seconds(destination, timestamp_ms)
 
     def _look_for_seconds(self, destination: Destination, earliest_ms: int) -> None:
-        """A warning, once, for a timestamp of 1970 that is one of today in seconds. It is taken: it may be a real one."""
+        """Warn once about a timestamp of 1970 that may be a present time in seconds.
+
+        The record is accepted: it may be correct.
+        """
         if destination.route is None or not SECONDS_FROM <= earliest_ms < destination.route.seconds_until_ms:
             return
         destination.route.seconds_until_ms = 0
         if not self._looked_for_seconds:
             self._looked_for_seconds = True
             logger.warning(
-                "a record for %s has the timestamp %d ms, which lies in 1970: timestamps are in ms, not in seconds (said once)",
+                "a record for %s has the timestamp %d ms, which is in 1970: timestamps are in ms, not in seconds (logged once)",
                 destination.name, earliest_ms,
             )  # fmt: skip
 
     def _put(self, destination: Destination, item: Item) -> Future:
-        route: Route = destination.route  # type: ignore[assignment]  # destination() made it
+        route: Route = destination.route  # type: ignore[assignment]  # set by destination()
         future: Future | None = route.append(*item)
         if future is None:
             future = self._wait_for(lambda: route.append(*item, True))
         return future
 
     def _wait_for(self, attempt: Callable[[], Any]) -> Any:
-        """What `attempt` gives as soon as there is memory. Raises BufferExhaustedError, and what `check_usable` does."""
+        """The result of `attempt` once memory is free. Raises BufferExhaustedError, and the errors of `check_usable`."""
         timeout_s = self._config.max_block_ms / 1000
 
         def attempt_or_raise() -> Any:
@@ -226,30 +230,32 @@ class Pipeline:
         return found
 
     def wait_for_room(self, size: int, ended: Callable[[], bool]) -> None:
-        """Waits for its turn and for `size` bytes of memory, for max.block.ms; or until memory comes back and `ended()`."""
+        """Wait in order of arrival for `size` bytes of memory, at most max.block.ms; also returns when memory was freed and
+        `ended()`.
+        """
         timeout_s = self._config.max_block_ms / 1000
         self._accumulator.wait_for_room(lambda: ended() or self._has_room(size), timeout_s)
 
     def exhausted(self) -> BufferExhaustedError:
-        """What to say when there was no memory for too long."""
+        """The error for a wait for memory that timed out."""
         return BufferExhaustedError(
             f"buffer.memory ({self._config.buffer_memory} bytes) was full for max.block.ms ({self._config.max_block_ms} ms)"
         )
 
     def check_usable(self) -> None:
-        """Raises what `check_open` does, and InvalidTransactionStateError or FencedError where no record is taken."""
+        """Raises the errors of `check_open`, and InvalidTransactionStateError or FencedError if records are not accepted."""
         self.check_open()
         self._transaction.check_send()
 
     def check_open(self) -> None:
-        """Raises ForkedError, ClosedError and what the log says."""
+        """Raises ForkedError, ClosedError and errors of the log."""
         if os.getpid() != self._pid:
             raise ForkedError("the producer belongs to the parent process: open the log again in the child")
         if self._rows.closed:
-            raise ClosedError("the producer was closed, by itself or with its log; log.producer(…) makes another")
+            raise ClosedError("the producer or its log was closed; create another one with log.producer(…)")
         self._log._check_open()
 
-    # ---- its fate --------------------------------------------------------------------------------
+    # ---- results ---------------------------------------------------------------------------------
 
     def failed(self, given: ProducerRecord, error: EmbedlogError) -> Future:
         """A future that failed inside the call: its callbacks run at once, in the caller's thread."""
@@ -305,7 +311,7 @@ class Pipeline:
         return future
 
     def _ship(self, shipment: Shipment, destination: Destination, piece: Piece, share: Share, timestamp_ms: int | None) -> None:
-        """Encode one share and queue it, run by run."""
+        """Encode one share and append its runs to the queue."""
         now_ms = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
         columns = Columns(
             piece.count, piece.values, piece.keys, now_ms if piece.timestamps is None else piece.timestamps, piece.headers
@@ -332,9 +338,9 @@ class Pipeline:
             if stop is not None and stop.lane.push_run(leg, run.record_count, run.size) is not None:
                 shipment.row_count += run.record_count
             else:
-                leg.settled((), None)  # it has not left
+                leg.settled((), None)  # not queued
                 self.check_usable()
-                raise InvalidTransactionStateError("the transaction ended while send_batch was at work")
+                raise InvalidTransactionStateError("the transaction ended during send_batch")
 
     def _has_room(self, size: int) -> bool | None:
         return self._accumulator.has_room(size) or None
@@ -345,8 +351,8 @@ class Pipeline:
         return [self._serialized(what, given, (), item) for item in items]
 
     def _send_rows(self, common: ProducerRecord, rows: Iterator[tuple[Any, Any, int | None, Any, int | None]]) -> Future:
-        """Row by row, for those who want to see each record; the result is put together as that of columns is."""
-        self._accumulator.start()  # which calls back those who wait for the promise
+        """Send row by row, for objects that must see each record; the result has the same form as that of columns."""
+        self._accumulator.start()  # the thread runs the callbacks of the promise
         future, promise = self._rows.promise(False)
         shipment = Shipment(common.topic, promise, self._losses)
         try:
@@ -359,20 +365,20 @@ class Pipeline:
             shipment.finish()
         return future
 
-    # ---- what both need --------------------------------------------------------------------------
+    # ---- topics ----------------------------------------------------------------------------------
 
     def known(self, topic: str) -> Destination | None:
-        """What was found of a topic and still holds, as far as the producer has noticed."""
+        """The topic's destination if it is known and, as far as the producer has noticed, unchanged."""
         return self._delivery.destinations.get(topic)
 
     def destination(self, topic: str) -> Destination:
-        """What is known of a topic. Raises UnknownTopicOrPartitionError, InvalidTopicError."""
+        """The topic's destination. Raises UnknownTopicOrPartitionError, InvalidTopicError."""
         self._accumulator.start()
         return self._delivery.destination(topic, self._rows, fast=self.plain)
 
 
 def check_call(given: ProducerRecord) -> None:
-    """What is wrong with the call itself. Raises TypeError, UnknownTopicOrPartitionError, InvalidTimestampError."""
+    """Check the arguments of a call. Raises TypeError, UnknownTopicOrPartitionError, InvalidTimestampError."""
     if not isinstance(given.topic, str):
         raise TypeError(f"a topic is a str, not {type(given.topic).__name__}")
     for name in ("partition", "timestamp_ms"):
@@ -386,7 +392,7 @@ def check_call(given: ProducerRecord) -> None:
 
 
 def _as_method(serializer: Any) -> Serialize | None:
-    """A user's serializer as one that sees topic and headers: an object that has such a method, or a callable of the data."""
+    """A user's serializer as a function of topic, headers and data: an object with such a method, or a callable of the data."""
     if serializer is None:
         return None
     if hasattr(serializer, "serialize"):
@@ -405,7 +411,7 @@ def _arrived(shipment: Shipment, future: Future) -> None:
 
 
 def _row_count(values: Any) -> int:
-    """The rows of a column as far as it can say: of a stream, none before they are read."""
+    """The number of rows if known; 0 for a stream, which has no length before it is read."""
     try:
         return len(values)
     except TypeError:
@@ -413,7 +419,7 @@ def _row_count(values: Any) -> int:
 
 
 def nowhere(given: ProducerRecord) -> RecordMetadata:
-    """What interceptors hear of a record that was not written."""
+    """The metadata that interceptors receive for a record that was not written."""
     partition = -1 if given.partition is None else given.partition
     return RecordMetadata(given.topic, partition, -1, -1 if given.timestamp_ms is None else given.timestamp_ms)
 

@@ -1,8 +1,9 @@
-"""The producer: records and batches of records on their way into the log.
+"""The producer: sends records and batches of records into the log.
 
-PRODUCER-1  `send()` has a fast way in C for what is plain, and a careful way here for everything else; both end in the same lane
-PRODUCER-2  the careful way is `sending`; what was taken is written by `delivery`, on the thread of `accumulator`
-PRODUCER-3  the handle is known by nobody below it: a producer that is dropped can be collected, and closes itself
+PRODUCER-1  `send()` has a fast path in C for plain records, and a checked path here for all others; both end in the same
+    partition queue
+PRODUCER-2  the checked path is `pipeline`; accepted records are written by `sender`, on the thread of `accumulator`
+PRODUCER-3  no lower module references the handle: a dropped producer can be collected, and then closes itself
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _numbers = itertools.count(1)
 class Producer(Generic[K, V]):
     """Sends records into one log; made by `log.producer()`, best used in a `with` statement.
 
-    `Producer[K, V]` takes keys K and values V: what its serializers take, bytes without any.
+    `Producer[K, V]` takes keys K and values V: the types that its serializers accept, bytes without serializers.
 
     Threads: one producer may be shared by any number of threads; records of one thread to one partition keep their order.
     """
@@ -68,7 +69,7 @@ class Producer(Generic[K, V]):
         self._routes = self._delivery.routes
         self._transaction = _transaction(log, config, self._accumulator, self._delivery)
         self._pipeline = Pipeline(log, config, self._delivery, self._accumulator, self._transaction)
-        self._rows = self._accumulator.rows  # last: until here there is nothing to close
+        self._rows = self._accumulator.rows  # last: until here nothing needs to be closed
 
     # ---- records ---------------------------------------------------------------------------------
 
@@ -82,13 +83,13 @@ class Producer(Generic[K, V]):
         timestamp_ms: int | None = None,
         headers: Headers = (),
     ) -> Future[RecordMetadata]:
-        """Put one record on its way and return what tells of its fate.
+        """Send one record and return the future of its result.
 
         `value` and `key` are bytes or None, unless the producer has serializers; `headers` are pairs of (str, bytes or None).
         Raises TypeError for wrong types, SerializationError, InvalidTimestampError and UnknownTopicOrPartitionError for negative
         numbers, ConfigError for a partitioner's, InvalidTransactionStateError outside of a transaction if there is a
         transactional.id, ClosedError and ForkedError. Everything else fails the future: unknown topics and partitions, records
-        that are too large, `buffer.memory` full for `max.block.ms`, a fenced producer, and what happens when it is written.
+        that are too large, `buffer.memory` full for `max.block.ms`, a fenced producer, and errors of the write.
         """
         route = self._routes.get(topic)
         if route is not None:
@@ -109,20 +110,20 @@ class Producer(Generic[K, V]):
         timestamps_ms: Any = None,
         headers: Any = None,
     ) -> Future[list[tuple[str, int, int, int]]]:
-        """Put many records on their way, at the speed of memory.
+        """Send many records in columns, at memory speed.
 
         `values` and `keys`: lists of bytes and None, numpy arrays (objects, bytes, rows of uint8), or anything with
         `__arrow_c_array__` or `__arrow_c_stream__`; an Arrow table has the columns value, key, headers, timestamp, partition.
-        `timestamps_ms` is one int, or one a row; `headers` a list of pairs a row. Serializers are applied to lists only.
+        `timestamps_ms` is one int, or one per row; `headers` a list of pairs per row. Serializers are applied to lists only.
         The future's result is a list of (topic, partition, base_offset, count), in input order per partition.
-        Raises and fails as `send()` does; what was handed on before an error in a later part of the input stays.
+        Raises and fails as `send()` does; rows before an error in a later part of the input remain sent.
         """
         return self._pipeline.send_batch(topic, values, keys, partition, timestamps_ms, headers)
 
-    # ---- life ------------------------------------------------------------------------------------
+    # ---- flush and close -------------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None) -> None:
-        """Send everything at once and wait until the fate of each record is known.
+        """Send everything at once and wait until every record is written or has failed.
 
         Raises DeliveryError if records failed since the last call whose futures were not asked and have no callbacks (logged with
         on_delivery_error="log" and with acks=0); DeadlineError after `timeout` seconds, StateError inside a callback.
@@ -136,10 +137,10 @@ class Producer(Generic[K, V]):
         flushed = self._accumulator.flush(timeout)
         self._delivery.figures.spent("flush", time.monotonic() - began)
         if not flushed:
-            raise DeadlineError("not everything could be written in time", expected=f"{timeout} s")
+            raise DeadlineError("not all records were written in time", expected=f"{timeout} s")
 
     def close(self, timeout: float | None = None) -> None:
-        """Send what is buffered and end; what is not written after `timeout` seconds fails with ClosedError. Idempotent.
+        """Send buffered records and end; records not written after `timeout` seconds fail with ClosedError. Idempotent.
 
         Raises DeliveryError as flush() does, once the producer is closed. Leaving `with` does the same, but logs such failures if
         an exception leaves it.
@@ -159,7 +160,7 @@ class Producer(Generic[K, V]):
             return
         try:
             self._accumulator.abandon()
-        finally:  # what a callback raises in the main thread goes on
+        finally:  # an exception of a callback in the main thread propagates
             self._end_interceptors()
 
     def _end_interceptors(self) -> None:
@@ -169,42 +170,43 @@ class Producer(Generic[K, V]):
 
     def _end_transaction(self, timeout: float | None) -> None:
         try:
-            # A callback cannot wait for what its own thread has to write: then others abort what is open
+            # A callback cannot wait for its own thread: then other processes abort the open transaction
             self._transaction.leave() if self._accumulator.on_thread() else self._transaction.close(timeout)
-        except EmbedlogError as error:  # the producer ends all the same
+        except EmbedlogError as error:  # the producer must still end
             logger.warning("%s was closed with a transaction that could not be ended: %s", self._name, error)
 
     # ---- transactions ----------------------------------------------------------------------------
 
     def init_transactions(self) -> Outcome | None:
-        """Take over the transactional id: producers that had it before are fenced, what they left open is finished or aborted.
+        """Take over the transactional id: earlier producers with this id are fenced, their open transactions completed or
+        aborted.
 
-        Once, before anything else; returns what became of the last transaction of this id, or None if there was none.
+        Call it once, before any other call; returns the outcome of the last transaction of this id, or None if there was none.
         Like all calls of this section it raises InvalidTransactionStateError in a wrong state, DeadlineError after
-        `max.block.ms` (then the same call is to be repeated), FencedError if somebody took the id over.
+        `max.block.ms` (then repeat the same call), FencedError if another producer took over the id.
         """
         self._pipeline.check_open()
         return self._transaction.init()
 
     def begin_transaction(self) -> None:
-        """What is sent from now on is seen by `read_committed` readers all together or not at all."""
+        """Begin a transaction: `read_committed` readers see its records all together or not at all."""
         self._pipeline.check_open()
         self._transaction.begin()
 
     def commit_transaction(self) -> None:
-        """Send what is buffered and commit. Raises what a record failed of: then the transaction can only be aborted."""
+        """Send buffered records and commit. Raises a record's error: then the transaction can only be aborted."""
         self._pipeline.check_open()
         try:
             self._transaction.commit()
         finally:
             if self._transaction.state in FAILED:
-                self._losses.take()  # what this raises says it
+                self._losses.take()  # the exception of this call reports them
 
     def abort_transaction(self) -> None:
-        """Abort: what is still buffered fails with TransactionAbortedError, what is written is never seen as committed."""
+        """Abort: buffered records fail with TransactionAbortedError, written ones are never visible as committed."""
         self._pipeline.check_open()
         self._transaction.abort()
-        self._losses.take()  # it was to be seen as a whole or not at all
+        self._losses.take()  # an aborted transaction needs no report of single records
 
     def send_offsets_to_transaction(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group_metadata: GroupMetadata
@@ -234,8 +236,9 @@ class Producer(Generic[K, V]):
         return set(self._log._topic(topic).here)
 
     def metrics(self) -> dict[str, float]:
-        """Kafka's key figures, by Kafka's names and in its units: totals since the producer was made, `-rate` a second,
-        `-avg` and `-max` of the last minute."""
+        """Kafka's metrics, by Kafka's names and in its units: totals since the producer was made, `-rate` per second, `-avg` and
+        `-max` of the last minute.
+        """
         rows, figures = self._rows, self._delivery.figures
         self._delivery.harvest()
         return producer_metrics(figures) | {
@@ -262,29 +265,29 @@ class Producer(Generic[K, V]):
         if rows is None or rows.closed or os.getpid() != self._pid:
             return
         warnings.warn(f"{self._name} was dropped without close()", ResourceWarning, source=self, stacklevel=2)
-        self._accumulator.leave_alone()  # the thread sends what is there, and ends
+        self._accumulator.leave_alone()  # the thread sends the buffered records, and ends
 
-    if not TYPE_CHECKING:  # a mistake that checkers see is told at run time, too
+    if not TYPE_CHECKING:  # type checkers report this mistake; this reports it at run time
 
         def __aenter__(self) -> NoReturn:
-            raise TypeError("this producer is for `with`; log.async_producer(…) is for `async with`")
+            raise TypeError("a Producer supports `with`; use log.async_producer(…) for `async with`")
 
         __aexit__ = __aenter__
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Producer cannot be pickled: open the log in the process that sends, and make a producer there")
+        raise TypeError("a Producer cannot be pickled: open the log in the process that sends, and create a producer there")
 
     def __repr__(self) -> str:
         return f"<embedlog.Producer {self._name}{' closed' if self._rows.closed else ''}>"
 
 
 def _name(config: ProducerConfig) -> str:
-    """Kafka's default: after the transactional id, or counted in this process."""
-    return printable(config.client_id or f"producer-{config.transactional_id or next(_numbers)}")  # it goes into lines of the log
+    """Kafka's default: derived from the transactional id, or a counter of this process."""
+    return printable(config.client_id or f"producer-{config.transactional_id or next(_numbers)}")  # it occurs in log messages
 
 
 def _tell_of_changes(config: ProducerConfig, name: str) -> None:
-    """Kafka's clients change options that contradict each other where the user set only the other one, and say so."""
+    """Log options that changed because they contradict others that the user set, as Kafka's clients do."""
     if not config.enable_idempotence and "enable_idempotence" not in config.given:
         logger.info("%s is not idempotent, because of acks, retries or max.in.flight.requests.per.connection", name)
         if config.max_in_flight_requests_per_connection > 5:
@@ -295,7 +298,7 @@ def _tell_of_changes(config: ProducerConfig, name: str) -> None:
 
 
 def _transaction(log: Any, config: ProducerConfig, accumulator: Accumulator, delivery: Delivery) -> Transaction | NoTransaction:
-    """The transactional half, which hears of what delivery could not write."""
+    """The transaction manager, which receives the errors of the sender."""
     if config.transactional_id is None:
         return NoTransaction()
     owner = log._transactions.owner(config.transactional_id, config.transaction_timeout_ms)

@@ -1,13 +1,13 @@
-"""From a producer's lanes into the partitions' logs.
+"""Writes a producer's partition queues into the partitions' logs.
 
-SENDER-1  of one partition only who has its lane's turn appends for it, the producer's thread or in C a caller who waits
-    (`inline_append.c`): records lie in the order in which they were taken
-SENDER-2  every parcel that was taken is settled, whatever happens; none fails that is known to lie in the log. What is in the log
-    is never tried again: the attempt is over before anything else is done
-SENDER-3  an attempt that failed of something that passes is repeated, with the same bytes and from where it stopped, until
-    delivery.timeout.ms or retries are used up; nothing behind it in the lane goes first
-SENDER-4  a topic that grew, changed or went away is noticed when something is written to it
-SENDER-5  what the log refuses costs nobody else his place: parcels that were written together are tried one by one
+SENDER-1  for one partition, only the thread that entered its queue appends: the producer's thread, or in C a caller that waits
+    for a record (`inline_append.c`). Records are written in the order in which they were accepted
+SENDER-2  every batch that was taken is settled, whatever happens; a batch known to be in the log never fails and is never written
+    again: the attempt ends before any other step
+SENDER-3  after a transient error the attempt is repeated with the same bytes, from where it stopped, until delivery.timeout.ms or
+    retries are used up; no later batch of the queue overtakes it
+SENDER-4  a topic that grew, changed or was deleted is detected when a record is written to it
+SENDER-5  a refused batch costs other batches nothing: batches that were written together are then tried one by one
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("embedlog.producer")
 
-RUN_BYTES = 4 << 20  # parcels of send() that go into one append: large enough that its cost is spread, small enough for the cache
+RUN_BYTES = 4 << 20  # batches of send() in one append: large enough to amortize its cost, small enough for the CPU cache
 FLUSH_NEVER: Final = 2**63 - 1  # flush.messages when no append waits for a sync
-JITTER = 0.2  # Kafka's, of a pause between attempts
+JITTER = 0.2  # of the pause between attempts, as in Kafka
 
-# What may pass: a disk that is full or stumbles, or something this process has too little of
+# Transient errors: a full disk or an I/O error, or a lack of resources of this process
 PASSING = {
     errno.EAGAIN, errno.EDQUOT, errno.EINTR, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC,
     errno.ETIMEDOUT,
@@ -62,7 +62,7 @@ PASSING = {
 
 
 class Delivery:
-    """The destinations of one producer, and the way of their parcels into the log.
+    """The destinations of one producer; writes their batches into the log.
 
     Threads: `destination`, `drop` and `harvest` from any, the others from the producer's own only.
     """
@@ -74,9 +74,9 @@ class Delivery:
         self._stops: dict[Lane, Stop] = {}
         self.appender: Appender = Idempotent() if settings.enable_idempotence else Plain(settings.acks)
         self.destinations: dict[str, Destination] = {}
-        self._gone: dict[str, list[Stop]] = {}  # of topics that could not be found: whoever comes back goes by the same lanes
-        self.routes: dict[str, Route] = {}  # what send() looks into first; without an entry it takes the careful way
-        self.failed: Callable[[BaseException], None] = lambda error: None  # hears of every error before the futures do
+        self._gone: dict[str, list[Stop]] = {}  # of topics that were not found: a topic that exists again uses the same queues
+        self.routes: dict[str, Route] = {}  # fast path of send(); a topic without an entry takes the checked path
+        self.failed: Callable[[BaseException], None] = lambda error: None  # receives every error before the futures
         self.figures = Figures()
         self.losses = Losses(name, self.figures, raises=settings.on_delivery_error == "raise" and settings.acks != "0")
         self.in_flight = 0  # batches that are being written
@@ -84,7 +84,7 @@ class Delivery:
     # ---- destinations ----------------------------------------------------------------------------
 
     def destination(self, topic: str, rows: _rows.Accumulator, *, fast: bool) -> Destination:
-        """What is known of a topic, looked up again if it has changed. Raises UnknownTopicOrPartitionError, InvalidTopicError."""
+        """The topic's destination, read again if the topic changed. Raises UnknownTopicOrPartitionError, InvalidTopicError."""
         if is_internal(check_name(topic)):
             raise InvalidTopicError(f"{topic} is one of the log's own topics: only the log writes to it")
         count = self._log._partition_count(topic)
@@ -103,13 +103,13 @@ class Delivery:
             return found
 
     def _look_again(self, stop: Stop) -> None:
-        """Send the next `send()` the careful way if the topic is not what it was."""
+        """Send the next `send()` to the checked path if the topic has changed."""
         destination = stop.destination
         try:
             count = self._log._partition_count(destination.name)
             config = destination.config if stop.partition is None else stop.partition.config
             changed = config is not destination.config and config != destination.config
-        except EmbedlogError:  # it is gone, or the log is closed: the next send() says so
+        except EmbedlogError:  # deleted, or the log is closed: the next send() reports it
             count, changed, config = 0, True, destination.config
         if count == destination.partition_count and not changed:
             return
@@ -122,7 +122,7 @@ class Delivery:
                 self._reconfigure(destination, config)
 
     def _reconfigure(self, destination: Destination, config: TopicConfig) -> None:
-        """The topic's new settings for what is sent from now on, over the lanes that are there."""
+        """Use the topic's new settings for later records, with the existing queues."""
         fresh = Destination(destination.name, config, self._settings, destination.rows)
         fresh.take_over(destination.stops)
         fresh.grow(destination.partition_count)
@@ -131,12 +131,12 @@ class Delivery:
     # ---- on the producer's thread ----------------------------------------------------------------
 
     def announce(self, lanes: list[Lane]) -> None:
-        """These are about to be delivered, one after the other."""
+        """These queues will be delivered next, one after the other."""
         if self.appender.direct:
             return
         stops = [self._stops[lane] for lane in lanes if lane.enter()]
         try:
-            with contextlib.suppress(EmbedlogError):  # each of them meets it again
+            with contextlib.suppress(EmbedlogError):  # each delivery meets the error again
                 for stop in stops:
                     self._locate(stop)
                 self.appender.announce([stop for stop in stops if stop.attempt or self._begin(stop)])
@@ -145,7 +145,7 @@ class Delivery:
                 stop.lane.leave()
 
     def deliver(self, lane: Lane) -> None:
-        """Write what is due of one lane, as one run, and settle it; or try once more what was not written before."""
+        """Write the due batches of one queue as one run and settle them, or repeat the attempt that failed before."""
         stop = self._stops[lane]
         self.harvest(lane)
         attempt = stop.attempt or self._begin(stop)
@@ -154,13 +154,13 @@ class Delivery:
             self._try(stop, attempt)
             self.in_flight = 0
         elif stop.partition is not None:
-            with contextlib.suppress(EmbedlogError):  # it is gone or closed: the next write says so
-                stop.partition.syncer.flush_if_late()  # what callers wrote, unless the housekeeper was faster
+            with contextlib.suppress(EmbedlogError):  # deleted or closed: the next write reports it
+                stop.partition.syncer.flush_if_late()  # sync direct appends, unless the housekeeper was faster
         self._look_again(stop)
         self._open_direct(stop)
 
     def _open_direct(self, stop: Stop) -> None:
-        """Callers may write to this partition by themselves, unless that is work: compression, or a sync for each append."""
+        """Enable direct appends by callers, unless each append needs more work: compression, or a sync."""
         partition = stop.partition
         writer = partition.writer if partition is not None and self.appender.direct else None
         config = stop.destination.config if partition is None else partition.config
@@ -173,7 +173,7 @@ class Delivery:
             stop.lane.open_direct(partition, partition.mutex, writer, config, append, raw, config.flush_ms, partition.batch_limit)
 
     def _begin(self, stop: Stop) -> Attempt | None:
-        """What is due of the lane, encoded and stamped; None if that is nothing, or failed already."""
+        """The due batches of the queue, encoded and stamped; None if there are none, or if that failed."""
         parcels = stop.lane.take(1 if stop.alone else RUN_BYTES)
         stop.alone = max(0, stop.alone - 1)
         stop.dropped = None
@@ -184,14 +184,14 @@ class Delivery:
             run, counts = self._run_of(stop, parcels)
             attempt = Attempt(parcels, counts, run, Going(run))
             self.appender.stamp(stop, attempt)
-        except BaseException as error:  # noqa: BLE001  (the thread's edge: whatever it is, the futures must hear of it)
+        except BaseException as error:  # noqa: BLE001  (top of the thread: any error must settle the futures)
             self._fail(stop, parcels, error)
             return None
         stop.attempt = attempt
         return attempt
 
     def _run_of(self, stop: Stop, parcels: list[Parcel]) -> tuple[record_batch.EncodedRun, list[int]]:
-        """The encoded run, and the records of its parcels."""
+        """The encoded run, and the number of records of each batch."""
         if parcels[0].run is not None:
             run: record_batch.EncodedRun = parcels[0].run.encoded
             return run, [run.record_count]
@@ -202,7 +202,7 @@ class Delivery:
         return record_batch.EncodedRun(memoryview(buffer), len(parcels), sum(counts), len(buffer), batches), counts
 
     def _compressed(self, stop: Stop, parcels: list[Parcel]) -> list[Any]:
-        """Records sections, compressed where that makes them smaller; None where it does not, or readers would not take it."""
+        """Compressed records sections; None where compression does not help, or readers would refuse the size."""
         bodies: list[Any] = []
         for parcel in parcels:
             plain = parcel.body
@@ -240,7 +240,7 @@ class Delivery:
         try:
             return self.appender.append(stop, attempt, deadline_ns)
         except (UnknownTopicOrPartitionError, ClosedError):
-            # Deleted; made again under the same name, it is the topic that the sender means
+            # Deleted: a topic created again with the same name is the intended one
             fresh = self._log._partition(stop.destination.name, stop.lane.partition)
             if fresh is stop.partition:
                 raise
@@ -266,8 +266,8 @@ class Delivery:
         return until_s - time.monotonic()
 
     def _not_written(self, stop: Stop, attempt: Attempt, error: BaseException) -> None:
-        """An attempt failed: once more, now or later, or never."""
-        if isinstance(error, RecordTooLargeError) and not attempt.mended:  # before anything was written
+        """Decide after a failed attempt: retry now, retry later, or fail."""
+        if isinstance(error, RecordTooLargeError) and not attempt.mended:  # nothing was written yet
             if len(attempt.parcels) > 1:
                 stop.attempt, stop.alone = None, len(attempt.parcels)
                 return
@@ -292,13 +292,13 @@ class Delivery:
         return error.retriable or (isinstance(error, StorageError) and error.errno in PASSING)
 
     def _pause_s(self, tries: int) -> float:
-        """Kafka's: twice as long each time, up to a limit, and never quite the same."""
+        """The pause as in Kafka: doubled each time, up to a limit, with random jitter."""
         settings = self._settings
         pause_ms: int = min(settings.retry_backoff_ms << min(tries - 1, 30), settings.retry_backoff_max_ms)
         return pause_ms * random.uniform(1 - JITTER, 1 + JITTER) / 1000
 
     def _split(self, stop: Stop, attempt: Attempt) -> None:
-        """Into smaller batches: the limit was lowered since these were cut. Raises RecordTooLargeError."""
+        """Split into smaller batches, after the topic's limit was lowered. Raises RecordTooLargeError."""
         limit, run = stop.partition.batch_limit, attempt.run
         codec = int(run.batches["attributes"][0]) & record_batch.CODEC_MASK
         rows = record_batch.decode(run.buffer, run.batches)
@@ -313,10 +313,10 @@ class Delivery:
         attempt.going = Going(attempt.run)
         self.appender.stamp(stop, attempt)
 
-    # ---- fates -----------------------------------------------------------------------------------
+    # ---- results ---------------------------------------------------------------------------------
 
     def _settle(self, parcels: list[Parcel], counts: list[int], appended: Appended) -> None:
-        """These lie in the log. None of them stays open, whatever fails here: at worst its offset is not known."""
+        """Settle batches that are in the log. All of them, even if a step here fails: then their offsets are unknown."""
         try:
             offsets = [appended.base_offset if appended.contiguous else UNKNOWN_OFFSET]
             if len(parcels) > 1:
@@ -329,7 +329,7 @@ class Delivery:
             _rows.settle_open(parcels, None)
 
     def _give_up(self, stop: Stop, attempt: Attempt, error: BaseException) -> None:
-        """What is in the log is settled all the same, unless it had to be on stable storage."""
+        """Fail an attempt. Its batches in the log still succeed, unless they had to be on stable storage."""
         parcels = attempt.parcels
         try:
             stop.attempt = None
@@ -344,13 +344,13 @@ class Delivery:
             _rows.settle_open(parcels, error)
 
     def _fail(self, stop: Stop, parcels: list[Parcel], error: BaseException, pieces: tuple[tuple[int, int], ...] = ()) -> None:
-        """These were not written. They are settled before anything is said: what logs is the user's, and may raise."""
+        """Fail batches that were not written. They are settled before any log message: a user's log handler may raise."""
         count = sum(parcel.count for parcel in parcels)
         try:
             self.losses.count(count)
             self.failed(error)
             for parcel in parcels:
-                if parcel.run is not None:  # its shipment says what is lost
+                if parcel.run is not None:  # its shipment reports the loss
                     parcel.run.settled(pieces, error)
                     parcel.fail(error)
                 else:
@@ -359,16 +359,16 @@ class Delivery:
             _rows.settle_open(parcels, error)
         if not isinstance(error, EmbedlogError):
             place = stop.destination.name, stop.lane.partition
-            logger.error("writing to %s-%d failed in a way that was not foreseen", *place, exc_info=error)
+            logger.error("unexpected failure of a write to %s-%d", *place, exc_info=error)
 
     def drop(self, error: Exception) -> None:
-        """What waits for another attempt fails instead, at the thread's next look."""
+        """Attempts that wait for a retry fail instead, when the thread runs next."""
         for stop in list(self._stops.values()):
             stop.dropped = error
             stop.lane.rest(0)
 
     def abandon(self, parcel: Parcel, error: Exception) -> int:
-        """Fails a parcel, unless somebody has begun to write it; gives its records."""
+        """Fail a batch unless its write has begun; returns its number of records."""
         run = parcel.run
         if not self.losses.abandon(parcel, error):
             return 0
@@ -377,15 +377,15 @@ class Delivery:
         return parcel.count
 
     def give_up(self, error: Exception) -> None:
-        """The thread ends: what waits for another attempt fails."""
+        """The thread ends: fail attempts that wait for a retry."""
         for stop in self._stops.values():
             if stop.attempt is not None:
                 self._give_up(stop, stop.attempt, error)
 
-    # ---- figures ---------------------------------------------------------------------------------
+    # ---- metrics ---------------------------------------------------------------------------------
 
     def harvest(self, *lanes: Lane) -> None:
-        """Add what callers wrote by themselves to the figures; of these lanes, or of all."""
+        """Add direct appends of callers to the metrics, for these queues or for all."""
         for lane in lanes or list(self._stops):
             found = lane.harvest()
             if found is not None:
@@ -398,7 +398,7 @@ class Delivery:
                 self.figures.note(amounts, peaks)
 
     def _count(self, parcels: list[Parcel], run: record_batch.EncodedRun, began: float) -> None:
-        """What an append that began at `began` adds to the figures."""
+        """Add an append that began at `began` to the metrics."""
         latency_s = time.monotonic() - began
         waited = [began - parcel.opened for parcel in parcels]
         largest = run.size if run.batch_count == 1 else int(run.batches["size"].max())
@@ -412,7 +412,7 @@ class Delivery:
 
 
 def _whole(attempt: Attempt) -> int:
-    """How many parcels, from the first on, lie in the log as a whole."""
+    """The number of leading batches that are completely in the log."""
     left, whole = sum(end - base for base, end in attempt.going.pieces), 0
     for count in attempt.counts:
         left -= count
@@ -423,7 +423,7 @@ def _whole(attempt: Attempt) -> int:
 
 
 def _joined(runs: list[record_batch.EncodedRun]) -> record_batch.EncodedRun:
-    """Consecutive runs as one."""
+    """Join consecutive runs."""
     buffer, position, tables = bytearray(), 0, []
     for run in runs:
         table = run.batches.copy()

@@ -1,12 +1,12 @@
-"""Transactions as a producer's user meets them: which call is allowed when, and what becomes of the records in between.
+"""The transaction state of a producer: which call is allowed when, and the result of the records in a transaction.
 
-TXNMANAGER-1  the states and what may follow what are Kafka's, as tables; `Machine` knows nothing but them
-TXNMANAGER-2  a record is taken only while the state is IN_TRANSACTION: the accumulator is shut in every other, in one step with
-    it
-TXNMANAGER-3  a call that ran out of time leaves its state: the same call goes on where it stopped, no other is allowed
-TXNMANAGER-4  a record that failed makes the transaction one that can only be aborted, and so do offsets that the group refused; a
-    fenced producer can only be closed
-TXNMANAGER-5  what happens in the log is the owner's business (`transactions`); this room decides when
+TXNMANAGER-1  states and transitions are Kafka's, as tables; `Machine` depends on nothing else
+TXNMANAGER-2  a record is accepted only in the state IN_TRANSACTION: the accumulator is shut in every other state, in one step
+    with the transition
+TXNMANAGER-3  a call that timed out keeps its state: the same call continues where it stopped, no other call is allowed
+TXNMANAGER-4  after a failed record, or offsets that the group refused, the transaction can only be aborted; a fenced producer can
+    only be closed
+TXNMANAGER-5  the owner (`coordination.transactions`) writes to the log; this module decides when
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ logger = logging.getLogger("embedlog.producer")
 
 
 class State(enum.Enum):
-    """Where the client stands; Kafka's names."""
+    """The state of the client, with Kafka's names."""
 
     UNINITIALIZED = enum.auto()
     INITIALIZING = enum.auto()
@@ -54,7 +54,7 @@ class State(enum.Enum):
     FATAL_ERROR = enum.auto()
 
 
-# state → the states it may be entered from
+# state → its possible predecessors
 PREDECESSORS: Mapping[State, frozenset[State]] = {
     State.UNINITIALIZED: frozenset({State.READY, State.ABORTABLE_ERROR}),
     State.INITIALIZING: frozenset({State.UNINITIALIZED, State.ABORTING}),
@@ -66,7 +66,7 @@ PREDECESSORS: Mapping[State, frozenset[State]] = {
     State.FATAL_ERROR: frozenset(State),
 }
 
-# state → the calls that are allowed; where a state is entered by one of them, that call may be repeated after a timeout
+# state → allowed calls; a call that entered the state may be repeated after a timeout
 CALLS: Mapping[State, tuple[str, ...]] = {
     State.UNINITIALIZED: ("init_transactions",),
     State.INITIALIZING: ("init_transactions",),
@@ -79,20 +79,20 @@ CALLS: Mapping[State, tuple[str, ...]] = {
 }
 
 
-FAILED = frozenset({State.ABORTABLE_ERROR, State.FATAL_ERROR})  # a record or a call has failed for good
+FAILED = frozenset({State.ABORTABLE_ERROR, State.FATAL_ERROR})  # a record or a call failed permanently
 
 
 class Machine:
-    """The state, and the error that brought it there. Pure: no lock, no clock, no log."""
+    """The state, and the error that caused it. Pure: no lock, no clock, no log."""
 
     def __init__(self) -> None:
         self.state = State.UNINITIALIZED
         self.error: BaseException | None = None
 
     def enter(self, state: State, error: BaseException | None = None) -> None:
-        """Raises InvalidTransactionStateError for a step that Kafka's table does not have."""
+        """Raises InvalidTransactionStateError for a transition that Kafka's table does not contain."""
         if self.state not in PREDECESSORS[state]:
-            raise InvalidTransactionStateError(f"there is no way from {self.state.name} to {state.name}")
+            raise InvalidTransactionStateError(f"no transition from {self.state.name} to {state.name}")
         self.state = state
         self.error = error
 
@@ -101,7 +101,7 @@ class Machine:
         if call in CALLS[self.state]:
             return
         if isinstance(self.error, FencedError):
-            raise FencedError(f"{call}() of a producer that was fenced: {self.error.message}; close it") from self.error
+            raise FencedError(f"{call}() refused, the producer is fenced: {self.error.message}; close it") from self.error
         allowed = " or ".join(f"{each}()" for each in CALLS[self.state]) or "close()"
         because = f" after {self.error!r}" if self.error is not None else ""
         raise InvalidTransactionStateError(
@@ -109,7 +109,7 @@ class Machine:
         ) from self.error
 
     def fail(self, error: BaseException) -> None:
-        """A record failed, or a call in a way that a repetition does not mend."""
+        """A record failed, or a call failed with an error that a retry cannot repair."""
         if isinstance(error, (FencedError, InvalidTransactionStateError)) and not isinstance(error, FencedInstanceIdError):
             self.enter(State.FATAL_ERROR, error)
         elif self.state in PREDECESSORS[State.ABORTABLE_ERROR] and self.state is not State.INITIALIZING:
@@ -117,7 +117,7 @@ class Machine:
 
 
 class Owner(Protocol):
-    """What stands for the transactional id in the log."""
+    """Holds the transactional id in the log."""
 
     def init(self, deadline_ns: int) -> Outcome | None: ...
     def begin(self) -> None: ...
@@ -129,9 +129,9 @@ class Owner(Protocol):
 
 
 class Transaction:
-    """The transactional half of one producer.
+    """The transactional part of one producer.
 
-    `timeout_s` is max.block.ms; `clock_ns` the clock of the owner's deadlines. Threads: any; one call goes on at a time.
+    `timeout_s` is max.block.ms; `clock_ns` the clock of the owner's deadlines. Threads: any; one call runs at a time.
     """
 
     def __init__(
@@ -142,8 +142,8 @@ class Transaction:
         self._figures = figures
         self._timeout_s = timeout_s
         self._clock_ns = clock_ns
-        self._call = threading.Lock()  # held by a verb for as long as it takes
-        self._step = threading.Lock()  # held for a step of the state and the shutting that goes with it
+        self._call = threading.Lock()  # held during a call
+        self._step = threading.Lock()  # held during a transition and the change of `shut`
         self._machine = Machine()
         accumulator.rows.shut = True
 
@@ -151,10 +151,10 @@ class Transaction:
     def state(self) -> State:
         return self._machine.state
 
-    # ---- the verbs -------------------------------------------------------------------------------
+    # ---- calls -----------------------------------------------------------------------------------
 
     def init(self) -> Outcome | None:
-        """What became of the last transaction under this id."""
+        """The outcome of the last transaction of this id."""
         with self._verb("init_transactions", "init", State.INITIALIZING) as deadline_ns:
             outcome = self._owner.init(deadline_ns)
             self._enter(State.READY)
@@ -166,7 +166,7 @@ class Transaction:
             self._enter(State.IN_TRANSACTION)
 
     def commit(self) -> None:
-        """Raises what a record of the transaction failed of; then it can only be aborted."""
+        """Commit. Raises a record's error; then the transaction can only be aborted."""
         self._raise_failure()
         with self._verb("commit_transaction", "commit", State.COMMITTING) as deadline_ns:
             self._drain(deadline_ns)
@@ -182,7 +182,7 @@ class Transaction:
             self._enter(State.READY)
 
     def abort_after_failure(self) -> None:
-        """Aborts what can be aborted; what was raised before is what the user must hear of, so this never raises."""
+        """Abort if possible; never raises, because the user must receive the earlier exception."""
         if "abort_transaction" not in CALLS[self.state]:
             return
         try:
@@ -197,7 +197,7 @@ class Transaction:
                 self._owner.add_offsets(wanted, member, deadline_ns)
 
     def close(self, timeout_s: float | None) -> None:
-        """Finishes a commit that was begun, aborts a transaction that is open; others do it if this fails."""
+        """Complete a commit that has begun, or abort an open transaction; if this fails, other processes do it."""
         try:
             if self.state is State.IN_TRANSACTION:
                 self._accumulator.flush(timeout_s)
@@ -210,10 +210,10 @@ class Transaction:
             self.leave()
 
     def leave(self) -> None:
-        """What is open is left behind, for others to abort."""
+        """Leave an open transaction for other processes to abort."""
         self._owner.close()
 
-    # ---- what happens to records -----------------------------------------------------------------
+    # ---- records ---------------------------------------------------------------------------------
 
     def check_send(self) -> None:
         """Raises unless a transaction is open."""
@@ -225,16 +225,16 @@ class Transaction:
             self._machine.fail(error)
             self._shut_locked()
 
-    # ---- steps -----------------------------------------------------------------------------------
+    # ---- transitions -----------------------------------------------------------------------------
 
     @contextmanager
     def _verb(self, call: str, figure: str, state: State | None) -> Iterator[int]:
-        """One call at a time, in `state` while it goes on; gives the deadline. What fails for good is noted."""
+        """Run one call at a time, in `state` until it ends; yields the deadline. A permanent failure is recorded."""
         if self._accumulator.on_thread():
             raise StateError(f"{call}() inside a callback of this producer would wait for itself")
         began = time.monotonic()
         if not self._call.acquire(timeout=self._timeout_s):
-            raise DeadlineError(f"another call kept {call}() waiting", expected=f"{self._timeout_s} s (max.block.ms)")
+            raise DeadlineError(f"{call}() waited too long for another call", expected=f"{self._timeout_s} s (max.block.ms)")
         try:
             with self._step:
                 self._machine.require(call)
@@ -243,7 +243,7 @@ class Transaction:
                 self._shut_locked()
             try:
                 yield self._clock_ns() + int(self._timeout_s * 1e9)
-            except (FencedError, InvalidTransactionStateError, CommitFailedError) as error:  # the log knows better
+            except (FencedError, InvalidTransactionStateError, CommitFailedError) as error:  # the log's state decides
                 self.failed(error)
                 raise
         finally:
@@ -259,9 +259,9 @@ class Transaction:
         self._accumulator.rows.shut = self._machine.state is not State.IN_TRANSACTION
 
     def _drain(self, deadline_ns: int) -> None:
-        """Every record has its fate. Raises DeadlineError."""
+        """Wait until every record is settled. Raises DeadlineError."""
         if not self._accumulator.flush(max(0, deadline_ns - self._clock_ns()) / 1e9):
-            raise DeadlineError("not everything could be written in time", expected=f"{self._timeout_s} s (max.block.ms)")
+            raise DeadlineError("not all records were written in time", expected=f"{self._timeout_s} s (max.block.ms)")
 
     def _raise_failure(self) -> None:
         error = self._machine.error
@@ -279,21 +279,21 @@ class Transaction:
 
 
 class NoTransaction:
-    """In the place of `Transaction` where there is no transactional.id."""
+    """Replaces `Transaction` without a transactional.id."""
 
     state = State.UNINITIALIZED
 
     def check_send(self) -> None:
-        """Nothing to ask: every record stands alone."""
+        """Always allowed."""
 
     def failed(self, error: BaseException) -> None:
-        """Nobody else is concerned."""
+        """No state."""
 
     def close(self, timeout_s: float | None) -> None:
-        """There is nothing open."""
+        """No transaction."""
 
     def leave(self) -> None:
-        """There is nothing open."""
+        """No transaction."""
 
     def init(self) -> NoReturn:
         raise InvalidTransactionStateError("transactions need a producer with a transactional.id")
@@ -301,16 +301,16 @@ class NoTransaction:
     begin = commit = abort = init
 
     def abort_after_failure(self) -> None:
-        """There is nothing open."""
+        """No transaction."""
 
     def send_offsets(self, offsets: Any, group: Any) -> NoReturn:
         self.init()
 
 
 def _check_group(group: object) -> GroupMetadata:
-    """Raises TypeError for what is no group's metadata, InvalidGroupIdError for a member that the group cannot know."""
+    """Raises TypeError for an object of another type, InvalidGroupIdError for a member that the group cannot know."""
     if not isinstance(group, GroupMetadata):
-        raise TypeError(f"group_metadata is what consumer.group_metadata() returns, not {group!r}")
+        raise TypeError(f"group_metadata must be the result of consumer.group_metadata(), not {group!r}")
     if group.generation > 0 and not group.member_id:
         raise InvalidGroupIdError("group_metadata has a generation, but no member id", found=repr(group))
     return group

@@ -38,7 +38,7 @@ STUCK = """
 def test_an_interrupt_at_exit_loses_no_other_producers_records_and_says_what_is_open(tmp_path: Path) -> None:
     done = run_program(STUCK, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("5 records were being written when the process ended") == 1, done.stderr
+    assert done.stderr.count("the process ended during the write of 5 records") == 1, done.stderr
     with embedlog.open(tmp_path / "log") as log:
         assert len(list(log.scan("fine").records())) == 5
         assert list(log.scan("stuck").records()) == []

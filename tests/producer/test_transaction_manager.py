@@ -274,7 +274,7 @@ def test_a_fenced_producer_can_only_be_closed(ready: embedlog.Producer, owner: F
         ready.commit_transaction()
     assert state(ready) is State.FATAL_ERROR
     for call in ENTERED:
-        with pytest.raises(FencedError, match=rf"{call}\(\) of a producer that was fenced.*close it"):
+        with pytest.raises(FencedError, match=rf"{call}\(\) refused, the producer is fenced.*close it"):
             getattr(ready, call)()
     assert isinstance(ready.send("one", b"v").exception(0), FencedError)
     assert isinstance(ready.send_batch("one", [b"v"]).exception(0), FencedError)
