@@ -380,7 +380,7 @@ def _close_all() -> None:
 
 
 def _end_with_the_process() -> None:
-    """Register the exit handler in a forked worker of `multiprocessing`, which runs its own finalizers and not those of `atexit`."""
+    """Register the exit handler in a forked worker of `multiprocessing`, which runs its own finalizers, not those of `atexit`."""
     global _finalized_pid
     process, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
     if process is None or util is None or process.parent_process() is None or _finalized_pid == os.getpid():

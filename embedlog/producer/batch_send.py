@@ -40,7 +40,7 @@ UNKNOWN_OFFSET = -1  # with acks=0, or if records of other producers are between
 
 
 class Share(NamedTuple):
-    """Rows of a piece for one partition; `rows` None: all rows; `partition` STICK: the current partition for rows without keys."""
+    """Rows of a piece for one partition; `rows` None: all; `partition` STICK: the current partition for rows without keys."""
 
     partition: int
     rows: NDArray[np.int64] | None

@@ -319,4 +319,4 @@ def test_an_unforeseen_error_reaches_the_futures_and_the_log(
     with log.producer() as producer:
         assert isinstance(producer.send("one", b"v").exception(10), ZeroDivisionError)
         assert isinstance(producer.send_batch("one", [b"v"]).exception(10), ZeroDivisionError)
-    assert "failed unexpectedly" in caplog.text
+    assert "unexpected failure of a write" in caplog.text
