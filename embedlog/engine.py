@@ -399,8 +399,6 @@ class Log(Admin, GroupAdmin):
 
     def _close_all(self) -> None:
         """The last one out: bring every partition to rest that anybody left dirty."""
-        if system.mutated("close_own_only"):
-            return
         every = self._directory.foreign and not self._directory.clean
         dirty = [
             partition

@@ -7,7 +7,6 @@ HOUSEKEEPER-3  a failure in one partition is logged, once an hour at most, and t
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from typing import TYPE_CHECKING
@@ -174,7 +173,7 @@ class Housekeeper:
 
     def by_hand(self, deadline_ns: int) -> None:
         """One whole round now, in the caller's thread. Raises LockTimeoutError if another housekeeper is at work for too long."""
-        with self._lock.hold(deadline_ns) if not system.mutated("many_housekeepers") else contextlib.nullcontext():
+        with self._lock.hold(deadline_ns):
             self._round(by_hand=True)
             with self._reported("transactions"):
                 self._log._transactions.housekeep(deadline_ns)

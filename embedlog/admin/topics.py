@@ -301,8 +301,7 @@ class Admin:
             mark_deleted(path, self._home.directory_page, deadline_ns, self.config.file_mode, self._home.locked)
 
         def forget() -> None:
-            if not system.mutated("keep_offsets"):
-                self._groups.forget_topic(topic.name, deadline_ns)
+            self._groups.forget_topic(topic.name, deadline_ns)
 
         topic_directories.finish_deletion(self.path, self._registry, topic, retire, self.config.file_mode, forget)
 
@@ -342,18 +341,22 @@ def mark_deleted(
     lock = locks.LockFile(path / file_names.LOCK, mode)
     try:
         lock.lock(deadline_ns)
-        mapped = None if system.mutated("no_deleted_flag") else map_page(path / file_names.PAGE, writable=True, locked=locked)
-        if mapped is None:  # nobody has opened it since its directory was made, or since a broker had it
-            return
-        try:
-            mapped.page.set(system.WORD_FLAGS, mapped.page.word(system.WORD_FLAGS) | system.FLAG_DELETED)
-            now = mapped.page.read()
-            if now is not None:
-                mapped.page.publish(now._replace(generation=(now.generation + 2) % 2**32), directory_page)
-        finally:
-            mapped.close()
+        _set_deleted_locked(path, directory_page, locked)
     finally:
         lock.close()  # with its descriptor the lock goes too
+
+
+def _set_deleted_locked(path: Path, directory_page: system.Page | None, locked: bool) -> None:
+    mapped = map_page(path / file_names.PAGE, writable=True, locked=locked)
+    if mapped is None:  # never opened since its directory was made, or since a broker had it
+        return
+    try:
+        mapped.page.set(system.WORD_FLAGS, mapped.page.word(system.WORD_FLAGS) | system.FLAG_DELETED)
+        now = mapped.page.read()
+        if now is not None:
+            mapped.page.publish(now._replace(generation=(now.generation + 2) % 2**32), directory_page)
+    finally:
+        mapped.close()
 
 
 def _refuse_internal(name: str) -> None:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from embedlog._native import system
 from embedlog.config.client import ConsumerConfig
 from embedlog.consumer.positions import Cursor, Rotation
 from embedlog.consumer.subscription import Subscription
@@ -215,7 +214,7 @@ class Waiting:
             self._stuck_since = now
         elif now - self._stuck_since >= HELP_S:
             self._stuck_since = now
-            if not self._log.read_only and not system.mutated("leave_to_housekeeper"):
+            if not self._log.read_only:
                 return bool(sum(self._log._transactions.help(cursor.partition) for cursor in stuck))
         return False
 

@@ -207,9 +207,7 @@ class Directory:
         return not self._by_locks and 0 not in (boot, then) and boot != then
 
     def _still_ours(self, fd: int, path: Path, settle: bool) -> bool:
-        if system.mutated("no_stat_again"):
-            return True
-        if settle and not system.mutated("no_settle"):
+        if settle:
             time.sleep(SETTLING_S)
         held, named = files.facts(fd, path), files.facts_of(path)
         return named is not None and (named.device, named.inode) == (held.device, held.inode)
@@ -294,8 +292,7 @@ class Directory:
             )
         if self.foreign or self.visit < 0:
             self.visit = note_visit(self.path, self._mode)  # before what tells of it goes
-        if not system.mutated("keep_mark"):
-            remove_clean_mark(self.path)
+        remove_clean_mark(self.path)
         ensure_meta(self.path, self._mode)
         made = page is None
         if page is None:

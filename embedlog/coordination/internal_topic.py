@@ -268,8 +268,7 @@ def _catch_up(mirror: _Mirror[V], look: _Look[V], now: Published, limit_bytes: i
     """Bring the view to the published end; False if that takes more than the limit. `look` is no younger than `now`."""
     if look.position == now.log_end and look.epoch == now.epoch:
         return True
-    purged_to = 0 if system.mutated("trust_old_look") else now.purged_to
-    if look.position < max(now.log_start, purged_to) or look.position > now.log_end or look.epoch != now.epoch:
+    if look.position < max(now.log_start, now.purged_to) or look.position > now.log_end or look.epoch != now.epoch:
         look = _move(mirror, look, _Look(now.log_start, now.epoch, mirror.make_view()), replay.NONE)
     taken = 0
     while look.position < now.log_end:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from embedlog._native import system
 from embedlog.coordination.producer_ids import new_producer_id
 from embedlog.errors import FencedError, NotEnoughReplicasError, OutOfOrderSequenceError
 from embedlog.format.producer_state import NO_PRODUCER
@@ -120,7 +119,7 @@ class Idempotent:
         """No common work."""
 
     def prepare(self, stop: Stop) -> None:
-        if stop.lane.producer_id == NO_PRODUCER and not system.mutated("no_stamp"):
+        if stop.lane.producer_id == NO_PRODUCER:
             _enter(stop, self._producer_id, 0)
 
     def stamp(self, stop: Stop, attempt: Attempt) -> None:
@@ -140,8 +139,6 @@ class Idempotent:
         if asked is not None and moved and stop.direct is not None and stop.direct[0] == id(partition.writer):
             with partition.mutex:
                 partition.sequencing.note(asked, lane.next_sequence, lane.seen)
-        if asked is not None and attempt.tries > 1 and system.mutated("retry_unstamped"):
-            asked = None
         appended: Appended = partition.append(attempt.run, deadline_ns=deadline_ns, stamp=asked, going=attempt.going)
         return appended
 

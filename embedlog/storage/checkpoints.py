@@ -20,7 +20,6 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlog._native import system
 from embedlog.errors import CorruptRecordError, ForeignDirectoryError, UnsupportedFormatError
 from embedlog.storage import file_names, files
 
@@ -88,7 +87,7 @@ def update(path: str | os.PathLike[str], changes: Mapping[tuple[str, int], int |
     A damaged cache is rebuilt.
     **Threads and processes**: the caller holds the directory lock.
     """
-    before = {} if system.mutated("blind_checkpoints") else _read_offsets(path)
+    before = _read_offsets(path)
     after = {key: offset for key, offset in {**(before or {}), **changes}.items() if offset is not None}
     if after != before:
         write_offsets(path, after, mode)

@@ -145,8 +145,6 @@ def datasync(fd: int, path: str | os.PathLike[str] = "") -> None:
 
 def sync_directory(path: str | os.PathLike[str]) -> None:
     """Sync a directory: names created, renamed or removed in it are on disk afterwards."""
-    if system.mutated("skip_dir_fsync"):
-        return
     with opened(path, os.O_RDONLY | os.O_DIRECTORY) as fd:
         sync(fd, path)
 
@@ -319,8 +317,7 @@ def write_atomically(path: str | os.PathLike[str], data: bytes, mode: int = 0o66
     with opened(temporary, EXCLUSIVE, mode) as fd:
         try:
             write_all(fd, data, 0, temporary)
-            if not system.mutated("skip_checkpoint_fsync"):
-                sync(fd, temporary)
+            sync(fd, temporary)
             rename(temporary, target)
         except BaseException:
             with contextlib.suppress(StorageError):  # the next open removes it

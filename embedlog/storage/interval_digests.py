@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlog._native import codec, system
+from embedlog._native import codec
 from embedlog.errors import StorageError
 from embedlog.format.record_batch import Problem
 from embedlog.format.record_columns import Batches
@@ -74,7 +74,7 @@ class Records:
 def opened(directory: Path, base: int, *, usable: bool = True) -> Iterator[Records | None]:
     """The records of a segment; None if it has no valid ones."""
     path = file_names.segment_path(directory, base, file_names.DIGESTS)
-    if not usable or system.mutated("no_interval_digest") or not files.exists(path):
+    if not usable or not files.exists(path):
         yield None
         return
     with files.opened(path) as fd:

@@ -47,6 +47,11 @@ class Sign(NamedTuple):
 _GONE: Final = Sign(False)
 
 
+def _sign_of(life: Life, held: bool, nonce: int, beat: int, left: bool) -> Sign:
+    """The sign in the entry of the slot: with another nonce the slot has another holder, and this life is over."""
+    return Sign(held, beat, left) if nonce == life.nonce else _GONE
+
+
 class Lease:
     """A process slot with a heartbeat. Threads: `polling` and `polled` from the polling thread, the others from any.
 
@@ -69,7 +74,7 @@ class Lease:
 
         True once no heartbeat was written for the session timeout, the polls stopped for too long, or the lease ended.
         """
-        return self._beats.lapsed and not system.mutated("no_lease_check")
+        return self._beats.lapsed
 
     @property
     def good_until_ns(self) -> int:
@@ -163,8 +168,7 @@ class Liveness:
         for lease in list(self._leases):
             lease.abandon()
         for fd in (self._holding, self._asking):
-            if not system.mutated("keep_inherited"):
-                files.close_inherited(fd)
+            files.close_inherited(fd)
         self._holding = self._asking = -1
         self._held.clear()
         self._mutex = threading.Lock()  # another thread of the parent may have held it during the fork
@@ -186,9 +190,7 @@ class Liveness:
         if code < 0:
             raise StorageError("cannot read a process slot", errno=system.errno_of(code) or None, path=self.path)
         nonce, beat, left, _ = system.SLOT_ENTRY.unpack(entry)
-        if nonce != life.nonce and not system.mutated("no_nonce") and not system.mutated("no_probe"):
-            return _GONE
-        return Sign(code > 0 or system.mutated("no_probe"), beat, left != 0)  # the mutant no_probe: every slot counts as held
+        return _sign_of(life, code > 0, nonce, beat, left != 0)
 
     # ---- internals ---------------------------------------------------------------------------------
 

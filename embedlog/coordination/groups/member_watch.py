@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from embedlog._native import system
 from embedlog.group import Group, Member, State, Verdict
 from embedlog.storage.liveness import Life, Liveness, Sign
 
@@ -60,7 +59,7 @@ class Watch:
 
     def __init__(self, liveness: Liveness, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._liveness = liveness
-        self._clock = system.boot_ns if system.mutated("boot_clock") else clock
+        self._clock = clock
         self._looked_ns = -LOOK_NS
         self._hearts: dict[str, _Heart] = {}
         self._round: _Round | None = None
@@ -69,7 +68,7 @@ class Watch:
     def due(self, now_ns: int | None = None) -> bool:
         """Whether it is time for another look, which is then taken to happen."""
         now_ns = self._clock() if now_ns is None else now_ns
-        if now_ns - self._looked_ns < LOOK_NS and not system.mutated("look_always"):
+        if now_ns - self._looked_ns < LOOK_NS:
             return False
         self._looked_ns = now_ns
         return True
@@ -93,8 +92,6 @@ class Watch:
 
     def confirm(self, group: Group, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
         """What still holds of these verdicts. REQUIRES the lock of the group's partition, and the group as it is now."""
-        if system.mutated("no_second_look"):
-            return dict(verdicts)
         found = {}
         for member_id, verdict in verdicts.items():
             member = group.members.get(member_id)
@@ -128,7 +125,7 @@ class Watch:
             known = self._hearts[member.member_id] = _Heart(member.life, sign.beat, now_ns)
         if known.timer.age_ns(now_ns, session_ns) >= session_ns:
             return Verdict.EXPIRED
-        if member.instance_id is not None and not system.mutated("static_member_dies"):
+        if member.instance_id is not None:
             return None
         if not sign.held:
             return Verdict.DEAD

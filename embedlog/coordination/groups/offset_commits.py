@@ -179,8 +179,6 @@ class Offsets:
 
     def are_there_locked(self, wanted: Iterable[TopicPartition]) -> bool:
         """Whether all topics exist, checked under the lock (OFFSETCOMMIT-2); False requires another check without the lock."""
-        if system.mutated("commit_to_deleted"):
-            return True
         if self.host._registry.has_changed():
             return False
         self._all_there(wanted)

@@ -10,7 +10,7 @@ OWNER-4  a group's offsets are data of the transaction like any other: registere
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -19,7 +19,7 @@ from embedlog._native import system
 from embedlog.coordination.producer_ids import new_producer_id
 from embedlog.coordination.transactions.support import Concurrent, now, refused, to_be_durable
 from embedlog.coordination.transactions.transaction_records import encode, encode_key
-from embedlog.errors import LockTimeoutError, StateError, UnknownTopicOrPartitionError
+from embedlog.errors import EmbedlogError, LockTimeoutError, StateError, UnknownTopicOrPartitionError
 from embedlog.format.record_batch import Stamp
 from embedlog.transaction import PREPARED, SETTLED, Outcome, Refusal, Status, Transaction
 
@@ -110,18 +110,14 @@ class Owner:
         fresh = {(each[0].topic, each[0].number): each for each in runs}
         for where in [where for where, (partition, _, _) in fresh.items() if self._wrote_to(partition)]:
             del fresh[where]
-        if not fresh or system.mutated("register_apart"):
+        if not fresh:
             return
         for partition, _, _ in fresh.values():
             partition.ensure_open()
         self._touched = True
         with self._deciding(until) as decision:
-            old = decision.view.get(self.transactional_id)
-            new = machine.register(old, stamp.producer_id, stamp.epoch, fresh, now())
-            if isinstance(new, Refusal):
+            if self._register(decision, stamp, fresh) is not None:
                 return
-            self._write(decision, old, new)
-            system.point("txn-registered")
             enough_ns = system.boot_ns() + SHARE_NS
             for where, (partition, run, going) in fresh.items():
                 write = partial(self._write_first, partition, run, going)
@@ -159,24 +155,17 @@ class Owner:
         self, partition: Partition, run: EncodedRun, where: TopicPartition, deadline_ns: int, going: Going | None
     ) -> Appended:
         stamp, done, self._touched = self.stamp, None, True
-        apart = system.mutated("register_apart")
         partition.ensure_open()  # which may take its time
         write = partial(self._write_first, partition, run, going)
         while done is None:
             with self._deciding(deadline_ns) as decision:
-                old = decision.view.get(self.transactional_id)
-                new = machine.register(old, stamp.producer_id, stamp.epoch, (where,), now())
-                problem = refused(self.transactional_id, new, old) if isinstance(new, Refusal) else None
-                if isinstance(new, Transaction):
-                    self._write(decision, old, new)
-                    system.point("txn-registered")
-                    done = None if apart else _unless_locked(write, deadline_ns)
-                elif problem is not None and not isinstance(problem, Concurrent):
+                problem = self._register(decision, stamp, (where,))
+                if problem is None:
+                    done = _unless_locked(write, deadline_ns)
+                elif not isinstance(problem, Concurrent):
                     raise problem
             if isinstance(problem, Concurrent):
                 self._all.finish_before(problem, deadline_ns)
-            elif apart:
-                done = write(deadline_ns=deadline_ns)
             elif done is None:
                 with partition.exclusive(deadline_ns):
                     pass  # somebody was in there: wait here, where nobody waits for us
@@ -193,7 +182,7 @@ class Owner:
         until, (producer_id, epoch), life = self._all.deadline(deadline_ns), self._identity(), self._life
         if life is None:
             raise StateError(f"transactional id {self.transactional_id!r}: the owner was closed")
-        if commit and not system.mutated("data_unsynced"):
+        if commit:
             self._put_on_disk(until)
 
         def event(old: Transaction | None) -> Transaction | Refusal:
@@ -243,12 +232,9 @@ class Owner:
         stamp, self._touched = self.stamp, True
         try:
             with self._deciding(deadline_ns) as decision:
-                old = decision.view.get(self.transactional_id)
-                new = machine.register(old, stamp.producer_id, stamp.epoch, (where,), now())
-                if isinstance(new, Refusal):
-                    raise refused(self.transactional_id, new, old)
-                self._write(decision, old, new)
-                system.point("txn-registered")
+                problem = self._register(decision, stamp, (where,))
+                if problem is not None:
+                    raise problem
                 append = partial(commit.append, stamp._replace(opens=True))
                 done = _unless_locked(append, deadline_ns)
         except Concurrent as problem:
@@ -263,6 +249,16 @@ class Owner:
     def _deciding(self, deadline_ns: int) -> Any:
         topic = self._all.topic
         return topic.deciding(topic.partition_of(self.transactional_id), deadline_ns)
+
+    def _register(self, decision: Decision[Entries], stamp: Stamp, places: Iterable[TopicPartition]) -> EmbedlogError | None:
+        """Record that the transaction writes to these partitions; the error if it may not. REQUIRES the lock of `decision`."""
+        old = decision.view.get(self.transactional_id)
+        new = machine.register(old, stamp.producer_id, stamp.epoch, places, now())
+        if isinstance(new, Refusal):
+            return refused(self.transactional_id, new, old)
+        self._write(decision, old, new)
+        system.point("txn-registered")
+        return None
 
     def _write(self, decision: Decision[Entries], old: Transaction | None, new: Transaction) -> None:
         if new is not old:

@@ -51,7 +51,7 @@ def asks_for_durability(partition: Partition) -> bool:
 def to_be_durable(partitions: Iterable[Partition]) -> list[Partition]:
     """Those of a transaction that must survive a power loss: if one asks for that, a group's offsets beside it must as well."""
     every = list(partitions)
-    asked = any(map(asks_for_durability, every)) and not system.mutated("offsets_unsynced")
+    asked = any(map(asks_for_durability, every))
     return [each for each in every if asks_for_durability(each) or (asked and is_internal(each.topic))]
 
 

@@ -151,15 +151,14 @@ class Transactions:
         """
         targets = list(self._targets(seen))
         durable = to_be_durable(targets)
-        if durable and not system.mutated("prepare_unsynced"):
+        if durable:
             put_on_disk(self.topic.partition(self.topic.partition_of(name)), deadline_ns)
         system.point("txn-decided")
         for partition in targets:
             self._mark(partition, seen, deadline_ns)
             system.point("txn-marked")
-        if not system.mutated("markers_unsynced"):
-            for partition in durable:
-                put_on_disk(partition, deadline_ns)
+        for partition in durable:
+            put_on_disk(partition, deadline_ns)
         self.decide(name, lambda old: machine.complete(old, seen, now()), deadline_ns)
         system.point("txn-completed")
 
@@ -295,7 +294,7 @@ class Transactions:
 
     def sweep_if_due(self, deadline_ns: int) -> None:
         """Before any id goes on behind an unclean end of the machine: see `recovery`."""
-        if recovery.is_due(self.host._home.directory_page) and not system.mutated("no_sweep"):
+        if recovery.is_due(self.host._home.directory_page):
             known = dict(each for number in self.topic.written() for each in self._states(number))
             every = self.host._all_partitions(loaded_only=False)
             for name, to in recovery.sweep(known, self._newest, every, deadline_ns).items():
@@ -304,7 +303,7 @@ class Transactions:
 
     def _lift(self, name: str, producer_id: int, epoch: int, deadline_ns: int) -> None:
         found = self.topic.look(self.topic.partition_of(name)).get(name)
-        if found is not None and not system.mutated("lift_settled_only"):
+        if found is not None:
             self.settle(name, found, deadline_ns)  # its own decision says its own epoch: no lift before that is carried out
         event = lambda old: old and machine.lift(old, producer_id, epoch, now())  # noqa: E731
         self.decide(name, event, deadline_ns)

@@ -1,1 +1,66 @@
-"""Mutants of clients."""
+"""Mutants of the engine, administration, producers and consumers."""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+
+from tests.support.mutants.registry import replaces
+
+# ---- engine and administration -----------------------------------------------------------------------
+
+
+@replaces("close_own_only", "embedlog.engine:Log._close_all")
+def _nothing_is_closed_in_order(original, self):
+    return None
+
+
+@replaces("keep_offsets", "embedlog.coordination.groups.offset_commits:Offsets.forget_topic")
+def _offsets_outlive_the_topic(original, self, topic, deadline_ns):
+    return None
+
+
+@replaces("no_deleted_flag", "embedlog.admin.topics:_set_deleted_locked")
+def _no_flag(original, path, directory_page, locked):
+    return None
+
+
+@replaces("many_housekeepers", "embedlog.admin.housekeeper:Housekeeper.by_hand")
+def _without_the_lock(original, self, deadline_ns):
+    held, self._lock = self._lock, SimpleNamespace(hold=lambda _: contextlib.nullcontext())
+    try:
+        original(self, deadline_ns)
+    finally:
+        self._lock = held
+
+
+# ---- producers ---------------------------------------------------------------------------------------
+
+
+@replaces("no_stamp", "embedlog.producer.idempotence:Idempotent.prepare")
+def _unprepared(original, self, stop):
+    return None
+
+
+@replaces("retry_unstamped", "embedlog.producer.idempotence:Idempotent.append")
+def _repeated_without_the_stamp(original, self, stop, attempt, deadline_ns):
+    stamp = attempt.stamp
+    if attempt.tries > 1:
+        attempt.stamp = None
+    try:
+        return original(self, stop, attempt, deadline_ns)
+    finally:
+        attempt.stamp = stamp
+
+
+# ---- consumers ---------------------------------------------------------------------------------------
+
+
+@replaces("no_lease_check", "embedlog.consumer.coordinator:Attendance._good_until_ns")
+def _good_for_ever(original, self):
+    return 1 << 62
+
+
+@replaces("leave_to_housekeeper", "embedlog.consumer.waiter:Waiting._helped")
+def _no_help(original, self, now):
+    return False

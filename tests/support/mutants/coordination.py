@@ -1,1 +1,117 @@
-"""Mutants of coordination."""
+"""Mutants of the directory, the internal topics, transactions and groups."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from embedlog import transaction
+from embedlog._native import system
+from embedlog.coordination.transactions import support
+from tests.support.mutants.registry import replaces
+
+STATE_TOPIC = "__transaction_state"
+
+# ---- the directory -----------------------------------------------------------------------------------
+
+
+@replaces("no_stat_again", "embedlog.coordination.directory:Directory._still_ours")
+def _ours_without_a_look(original, self, fd, path, settle):
+    return True
+
+
+@replaces("no_settle", "embedlog.coordination.directory:Directory._still_ours")
+def _looked_at_without_a_delay(original, self, fd, path, settle):
+    return original(self, fd, path, False)
+
+
+@replaces("keep_mark", "embedlog.storage.identity:remove_clean_mark")
+def _the_mark_stays(original, directory):
+    return False
+
+
+# ---- internal topics ---------------------------------------------------------------------------------
+
+
+@replaces("trust_old_look", "embedlog.coordination.internal_topic:_catch_up")
+def _caught_up_without_the_purged_records(original, mirror, look, now, limit_bytes=None):
+    return original(mirror, look, now._replace(purged_to=0), limit_bytes)
+
+
+# ---- transactions ------------------------------------------------------------------------------------
+
+
+@replaces("register_apart", "embedlog.coordination.transactions.owner:Owner.begin_in")
+def _begun_in_nothing(original, self, runs, deadline_ns=None):
+    return None
+
+
+@replaces("register_apart", "embedlog.coordination.transactions.owner:Owner._append_first")
+def _written_after_the_lock(original, self, partition, run, where, deadline_ns, going):
+    stamp, self._touched = self.stamp, True
+    with self._deciding(deadline_ns) as decision:
+        problem = self._register(decision, stamp, (where,))
+    if problem is not None:
+        raise problem
+    return self._write_first(partition, run, going, deadline_ns=deadline_ns)
+
+
+@replaces("data_unsynced", "embedlog.coordination.transactions.owner:Owner._put_on_disk")
+def _data_may_be_lost(original, self, deadline_ns):
+    return None
+
+
+@replaces("prepare_unsynced", "embedlog.coordination.transactions.support:put_on_disk")
+def _the_decision_may_be_lost(original, partition, deadline_ns):
+    if partition.topic != STATE_TOPIC:
+        original(partition, deadline_ns)
+
+
+@replaces("markers_unsynced", "embedlog.coordination.transactions.support:put_on_disk")
+def _markers_may_be_lost(original, partition, deadline_ns):
+    if partition.topic == STATE_TOPIC:
+        original(partition, deadline_ns)
+
+
+@replaces("offsets_unsynced", "embedlog.coordination.transactions.support:to_be_durable")
+def _offsets_may_be_lost(original, partitions):
+    return [each for each in partitions if support.asks_for_durability(each)]
+
+
+@replaces("no_sweep", "embedlog.coordination.transactions.transaction_coordinator:Transactions.sweep_if_due")
+def _no_sweep(original, self, deadline_ns):
+    return None
+
+
+@replaces("lift_settled_only", "embedlog.coordination.transactions.transaction_coordinator:Transactions._lift")
+def _lifted_before_the_decision_is_carried_out(original, self, name, producer_id, epoch, deadline_ns):
+    lift = lambda old: old and transaction.lift(old, producer_id, epoch, support.now())  # noqa: E731
+    self.decide(name, lift, deadline_ns)
+
+
+# ---- groups ------------------------------------------------------------------------------------------
+
+
+@replaces("boot_clock", "embedlog.coordination.groups.member_watch:Watch.__init__")
+def _counted_on_the_boot_clock(original, self, liveness, clock=None):
+    original(self, liveness, system.boot_ns)
+
+
+@replaces("look_always", "embedlog.coordination.groups.member_watch:Watch.due")
+def _always_due(original, self, now_ns=None):
+    original(self, now_ns)
+    return True
+
+
+@replaces("no_second_look", "embedlog.coordination.groups.member_watch:Watch.confirm")
+def _confirmed_without_a_look(original, self, group, verdicts):
+    return dict(verdicts)
+
+
+@replaces("static_member_dies", "embedlog.coordination.groups.member_watch:Watch._judge")
+def _judged_like_a_dynamic_member(original, self, member, now_ns):
+    return original(self, replace(member, instance_id=None), now_ns)
+
+
+@replaces("commit_to_deleted", "embedlog.coordination.groups.offset_commits:Offsets.are_there_locked")
+def _there_without_a_look(original, self, wanted):
+    return True
