@@ -97,8 +97,6 @@ CALLS: Final = (
     "fsync",
     "fdatasync",
     "ftruncate",
-    "read_slot",
-    "record_to",
     "rename",
     "unlink",
     "link",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from embedlog._native import system
 from tests.support import mutants
 from tests.support.mutants.registry import Patch
 
@@ -64,8 +65,15 @@ def test_the_table_of_mutants_is_complete() -> None:
     assert listed == names, f"missing: {sorted(names - listed)}, gone: {sorted(listed - names)}"
 
 
+def test_the_kinds_of_calls_are_those_of_the_test_build() -> None:
+    """The names in Python have the order of the enumeration `el_call`: else a fault is armed for another call."""
+    header = (ROOT / "embedlog/_native/testing/faults.h").read_text()
+    kinds = re.findall(r"EL_CALL_(\w+) = (\d+)", header)
+    assert [(name.lower(), int(number)) for name, number in kinds] == [(name, number) for number, name in enumerate(system.CALLS)]
+
+
 def test_the_bits_are_those_of_the_test_build() -> None:
     """The enumeration `el_mutant` has a name for every bit."""
-    header = next(path.read_text() for path in (ROOT / "embedlog/_native").rglob("*.h") if "enum el_mutant" in path.read_text())
-    count = len(re.findall(r"\bEL_\w+", header.partition("enum el_mutant")[2].partition("}")[0]))
-    assert sorted(mutants.C_BITS.values()) == list(range(count))
+    header = (ROOT / "embedlog/_native/testing/mutants.h").read_text()
+    bits = [int(number) for number in re.findall(r"EL_\w+ = (\d+)", header)]
+    assert sorted(mutants.C_BITS.values()) == bits
