@@ -48,7 +48,7 @@ _NETWORK = {
     r"|send\.buffer\.bytes|receive\.buffer\.bytes|security\..*|ssl\..*|sasl\..*|api\.version.*|broker\..*"
     r"|metadata\.(recovery|cluster\.check)\..*|enable\.metrics\.push|auto\.include\.jmx\.reporter|metric\.?reporters?"
     r"|config\.providers.*": _NO_SERVER,
-    r"metrics\..*": "figures are those of metrics(), since the client was made",
+    r"metrics\..*": "the windows of metrics() are fixed: totals since the start, rates of the last minute",
     r"internal\..*": "Kafka has it for its own tests",
 }
 

@@ -27,7 +27,7 @@ _ONE_COPY = "there are no replicas yet: no other directory could take over"
 _NO_SHARE = "there are no share groups"
 _INTERNAL = "Kafka has it for its own tests"
 _NO_SERVER = "there is no server"
-_FIGURES = "figures are those of metrics(), since the client was made"
+_FIGURES = "the windows of metrics() are fixed: totals since the start, rates of the last minute"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from embedlog import _logging
 from embedlog._native import system
 from embedlog.config.client import ConsumerConfig
 from embedlog.consumer.collector import Reading
-from embedlog.consumer.group_metrics import heartbeats
+from embedlog.consumer.group_metrics import commits, heartbeats
 from embedlog.consumer.membership import NO_GENERATION, Membership, Phase
 from embedlog.consumer.offset_committer import AutoCommit, Callback, Committing, Offsets
 from embedlog.consumer.positions import Cursor
@@ -67,7 +67,8 @@ class Attendance:
         self._log, self._config, self._reading, self._subscription = log, config, reading, subscription
         self._groups, self._group_id = log._groups, checked_group_id(config.group_id)
         self._patience_s = config.default_api_timeout_ms / 1000
-        self._committing = Committing(log._groups, self._group_id, reading.interceptors, self._patience_s)
+        self._metrics = reading.waiting.metrics
+        self._committing = Committing(log._groups, self._group_id, reading.interceptors, self._patience_s, self._metrics)
         interval_s, backoff_s = config.auto_commit_interval_ms / 1000, config.retry_backoff_ms / 1000
         self._auto = AutoCommit(interval_s, backoff_s, time.monotonic()) if config.enable_auto_commit else None
         self._lease: Any = None
@@ -80,7 +81,7 @@ class Attendance:
         self._alarmed = False  # others seem to be gone
         self._delay: tuple[int, int] | None = None  # generation whose successor is delayed, and since when
         self._blocked_since_ns: int | None = None
-        self.membership = Membership(log, config, client_id, subscription, self, self._leased)
+        self.membership = Membership(log, config, client_id, subscription, self, self._leased, self._metrics)
         reading.attend_to(self)
 
     # ---- what the consumer asks ------------------------------------------------------------------
@@ -397,20 +398,19 @@ class Attendance:
                 self._auto.hasten(time.monotonic())
 
     def committed(self, tps: list[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        began, until_ns = time.perf_counter_ns(), files.deadline_after(self._patience_s)
+        began, until_ns = time.perf_counter(), files.deadline_after(self._patience_s)
         try:
             return dict(self._groups.committed(self._group_id, tps, until_ns, self._reading.waiting))
         finally:
-            self._committing.figures.committed_ns += time.perf_counter_ns() - began
+            self._metrics.spent("committed", time.perf_counter() - began)
 
     def metadata(self) -> GroupMetadata:
         return self.membership.metadata()
 
     def metrics(self) -> dict[str, Any]:
-        """Kafka's figures on commits and rebalances."""
-        life_s = max(time.monotonic() - self._reading.waiting.made, 1e-9)
+        """Kafka's metrics of commits, rebalances and heartbeats."""
         beats = heartbeats(self._lease, self._config.session_timeout_ms, self._config.heartbeat_interval_ms)
-        return {**self._committing.metrics(life_s), **self.membership.figures.metrics(life_s), **beats}
+        return {**commits(self._metrics), **self.membership.rebalances.report(), **beats}
 
     # ---- the end ---------------------------------------------------------------------------------
 

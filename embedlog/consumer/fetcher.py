@@ -89,7 +89,6 @@ class Fetcher:
             cursor.move(tail.offset, tail.epoch)  # there may have been markers
             return records
         cursor.lag.count += 1
-        cursor.lag.last = 0
         self._fetched(len(records), tail.size_bytes, began)
         if len(records) <= limit:
             cursor.move(tail.offset, tail.epoch)
@@ -110,7 +109,6 @@ class Fetcher:
             return False
         if tail.end == tail.offset:
             cursor.lag.count += 1
-            cursor.lag.last = 0
         else:
             cursor.lag.note(tail.end - tail.offset)
         self._fetched(len(records), tail.size_bytes, began)

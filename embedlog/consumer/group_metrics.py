@@ -1,8 +1,7 @@
-"""What a member of a group tells of its rebalances, under Kafka's names.
+"""Metrics of a group member, by Kafka's names: rebalances, commits and heartbeats.
 
-GROUPMETRICS-1  a rebalance begins when a member prepares to join and ends with its assignment; joining ends when everybody has
-    joined
-GROUPMETRICS-2  averages, rates and greatest values are over the consumer's life; times are in ms unless the name says seconds
+GROUPMETRICS-1  a rebalance begins when a member prepares to join and ends with its assignment; joining ends when all have joined
+GROUPMETRICS-2  times are in ms unless the name contains a unit
 """
 
 from __future__ import annotations
@@ -10,36 +9,15 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from embedlog._metrics import Metrics, milliseconds
 from embedlog._native import system
 
 
-class _Times:
-    """How often something took how long."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.total_s = self.most_s = 0.0
-
-    def note(self, spent_s: float) -> None:
-        self.count += 1
-        self.total_s += spent_s
-        self.most_s = max(self.most_s, spent_s)
-
-    @property
-    def average_ms(self) -> float | None:
-        return self.total_s * 1000 / self.count if self.count else None
-
-    @property
-    def most_ms(self) -> float | None:
-        return self.most_s * 1000 if self.count else None
-
-
 class Rebalances:
-    """Counts and times of one member. Threads: the consumer's own."""
+    """Counts the rebalances of one member and their phases. Threads: the consumer's own."""
 
-    def __init__(self) -> None:
-        self.failed_count = 0
-        self._all, self._joins, self._syncs = _Times(), _Times(), _Times()
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
         self._joining = False
         self._began: float | None = None
         self._phase_began: float | None = None
@@ -56,45 +34,61 @@ class Rebalances:
         """The join phase is over."""
         if self._joining and self._phase_began is not None:
             now = time.monotonic()
-            self._joins.note(now - self._phase_began)
+            self._note("join", now - self._phase_began)
             self._phase_began, self._joining = now, False
 
     def complete(self) -> None:
         """There is an assignment."""
         self._last = time.monotonic()
         if self._phase_began is not None:
-            self._syncs.note(self._last - self._phase_began)
+            self._note("sync", self._last - self._phase_began)
         if self._began is not None:
-            self._all.note(self._last - self._began)
+            self._note("rebalance", self._last - self._began)
         self._began = self._phase_began = None
 
     def fail(self) -> None:
-        """This member lost its place."""
-        self.failed_count += 1
+        """The group removed this member."""
+        self._metrics.note({"failed_rebalance": 1})
         self._joining = False
         self._began = self._phase_began = None
 
-    def metrics(self, life_s: float) -> dict[str, Any]:
-        """Kafka's figures on rebalances."""
+    def _note(self, name: str, spent_s: float) -> None:
+        self._metrics.note({name: 1, f"{name}_s": spent_s}, {f"{name}_s": spent_s})
+
+    def report(self) -> dict[str, Any]:
+        """Kafka's metrics of rebalances."""
+        metrics = self._metrics
         return {
-            "failed-rebalance-total": self.failed_count,
-            "join-time-avg": self._joins.average_ms,
-            "join-time-max": self._joins.most_ms,
-            "join-total": self._joins.count,
+            "failed-rebalance-total": int(metrics.total("failed_rebalance")),
+            "join-time-avg": milliseconds(metrics.mean("join_s", "join", None)),
+            "join-time-max": milliseconds(metrics.peak("join_s", None)),
+            "join-total": int(metrics.total("join")),
             "last-rebalance-seconds-ago": None if self._last is None else time.monotonic() - self._last,
-            "rebalance-latency-avg": self._all.average_ms,
-            "rebalance-latency-max": self._all.most_ms,
-            "rebalance-latency-total": self._all.total_s * 1000,
-            "rebalance-rate-per-hour": self._all.count * 3600 / life_s,
-            "rebalance-total": self._all.count,
-            "sync-time-avg": self._syncs.average_ms,
-            "sync-time-max": self._syncs.most_ms,
-            "sync-total": self._syncs.count,
+            "rebalance-latency-avg": milliseconds(metrics.mean("rebalance_s", "rebalance", None)),
+            "rebalance-latency-max": milliseconds(metrics.peak("rebalance_s", None)),
+            "rebalance-latency-total": metrics.total("rebalance_s") * 1000,
+            "rebalance-rate-per-hour": metrics.rate("rebalance") * 3600,
+            "rebalance-total": int(metrics.total("rebalance")),
+            "sync-time-avg": milliseconds(metrics.mean("sync_s", "sync", None)),
+            "sync-time-max": milliseconds(metrics.peak("sync_s", None)),
+            "sync-total": int(metrics.total("sync")),
         }
 
 
+def commits(metrics: Metrics) -> dict[str, Any]:
+    """Kafka's metrics of commits."""
+    return {
+        "commit-latency-avg": milliseconds(metrics.mean("commit_s", "commit", None)),
+        "commit-latency-max": milliseconds(metrics.peak("commit_s", None)),
+        "commit-rate": metrics.rate("commit"),
+        "commit-total": int(metrics.total("commit")),
+        "commit-sync-time-ns-total": int(metrics.total("commit_sync_s") * 1e9),
+        "committed-time-ns-total": int(metrics.total("committed_s") * 1e9),
+    }
+
+
 def heartbeats(lease: Any, session_timeout_ms: int, interval_ms: int) -> dict[str, Any]:
-    """Kafka's metrics of heartbeats. A thread of the core writes them: known are its interval, and how old the last one is."""
+    """Kafka's metrics of heartbeats. A thread of the C core sends them: known are its interval and the age of the last one."""
     ago_s = None
     if lease is not None and not lease.lapsed:
         ago_s = session_timeout_ms / 1000 - (int(lease.good_until_ns) - system.boot_ns()) / 1e9
@@ -102,4 +96,4 @@ def heartbeats(lease: Any, session_timeout_ms: int, interval_ms: int) -> dict[st
     return {"heartbeat-rate": rate, "last-heartbeat-seconds-ago": None if ago_s is None else max(0.0, ago_s)}
 
 
-__all__ = ["Rebalances", "heartbeats"]
+__all__ = ["Rebalances", "commits", "heartbeats"]

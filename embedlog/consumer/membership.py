@@ -19,6 +19,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from embedlog import group
+from embedlog._metrics import Metrics
 from embedlog._native import system
 from embedlog.config.client import ConsumerConfig
 from embedlog.consumer import assignment, rebalance_listener
@@ -69,13 +70,20 @@ class Membership:
     """One member of one group. Threads: the consumer's own."""
 
     def __init__(
-        self, log: Any, config: ConsumerConfig, client_id: str, subscription: Subscription, hold: Hold, lease: Callable[[], Any]
+        self,
+        log: Any,
+        config: ConsumerConfig,
+        client_id: str,
+        subscription: Subscription,
+        hold: Hold,
+        lease: Callable[[], Any],
+        metrics: Metrics,
     ) -> None:
         self.phase = Phase.OUT
         self.generation = NO_GENERATION
         self.member_id = NOBODY
         self.listeners = rebalance_listener.Listeners()
-        self.figures = Rebalances()
+        self.rebalances = Rebalances(metrics)
         self.wanted = False  # to join again, though nobody asks for it
         self.fatal: EmbedlogError | None = None
         self._groups = log._groups
@@ -145,7 +153,7 @@ class Membership:
             return self._miss_out()
         if self.wanted and self.phase is Phase.IN:
             return self._join(deadline_ns)
-        self.figures.joined()
+        self.rebalances.joined()
         if found.state is State.COMPLETING_REBALANCE:
             return found.leader == self.member_id and self._lead(found, deadline_ns)
         if found.state is State.STABLE and (self.phase is Phase.JOINING or self.generation != found.generation):
@@ -209,7 +217,7 @@ class Membership:
                 self.listeners.revoked(given_up)
                 self._hold.hold(self._hold.owned() - set(given_up))
         self._prepared = bool(self._subscription.kind)
-        self.figures.begin()
+        self.rebalances.begin()
 
     def _lead(self, found: Group, deadline_ns: int) -> bool:
         """Share the partitions out. What the assignor must not do is raised, and nobody hears of it."""
@@ -250,7 +258,7 @@ class Membership:
         try:
             self.generation, self.phase, self._prepared, self._last = found.generation, Phase.IN, False, assigned
             self.wanted = wanted
-            self.figures.complete()
+            self.rebalances.complete()
             if told.revoked:
                 self.listeners.revoked(told.revoked)
         finally:
@@ -294,7 +302,7 @@ class Membership:
     def _lose(self) -> None:
         owned = sorted(self._hold.owned())
         self.phase, self.generation, self._prepared, self._counts = Phase.OUT, NO_GENERATION, False, None
-        self.figures.fail()
+        self.rebalances.fail()
         logger.info("group %r: this consumer has lost %s", self._group_id, brief(owned))
         try:
             if owned:

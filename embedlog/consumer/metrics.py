@@ -1,34 +1,69 @@
-"""What a consumer tells of itself, under Kafka's names.
+"""Consumer metrics by Kafka's names.
 
-CONSUMERMETRICS-1  rates, averages and greatest values are over the consumer's life; times are in ms unless the name says seconds
-CONSUMERMETRICS-2  asking costs a look at each partition's page; being asked costs the reading nothing
-CONSUMERMETRICS-3  lag is counted to the end that this isolation level sees, but for a log opened read-only: nobody but others can
-    end a transaction there, so what it keeps back counts, and a reader that is stuck shows a lag
+CONSUMERMETRICS-1  totals count from the start; rates, means and maxima cover the last minute (METRICS-1); times are in ms unless
+    the name contains a unit
+CONSUMERMETRICS-2  a report reads the control page of each partition; counting adds nothing to a fetch but sums in attributes
+CONSUMERMETRICS-3  lag is counted to the end that this isolation level reads. In a read-only log it is counted to the high
+    watermark: a reader there cannot end an open transaction, so a lag must show that it waits for one
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
+from embedlog._metrics import milliseconds
 from embedlog.consumer.collector import Reading
 from embedlog.consumer.positions import Cursor
 from embedlog.format.visibility import end_offset
 
 
 class ConsumerMetrics:
-    """The figures of one consumer. Threads: the consumer's own."""
+    """The metrics of one consumer, and the source of its registry. Threads: the consumer's own."""
 
     def __init__(self, log: Any, reading: Reading, isolation: str) -> None:
         self._log = log
         self._reading = reading
         self._isolation = isolation
+        self._metrics = reading.waiting.metrics
+        self._metrics.source = self
 
     def lag(self, cursor: Cursor) -> int | None:
         """Offsets between the position and the end; None before there is a position."""
         position, bounds = cursor.position, cursor.partition.bounds()
         end = bounds.high_watermark if self._log.read_only else end_offset(bounds, self._isolation)
         return None if position < 0 else max(0, end - position)
+
+    # ---- source of the registry ------------------------------------------------------------------
+
+    def counters(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
+        fetcher, waiting, rotation = self._reading.fetcher, self._reading.waiting, self._reading.rotation
+        unread = sum(cursor.ahead_count + cursor.dropped_count for cursor in rotation) + rotation.dropped_count
+        totals = {
+            "byte": fetcher.size_bytes,
+            "fetch": fetcher.fetch_count,
+            "fetch_s": fetcher.spent_s,
+            "fetched": fetcher.record_count,
+            "gap": max(0, waiting.poll_count - 1),
+            "gap_s": waiting.poll_began - waiting.first_began,
+            "idle_s": waiting.idle_s,
+            "record": fetcher.record_count - unread,
+        }
+        peaks = {}
+        if fetcher.size_max_bytes:
+            peaks = {"byte": float(fetcher.size_max_bytes), "fetch_s": fetcher.spent_max_s}
+        if waiting.poll_gap_max_s:
+            peaks["gap_s"] = waiting.poll_gap_max_s
+        fetcher.size_max_bytes, fetcher.spent_max_s, waiting.poll_gap_max_s = 0, 0.0, 0.0
+        return totals, peaks
+
+    def turn_window(self) -> None:
+        for cursor in self._reading.rotation:
+            cursor.lag.turn_window()
+            cursor.lead.turn_window()
+
+    # ---- report ----------------------------------------------------------------------------------
 
     def all(self) -> dict[str, Any]:
         partitions = {cursor.tp: self._of(cursor) for cursor in self._reading.rotation}
@@ -44,43 +79,41 @@ class ConsumerMetrics:
         }
 
     def _fetches(self) -> dict[str, Any]:
-        fetcher, rotation = self._reading.fetcher, self._reading.rotation
-        kept = sum(cursor.ahead_count + cursor.dropped_count for cursor in rotation) + rotation.dropped_count
-        records, count = fetcher.record_count - kept, fetcher.fetch_count
-        life_s = max(time.monotonic() - self._reading.waiting.made, 1e-9)
+        metrics = self._metrics
         return {
-            "bytes-consumed-rate": fetcher.size_bytes / life_s,
-            "bytes-consumed-total": fetcher.size_bytes,
-            "fetch-latency-avg": fetcher.spent_s * 1000 / count if count else None,
-            "fetch-latency-max": fetcher.spent_max_s * 1000 if count else None,
-            "fetch-rate": count / life_s,
-            "fetch-size-avg": fetcher.size_bytes / count if count else None,
-            "fetch-size-max": fetcher.size_max_bytes if count else None,
-            "fetch-total": count,
-            "records-consumed-rate": records / life_s,
-            "records-consumed-total": records,
-            "records-per-request-avg": fetcher.record_count / count if count else None,
+            "bytes-consumed-rate": metrics.rate("byte"),
+            "bytes-consumed-total": int(metrics.total("byte")),
+            "fetch-latency-avg": milliseconds(metrics.mean("fetch_s", "fetch", None)),
+            "fetch-latency-max": milliseconds(metrics.peak("fetch_s", None)),
+            "fetch-rate": metrics.rate("fetch"),
+            "fetch-size-avg": metrics.mean("byte", "fetch", None),
+            "fetch-size-max": metrics.peak("byte", None),
+            "fetch-total": int(metrics.total("fetch")),
+            "records-consumed-rate": metrics.rate("record"),
+            "records-consumed-total": int(metrics.total("record")),
+            "records-per-request-avg": metrics.mean("fetched", "fetch", None),
         }
 
     def _polls(self) -> dict[str, Any]:
-        waiting, now = self._reading.waiting, time.monotonic()
-        count, life_s = waiting.poll_count, max(now - waiting.made, 1e-9)
+        metrics, waiting = self._metrics, self._reading.waiting
         return {
-            "last-poll-seconds-ago": now - waiting.poll_began if count else None,
-            "poll-idle-ratio-avg": min(1.0, waiting.idle_s / life_s),
-            "time-between-poll-avg": (waiting.poll_began - waiting.first_began) * 1000 / (count - 1) if count > 1 else None,
-            "time-between-poll-max": waiting.poll_gap_max_s * 1000 if count > 1 else None,
+            "last-poll-seconds-ago": time.monotonic() - waiting.poll_began if waiting.poll_count else None,
+            "poll-idle-ratio-avg": min(1.0, metrics.rate("idle_s")),
+            "time-between-poll-avg": milliseconds(metrics.mean("gap_s", "gap", None)),
+            "time-between-poll-max": milliseconds(metrics.peak("gap_s", None)),
         }
 
     def _of(self, cursor: Cursor) -> dict[str, Any]:
         position = cursor.position
         lead = None if position < 0 else max(0, position - int(cursor.partition.bounds().log_start))
+        lag_mean, _, lag_max = cursor.lag.recent()
+        lead_mean, lead_min, _ = cursor.lead.recent()
         return {
             "position": None if position < 0 else position,
             "records-lag": self.lag(cursor),
-            "records-lag-avg": cursor.lag.average,
-            "records-lag-max": cursor.lag.most if cursor.lag.count else None,
+            "records-lag-avg": lag_mean,
+            "records-lag-max": lag_max,
             "records-lead": lead,
-            "records-lead-avg": cursor.lead.average,
-            "records-lead-min": cursor.lead.least if cursor.lead.count else None,
+            "records-lead-avg": lead_mean,
+            "records-lead-min": lead_min,
         }

@@ -14,9 +14,10 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from embedlog import _callbacks
+from embedlog._metrics import Metrics
 from embedlog._native import system
 from embedlog.consumer.interceptors import ConsumerInterceptors
 from embedlog.errors import EmbedlogError, LockTimeoutError, RetriableCommitFailedError
@@ -53,20 +54,6 @@ class AutoCommit:
         self.due_at = min(self.due_at, now + self._backoff_s)
 
 
-class Figures:
-    """Counts and times of commits."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.spent_s = self.spent_max_s = 0.0
-        self.sync_ns = self.committed_ns = 0
-
-    def note(self, spent_s: float) -> None:
-        self.count += 1
-        self.spent_s += spent_s
-        self.spent_max_s = max(self.spent_max_s, spent_s)
-
-
 class _Waiting(NamedTuple):
     """One asynchronous commit on its way."""
 
@@ -79,8 +66,10 @@ class _Waiting(NamedTuple):
 class Committing:
     """The commits of one consumer. Threads: the consumer's own."""
 
-    def __init__(self, store: Store, group_id: str, interceptors: ConsumerInterceptors, patience_s: float) -> None:
-        self.figures = Figures()
+    def __init__(
+        self, store: Store, group_id: str, interceptors: ConsumerInterceptors, patience_s: float, metrics: Metrics
+    ) -> None:
+        self._metrics = metrics
         self.settled: dict[TopicPartition, int] = {}  # what is committed of partitions that are this consumer's own
         self._store, self._group_id, self._interceptors, self._patience_s = store, group_id, interceptors, patience_s
         self._row: deque[_Waiting] = deque()
@@ -123,7 +112,7 @@ class Committing:
 
         Raises LockTimeoutError behind the deadline, and what the group has against it.
         """
-        began = time.perf_counter_ns()
+        began = time.perf_counter()
         try:
             self.advance(deadline_ns)
             self.tell()
@@ -131,14 +120,15 @@ class Committing:
                 raise LockTimeoutError("earlier commits of this consumer still wait for the group's lock")
             self._make(offsets, identity, deadline_ns)
         finally:
-            self.figures.sync_ns += time.perf_counter_ns() - began
+            self._metrics.spent("commit_sync", time.perf_counter() - began)
 
     def _make(self, offsets: Offsets, identity: GroupMetadata | None, deadline_ns: int) -> None:
         if not offsets:
             return
         began = time.perf_counter()
         self._store.commit(self._group_id, offsets, identity, deadline_ns)
-        self.figures.note(time.perf_counter() - began)
+        spent_s = time.perf_counter() - began
+        self._metrics.note({"commit": 1, "commit_s": spent_s}, {"commit_s": spent_s})
         self.settled.update((tp, place.offset) for tp, place in offsets.items())
         self._interceptors.on_commit(dict(offsets))
 
@@ -155,18 +145,6 @@ class Committing:
                 if _callbacks.interrupts(problem):
                     raise
                 logger.exception("the callback of a commit failed")
-
-    def metrics(self, life_s: float) -> dict[str, Any]:
-        """Kafka's figures on commits."""
-        figures = self.figures
-        return {
-            "commit-latency-avg": figures.spent_s * 1000 / figures.count if figures.count else None,
-            "commit-latency-max": figures.spent_max_s * 1000 if figures.count else None,
-            "commit-rate": figures.count / life_s,
-            "commit-total": figures.count,
-            "commit-sync-time-ns-total": figures.sync_ns,
-            "committed-time-ns-total": figures.committed_ns,
-        }
 
 
 __all__ = ["AutoCommit", "Callback", "Committing", "Offsets"]

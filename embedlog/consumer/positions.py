@@ -59,24 +59,35 @@ LATEST = Reset("latest")
 
 
 class Spread:
-    """What a figure was at the fetches of one partition: last, least, most, on the average."""
+    """The values of a metric at the fetches of one partition, in the two windows of the registry (METRICS-1)."""
 
-    __slots__ = ("count", "last", "least", "most", "total")
+    __slots__ = ("count", "least", "most", "older", "total")
 
     def __init__(self) -> None:
         self.count = self.total = 0
-        self.last = self.least = self.most = 0
+        self.least = self.most = 0
+        self.older: Spread | None = None
 
     def note(self, value: int) -> None:
         self.least = value if not self.count else min(self.least, value)
         self.most = max(self.most, value)
-        self.last = value
         self.count += 1
         self.total += value
 
-    @property
-    def average(self) -> float | None:
-        return self.total / self.count if self.count else None
+    def turn_window(self) -> None:
+        """The values of the older window are dropped."""
+        older = Spread()
+        older.count, older.total, older.least, older.most = self.count, self.total, self.least, self.most
+        self.__init__()  # type: ignore[misc]
+        self.older = older
+
+    def recent(self) -> tuple[float | None, int | None, int | None]:
+        """Mean, minimum and maximum of both windows; None if there was no fetch."""
+        windows = [each for each in (self, self.older) if each is not None and each.count]
+        if not windows:
+            return None, None, None
+        mean = sum(each.total for each in windows) / sum(each.count for each in windows)
+        return mean, min(each.least for each in windows), max(each.most for each in windows)
 
 
 class Cursor:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from embedlog._metrics import Metrics
 from embedlog.config.client import ConsumerConfig
 from embedlog.consumer.positions import Cursor, Rotation
 from embedlog.consumer.subscription import Subscription
@@ -46,7 +47,8 @@ class Waiting:
     """
 
     def __init__(self, log: Any, config: ConsumerConfig, rotation: Rotation, follow: Callable[[Subscription], None]) -> None:
-        self.poll_began = self.first_began = self.made = time.monotonic()
+        self.metrics = Metrics()
+        self.poll_began = self.first_began = time.monotonic()
         self.poll_count = 0
         self.poll_gap_max_s = self.idle_s = 0.0
         self.duty: Duty | None = None
@@ -115,6 +117,8 @@ class Waiting:
 
     def count(self, now: float) -> None:
         """A call for records began."""
+        if now >= self.metrics.due:
+            self.metrics.turn()
         if not self.poll_count:
             self.first_began = now
         elif now - self.poll_began > self.poll_gap_max_s:

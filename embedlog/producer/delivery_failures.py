@@ -26,8 +26,8 @@ from embedlog._native import _rows
 from embedlog.errors import DeliveryError, EmbedlogError, TransactionAbortedError
 
 if TYPE_CHECKING:
+    from embedlog._metrics import Metrics
     from embedlog._native._rows import Parcel, Tally
-    from embedlog.producer.metrics import Figures
 
 logger = logging.getLogger("embedlog.producer")
 
@@ -51,7 +51,7 @@ class Loss(NamedTuple):
 class Losses:
     """The failed records of one producer. Threads: any."""
 
-    def __init__(self, name: str, figures: Figures, *, raises: bool) -> None:
+    def __init__(self, name: str, figures: Metrics, *, raises: bool) -> None:
         self._name = name
         self._figures = figures
         self._raises = raises

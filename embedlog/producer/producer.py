@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self
 
@@ -64,7 +65,7 @@ class Producer(Generic[K, V]):
             linger_ms=config.linger_ms,
             unacknowledged=config.acks == "0",
         )
-        self._accumulator.blocked = self._delivery.figures.blocked
+        self._accumulator.blocked = partial(self._delivery.figures.spent, "blocked")
         self._losses.noted = self._accumulator.rows.ring
         self._routes = self._delivery.routes
         self._transaction = _transaction(log, config, self._accumulator, self._delivery)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from embedlog._metrics import Metrics
 from embedlog._native import _rows, system
 from embedlog.errors import (
     ClosedError,
@@ -41,7 +42,6 @@ from embedlog.producer.batch_send import UNKNOWN_OFFSET
 from embedlog.producer.delivery_failures import Losses
 from embedlog.producer.destinations import Attempt, Destination, Stop
 from embedlog.producer.idempotence import Appender, Idempotent, Plain, in_sync
-from embedlog.producer.metrics import Figures
 from embedlog.topic import check_name, is_internal
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Delivery:
         self._gone: dict[str, list[Stop]] = {}  # of topics that were not found: a topic that exists again uses the same queues
         self.routes: dict[str, Route] = {}  # fast path of send(); a topic without an entry takes the checked path
         self.failed: Callable[[BaseException], None] = lambda error: None  # receives every error before the futures
-        self.figures = Figures()
+        self.figures = Metrics()
         self.losses = Losses(name, self.figures, raises=settings.on_delivery_error == "raise" and settings.acks != "0")
         self.in_flight = 0  # batches that are being written
 

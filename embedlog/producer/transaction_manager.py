@@ -34,8 +34,8 @@ from embedlog.errors import (
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
+    from embedlog._metrics import Metrics
     from embedlog.producer.accumulator import Accumulator
-    from embedlog.producer.metrics import Figures
     from embedlog.transaction import Outcome
 
 logger = logging.getLogger("embedlog.producer")
@@ -135,7 +135,7 @@ class Transaction:
     """
 
     def __init__(
-        self, owner: Owner, accumulator: Accumulator, figures: Figures, *, timeout_s: float, clock_ns: Callable[[], int]
+        self, owner: Owner, accumulator: Accumulator, figures: Metrics, *, timeout_s: float, clock_ns: Callable[[], int]
     ) -> None:
         self._owner = owner
         self._accumulator = accumulator

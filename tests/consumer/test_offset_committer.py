@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from embedlog._metrics import Metrics
 from embedlog._native import system
+from embedlog.consumer import group_metrics
 from embedlog.consumer.interceptors import ConsumerInterceptors
 from embedlog.consumer.offset_committer import AutoCommit, Committing
 from embedlog.errors import CommitFailedError, LockTimeoutError, RetriableCommitFailedError, UnknownMemberError
@@ -30,8 +32,8 @@ class Store:
         self.done.append(offsets[TP].offset)
 
 
-def committing(store: Store, patience_s: float = 60.0) -> Committing:
-    return Committing(store, "g", ConsumerInterceptors(()), patience_s)
+def committing(store: Store, patience_s: float = 60.0, metrics: Metrics | None = None) -> Committing:
+    return Committing(store, "g", ConsumerInterceptors(()), patience_s, metrics or Metrics())
 
 
 def soon() -> int:
@@ -115,12 +117,15 @@ def test_a_callback_may_commit_again() -> None:
     assert not commits.is_waiting
 
 
-def test_figures() -> None:
-    commits = committing(Store())
-    assert commits.metrics(1.0)["commit-latency-avg"] is None
+def test_metrics() -> None:
+    now = [1000.0]
+    metrics = Metrics(lambda: now[0])
+    commits = committing(Store(), metrics=metrics)
+    assert group_metrics.commits(metrics)["commit-latency-avg"] is None
     commits.now(at(1), None, soon())
     commits.later(at(2), None)
-    known = commits.metrics(2.0)
+    now[0] += 2
+    known = group_metrics.commits(metrics)
     assert (known["commit-total"], known["commit-rate"]) == (2, 1.0)
     assert known["commit-latency-max"] >= known["commit-latency-avg"] > 0
     assert known["commit-sync-time-ns-total"] > 0

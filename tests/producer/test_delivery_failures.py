@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import embedlog
+from embedlog._metrics import Metrics
 from embedlog.errors import (
     ClosedError,
     DeadlineError,
@@ -28,7 +29,6 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from embedlog.producer.delivery_failures import ELSEWHERE, ENTRIES_MAX, Losses
-from embedlog.producer.metrics import Figures
 from tests.producer.test_partition_queues import accumulator
 from tests.support import producer_helpers
 from tests.support.producer_helpers import LONG_MS, Stuck, run_program, values, wait_until
@@ -367,7 +367,7 @@ class Failing:
 
 
 def test_memory_is_bounded_however_many_places_and_reasons_there_are(rng: random.Random) -> None:
-    losses = Losses("p", Figures(), raises=True)
+    losses = Losses("p", Metrics(), raises=True)
     parcel: Any = Failing()
     for number in range(10 * ENTRIES_MAX):
         error = rng.choice([ClosedError, InvalidRecordError])(f"reason {rng.randrange(50)}")

@@ -2,40 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 import embedlog
-from embedlog.producer.metrics import Figures
 from tests.support.producer_helpers import Stuck, log, stuck, wait_until
 
 __all__ = ["log", "stuck"]
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_rates_forget_what_is_older_than_a_minute_and_totals_do_not() -> None:
-    clock = Clock()
-    figures = Figures(clock)
-    assert figures.rate("record") == 0.0
-    figures.note({"record": 100, "byte": 1000}, {"size": 70})
-    clock.now += 10
-    assert figures.rate("record") == 10.0
-    clock.now += 25
-    figures.note({"record": 5, "byte": 20}, {"size": 3})
-    assert figures.mean("byte", "record") == pytest.approx(1020 / 105)
-    assert figures.peak("size") == 70
-    clock.now += 31
-    assert figures.rate("record") == pytest.approx(5 / 31)
-    assert figures.peak("size") == 3
-    clock.now += 1000
-    assert (figures.rate("record"), figures.peak("size"), figures.mean("byte", "record", empty=1.0)) == (0.0, 0.0, 1.0)
-    assert figures.total("record") == 105
 
 
 def test_a_producer_tells_kafkas_key_figures(log: embedlog.Log) -> None:

@@ -258,6 +258,27 @@ def test_metrics_fetch_lag_and_loop_have_kafkas_names(log: FakeLog, consumer: An
     assert (of_partition["position"], of_partition["records-lag"], of_partition["records-lead"]) == (8, 2, 8)
 
 
+def test_metrics_rates_means_and_maxima_forget_what_is_older_than_a_minute(log: FakeLog, consumer: Any) -> None:
+    fill(log._partition("b", 0), 10)
+    now, reader = time.monotonic(), consumer("b")
+    metrics = reader._waiting.metrics
+    metrics._clock = lambda: now
+    reader.poll(max_records=4)
+    assert reader.metrics()["partitions"][B0]["records-lead-avg"] is not None
+    now += 61
+    metrics.due = 0.0  # a poll compares it with a clock of its own
+    reader.poll(max_records=4)
+    known = reader.metrics()
+    assert (known["fetch-total"], known["fetch-rate"], known["fetch-latency-max"], known["fetch-size-avg"]) == (
+        1,
+        0.0,
+        None,
+        None,
+    )
+    assert known["partitions"][B0]["records-lead-avg"] is None
+    assert (known["records-consumed-total"], known["records-consumed-rate"]) == (8, 4 / 30)
+
+
 def test_metrics_a_record_that_was_fetched_and_dropped_was_not_consumed(log: FakeLog, consumer: Any) -> None:
     fill(log._partition("b", 0), 10)
     reader = consumer("b")

@@ -1,0 +1,134 @@
+"""Contains the registry of metrics that producers and consumers share: totals, and rates, means and maxima of the last minute.
+
+METRICS-1  recent values are kept in two windows of half a minute, as in Kafka's clients; the older window is dropped when the
+    newer one is full, so that every rate, mean and maximum covers the last 30 to 60 seconds
+METRICS-2  counting takes one lock per call, not per record; a client that counts in attributes of its own gives them as a source
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeVar
+
+WINDOW_S = 30.0  # Kafka's metrics.sample.window.ms; it keeps two windows as well
+
+Empty = TypeVar("Empty", float, None)
+
+
+class Source(Protocol):
+    """Counters that a client keeps outside of the registry, because they are on a hot path."""
+
+    def counters(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
+        """Totals since the start, and maxima since the last call."""
+
+    def turn_window(self) -> None:
+        """The newer window becomes the older one, whose values are dropped."""
+
+
+class _Window:
+    """The totals at its begin, and the maxima since then."""
+
+    def __init__(self, began: float, totals: Mapping[str, float]) -> None:
+        self.began = began
+        self.totals = dict(totals)
+        self.peaks: dict[str, float] = {}
+
+
+class Metrics:
+    """Totals and maxima by name. Threads: any; with a source, those of the source."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.source: Source | None = None
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._totals: defaultdict[str, float] = defaultdict(float)
+        self._older = self._newer = _Window(clock(), self._totals)
+        self.due = self._newer.began + WINDOW_S  # when the newer window is full, on the same clock
+
+    def note(self, amounts: Mapping[str, float], peaks: Mapping[str, float] | None = None) -> None:
+        """Add to totals, and raise maxima to at least `peaks`."""
+        with self._lock:
+            if self._clock() >= self.due:
+                self._turn_locked()
+            for name, amount in amounts.items():
+                self._totals[name] += amount
+            if peaks:
+                self._raise_locked(peaks)
+
+    def turn(self) -> None:
+        """Begin a new window if the newer one is full. For clients with a source, at least once per window while they count."""
+        with self._lock:
+            if self._clock() >= self.due:
+                self._turn_locked()
+
+    def spent(self, name: str, seconds: float) -> None:
+        """Add the duration of a call."""
+        self.note({f"{name}_s": seconds})
+
+    # ---- values ----------------------------------------------------------------------------------
+
+    def total(self, name: str) -> float:
+        """The total since the start."""
+        with self._lock:
+            self._update_locked()
+            return self._totals[name]
+
+    def rate(self, name: str) -> float:
+        """The recent amount per second."""
+        with self._lock:
+            self._update_locked()
+            spent = self._clock() - self._older.began
+            return self._recent_locked(name) / spent if spent > 0 else 0.0
+
+    def mean(self, name: str, per: str, empty: Empty) -> float | Empty:
+        """The quotient of two recent amounts; `empty` if the divisor is 0."""
+        with self._lock:
+            self._update_locked()
+            divisor = self._recent_locked(per)
+            return self._recent_locked(name) / divisor if divisor else empty
+
+    def peak(self, name: str, empty: Empty) -> float | Empty:
+        """The recent maximum; `empty` if there was no value."""
+        with self._lock:
+            self._update_locked()
+            return max((window.peaks[name] for window in (self._older, self._newer) if name in window.peaks), default=empty)
+
+    def _recent_locked(self, name: str) -> float:
+        return self._totals[name] - self._older.totals.get(name, 0.0)
+
+    def _update_locked(self) -> None:
+        if self._clock() >= self.due:
+            self._turn_locked()
+        elif self.source is not None:
+            self._pull_locked(self.source)
+
+    def _raise_locked(self, peaks: Mapping[str, float]) -> None:
+        known = self._newer.peaks
+        for name, value in peaks.items():
+            known[name] = max(value, known.get(name, value))
+
+    def _pull_locked(self, source: Source) -> None:
+        totals, peaks = source.counters()
+        self._totals.update(totals)
+        self._raise_locked(peaks)
+
+    def _turn_locked(self) -> None:
+        """What the source counted until now belongs to the window that ends."""
+        now = self._clock()
+        idle = now - self._newer.began >= 2 * WINDOW_S
+        if self.source is not None:
+            self._pull_locked(self.source)
+            self.source.turn_window()
+            if idle:
+                self.source.turn_window()
+        self._older = _Window(now - WINDOW_S, self._totals) if idle else self._newer
+        self._newer = _Window(now, self._totals)
+        self.due = now + WINDOW_S
+
+
+def milliseconds(seconds: float | None) -> float | None:
+    """A time in Kafka's unit; None stays None."""
+    return None if seconds is None else seconds * 1000

@@ -1,0 +1,102 @@
+"""The registry of metrics: two windows, totals, maxima, counters outside of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from embedlog._metrics import WINDOW_S, Metrics
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Counting:
+    """A client that counts in attributes of its own."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.most = 0.0
+        self.turns = 0
+
+    def counters(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
+        peaks = {"size": self.most} if self.most else {}
+        self.most = 0.0
+        return {"fetch": self.count}, peaks
+
+    def turn_window(self) -> None:
+        self.turns += 1
+
+    def fetch(self, size: float) -> None:
+        self.count += 1
+        self.most = max(self.most, size)
+
+
+def test_rates_forget_what_is_older_than_a_minute_and_totals_do_not() -> None:
+    clock = Clock()
+    metrics = Metrics(clock)
+    assert metrics.rate("record") == 0.0
+    metrics.note({"record": 100, "byte": 1000}, {"size": 70})
+    clock.now += 10
+    assert metrics.rate("record") == 10.0
+    clock.now += 25
+    metrics.note({"record": 5, "byte": 20}, {"size": 3})
+    assert metrics.mean("byte", "record", None) == pytest.approx(1020 / 105)
+    assert metrics.peak("size", None) == 70
+    clock.now += 31
+    assert metrics.rate("record") == pytest.approx(5 / 31)
+    assert metrics.peak("size", None) == 3
+    clock.now += 1000
+    assert (metrics.rate("record"), metrics.peak("size", 0.0), metrics.mean("byte", "record", 1.0)) == (0.0, 0.0, 1.0)
+    assert (metrics.peak("size", None), metrics.mean("byte", "record", None)) == (None, None)
+    assert metrics.total("record") == 105
+
+
+def test_a_duration_is_a_total_in_seconds() -> None:
+    metrics = Metrics()
+    metrics.spent("flush", 0.5)
+    metrics.spent("flush", 0.25)
+    assert metrics.total("flush_s") == 0.75
+
+
+def test_a_source_is_counted_in_the_window_in_which_it_counted() -> None:
+    clock, source = Clock(), Counting()
+    metrics = Metrics(clock)
+    metrics.source = source
+    source.fetch(10)
+    clock.now += WINDOW_S
+    metrics.turn()  # a client calls this before it counts on
+    source.fetch(2)
+    clock.now += 10
+    assert (metrics.total("fetch"), metrics.rate("fetch"), metrics.peak("size", None)) == (2, 2 / 40, 10)
+    clock.now += WINDOW_S
+    assert (metrics.rate("fetch"), metrics.peak("size", None), source.turns) == (1 / 40, 2, 2)
+    assert metrics.total("fetch") == 2
+
+
+def test_after_an_idle_minute_nothing_of_a_source_is_recent() -> None:
+    clock, source = Clock(), Counting()
+    metrics = Metrics(clock)
+    metrics.source = source
+    source.fetch(10)
+    clock.now += 2 * WINDOW_S
+    metrics.turn()
+    source.fetch(3)
+    assert (metrics.total("fetch"), metrics.rate("fetch"), metrics.peak("size", None)) == (2, 1 / 30, 3)
+    assert source.turns == 2, "both windows are over"
+
+
+def test_a_window_does_not_end_before_it_is_full() -> None:
+    clock, source = Clock(), Counting()
+    metrics = Metrics(clock)
+    metrics.source = source
+    clock.now += WINDOW_S - 0.001
+    metrics.turn()
+    assert source.turns == 0
+    assert metrics.due > clock.now
