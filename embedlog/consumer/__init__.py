@@ -1,6 +1,6 @@
 """The consumer: subscription, positions, fetches, group membership and commits.
 
-The parts carry the names of Kafka's client: fetcher, coordinator, subscription. The package does not know producers,
+The modules have the names of Kafka's client: fetcher, coordinator, subscription. The package does not know producers,
 administration or asyncio.
 Exports: `consumer.Consumer`.
 """

@@ -1,10 +1,11 @@
-"""What members say when they join, and what their leader makes of it: who reads which partitions.
+"""Encodes subscriptions of members, and computes and checks the leader's assignment of partitions.
 
-ASSIGNMENT-1  an assignment is checked before anybody hears of it: what a user's assignor must not do is an error on the leader,
-    and the group goes on with whoever leads next
-ASSIGNMENT-2  revoking first (eager) or only what has to move (cooperative): cooperative if every assignor of the list is
-ASSIGNMENT-3  Kafka's user data: `sticky` says what it had before it gave everything up, `cooperative-sticky` since when it has
-    what it has
+ASSIGNMENT-1  an assignment is checked before it is sent to any member: an invalid result of a user's assignor is an error on the
+    leader, and the group continues with the next leader
+ASSIGNMENT-2  members revoke all partitions first (eager), or only those that move (cooperative): cooperative if every assignor of
+    the list is
+ASSIGNMENT-3  Kafka's user data: `sticky` contains the partitions owned before revocation, `cooperative-sticky` the generation of
+    the present ownership
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Strategy:
 
 
 def strategies(given: Iterable[Any]) -> tuple[Strategy, ...]:
-    """What the names and callables of `partition.assignment.strategy` mean. Raises ConfigError."""
+    """The strategies for the names and callables of `partition.assignment.strategy`. Raises ConfigError."""
     found = tuple(map(_strategy, given))
     names = [strategy.name for strategy in found]
     if not names or len(set(names)) < len(names):
@@ -56,11 +57,11 @@ def _strategy(given: Any) -> Strategy:
 
 
 def is_cooperative(known: Iterable[Strategy]) -> bool:
-    """Whether members keep what they own while they join (ASSIGNMENT-2)."""
+    """Whether members keep their partitions while they join (ASSIGNMENT-2)."""
     return all(strategy.cooperative for strategy in known)
 
 
-# ---- what a member says --------------------------------------------------------------------------
+# ---- subscriptions of members --------------------------------------------------------------------
 
 
 def protocols(
@@ -71,7 +72,7 @@ def protocols(
     generation: int,
     rack: str | None,
 ) -> tuple[tuple[str, bytes], ...]:
-    """A member's subscription under each of its assignors; `last`: what it was assigned last, also if it has given it up."""
+    """A member's subscription for each of its assignors; `last`: its last assignment, even if it was revoked since."""
     said = Subscription(tuple(sorted(topics)), None, tuple(sorted(owned)), generation, rack)
     data = {STICKY: _sticky_data(last, generation), COOPERATIVE_STICKY: _NUMBER.pack(generation)}
     return tuple((strategy.name, encode_subscription(said._replace(user_data=data.get(strategy.name)))) for strategy in known)
@@ -89,7 +90,7 @@ def _sticky_data(partitions: Iterable[TopicPartition], generation: int) -> bytes
 
 
 def _claims(protocol: str, said: Subscription) -> tuple[tuple[TopicPartition, ...], int]:
-    """What a member says that it owns, and since when. What cannot be read is no claim: stickiness is a wish."""
+    """The partitions that a member claims to own, and their generation. Unreadable data is no claim: stickiness is optional."""
     if protocol != STICKY or not said.user_data:
         return said.owned, said.generation
     try:
@@ -101,7 +102,7 @@ def _claims(protocol: str, said: Subscription) -> tuple[tuple[TopicPartition, ..
 
 
 def members_of(group: Group) -> dict[str, Member]:
-    """The members as an assignor sees them; one whose subscription cannot be read subscribes to nothing."""
+    """The members as input of an assignor; a member with an unreadable subscription subscribes to nothing."""
     found = {}
     for member_id, member in group.members.items():
         try:
@@ -113,16 +114,16 @@ def members_of(group: Group) -> dict[str, Member]:
     return found
 
 
-# ---- what the leader says ------------------------------------------------------------------------
+# ---- the leader's assignment ---------------------------------------------------------------------
 
 
 def assign(
     strategy: Strategy, members: Mapping[str, Member], here: Mapping[str, Sequence[int]], cooperative: bool
 ) -> dict[str, bytes]:
-    """The assignment of every member, as a sync carries it. Raises AssignorError, for an assignor that raises too.
+    """The encoded assignment of every member, for a sync. Raises AssignorError, also if the assignor raises.
 
-    `here` has the partitions of each topic, rising. Where some are missing, which other brokers hold, an assignor sees those that
-    are here as if they were numbered from 0.
+    `here` has the partitions of each topic, rising. If other brokers hold some of them, an assignor sees the local ones
+    renumbered from 0.
     """
     sparse = {topic: numbers for topic, numbers in here.items() if numbers and numbers[-1] >= len(numbers)}
     places = {topic: {number: place for place, number in enumerate(numbers)} for topic, numbers in sparse.items()}
@@ -145,29 +146,29 @@ def _assigned(
 ) -> Mapping[str, Iterable[TopicPartition]]:
     try:
         found: Any = strategy.assign(dict(members), dict(counts))
-    except Exception as problem:  # whatever a user's assignor raises: the group must hear nothing of it
+    except Exception as problem:  # an assignor may raise anything; the group must not be affected
         raise AssignorError(f"the assignor {strategy.name!r} failed: {problem!r}") from problem
     wrong = _fault(found, members, counts)
     if wrong is None and cooperative:
         wrong = _too_early(found, members)
     if wrong is not None:
-        raise AssignorError(f"the assignor {strategy.name!r} {wrong}; nothing of it counts")
+        raise AssignorError(f"the assignor {strategy.name!r} {wrong}; the assignment is discarded")
     return dict(found)
 
 
 def _fault(found: Any, members: Mapping[str, Member], counts: Mapping[str, int]) -> str | None:
-    """What an assignment must not do, in words (ASSIGNMENT-1)."""
+    """A violation of the rules for assignments, as text (ASSIGNMENT-1)."""
     if not isinstance(found, Mapping):
-        return f"gave no mapping of member ids to partitions, but {found!r:.60}"
+        return f"returned {found!r:.60}, not a mapping of member ids to partitions"
     owner: dict[TopicPartition, str] = {}
     for member_id, tps in found.items():
         if member_id not in members:
-            return f"assigns to {member_id!r}, which is no member"
+            return f"assigns to {member_id!r}, which is not a member"
         if not isinstance(tps, (list, tuple, set, frozenset)):
-            return f"gave {member_id!r} no list of partitions, but {tps!r:.60}"
+            return f"assigns {tps!r:.60} to {member_id!r}, not a list of partitions"
         for tp in tps:
             if not (isinstance(tp, tuple) and len(tp) == 2 and isinstance(tp[0], str) and type(tp[1]) is int):
-                return f"assigns {tp!r:.60}, which is no TopicPartition"
+                return f"assigns {tp!r:.60}, which is not a TopicPartition"
             place = f"{tp[0]}-{tp[1]}"
             if not 0 <= tp[1] < counts.get(tp[0], 0):
                 return f"assigns {place}, which does not exist"
@@ -179,7 +180,7 @@ def _fault(found: Any, members: Mapping[str, Member], counts: Mapping[str, int])
 
 
 def _too_early(found: Mapping[str, Iterable[TopicPartition]], members: Mapping[str, Member]) -> str | None:
-    """Cooperative: nobody gets what another one still has to give up."""
+    """For cooperative members: a partition must not be assigned before its present owner revoked it."""
     given = {member_id: set(found.get(member_id, ())) for member_id in members}
     taken = {tp: member_id for member_id, member in members.items() for tp in set(member.owned) - given[member_id]}
     for member_id, tps in given.items():

@@ -1,9 +1,10 @@
-"""The consumer's looks: what there is to hand out now, as objects or in columns.
+"""Collects records that are available now, as objects or in columns.
 
-COLLECTOR-1  a look never waits: `Waiting` does, and looks again
-COLLECTOR-2  what a look hands out moves positions last; what fails before that leaves them where they were
-COLLECTOR-3  an error at one position does not swallow records collected before it: they go out first, and the error is met again
-COLLECTOR-4  interceptors see each record once, right before it is handed out; columns pass them by, as they do deserializers
+COLLECTOR-1  collecting never waits: `Waiting` waits and collects again
+COLLECTOR-2  positions move last; a failure before that leaves them unchanged
+COLLECTOR-3  an error at one position does not lose records collected before it: they are returned first, and the error occurs
+    again
+COLLECTOR-4  interceptors see each record once, directly before it is returned; columns bypass them, as they bypass deserializers
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ logger = logging.getLogger("embedlog")
 
 
 class Group(Duty, Protocol):
-    """What reading asks of the group that it is part of."""
+    """The operations of a group that reading needs."""
 
     def topics_moved(self) -> None: ...
     def place(self, cursor: Cursor) -> None: ...
 
 
 class Reading:
-    """The assigned partitions, and the ways to take records out of them.
+    """The assigned partitions, and the operations that take records from them.
 
     **Threads:** one at a time.
     """
@@ -59,12 +60,12 @@ class Reading:
         self._max_bytes = config.fetch_max_bytes
         self._lent = False
         self._group: Group | None = None
-        self.fetches = True  # False: a look hands out what was fetched before, and touches no file
+        self.fetches = True  # False: only records fetched before are returned, and no file is read
 
-    # ---- which partitions ----
+    # ---- assigned partitions ----
 
     def attend_to(self, group: Group) -> None:
-        """From now on partitions begin where the group has committed, and calls see to what the group asks for."""
+        """Join reading to a group: partitions start at committed offsets, and calls process the group's duties."""
         self._group = group
         self.waiting.duty = group
 
@@ -76,7 +77,7 @@ class Reading:
         if self._group is not None:
             made.fresh = True
         elif reset is None and self._reset.kind == "latest":
-            self.located(made)  # "latest" means from now on, not from whenever the first poll happens to come
+            self.located(made)  # "latest" means the end now, not at the first poll
         return made
 
     def replace(self, cursors: Iterable[Cursor]) -> None:
@@ -84,9 +85,9 @@ class Reading:
         self.waiting.forget_topics()
 
     def follow(self, subscription: Subscription, *, first: bool = False) -> None:
-        """Takes in all partitions of the subscribed topics; those that come later are read from their start."""
+        """Assign all partitions of the subscribed topics; partitions that are added later are read from their start."""
         if subscription.kind == "assigned":
-            self._log.topics()  # lets go of those that were deleted, so that reading them says so
+            self._log.topics()  # closes deleted topics, so that reading them raises
             return
         if self._group is not None:
             self._group.topics_moved()
@@ -97,7 +98,7 @@ class Reading:
             later = None if first else EARLIEST
             self.rotation.replace([self.cursor(tp, later) for tp in tps])
 
-    # ---- looks ----
+    # ---- records ----
 
     def collect(self, limit: int) -> list[Record] | None:
         """Up to `limit` records, partition after partition."""
@@ -136,13 +137,13 @@ class Reading:
             raise
 
     def _intercepted(self, records: list[Record], seen_count: int) -> list[Record]:
-        """The first `seen_count` were shown to the interceptors while somebody iterated."""
+        """The first `seen_count` records already passed the interceptors, during an iteration."""
         if len(records) == seen_count:
             return records
         return records[:seen_count] + self.interceptors.on_consume(records[seen_count:])
 
     def lend(self) -> Iterator[Record] | None:
-        """An iterator over all that is fetched of the next partition that has something."""
+        """An iterator over the fetched records of the next partition that has any."""
         for cursor in self.rotation.turns():
             while self._ready(cursor):
                 if self.interceptors:
@@ -155,12 +156,12 @@ class Reading:
         return None
 
     def batch(self) -> Batch | None:
-        """The next chunk of the next partition that has something."""
+        """The next chunk of the next partition that has one."""
         found = self.chunk()
         return None if found is None else self.hand_out(*found)
 
     def chunk(self) -> tuple[Cursor, Chunk] | None:
-        """What `batch` would hand out; no position moves."""
+        """The chunk that `batch` would return; no position moves."""
         for cursor in self.rotation.turns():
             chunk = self._in_range(cursor, self.fetcher.columns)
             if chunk is not None:
@@ -168,14 +169,14 @@ class Reading:
         return None
 
     def hand_out(self, cursor: Cursor, chunk: Chunk) -> Batch:
-        """What `chunk` found; the position moves behind it."""
+        """The batch of a chunk; the position moves after it."""
         made = Batch(cursor.tp.topic, cursor.tp.partition, chunk.decoded)
         self.rotation.drained(cursor)
         cursor.fill([], chunk.next_offset, chunk.epoch)
         return made
 
     def ahead(self, limit: int) -> bool:
-        """Fetches until `limit` or all available records can be returned; no position moves over a record (COLLECTOR-3)."""
+        """Fetch until `limit` or all available records can be returned; no position moves over a record (COLLECTOR-3)."""
         count = 0
         for cursor in self.rotation.turns():
             try:
@@ -203,9 +204,9 @@ class Reading:
         return cursor.has_records or (self.fetches and bool(self._in_range(cursor, self.fetcher.fill)))
 
     def _in_range(self, cursor: Cursor, fetch: Callable[[Cursor], Found]) -> Found:
-        """`fetch`, from where `auto.offset.reset` leads if the position is not in the log (any more).
+        """Call `fetch`; if the position is out of range, from the position of `auto.offset.reset`.
 
-        As often as that leads on: retention may be faster than the way from the look at the start to the fetch from there.
+        The reset repeats while it makes progress: retention may be faster than the step from the lookup to the fetch.
         """
         if cursor.position < 0:
             self.located(cursor)
@@ -223,10 +224,10 @@ class Reading:
                     cursor.seek_later(None)
                 if self.located(cursor).position == failed:
                     raise
-                logger.warning("%s; going on at %d", problem, cursor.position)
+                logger.warning("%s; continuing at %d", problem, cursor.position)
 
     def recall(self) -> None:
-        """What an iterator was lent and did not hand out yet is handed out by the next call."""
+        """Return unread records of a lent iterator to the cursor; the next call returns them."""
         if self._lent:
             for cursor in self.rotation:
                 cursor.recall()

@@ -1,9 +1,10 @@
-"""The consumer: hands out the records of its partitions, as objects or in columns, and knows where it stands.
+"""The consumer: returns records of its partitions, as objects or in columns, and keeps the positions.
 
 CONSUMER-1  one thread at a time (a second one gets ConcurrentUseError); only `wakeup` and `close` may be called from another
-CONSUMER-2  a position moves when records are handed out; an interrupt before that gives them back, so nothing is lost
-CONSUMER-3  a wait sleeps in the kernel until somebody appends, wakes or closes: an idle consumer costs no CPU
-CONSUMER-4  partitions take turns: what was fetched of one is handed out before the next one's, then it goes to the back
+CONSUMER-2  a position moves when records are returned; an interrupt before that restores it, so no record is lost
+CONSUMER-3  a wait sleeps in the kernel until an append, a wakeup or a close: an idle consumer uses no CPU
+CONSUMER-4  partitions alternate: the fetched records of one are returned before those of the next, then it moves to the end of
+    the queue
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ _numbers = count(1)
 
 @keywords.checked
 class Consumer(Generic[K, V]):
-    """Reads partitions, from where it stands to their end, and then waits for more.
+    """Reads partitions from its positions to their end, and then waits for more records.
 
-    Made by `log.consumer(*topics, **options)`; `Consumer[K, V]` hands out `Record[K, V]`: what its deserializers make, bytes
-    without any. Without a group id it reads all partitions of the topics, or those it is given by
-    `assign`, and cannot commit. With one it shares the topics' partitions with the other members of its group, begins where the
-    group has committed, and takes part in the group's life inside its calls: a member polls, or it is out. A context manager.
+    Made by `log.consumer(*topics, **options)`; `Consumer[K, V]` returns `Record[K, V]`: the results of its deserializers, bytes
+    without deserializers. Without a group id it reads all partitions of the topics, or those given to `assign`, and cannot
+    commit. With one it shares the topics' partitions with the other members of its group, and starts at the committed offsets.
+    Its calls do the group's work: a member that does not poll is removed. A context manager.
 
     **Threads:** one at a time; `wakeup` and `close` from any.
 
@@ -90,10 +91,10 @@ class Consumer(Generic[K, V]):
         if topics:
             self.subscribe(topics)
 
-    # ---- what is read ----
+    # ---- subscription ----
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Reads exactly these partitions; an empty list is `unsubscribe`. Those assigned already keep their position.
+        """Read exactly these partitions; an empty list is `unsubscribe`. Partitions assigned already keep their position.
 
         Raises UnknownTopicOrPartitionError, and StateError if topics are subscribed.
         """
@@ -115,7 +116,7 @@ class Consumer(Generic[K, V]):
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
     ) -> None:
-        """Reads all partitions of these topics, or of those whose whole name matches; replaces what was subscribed.
+        """Read all partitions of these topics, or of topics whose whole name matches; replaces the previous subscription.
 
         Raises UnknownTopicOrPartitionError, StateError if partitions are assigned, InvalidGroupIdError for listeners.
         """
@@ -134,7 +135,7 @@ class Consumer(Generic[K, V]):
                 raise
 
     def unsubscribe(self) -> None:
-        """Reads nothing any more; all positions are forgotten. In a group: commits what is due, and leaves it."""
+        """Stop reading and discard all positions. In a group: commit what is due, and leave the group."""
         with self._using():
             self._unsubscribe()
 
@@ -147,11 +148,11 @@ class Consumer(Generic[K, V]):
             self._reading.replace(())
 
     def assignment(self) -> set[TopicPartition]:
-        """The partitions that are read now."""
+        """The partitions that are assigned now."""
         return {cursor.tp for cursor in self._reading.rotation}
 
     def subscription(self) -> set[str]:
-        """The topics that are subscribed; empty with assigned partitions."""
+        """The subscribed topics; empty with assigned partitions."""
         return set(self._subscription.topics)
 
     # ---- records ----
@@ -159,10 +160,10 @@ class Consumer(Generic[K, V]):
     def poll(self, timeout: float | None = 0.0, max_records: int | None = None, **unknown: Never) -> list[Record[K, V]]:
         """The next records, at most `max_records` (or `max.poll.records`).
 
-        Waits up to `timeout` seconds (None: for ever) for the first.
+        Waits up to `timeout` seconds (None: forever) for the first.
 
-        Raises WakeupError after `wakeup`, OffsetOutOfRangeError and NoOffsetForPartitionError as `auto.offset.reset` says,
-        CorruptRecordError and SerializationError when the record at the position cannot be handed out (`seek` past it).
+        Raises WakeupError after `wakeup`, OffsetOutOfRangeError and NoOffsetForPartitionError depending on `auto.offset.reset`,
+        CorruptRecordError and SerializationError if the record at the position cannot be returned (`seek` past it).
         """
         if unknown:
             raise keywords.unknown_keyword("Consumer.poll()", next(iter(unknown)), ("timeout", "max_records"))
@@ -176,17 +177,17 @@ class Consumer(Generic[K, V]):
             return self._waiting.wait_for(lambda: self._reading.collect(limit), timeout, self._subscription) or []
 
     def __iter__(self) -> Iterator[Record[K, V]]:
-        """Records, one after the other, for ever, or until none comes for `consumer.timeout.ms`."""
+        """Iterate over records forever, or until none arrives for `consumer.timeout.ms`."""
         with self._using():
             pass
         return chain.from_iterable(iter(self._next_run, None))
 
     def __next__(self) -> Record[K, V]:
-        """The next record; what comes after it is handed out by the next call of any kind. StopIteration as iteration ends."""
+        """The next record; the next call of any kind returns the record after it. StopIteration as iteration ends."""
         return next(iter(self))
 
     def _next_run(self) -> Iterator[Record[K, V]] | None:
-        """What iteration goes on with: the rest of what was fetched of one partition. None at the end."""
+        """The next records of an iteration: the remaining fetched records of one partition. None at the end."""
         if self._closed:
             return None
         with self._using():
@@ -195,9 +196,10 @@ class Consumer(Generic[K, V]):
             return run if run is None or self._group is None else until(run, self._group.until_ns)
 
     def batches(self, timeout: float | None = None) -> Iterator[Batch]:
-        """The same records in columns, one Batch a fetch, with the same positions; ends when none comes for `timeout` seconds.
+        """The same records in columns, one Batch per fetch, with the same positions; ends when none arrives for `timeout`
+        seconds.
 
-        Deserializers and interceptors are for objects: columns hold bytes, as they were sent.
+        Deserializers and interceptors are for objects: columns contain the bytes that were sent.
         """
         timeout = seconds(timeout, "batches()")
         while not self._closed:
@@ -215,10 +217,11 @@ class Consumer(Generic[K, V]):
     # ---- positions ----
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
-        """The next record of `partition` is the one at `offset`; whether there is one shows when it is read.
+        """Set the position of `partition`; the next read shows whether a record exists there.
 
-        An `OffsetAndMetadata` brings the leader epoch of what was read before it: if the log was cut below that place since, the
-        next read raises LogTruncationError, or goes to where the log parted ways with what was read (`auto.offset.reset`).
+        An `OffsetAndMetadata` contains the leader epoch of the record before it: if the log was truncated below that position
+        since, the next read raises LogTruncationError, or continues where the log and the read records diverge
+        (`auto.offset.reset`).
         """
         place = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
         if type(place.offset) is not int or type(place.leader_epoch) is not int:
@@ -229,43 +232,43 @@ class Consumer(Generic[K, V]):
             self._cursor(partition).seek(place.offset, place.leader_epoch)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Goes to the first record of these partitions, or of all; found out when it is read."""
+        """Set the position of these partitions, or of all, to the first record; determined by the next read."""
         with self._using():
             for cursor in self._reading.rotation.pick(topic_partitions(partitions)):
                 cursor.seek_later(EARLIEST)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Goes behind the last record of these partitions, or of all; found out when it is read."""
+        """Set the position of these partitions, or of all, to the end; determined by the next read."""
         with self._using():
             for cursor in self._reading.rotation.pick(topic_partitions(partitions)):
                 cursor.seek_later(LATEST)
 
     def position(self, partition: TopicPartition) -> int:
-        """Offset of the next record to be handed out."""
+        """Offset of the next record to be returned."""
         with self._using():
             return self._reading.located(self._cursor(partition)).position
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Hands out nothing of these partitions until `resume`; what was fetched of them is kept."""
+        """Return no records of these partitions until `resume`; fetched records are kept."""
         with self._using():
             for cursor in [self._cursor(tp) for tp in partitions]:
                 cursor.recall()
                 cursor.paused = True
 
     def resume(self, *partitions: TopicPartition) -> None:
-        """Hands out records of these partitions again."""
+        """Return records of these partitions again."""
         with self._using():
             for cursor in [self._cursor(tp) for tp in partitions]:
                 cursor.paused = False
 
     def paused(self) -> set[TopicPartition]:
-        """The partitions that are paused."""
+        """The paused partitions."""
         return {cursor.tp for cursor in self._reading.rotation if cursor.paused}
 
     def current_lag(self, partition: TopicPartition) -> int | None:
-        """Offsets between the position and the end that this isolation level sees; None before there is a position.
+        """Offsets between the position and the end for this isolation level; None before there is a position.
 
-        In a log opened read-only it is the end of all records: a reader that an open transaction holds back shows a lag there.
+        In a log opened read-only it counts to the end of all records: a reader blocked by an open transaction shows a lag there.
         """
         with self._using():
             return self._metrics.lag(self._cursor(partition))
@@ -273,7 +276,7 @@ class Consumer(Generic[K, V]):
     def _cursor(self, partition: TopicPartition) -> Cursor:
         return self._reading.rotation.get(topic_partition(partition))
 
-    # ---- questions about any partition ----
+    # ---- offsets of any partition ----
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset of each partition, assigned or not."""
@@ -281,22 +284,22 @@ class Consumer(Generic[K, V]):
             return self._lookup.beginnings(topic_partitions(partitions))
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset behind the last record of each partition that this isolation level sees, assigned or not."""
+        """The end offset of each partition for this isolation level, assigned or not."""
         with self._using():
             return self._lookup.ends(topic_partitions(partitions))
 
     def offsets_for_times(self, times: Mapping[TopicPartition, Any]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record of each partition at or after a time (ms, or an aware datetime); None where there is none."""
+        """The first record of each partition at or after a time (ms, or an aware datetime); None if there is none."""
         with self._using():
             return self._lookup.for_times(by_partition("times", times))
 
-    # ---- what needs a group ----
+    # ---- group ----
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
-        """Commits these offsets, or the positions of all partitions, behind all commits that were asked for before.
+        """Commit these offsets, or the positions of all partitions, after all commits that were requested before.
 
-        An offset is that of the next record to read; before the first poll there is none, so nothing to commit. Raises
-        CommitFailedError when this consumer lost its place in the group, RebalanceInProgressError while there is no assignment
+        An offset is that of the next record to read; before the first poll there is none, so nothing is committed. Raises
+        CommitFailedError if this consumer was removed from the group, RebalanceInProgressError while there is no assignment
         (`poll`, then commit what is still assigned), FencedInstanceIdError, LockTimeoutError, OffsetOutOfRangeError for a
         negative offset, InvalidGroupIdError.
         """
@@ -306,25 +309,27 @@ class Consumer(Generic[K, V]):
     def commit_async(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None, callback: Callback | None = None
     ) -> None:
-        """The same, once, and no lock is waited for; a later poll, commit or close calls `callback(offsets, error or None)`."""
+        """As `commit`, with one attempt that waits for no lock; a later poll, commit or close calls `callback(offsets, error
+        or None)`.
+        """
         with self._using():
             self._grouped("commit_async()").commit_async(offsets, callback)
 
     def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed, None where nothing; waits for open transactions that hold offsets of it.
+        """The group's committed offsets, None where there is none; waits for open transactions that contain offsets of the group.
 
-        Raises DeadlineError when they take longer than `default.api.timeout.ms`, WakeupError after `wakeup`, InvalidGroupIdError.
+        Raises DeadlineError if they take longer than `default.api.timeout.ms`, WakeupError after `wakeup`, InvalidGroupIdError.
         """
         with self._using():
             return self._grouped("committed()").committed(topic_partitions(partitions))
 
     def group_metadata(self) -> GroupMetadata:
-        """Who this consumer is in its group now, for `send_offsets_to_transaction`. Raises InvalidGroupIdError."""
+        """This consumer's member id and generation, for `send_offsets_to_transaction`. Raises InvalidGroupIdError."""
         with self._using():
             return self._grouped("group_metadata()").metadata()
 
     def enforce_rebalance(self) -> None:
-        """The next poll has the partitions shared out anew. Raises InvalidGroupIdError, StateError."""
+        """Start a rebalance with the next poll. Raises InvalidGroupIdError, StateError."""
         with self._using():
             self._grouped("enforce_rebalance()").enforce_rebalance()
 
@@ -333,21 +338,21 @@ class Consumer(Generic[K, V]):
             raise InvalidGroupIdError(f"{call} needs a group id, and this consumer has none", expected="group_id=…", found="None")
         return self._group
 
-    # ---- life ----
+    # ---- wakeup and close ----
 
     def wakeup(self) -> None:
-        """Makes the present, or else the next, waiting call raise WakeupError, once. For any thread, and for signal handlers."""
+        """Make the present, or else the next, waiting call raise WakeupError, once. For any thread, and for signal handlers."""
         self._waiting.wakeup()
 
     def metrics(self) -> dict[str, Any]:
-        """Counters and gauges under Kafka's names; `partitions` has position, lag and lead of each partition."""
+        """Counters and gauges with Kafka's names; `partitions` has position, lag and lead of each partition."""
         with self._using():
             return self._metrics.all() | ({} if self._group is None else self._group.metrics())
 
     def close(self, timeout: float | None = 30.0) -> None:
-        """Commits what is due and leaves the group, within `timeout` seconds, and forgets everything; twice is nothing.
+        """Commit what is due and leave the group, within `timeout` seconds, and release all partitions. Idempotent.
 
-        Any other call, also one that waits in another thread, raises ClosedError. Raises what a listener raised.
+        Any other call, also one that waits in another thread, raises ClosedError. Raises a listener's exception.
         """
         timeout = seconds(timeout, "close()")
         if self._closed:
@@ -356,12 +361,12 @@ class Consumer(Generic[K, V]):
         self._waiting.stop()
         try:
             with self._alone.soon(timeout if self._group is not None else 0.0):
-                self._closer = get_ident()  # whose listeners may use it still
+                self._closer = get_ident()  # the listeners in this thread may still use the consumer
                 if self._group is not None:
                     self._group.close(timeout)
                 self._subscription.clear()
                 self._reading.replace(())
-        except ConcurrentUseError:  # a call in another thread does not end: what it reads is the others' all the same
+        except ConcurrentUseError:  # a call in another thread does not end; its partitions are still released
             if self._group is not None:
                 self._group.show_no_life()
         finally:
@@ -377,23 +382,23 @@ class Consumer(Generic[K, V]):
     def __repr__(self) -> str:
         return f"<embedlog.Consumer {printable(self._name)}{' closed' if self._closed else ''}>"
 
-    if not TYPE_CHECKING:  # what others' consumers can; checkers are to refuse it
+    if not TYPE_CHECKING:  # operations of other clients' consumers; type checkers should refuse them
 
         def __getitem__(self, index: object) -> NoReturn:
-            raise TypeError("a consumer is no sequence: poll() gives a list of records, seek() goes to an offset")
+            raise TypeError("a consumer is not a sequence: poll() returns a list of records, seek() sets the position")
 
         def __aenter__(self) -> NoReturn:
-            raise TypeError("this consumer is for `with`; log.async_consumer(…) is for `async with`")
+            raise TypeError("a Consumer supports `with`; use log.async_consumer(…) for `async with`")
 
         __aexit__ = __aiter__ = __aenter__
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a consumer cannot be pickled: make one in the worker, embedlog.open(path).consumer(…)")
+        raise TypeError("a consumer cannot be pickled: create one in the worker, embedlog.open(path).consumer(…)")
 
     def _using(self) -> OneThread:
-        """The guard to be in; checks that consumer and log are open, and that this is not a forked child."""
+        """The thread guard; checks that consumer and log are open, and that this is not a forked child."""
         if self._closed and self._closer != get_ident():
-            raise ClosedError("this consumer was closed; log.consumer(…) makes another")
+            raise ClosedError("this consumer was closed; create another one with log.consumer(…)")
         self._log._check_open()
         return self._alone
 
@@ -406,7 +411,9 @@ def _made_up(config: ConsumerConfig) -> str:
 
 
 def until(run: Iterator[Record], until_ns: int) -> Iterator[Record]:
-    """The records of `run`, until it is time to look at the group: asked before each, since any may take its reader long."""
+    """The records of `run` until the group's duties are due: checked before each, since the caller may process any record
+    slowly.
+    """
     for record in run:
         yield record
         if monotonic_ns() >= until_ns:

@@ -1,13 +1,13 @@
-"""What a consumer with a group id attends to inside its calls: its membership, its commits, the places where it begins.
+"""The group side of a consumer, executed inside its calls: membership, commits, and start positions.
 
-COORDINATOR-1  it is attended to at the beginning of every poll and before every list that iteration goes on with; what is due
-    later is due at `until_ns`, and nothing is handed out behind that moment without another look
-COORDINATOR-2  in between it costs a look at the clock and at one word in memory
-COORDINATOR-3  an expired lease is renewed before the group's record is read: an eviction is seen before the next record is handed
-    out
-COORDINATOR-4  a partition begins where the group has committed, else by `auto.offset.reset`; until that is known it is not read
-COORDINATOR-5  a lock that others hold stops no reading: it is tried again by the next call, until `lock.timeout.ms` have passed
-    in vain
+COORDINATOR-1  duties are done at the beginning of every poll, and before every list that iteration continues with. The next ones
+    are due at `until_ns`; no record is returned after that time without another check
+COORDINATOR-2  between duties the check costs a clock reading and one read of memory
+COORDINATOR-3  an expired lease is renewed before the group's record is read: a removal is detected before the next record is
+    returned
+COORDINATOR-4  a partition starts at the committed offset, else by `auto.offset.reset`; it is not read before that is known
+COORDINATOR-5  a lock held by others does not stop reading: the next call tries again, until `lock.timeout.ms` have passed without
+    success
 """
 
 from __future__ import annotations
@@ -49,19 +49,21 @@ from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition, bri
 
 logger = logging.getLogger("embedlog.consumer")
 
-TICK_NS: Final = 100_000_000  # between two looks at the others
-CROWD: Final = 4  # so many members look at different moments, and a dead one is missed early though each looks half as often
-LOOK_NS: Final = 1_000_000_000  # between two looks at the group while nothing is heard of it: who changed it may be dead
-LOCK_NS: Final = 50_000_000  # what a step waits for a lock before the call goes on with what it has
-STEPS_MAX: Final = 16  # in one go; a group that moves on faster than that is followed in the next
+TICK_NS: Final = 100_000_000  # between two checks of other members
+CROWD: Final = 4  # this many members check half as often each: at different times
+LOOK_NS: Final = (
+    1_000_000_000  # between two reads of the group without a notice: a killed writer signals nothing
+)
+LOCK_NS: Final = 50_000_000  # a step waits this long for a lock before the call continues without it
+STEPS_MAX: Final = 16  # per call; the next call continues if the group changes faster
 
 
 class Attendance:
-    """The group's side of one consumer. Threads: the consumer's own."""
+    """The group side of one consumer. Threads: the consumer's own."""
 
     def __init__(self, log: Any, config: ConsumerConfig, client_id: str, reading: Reading, subscription: Subscription) -> None:
         if log.read_only:
-            raise ReadOnlyError("a consumer in a group writes: it cannot be made of a log that was opened read-only")
+            raise ReadOnlyError("a consumer in a group writes, but the log was opened read-only: omit group_id")
         self.until_ns = 0  # monotonic clock
         self.moved = 0
         self._log, self._config, self._reading, self._subscription = log, config, reading, subscription
@@ -76,22 +78,22 @@ class Attendance:
         self._number: int | None = None
         self._notice = -1
         self._inside = False
-        self._group: Group | None = None  # as it was at the last look, if there was nothing to do
-        self._look_ns = 0  # when it is looked at again at the latest, monotonic clock
-        self._alarmed = False  # others seem to be gone
+        self._group: Group | None = None  # as last read, if there was nothing to do
+        self._look_ns = 0  # time of the next read at the latest, monotonic clock
+        self._alarmed = False  # other members seem to have ended
         self._delay: tuple[int, int] | None = None  # generation whose successor is delayed, and since when
         self._blocked_since_ns: int | None = None
         self.membership = Membership(log, config, client_id, subscription, self, self._leased, self._metrics)
         reading.attend_to(self)
 
-    # ---- what the consumer asks ------------------------------------------------------------------
+    # ---- calls of the consumer -------------------------------------------------------------------
 
     @property
     def _subscribed(self) -> bool:
         return self._subscription.kind in ("topics", "pattern")
 
     def notices(self) -> list[tuple[Any, int]]:
-        """The word to wait on, as it was before the last look."""
+        """The notice to wait on, with its value before the last read."""
         return [] if self._number is None else [(self._groups.topic.partition(self._number), self._notice)]
 
     def polling(self) -> None:
@@ -103,9 +105,9 @@ class Attendance:
             self._lease.polled()
 
     def topics_moved(self) -> None:
-        """Called when topics may be others than before."""
+        """Called when topics may have changed."""
         self.moved += 1
-        self._log.topics()  # lets go of those that were deleted
+        self._log.topics()  # closes deleted topics
         if self._subscribed:
             self.membership.topics_moved()
             gone = [cursor.tp for cursor in self._reading.rotation if cursor.partition.closed]
@@ -119,7 +121,7 @@ class Attendance:
         pattern: str | re.Pattern[str] | None,
         listeners: tuple[Listener | None, Listener | None, Listener | None],
     ) -> None:
-        """Takes part in the sharing of these topics from the next poll on. Raises as `Consumer.subscribe`."""
+        """Share these topics with the group from the next poll on. Raises as `Consumer.subscribe`."""
         wanted = self._subscription.trial(topics, pattern)
         self.membership.listeners.listen(*listeners)
         self._subscription.become(wanted)
@@ -128,18 +130,18 @@ class Attendance:
 
     def enforce_rebalance(self) -> None:
         if not self._subscribed:
-            raise StateError("enforce_rebalance() is for topics that are subscribed: partitions that were assigned stay")
+            raise StateError("enforce_rebalance() needs subscribed topics: partitions given to assign() are not rebalanced")
         self.membership.wanted = True
         self.until_ns = 0
 
-    # ---- attending -------------------------------------------------------------------------------
+    # ---- duties ----------------------------------------------------------------------------------
 
     def is_due(self) -> bool:
-        """Whether there is something to attend to before anything is handed out."""
+        """Whether a duty is due before records are returned."""
         return time.monotonic_ns() >= self.until_ns or self._heard() != self._notice
 
     def attend(self) -> None:
-        """Everything that is due now. Raises what listeners, assignors and the group have against going on."""
+        """Do all duties that are due. Raises errors of listeners, assignors and the group."""
         if self._inside or not self.is_due():
             return
         self._inside = True
@@ -170,12 +172,12 @@ class Attendance:
         return 2 * TICK_NS if self._group is not None and len(self._group.members) >= CROWD else TICK_NS
 
     def _keep_place(self, deadline_ns: int) -> None:
-        """Is the lease still good? COORDINATOR-3."""
+        """Check and renew the lease (COORDINATOR-3)."""
         if self._lease is None:
             return
         if self._lease.left:
             if self.membership.phase is not Phase.OUT:
-                logger.warning("no poll for max.poll.interval.ms (%d): out of the group", self._config.max_poll_interval_ms)
+                logger.warning("no poll for max.poll.interval.ms (%d): leaving the group", self._config.max_poll_interval_ms)
                 self.membership.give_up(deadline_ns)
             self._lease.renew()
             self._look_ns = 0
@@ -184,12 +186,12 @@ class Attendance:
             self._look_ns = 0
 
     def _follow(self, deadline_ns: int) -> bool:
-        """Step by step to where the group stands; True if that is not the end of it."""
+        """Follow the group's state step by step; True if more steps are due."""
         if self._is_quiet():
             return False
         self._number = self._groups.topic.partition_of(self._group_id) if self._number is None else self._number
         for _ in range(STEPS_MAX):
-            self._notice = self._heard()  # before the look: what comes behind it is heard again
+            self._notice = self._heard()  # before the step: a later change is noticed again
             if not self.membership.step(deadline_ns):
                 self._watch_others(deadline_ns)
                 if self._notice == self._heard():
@@ -197,7 +199,7 @@ class Attendance:
         return True
 
     def _is_quiet(self) -> bool:
-        """Whether what the last look found still holds: nothing was heard since, nothing is wanted, nobody seems to be gone."""
+        """Whether the result of the last step still holds: no notice, no request, and no member that seems to have ended."""
         now_ns, member = time.monotonic_ns(), self.membership
         if self._group is None or now_ns >= self._look_ns or member.phase is not Phase.IN or member.wanted:
             return False
@@ -207,7 +209,7 @@ class Attendance:
         return not self._alarmed
 
     def _watch_others(self, deadline_ns: int) -> None:
-        """Others that are gone are given up by whoever sees it first."""
+        """Remove other members that have ended; the first member that detects it does so."""
         if self._watch is None:
             self._watch = Watch(self._log._transactions.liveness)
         if self.membership.phase is Phase.OUT or not (self._alarmed or self._watch.due()):
@@ -220,7 +222,9 @@ class Attendance:
         self._look_ns = time.monotonic_ns() + LOOK_NS
 
     def _delayed_enough(self, found: Group) -> bool:
-        """Whether nobody came for `group.initial.rebalance.delay.ms`, or it has been so for as long as a round may take."""
+        """Whether no member joined for `group.initial.rebalance.delay.ms`, or the delay has lasted as long as a round may
+        take.
+        """
         now_ns = time.monotonic_ns()
         if self._delay is None or self._delay[0] != found.generation:
             self._delay = found.generation, now_ns
@@ -232,7 +236,7 @@ class Attendance:
 
     @contextlib.contextmanager
     def _unblocked(self) -> Iterator[None]:
-        """N5. Raises LockTimeoutError when it has been like that for `lock.timeout.ms`."""
+        """COORDINATOR-5. Raises LockTimeoutError after `lock.timeout.ms` without success."""
         try:
             yield
         except LockTimeoutError:
@@ -253,28 +257,28 @@ class Attendance:
                 heartbeat_interval_ms=config.heartbeat_interval_ms,
                 max_poll_interval_ms=config.max_poll_interval_ms,
             )
-            weakref.finalize(self, self._lease.end).atexit = False  # who forgets to close it is no member for longer than that
+            weakref.finalize(self, self._lease.end).atexit = False  # a consumer dropped without close() stops being a member
         return self._lease
 
     def _good_until_ns(self) -> int:
-        """Until when records may be handed out without another look, on the monotonic clock."""
+        """The time until which records may be returned without another check, on the monotonic clock."""
         if self._lease is None:
             return 1 << 62
         return time.monotonic_ns() + int(self._lease.good_until_ns) - system.boot_ns()
 
-    # ---- what is read (the membership's `Hold`) --------------------------------------------------
+    # ---- assigned partitions (the membership's `Hold`) -------------------------------------------
 
     def owned(self) -> set[TopicPartition]:
         return {cursor.tp for cursor in self._reading.rotation}
 
     def hold(self, tps: Iterable[TopicPartition]) -> None:
-        """Read exactly these; those that stay keep their state."""
+        """Assign exactly these; partitions that stay keep their state."""
         cursors = []
         for tp in tps:
             try:
                 cursors.append(self._reading.cursor(tp))
             except UnknownTopicOrPartitionError:
-                logger.warning("%s-%d is assigned, but gone", *tp)
+                logger.warning("%s-%d is assigned, but does not exist", *tp)
         self._reading.rotation.replace(cursors)
         settled, held = self._committing.settled, self.owned()
         self._committing.settled = {tp: offset for tp, offset in settled.items() if tp in held}
@@ -283,38 +287,41 @@ class Attendance:
             self._auto.restart(time.monotonic())
 
     def commit_before_giving_up(self, identity: GroupMetadata, deadline_ns: int) -> None:
-        """Raises LockTimeoutError; anything else is logged, as it is for every automatic commit."""
+        """Raises LockTimeoutError; other errors are logged, as for every automatic commit."""
         if self._auto is None:
             return
         try:
             try:
                 self._committing.now(self._unsettled(), identity, deadline_ns)
             except UnknownTopicOrPartitionError:
-                self._log.topics()  # lets go of what was deleted
+                self._log.topics()  # closes deleted topics
                 self._committing.now(self._unsettled(), identity, deadline_ns)
         except EmbedlogError as problem:
             if isinstance(problem, LockTimeoutError):
                 raise
             self._auto_failed(problem)
 
-    # ---- places to begin -------------------------------------------------------------------------
+    # ---- start positions -------------------------------------------------------------------------
 
     def _fresh(self) -> list[Cursor]:
         return [cursor for cursor in self._reading.rotation if cursor.fresh]
 
     def place(self, cursor: Cursor) -> None:
-        """Find out where a partition begins. Raises DeadlineError when open transactions keep that secret for too long."""
+        """Find the start position of a partition.
+
+        Raises DeadlineError if open transactions hide the committed offset for too long.
+        """
         if cursor.fresh and not self._place([cursor], files.deadline_after(self._patience_s)):
-            raise DeadlineError(f"{cursor.tp.topic}-{cursor.tp.partition}: an open transaction holds the committed offset back")
+            raise DeadlineError(f"{cursor.tp.topic}-{cursor.tp.partition}: the committed offset depends on an open transaction")
 
     def _place(self, cursors: list[Cursor], deadline_ns: int) -> bool:
-        """N4; False if some are not to be known yet."""
+        """COORDINATOR-4; False if some positions are not known yet."""
         if not cursors:
             return True
         found = self._committed([cursor.tp for cursor in cursors], deadline_ns)
         if unknown := [tp for tp, known in found.items() if known is None]:
             told = (self._group_id, brief(unknown), self._config.auto_offset_reset)
-            logger.info("group %r has committed nothing of %s: auto.offset.reset=%s", *told)
+            logger.info("group %r has no committed offsets of %s: auto.offset.reset=%s", *told)
         self.moved += 1
         for cursor in cursors:
             if cursor.tp not in found:
@@ -324,12 +331,12 @@ class Attendance:
             if known is not None:
                 self._committing.settled[cursor.tp] = known.offset
                 cursor.seek(known.offset, known.leader_epoch)
-            elif self._config.auto_offset_reset != "none":  # which is an error when it is read
-                self._reading.located(cursor)  # "latest" is from now on, not from whenever it is read
+            elif self._config.auto_offset_reset != "none":  # which raises when it is read
+                self._reading.located(cursor)  # "latest" means the end now, not at the first read
         return not any(cursor.fresh for cursor in cursors)
 
     def _committed(self, tps: list[TopicPartition], deadline_ns: int) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What is committed, without those partitions whose offset an open transaction will change."""
+        """Committed offsets, without partitions whose offset an open transaction will change."""
         try:
             return dict(self._groups.committed(self._group_id, tps, deadline_ns, self._reading.waiting))
         except (DeadlineError, LockTimeoutError):
@@ -340,7 +347,7 @@ class Attendance:
             found.update(self._committed([tp], deadline_ns))
         return found
 
-    # ---- committing ------------------------------------------------------------------------------
+    # ---- commits ---------------------------------------------------------------------------------
 
     def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         return {
@@ -350,8 +357,11 @@ class Attendance:
         }
 
     def _unsettled(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Positions that are not committed: of its own partitions a member knows what is, so an idle group shares out anew
-        without these commits, and waits for fewer locks."""
+        """Positions that differ from the committed offsets.
+
+        A member knows what is committed of its own partitions. So an idle group rebalances without these commits, and waits for
+        fewer locks.
+        """
         settled = self._committing.settled if self._subscribed else {}
         return {tp: place for tp, place in self._positions().items() if settled.get(tp) != place.offset}
 
@@ -373,7 +383,7 @@ class Attendance:
         self.until_ns = 0
 
     def begin_commit(self, early: bool = True) -> None:
-        """The automatic commit, when it is due, or `early`."""
+        """Start the automatic commit if it is due, or `early`."""
         now = time.monotonic()
         if self._auto is None or (now < self._auto.due_at and not early) or not len(self._reading.rotation):
             return
@@ -412,13 +422,13 @@ class Attendance:
         beats = heartbeats(self._lease, self._config.session_timeout_ms, self._config.heartbeat_interval_ms)
         return {**commits(self._metrics), **self.membership.rebalances.report(), **beats}
 
-    # ---- the end ---------------------------------------------------------------------------------
+    # ---- close -----------------------------------------------------------------------------------
 
     def stop_reading(self, timeout_s: float | None) -> None:
-        """Commit what was handed out, if this consumer commits by itself; then leave the group, and read nothing."""
+        """Commit returned records if automatic commits are enabled; then leave the group and release all partitions."""
         deadline_ns = files.deadline_after(timeout_s)
         listeners = self.membership.listeners
-        self._inside = True  # a listener may call back, but nothing else goes on
+        self._inside = True  # a listener may call back; no duty runs meanwhile
         try:
             if self._auto is not None and len(self._reading.rotation):
                 with contextlib.suppress(EmbedlogError):
@@ -426,13 +436,13 @@ class Attendance:
             if self._subscribed:
                 self.membership.leave(deadline_ns)
         finally:
-            self.show_no_life()  # a member that could not tell that it goes lives no longer than this
+            self.show_no_life()  # a member that could not leave ends here
             self._inside = False
             self._number, self._notice, self.until_ns, self._group = None, -1, 0, None
         listeners.raise_first()
 
     def close(self, timeout_s: float | None) -> None:
-        """Finish what was begun, leave, and show no life any more. Raises what a listener raised."""
+        """Complete pending commits, leave the group, and end the lease. Raises a listener's exception."""
         deadline_ns = files.deadline_after(timeout_s)
         try:
             self._committing.advance(deadline_ns)
@@ -442,7 +452,7 @@ class Attendance:
             self._committing.tell()
 
     def show_no_life(self) -> None:
-        """End the lease: others see at once that this member is gone, unless it is static."""
+        """End the lease: others detect at once that this member has ended, unless it is static."""
         lease, self._lease, self._watch = self._lease, None, None
         if lease is not None:
             lease.end()

@@ -129,7 +129,7 @@ class Waiting:
     def give_way(self) -> None:
         """Raises ClosedError after `stop`, WakeupError after `wakeup`, once."""
         if self._stopped:
-            raise ClosedError("this consumer was closed; log.consumer(…) makes another")
+            raise ClosedError("this consumer was closed; create another one with log.consumer(…)")
         if self._woken:
             self._woken = False
             raise WakeupError("wakeup() was called")

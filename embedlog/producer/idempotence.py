@@ -3,7 +3,7 @@
 IDEMPOTENCE-1  a partition queue has the producer id that stamps its batches, and the sequence of the next record that is not in
     the log. Sequences are assigned when a run is sent, in the order of the queue, and advance only when its result is known
 IDEMPOTENCE-2  producer ids are 2^62 and 61 random bits: no authority assigns them, and collisions are practically impossible
-    (`docs/protocol.md`, rule 29)
+    (`docs/protocol.md`, SEQ-4)
 IDEMPOTENCE-3  after a run failed with an unknown result, the epoch rises and sequences start at 0: no later record can be
     mistaken for its repeat, and no part of it can be appended later; after the last epoch a new id follows
 """

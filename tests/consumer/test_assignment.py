@@ -111,12 +111,12 @@ def test_an_assignment_is_one_for_every_member() -> None:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (None, "no mapping"),
-        ([A0], "no mapping"),
-        ({"stranger": [A0]}, "which is no member"),
-        ({"m": A0}, "no TopicPartition"),
-        ({"m": "a"}, "no list"),
-        ({"m": [("a", "0")]}, "no TopicPartition"),
+        (None, "not a mapping"),
+        ([A0], "not a mapping"),
+        ({"stranger": [A0]}, "which is not a member"),
+        ({"m": A0}, "not a TopicPartition"),
+        ({"m": "a"}, "not a list"),
+        ({"m": [("a", "0")]}, "not a TopicPartition"),
         ({"m": [TopicPartition("a", 2)]}, "a-2, which does not exist"),
         ({"m": [TopicPartition("a", -1)]}, "does not exist"),
         ({"m": [TopicPartition("c", 0)]}, "does not exist"),

@@ -141,7 +141,7 @@ CALLS: dict[str, Row] = {
     "reset_group_offsets(dryrun=)": (lambda log: log.reset_group_offsets("g", "orders", to=0, dryrun=True), UnknownOptionError,
                                      ("Log.reset_group_offsets()", "did you mean dry_run?")),
     "flush(timeout=) of a log": (lambda log: log.flush(timeout=5), UnknownOptionError, ("Log.flush()", "it takes topic")),
-    "consumer[0]": (consumer(lambda made: made[0]), TypeError, ("poll() gives a list",)),
+    "consumer[0]": (consumer(lambda made: made[0]), TypeError, ("poll() returns a list",)),
     "with async_producer": (entering(lambda log: log.async_producer()), TypeError, ("async with", "log.producer(")),
     "with async_consumer": (entering(lambda log: log.async_consumer("orders")), TypeError, ("async with", "log.consumer(")),
     "TopicPartition of a text": (lambda log: TopicPartition("orders", "0"),  # type: ignore[arg-type]
