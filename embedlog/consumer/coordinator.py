@@ -51,9 +51,7 @@ logger = logging.getLogger("embedlog.consumer")
 
 TICK_NS: Final = 100_000_000  # between two checks of other members
 CROWD: Final = 4  # this many members check half as often each: at different times
-LOOK_NS: Final = (
-    1_000_000_000  # between two reads of the group without a notice: a killed writer signals nothing
-)
+LOOK_NS: Final = 1_000_000_000  # between two reads of the group without a notice: a killed writer signals nothing
 LOCK_NS: Final = 50_000_000  # a step waits this long for a lock before the call continues without it
 STEPS_MAX: Final = 16  # per call; the next call continues if the group changes faster
 
