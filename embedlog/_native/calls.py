@@ -61,7 +61,6 @@ __all__ = [
     "lost_pages",
     "mkdir",
     "mount_id",
-    "mutant",
     "mutated",
     "open_file",
     "point",
@@ -82,7 +81,7 @@ __all__ = [
 ffi: Any = _core.ffi
 lib: Any = _core.lib
 
-# Fault injection and mutants are compiled only into the test build: EMBEDLOG_TEST_BUILD=1 (build.py).
+# Fault injection is compiled only into the test build: EMBEDLOG_TEST_BUILD=1 (build.py).
 TEST_BUILD: Final = hasattr(lib, "el_mutants")
 
 PAGE_BYTES: Final[int] = lib.EL_PAGE_BYTES
@@ -111,22 +110,6 @@ CALLS: Final = (
 )
 ACTIONS: Final = ("none", "fail", "short", "torn_kill", "kill_before", "kill_after", "stop_before", "stop_after", "delay")
 
-# Rules that a test switches off to see itself fail. Those with a number reach into C; the others are asked by `mutated`.
-_C_MUTANTS: Final = {
-    "skip_fsync": 0,
-    "skip_dir_fsync": 1,
-    "publish_before_write": 2,
-    "ignore_short_write": 3,
-    "no_owner_word": 4,
-    "no_append_lock": 5,
-    "no_identity": 6,
-    "torn_publish": 7,
-    "no_wake": 8,
-    "no_crc_on_read": 9,
-    "trust_copy": 10,
-    "forgive_lapse": 11,
-    "no_notice": 12,
-}
 MUTANTS: set[str] = set()
 
 
@@ -135,7 +118,7 @@ def errno_of(code: int) -> int:
     return -code - 1000 if code <= -1000 else 0
 
 
-# ---- faults and mutants ---------------------------------------------------------------------------
+# ---- faults ---------------------------------------------------------------------------------------
 
 
 def fault_arm(
@@ -167,16 +150,6 @@ def fault_trace(fd: int) -> None:
 def record_to(fd: int) -> None:
     """Write each successful change of files, with its bytes, to `fd`; -1 ends it. `api/testing.h` describes the format."""
     lib.el_fault_record(fd)
-
-
-def mutant(name: str, on: bool = True) -> None:
-    """Switch a rule of the protocol off (or on again), for tests that must fail without it."""
-    (MUTANTS.add if on else MUTANTS.discard)(name)
-    bits = 0
-    for each in MUTANTS & _C_MUTANTS.keys():
-        bits |= 1 << _C_MUTANTS[each]
-    if bits or TEST_BUILD:
-        lib.el_mutants(bits)
 
 
 def mutated(name: str) -> bool:

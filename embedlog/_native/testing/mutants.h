@@ -4,7 +4,7 @@
 #ifndef EL_MUTANTS_H
 #define EL_MUTANTS_H
 
-/* Bit numbers; calls.py has the names. */
+/* Bit numbers; tests/support/mutants has the names. */
 enum el_mutant {
     EL_NO_FSYNC = 0, EL_NO_DIRECTORY_FSYNC = 1, EL_PUBLISH_FIRST = 2, EL_IGNORE_SHORT_WRITE = 3, EL_NO_OWNER_WORD = 4,
     EL_NO_APPEND_LOCK = 5, EL_NO_IDENTITY = 6, EL_TORN_PUBLISH = 7, EL_NO_WAKE = 8,
