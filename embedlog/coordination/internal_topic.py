@@ -17,13 +17,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from embedlog import _logging
-from embedlog._native import codec, system
+from embedlog._native import system
 from embedlog.coordination import replay
 from embedlog.coordination.replay import DiscerningView, View
 from embedlog.errors import (
@@ -35,8 +34,8 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
     in_file,
 )
-from embedlog.format.record_columns import TRANSACTIONAL, Stamp
-from embedlog.format.wire import varint
+from embedlog.format.encoder import encode_records
+from embedlog.format.record_columns import Stamp
 from embedlog.partition import roll
 from embedlog.storage import file_names, files
 
@@ -101,7 +100,7 @@ class Decision(Generic[V]):
         """Append the outcome as one batch; all of it counts, or nothing does. `notice`: wake who follows this partition."""
         mirror = self._mirror
         self.writing = True
-        base, self.end, unsynced_ms = _append_locked(mirror.partition, encode_batch(records, system.wall_ms()))
+        base, self.end, unsynced_ms = _append_locked(mirror.partition, encode_records(records, system.wall_ms()))
         self.late = unsynced_ms > mirror.partition.config.flush_ms
         self.writing = False
         with mirror.mutex:
@@ -124,7 +123,7 @@ class Decision(Generic[V]):
         if now is None:
             raise StorageError("the control page is damaged", path=partition.path / file_names.PAGE)
         sequence = partition.sequencing.following_locked(stamp, now)
-        batch = encode_batch(records, system.wall_ms(), stamp, sequence)
+        batch = encode_records(records, system.wall_ms(), stamp, sequence)
         self.writing = True
         _, self.end, unsynced_ms = _append_locked(partition, batch)
         out = partition.appender().out
@@ -328,25 +327,6 @@ def _flush_late(partition: Partition, end: int, deadline_ns: int) -> None:
     except (ClosedError, DurabilityError) as problem:
         what = f"background flush of {partition.topic}-{partition.number}"
         _logging.report(logger, logging.ERROR, (partition.path, "flush"), what, problem)
-
-
-NOBODY: Final = Stamp(-1, -1)
-_CHECKED: Final = struct.Struct(">hiqqqhii")  # from the attributes on
-
-
-def encode_batch(records: Iterable[Record], now_ms: int, stamp: Stamp = NOBODY, sequence: int = -1) -> bytes:
-    """A plain batch of a few records with one timestamp: for one or two of them faster than columns are made."""
-    body = bytearray()
-    count = 0
-    for key, value in records:
-        inner = b"".join(
-            (b"\0\0", varint(count), varint(len(key)), key, b"\1" if value is None else varint(len(value)) + value, b"\0")
-        )
-        body += varint(len(inner)) + inner
-        count += 1
-    attributes = TRANSACTIONAL if stamp.transactional else 0
-    checked = _CHECKED.pack(attributes, count - 1, now_ms, now_ms, stamp.producer_id, stamp.epoch, sequence, count) + body
-    return struct.pack(">qiibI", 0, len(checked) + 9, 0, 2, codec.crc32c(checked)) + checked
 
 
 # ---- Kafka's way to find a partition ---------------------------------------------------------------

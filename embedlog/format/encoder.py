@@ -15,10 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlog._native import codec as native
+from embedlog._native._rows import encode_batch
 from embedlog.errors import InvalidRecordError, RecordTooLargeError
 from embedlog.format import compression
 from embedlog.format.buffer_pool import BufferPool, shared_pool
-from embedlog.format.record_columns import BATCH, HEADER_SIZE, LOG_APPEND_TIME, Batches, BytesColumn, Columns, EncodedRun
+from embedlog.format.record_columns import (
+    BATCH,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    NO_STAMP,
+    TRANSACTIONAL,
+    Batches,
+    BytesColumn,
+    Columns,
+    EncodedRun,
+    Stamp,
+)
 
 BATCH_BYTES = 1 << 20  # Kafka's default max.message.bytes is a little more
 BATCHES_MAX = 4096  # of one run
@@ -178,4 +190,15 @@ def _note(batches: Batches, row: int, batch: NDArray[np.uint8], position: int) -
     batches["attributes"][row] = int.from_bytes(batch[21:23].tobytes(), "big", signed=True)
 
 
-__all__ = ["BATCH_BYTES", "encode", "group_by_partition", "partitions_of"]
+# ---- a few records -------------------------------------------------------------------------------
+
+
+def encode_records(
+    records: list[tuple[bytes, bytes | None]], timestamp_ms: int, stamp: Stamp = NO_STAMP, sequence: int = -1
+) -> bytes:
+    """One uncompressed batch of a few records with one timestamp, without the cost of columns."""
+    attributes = TRANSACTIONAL if stamp.transactional else 0
+    return encode_batch(records, timestamp_ms, attributes, stamp.producer_id, stamp.epoch, sequence)
+
+
+__all__ = ["BATCH_BYTES", "encode", "encode_records", "group_by_partition", "partitions_of"]

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embedlog._native import codec
+from embedlog._native._rows import encode_batch
 from embedlog.errors import CorruptRecordError
 from embedlog.format import legacy
 from embedlog.format.decoder import COLUMNS, Part, control_keys, decode, decode_parts, decode_some
@@ -234,18 +235,14 @@ def set_header_fields(
 
 ABORT, COMMIT = 0, 1
 
-
-_MARKER_HEAD = struct.Struct(">qiibI")  # base offset, bytes behind, leader epoch, magic, CRC
-_MARKER_BODY = struct.Struct(">hiqqqhii")  # attributes, last delta, two timestamps, producer id and epoch, sequence, records
-# length, attributes, deltas, key length, version, type, value length, version, coordinator epoch, headers
-_MARKER_RECORD = struct.Struct(">BBBBBhhBhiB")
+_MARKER_KEY = struct.Struct(">hh")  # version, kind
+_MARKER_VALUE = struct.Struct(">hi")  # version, coordinator epoch
 
 
 def marker_batch(producer_id: int, epoch: int, commit: bool, coordinator_epoch: int, timestamp_ms: int) -> bytes:
     """The control batch that ends a transaction, as Kafka writes it: 78 bytes, offset 0 (format.md 13.3)."""
-    body = _MARKER_BODY.pack(TRANSACTIONAL | CONTROL, 0, timestamp_ms, timestamp_ms, producer_id, epoch, -1, 1)
-    body += _MARKER_RECORD.pack(0x20, 0, 0, 0, 0x08, 0, COMMIT if commit else ABORT, 0x0C, 0, coordinator_epoch, 0)
-    return _MARKER_HEAD.pack(0, len(body) + 9, 0, 2, codec.crc32c(body)) + body
+    record = _MARKER_KEY.pack(0, COMMIT if commit else ABORT), _MARKER_VALUE.pack(0, coordinator_epoch)
+    return encode_batch([record], timestamp_ms, TRANSACTIONAL | CONTROL, producer_id, epoch, -1)
 
 
 class Marker(NamedTuple):

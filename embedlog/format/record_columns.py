@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +81,8 @@ class Stamp(NamedTuple):
     transactional: bool = False
     opens: bool = False
 
+
+NO_STAMP: Final = Stamp(-1, -1)  # of batches without a producer
 
 # ---- records -------------------------------------------------------------------------------------
 

@@ -12,9 +12,8 @@ import pytest
 import embedlog
 from embedlog._native import system
 from embedlog.coordination import internal_topic
-from embedlog.coordination.internal_topic import InternalTopic, encode_batch, java_hash, java_partition
+from embedlog.coordination.internal_topic import InternalTopic, java_hash, java_partition
 from embedlog.errors import FencedError, LockTimeoutError, StorageError
-from embedlog.format.record_batch import Chain, decode, scan
 from embedlog.storage import files
 from tests.faults.processes import Nursery
 from tests.support.mutants import mutated
@@ -275,19 +274,3 @@ def test_a_look_in_another_epoch_begins_again(log: embedlog.Log) -> None:
         partition.publish_locked(now._replace(epoch=now.epoch + 1))
     assert topic.look(0) is not stale
     assert topic.look(0).values == {b"n": b"1"}
-
-
-# ---- the batch -----------------------------------------------------------------------------------
-
-
-def test_the_batch_is_kafkas() -> None:
-    records: list[tuple[bytes, bytes | None]] = [(b"k", b"v" * 300), (b"", None), (b"x" * 100, b"")]
-    data = encode_batch(records, 1_700_000_000_000)
-    found = scan(data, Chain(0))
-    assert found.problem is None
-    assert found.consumed == len(data)
-    rows: Any = decode(data, found.batches)
-    assert [(rows.keys[n], rows.values[n]) for n in range(3)] == records
-    assert rows.timestamps.tolist() == [1_700_000_000_000] * 3
-    batch = found.batches[0]
-    assert (batch["producer_id"], batch["base_sequence"], batch["attributes"], batch["records"]) == (-1, -1, 0, 3)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import struct
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,20 @@ import pytest
 from embedlog._native import codec as native
 from embedlog.errors import InvalidRecordError
 from embedlog.format.buffer_pool import BufferPool
-from embedlog.format.record_batch import Chain, decode, encode, partitions_of, scan, set_header_fields, stamp_offsets
+from embedlog.format.encoder import encode_records
+from embedlog.format.record_batch import (
+    CONTROL,
+    TRANSACTIONAL,
+    Chain,
+    Stamp,
+    decode,
+    encode,
+    marker_batch,
+    partitions_of,
+    scan,
+    set_header_fields,
+    stamp_offsets,
+)
 from embedlog.format.record_columns import BATCH, BytesColumn, Columns, Headers
 from tests.support import oracle
 from tests.support.batches import Row, batch
@@ -312,3 +327,55 @@ def test_changed_fields_have_the_checksum_of_a_batch_made_so(rng: random.Random,
     assert bytes(made) == batch(0, rows, attributes=0x10, producer_id=2**62, producer_epoch=3, base_sequence=17)
     set_header_fields(made, attributes=8, max_timestamp=1234, producer=(-1, -1), base_sequence=-1)
     assert [record.timestamp for record in oracle.read_batch(oracle.whole_batches(bytes(made))[0])] == [1234] * count
+
+
+# ---- a few records -------------------------------------------------------------------------------
+
+
+def few(rows: Sequence[Row]) -> list[tuple[bytes, bytes | None]]:
+    return [(row.key or b"", row.value) for row in rows]
+
+
+def test_a_few_records_as_the_twin_encodes_them(rng: random.Random) -> None:
+    sizes = [0, 1, 7, 62, 63, 64, 127, 128, 8191, 8192, 70_000]
+    for _ in range(300):
+        count, time = rng.choice([1, 1, 2, 3, 8, 9, 40]), rng.choice([0, 1_700_000_000_000, 2**62])
+        rows = [
+            Row(
+                key=rng.randbytes(rng.choice(sizes[:-2])),
+                value=rng.choice([None, rng.randbytes(rng.choice(sizes))]),
+                timestamp_ms=time,
+            )
+            for _ in range(count)
+        ]
+        stamp, sequence = (
+            Stamp(rng.choice([-1, 2**62 + 5]), rng.choice([-1, 0, 32767]), rng.random() < 0.5),
+            rng.choice([-1, 2**31 - 1]),
+        )
+        expected = batch(
+            0, rows, attributes=TRANSACTIONAL if stamp.transactional else 0, producer_id=stamp.producer_id,
+            producer_epoch=stamp.epoch, base_sequence=sequence,
+        )  # fmt: skip
+        assert encode_records(few(rows), time, stamp, sequence) == expected
+    assert encode_records([(b"k", b"v")], 5) == batch(0, [Row(key=b"k", value=b"v", timestamp_ms=5)])
+
+
+@pytest.mark.parametrize(
+    "records", [[(b"k",)], [[b"k", b"v"]], [(b"k", "v")], [(bytearray(b"k"), b"v")], [None], ((b"k", b"v"),)]
+)
+def test_a_few_records_of_other_types_are_refused(records: Any) -> None:
+    with pytest.raises(TypeError):
+        encode_records(records, 0)
+
+
+def test_a_batch_of_no_records_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        encode_records([], 0)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_marker_as_the_twin_encodes_it(commit: bool) -> None:
+    made = marker_batch(2**62 + 5, 32767, commit, 2**31 - 1, 1_700_000_000_000)
+    row = Row(key=struct.pack(">hh", 0, commit), value=struct.pack(">hi", 0, 2**31 - 1), timestamp_ms=1_700_000_000_000)
+    assert made == batch(0, [row], attributes=TRANSACTIONAL | CONTROL, producer_id=2**62 + 5, producer_epoch=32767)
+    assert len(made) == 78

@@ -21,7 +21,7 @@ static struct PyModuleDef rows_module = {
 
 static int module_fill(PyObject *module) {
     PyMethodDef *tables[] = {el_record_methods,    el_column_methods,       el_view_methods,         el_run_methods,
-                             el_parcel_functions, el_arrow_import_methods, el_arrow_export_methods, el_settling_functions};
+                             el_parcel_functions, el_arrow_import_methods, el_arrow_export_methods, el_settling_functions, el_batch_functions};
     int (*parts[])(PyObject *) = {el_record_ready, el_accumulator_ready, el_lane_ready, el_parcel_ready,
                                   el_future_ready, el_tally_ready, el_direct_ready, el_route_ready, el_arrow_import_ready};
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)

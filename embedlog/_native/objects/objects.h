@@ -290,7 +290,7 @@ int el_arrow_import_ready(PyObject *module);
 PyTypeObject *el_type_ready(PyObject *module, PyType_Spec *spec);
 
 extern PyMethodDef el_record_methods[], el_column_methods[], el_view_methods[], el_run_methods[], el_parcel_functions[], el_arrow_import_methods[],
-    el_settling_functions[];
+    el_settling_functions[], el_batch_functions[];
 
 #define EL_RETURN_TRUTH(x) return PyBool_FromLong(x)
 
