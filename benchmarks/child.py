@@ -50,7 +50,7 @@ def poll(directory: str, samples: str) -> dict[str, Any]:
     """Print for each record when `poll` returned it and when it was woken, on the clock that all processes share."""
     woken_ns = 0
     with embedlog.open(directory) as log, log.consumer("wake", auto_offset_reset="earliest") as consumer:
-        wait = log._wait
+        wait = log._engine.wait
 
         def stamped(*asked: Any) -> Any:
             nonlocal woken_ns
@@ -58,7 +58,7 @@ def poll(directory: str, samples: str) -> dict[str, Any]:
             woken_ns = time.monotonic_ns()
             return answer
 
-        setattr(log, "_wait", stamped)  # noqa: B010 (mypy: a method)
+        setattr(log._engine, "wait", stamped)  # noqa: B010 (mypy: a method)
         while consumer.poll(timeout=0):
             continue
         print("ready", flush=True)
@@ -106,7 +106,7 @@ def lookup(directory: str, topic: str, limit: str) -> dict[str, Any]:
     limit_descriptors(limit)
     rng = random.Random(1)
     with embedlog.open(directory) as log:
-        partition = log._partition(topic, 0)
+        partition = log._engine.partition(topic, 0)
         bases = [info.base for info in partition.segments.all(partition.published())]
         per_segment = bases[1] - bases[0]
         cold_offsets = [base + rng.randrange(per_segment) for base in rng.sample(bases[:-1], min(2000, len(bases) - 1))]

@@ -55,7 +55,7 @@ def clean_once(directory: str) -> dict[str, float]:
     """In a process of its own, on one core: everything that is dirty, to the last pass; its seconds and its memory."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     with embedlog.open(directory, config={"housekeeping": False}) as log:
-        partition = log._partition("bench", 0)
+        partition = log._engine.partition("bench", 0)
         now = partition.published()
         before = sum(info.size for info in partition.segments.all(now)[:-1])
         resident, peak, stop = resident_bytes(), [0], threading.Event()

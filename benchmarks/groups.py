@@ -31,7 +31,7 @@ def commit(context: Context) -> Iterator[Outcome]:
             spent: list[float] = []
             for turn in range(WARM + 100 * context.rounds):
                 began = time.perf_counter()
-                log._groups.commit("bench", dict.fromkeys(places, turn))
+                log._engine.groups.commit("bench", dict.fromkeys(places, turn))
                 spent.append((time.perf_counter() - began) * 1e3)
     finally:
         remove(directory)
@@ -47,12 +47,12 @@ def many_groups(context: Context) -> Iterator[Outcome]:
         with embedlog.open(directory) as log:
             log.create_topic("bench", PARTITIONS)
             for number in range(GROUPS):
-                log._groups.commit(f"group-{number}", {TopicPartition("bench", number % PARTITIONS): number})
+                log._engine.groups.commit(f"group-{number}", {TopicPartition("bench", number % PARTITIONS): number})
         spent: list[float] = []
         for _ in range(context.rounds):
             began = time.perf_counter()
             with embedlog.open(directory) as log:
-                assert len(log._groups.names()) == GROUPS
+                assert len(log._engine.groups.names()) == GROUPS
                 spent.append(time.perf_counter() - began)
     finally:
         remove(directory)
@@ -69,7 +69,7 @@ def bounded(context: Context) -> Iterator[Outcome]:
             log.create_topic("bench", PARTITIONS)
             begin = time.monotonic()
             for turn in range(RATE * SECONDS):
-                log._groups.commit("bench", {TopicPartition("bench", (turn + n) % PARTITIONS): turn for n in range(EACH)})
+                log._engine.groups.commit("bench", {TopicPartition("bench", (turn + n) % PARTITIONS): turn for n in range(EACH)})
                 if turn % RATE == 0:
                     largest = max(largest, size_of(directory))
                 ahead = begin + turn / RATE - time.monotonic()
@@ -78,7 +78,7 @@ def bounded(context: Context) -> Iterator[Outcome]:
             spent, last, turns = time.monotonic() - begin, size_of(directory), RATE * SECONDS
         began = time.perf_counter()
         with embedlog.open(directory) as log:
-            log._groups.committed("bench")
+            log._engine.groups.committed("bench")
             opened = time.perf_counter() - began
     finally:
         remove(directory)

@@ -100,7 +100,7 @@ def test_transaction_of_a_thousand_records(benchmark: Bench, tmp_path: Path, par
     """Registered, written, decided, marked, completed: by the owner of an id, stamping included, encoding not."""
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
         log.create_topic("t", partition_count)
-        owner = log._transactions.owner("id", 60_000)
+        owner = log._engine.transactions.owner("id", 60_000)
         owner.init()
         count = 1000 // partition_count
         columns = Columns(count, BytesColumn.of([bytes(100)] * count), None, 1_700_000_000_000, None)
@@ -110,7 +110,7 @@ def test_transaction_of_a_thousand_records(benchmark: Bench, tmp_path: Path, par
             owner.register(("t", number) for number in range(partition_count))
             for number, run in enumerate(runs):
                 stamp(run, owner.stamp, 0)
-                owner.append(log._partition("t", number), run)
+                owner.append(log._engine.partition("t", number), run)
             owner.end(commit=True)
 
         benchmark(transact)
@@ -119,8 +119,8 @@ def test_transaction_of_a_thousand_records(benchmark: Bench, tmp_path: Path, par
 def test_deciding_over_an_internal_topic(benchmark: Bench, tmp_path: Path) -> None:
     """Lock, look, decide, append."""
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
-        log._transactions.owner("id", 60_000).init()
-        topic = log._transactions.topic
+        log._engine.transactions.owner("id", 60_000).init()
+        topic = log._engine.transactions.topic
         number = topic.partition_of("id")
 
         def decide() -> None:

@@ -72,7 +72,7 @@ def engine_append(log: embedlog.Log) -> Callable[[], object]:
     """The engine's append of a batch that is encoded already."""
     values = record_batch.BytesColumn(np.frombuffer(b"value", np.uint8), np.array([0, 5], np.int32))
     run = next(iter(record_batch.encode(record_batch.Columns(1, values, timestamps=0))))
-    partition = log._partition("wake", 0)
+    partition = log._engine.partition("wake", 0)
     return lambda: partition.append(run)
 
 

@@ -1,8 +1,9 @@
-"""One open log directory: topics by name, partitions by number, and the way in and out.
+"""One open log directory: its topics by name, its partitions by number, and the lifetime of everything opened in it.
 
-G1  opening reads one file of topics; a partition is looked at when it is first used
-G2  a handle belongs to the process that opened it: in a forked child it refuses
+G1  opening reads one file of topics; a partition is opened when it is first used
+G2  an engine belongs to the process that opened it: in a forked child it refuses
 G3  closing is idempotent; the last process out leaves the directory as Kafka leaves it after an orderly shutdown
+G4  closing order: producers and consumers, services, partitions that are dirty (by the last process), this process's handles
 """
 
 from __future__ import annotations
@@ -12,21 +13,17 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Final, NoReturn, Self, Unpack
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, NoReturn, Protocol
 
 from embedlog._native import system
-from embedlog.admin.groups import GroupAdmin
-from embedlog.admin.housekeeper import Housekeeper
-from embedlog.admin.topics import Admin
 from embedlog.clients import Children
-from embedlog.config import keywords
-from embedlog.config.topic import LogConfig, TopicConfig, parse
-from embedlog.config.typed_options import LogOptions
+from embedlog.config.topic import LogConfig, TopicConfig
 from embedlog.coordination import topic_directories
 from embedlog.coordination.directory import Directory
 from embedlog.coordination.groups.group_coordinator import Groups
+from embedlog.coordination.topic_changes import TopicChanges
 from embedlog.coordination.transactions.transaction_coordinator import Transactions
 from embedlog.errors import (
     ClosedError,
@@ -38,32 +35,32 @@ from embedlog.errors import (
 from embedlog.partition import leftovers, shutdown
 from embedlog.partition.context import Checkpointed, Home, Keepers, Shares
 from embedlog.partition.partition import Partition
-from embedlog.storage import file_names, files, location, locks
+from embedlog.storage import file_names, files, location
 from embedlog.storage.descriptors import Handles
-from embedlog.topic import Topic, TopicRegistry
+from embedlog.topic import Topic, TopicRegistry, is_internal
 
 logger = logging.getLogger("embedlog")
 
-_open_logs: weakref.WeakSet[Log] = weakref.WeakSet()
-STATIC_LOOK_S: Final = 0.1  # how often a reader of a directory that nobody writes looks whether somebody does
+_open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+STATIC_LOOK_S: Final = 0.1  # how often a reader of a directory without writers looks for one
 
 
-@keywords.checked
-class Log(Admin, GroupAdmin):
+class Service(Protocol):
+    """A part with a thread of its own, such as the housekeeper. It is stopped before the partitions are closed."""
+
+    def stop(self) -> None: ...
+    def abandon(self) -> None:
+        """In a forked child: the thread is not there."""
+
+
+class Engine:
     """An open log directory. Threads: every method may be called from any thread. Pickling is refused: open it in the worker."""
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        read_only: bool = False,
-        create: bool = True,
-        config: Mapping[str, Any] | None = None,
-        **settings: Unpack[LogOptions],
-    ) -> None:
-        self.path = location.checked(path)
+    def __init__(self, path: Path, *, read_only: bool, create: bool, config: LogConfig) -> None:
+        self.path = path
         self.read_only = read_only
-        self.config = parse(LogConfig, config, **settings)
+        self.config = config
+        self.children = Children()
         self._pid = os.getpid()
         self._closed = False
         self._half_deleted = False  # whether a topic was when this process came in first
@@ -71,32 +68,32 @@ class Log(Admin, GroupAdmin):
         self._mutex = threading.RLock()
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._waiters: weakref.WeakKeyDictionary[object, system.Waiter] = weakref.WeakKeyDictionary()
-        self._children = Children()
+        self._services: list[Service] = []
         system.guard()
         mode = self.config.file_mode
         location.enter(self.path, read_only=read_only, create=create, mode=mode)
-        self._registry = TopicRegistry(self.path, mode)
-        self._registry.moving = self._topics_moving
-        self._registry.word = self._topics_told
-        self._dir_lock = None if read_only else locks.LockFile(self.path / file_names.DIRECTORY_LOCK, mode)
-        self._directory = Directory(
+        self.registry = TopicRegistry(self.path, mode)
+        self.registry.moving = self._topics_moving
+        self.registry.word = self.mapped_topics_version
+        self.topic_changes = TopicChanges(self)
+        self.directory = Directory(
             self.path, read_only=read_only, mode=mode, lock_timeout_ms=self.config.lock_timeout_ms, shared=self.config.shared
         )
         try:
-            self._directory.enter(self._prepare)
+            self.directory.enter(self._prepare)
         except BaseException:
-            if self._dir_lock is not None:
-                self._dir_lock.close()
+            self.topic_changes.close()
             raise
-        self._home = self._make_home()
-        self._transactions = Transactions(self)
-        self._groups = Groups(self)
+        self.context = self._make_context()
+        self.transactions: Transactions = Transactions(self)
+        self.groups: Groups = Groups(self, self.transactions)
         if self._half_deleted:
             self._finish_deletions()
-        self._housekeeper = None if read_only else Housekeeper(self)
-        if self._housekeeper is not None and self.config.housekeeping:
-            self._housekeeper.start()
-        _open_logs.add(self)
+        _open_engines.add(self)
+
+    def attach(self, service: Service) -> None:
+        """Stop this service when the engine is closed."""
+        self._services.append(service)
 
     # ---- opening ---------------------------------------------------------------------------------
 
@@ -104,7 +101,7 @@ class Log(Admin, GroupAdmin):
         """Inside the door: know the topics, and finish what a crash left half done if we are alone."""
         if first:
             leftovers.sweep_temporaries(self.path, files.listing(self.path))
-        self._registry.load()
+        self.registry.load()
         if not (first or self.read_only):
             return
         found = topic_directories.scan_directories(self.path)
@@ -113,33 +110,29 @@ class Log(Admin, GroupAdmin):
             topic_directories.check_link(path, self.config.follow_links)
         if self.read_only:
             adoption = topic_directories.adopt(self._known(), found, foreign=True, reading=True)
-            self._registry.adopt_in_memory(adoption.topics, adoption.gone)
+            self.registry.adopt_in_memory(adoption.topics, adoption.gone)
             return
-        adoption = topic_directories.adopt(self._known(), found, foreign=self._directory.foreign)
+        adoption = topic_directories.adopt(self._known(), found, foreign=self.directory.foreign)
         if adoption.topics or adoption.gone:
-            self._registry.change(adoption.topics, adoption.gone)
-        for topic in self._registry.unfinished():
+            self.registry.change(adoption.topics, adoption.gone)
+        for topic in self.registry.unfinished():
             if topic.state == "deleting":
                 self._half_deleted = True
             else:
-                self._finish_creation(topic)
-        if self._directory.foreign:
+                self.topic_changes.finish_creation(topic)
+        if self.directory.foreign:
             self._forget_marks(found)
-
-    def _finish_creation(self, topic: Topic) -> Topic:
-        mode, links = self.config.file_mode, self.config.follow_links
-        return topic_directories.finish_creation(self.path, self._registry, topic, mode, follow_links=links)
 
     def _finish_deletions(self) -> None:
         """What somebody died at; not before partitions can be opened, as what groups have committed there goes, too."""
         try:
-            with self._changing(self.config.lock_timeout_ms / 1000):
+            with self.topic_changes.begin(self.config.lock_timeout_ms / 1000):
                 pass
         except EmbedlogError as problem:  # the topic stays out of use, and the next change tries again
             logger.warning("a topic stays half deleted: %s", problem)
 
     def _known(self) -> dict[str, Topic]:
-        return {topic.name: topic for topic in self._registry.all()}
+        return {topic.name: topic for topic in self.registry.all()}
 
     @staticmethod
     def _forget_marks(found: topic_directories.Directories) -> None:
@@ -148,8 +141,8 @@ class Log(Admin, GroupAdmin):
             for path in numbers.values():
                 files.unlink(path / file_names.DIRTY, missing_ok=True)
 
-    def _make_home(self) -> Home:
-        directory, shares = self._directory, Shares.of(self.config.max_open_files)
+    def _make_context(self) -> Home:
+        directory, shares = self.directory, Shares.of(self.config.max_open_files)
         return Home(
             self.path,
             directory.incarnation,
@@ -167,7 +160,7 @@ class Log(Admin, GroupAdmin):
             recovery_points=Checkpointed(self.path / file_names.RECOVERY_POINTS),
             log_starts=Checkpointed(self.path / file_names.LOG_STARTS),
             cleaned=Checkpointed(self.path / file_names.CLEANER),
-            check_open=self._check_open,
+            check_open=self.check_open,
             handles=Handles(shares.handles, fresh=self.config.shared == "locks"),
             writers=Keepers(shares.writers, lambda partition: partition.release()),
             syncers=Keepers(shares.syncers, lambda partition: partition.syncer.release()),
@@ -178,58 +171,69 @@ class Log(Admin, GroupAdmin):
 
     def _refresh_live(self) -> bool:
         """For a reader: is somebody writing here now, and in which incarnation?"""
-        live = self._directory.refresh()
-        self._home.incarnation, self._home.directory_page = self._directory.incarnation, self._directory.page
-        self._home.clean, self._home.foreign = self._directory.clean, self._directory.foreign
-        self._home.seen, self._home.visit = self._directory.seen, self._directory.visit
+        live = self.directory.refresh()
+        self.context.incarnation, self.context.directory_page = self.directory.incarnation, self.directory.page
+        self.context.clean, self.context.foreign = self.directory.clean, self.directory.foreign
+        self.context.seen, self.context.visit = self.directory.seen, self.directory.visit
         return live
 
-    # ---- what the other rooms ask ----------------------------------------------------------------
+    # ---- topics and partitions -------------------------------------------------------------------
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
         """Raises ClosedError after close, ForkedError in a forked child."""
         if self._pid != os.getpid():
             raise ForkedError("this log was opened in the parent process; open it again here", path=self.path)
         if self._closed and self._closer != threading.get_ident():
             raise ClosedError("the log was closed; embedlog.open(path) opens it again", path=self.path)
 
-    def _check_writable(self) -> None:
-        self._check_open()
+    def check_writable(self) -> None:
+        self.check_open()
         if self.read_only:
             raise ReadOnlyError("the log was opened read-only; without read_only=True it can be changed", path=self.path)
-        self._directory.check_still_in()
+        self.directory.check_still_in()
 
     def _topics_moving(self, done: bool) -> None:
-        """Wakes who follows the topics."""
-        page = self._directory.page
+        """Wake the processes that follow the topics."""
+        page = self.directory.page
         if page is not None and page.writable:
             page.move_topics(done)
 
-    def _topics_word(self) -> int:
-        """Moves with the topics; odd while nothing can be told from it: they are being changed, or nobody can tell of it."""
-        page = self._home.directory_page
+    def topics_version(self) -> int:
+        """Moves with each change of topics; odd while topics are being changed, or where no page tells of changes."""
+        page = self.context.directory_page
         return 1 if page is None else page.topics()
 
-    def _topics_told(self) -> int:
-        """The same where a look at it costs less than a `stat`."""
-        page = self._directory.page
+    def mapped_topics_version(self) -> int:
+        """`topics_version` where reading it costs less than a `stat`, otherwise 1."""
+        page = self.directory.page
         return 1 if page is None or page.locked else page.topics()
 
-    def _topic(self, name: str) -> Topic:
-        if self._registry.refresh():
-            self._refresh_partitions()
-        return self._registry.live(name)
+    def topic(self, name: str) -> Topic:
+        """The topic, as other processes have left it. Raises UnknownTopicOrPartitionError."""
+        if self.registry.refresh():
+            self.refresh_partitions()
+        return self.registry.live(name)
 
-    def _topics(self) -> list[str]:
-        if self._registry.refresh():
-            self._refresh_partitions()
-        return self._registry.names()
+    def topic_names(self, include_internal: bool = True) -> list[str]:
+        """Names of all topics, sorted. Raises ClosedError."""
+        self.refresh_topics()
+        return [name for name in self.registry.names() if include_internal or not is_internal(name)]
 
-    def _refresh_partitions(self) -> None:
+    def refresh_topics(self) -> None:
+        """Take over what other processes changed; partitions of deleted topics are closed. Raises ClosedError."""
+        self.check_open()
+        if self.registry.refresh():
+            self.refresh_partitions()
+
+    def make_internal_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
+        """Make one of the log's own topics, unless another process has made it in the meantime."""
+        self.topic_changes.make_internal(name, partitions, config)
+
+    def refresh_partitions(self) -> None:
         """Another process changed topics: take over new settings, let go of what is no longer there."""
         with self._mutex:
             for (name, number), partition in list(self._partitions.items()):
-                topic = self._registry.get(name)
+                topic = self.registry.get(name)
                 if topic is None or topic.state == "deleting" or topic.id_bytes != partition.topic_id:
                     del self._partitions[name, number]
                     partition.close()
@@ -241,18 +245,18 @@ class Log(Admin, GroupAdmin):
     def _adopt_again(self) -> None:
         found = topic_directories.scan_directories(self.path)
         adoption = topic_directories.adopt(self._known(), found, foreign=True, reading=True)
-        self._registry.adopt_in_memory(adoption.topics, adoption.gone)
+        self.registry.adopt_in_memory(adoption.topics, adoption.gone)
 
-    def _topic_config(self, name: str) -> TopicConfig:
-        return self.config.topic_config(self._topic(name).config)
+    def topic_config(self, name: str) -> TopicConfig:
+        return self.config.topic_config(self.topic(name).config)
 
-    def _partition_count(self, name: str) -> int:
-        return self._topic(name).partitions
+    def partition_count(self, name: str) -> int:
+        return self.topic(name).partitions
 
-    def _partition(self, name: str, number: int) -> Partition:
+    def partition(self, name: str, number: int) -> Partition:
         """The open partition. Raises UnknownTopicOrPartitionError."""
-        self._check_open()
-        topic = self._topic(name)
+        self.check_open()
+        topic = self.topic(name)
         found = self._partitions.get((name, number))
         if found is not None:
             return found
@@ -268,42 +272,34 @@ class Log(Admin, GroupAdmin):
             if found is None:
                 path = self.path / topic_directories.partition_name(name, number)
                 topic_directories.check_link(path, self.config.follow_links)
-                found = Partition(self._home, name, number, path, topic.id_bytes, self.config.topic_config(topic.config))
+                found = Partition(self.context, name, number, path, topic.id_bytes, self.config.topic_config(topic.config))
                 self._partitions[name, number] = found
         return found
 
-    def _all_partitions(self, *, loaded_only: bool) -> list[Partition]:
+    def all_partitions(self, *, loaded_only: bool) -> list[Partition]:
         """Every partition here; `loaded_only`: those that have a page of this incarnation, or are open already."""
         found = []
-        for name in self._topics():
-            for number in self._registry.live(name).numbers:
+        for name in self.topic_names():
+            for number in self.registry.live(name).numbers:
                 if (
                     not loaded_only
                     or (name, number) in self._partitions
                     or files.exists(self.path / topic_directories.partition_name(name, number) / file_names.DIRTY)
                 ):
                     with contextlib.suppress(UnknownTopicOrPartitionError):
-                        found.append(self._partition(name, number))
+                        found.append(self.partition(name, number))
         return found
-
-    @contextlib.contextmanager
-    def _directory_lock(self) -> Iterator[None]:
-        """What changes topics or the directory's checkpoints holds this."""
-        if self._dir_lock is None:
-            raise ReadOnlyError("the log was opened read-only; without read_only=True it can be changed", path=self.path)
-        with self._dir_lock.hold(files.deadline_after(self.config.lock_timeout_ms / 1000)):
-            yield
 
     # ---- waiting ---------------------------------------------------------------------------------
 
-    def _waiter(self, owner: object) -> system.Waiter:
+    def waiter(self, owner: object) -> system.Waiter:
         found = self._waiters.get(owner)  # without the mutex, if it is there: who wakes must not wait
         if found is None:
             with self._mutex:
                 found = self._waiters.setdefault(owner, system.Waiter())
         return found
 
-    def _wait(
+    def wait(
         self,
         tails: Sequence[tuple[Partition, int]],
         timeout_s: float | None,
@@ -313,20 +309,20 @@ class Log(Admin, GroupAdmin):
         notices: Sequence[tuple[Partition, int]] = (),
         brief: bool = False,
     ) -> bool:
-        """Sleep until one of the partitions can be read beyond its offset (then True), until `_wake(owner)`, or for `timeout_s`.
+        """Sleep until one of the partitions can be read beyond its offset (then True), until `wake(owner)`, or for `timeout_s`.
 
-        `topics`: what `_topics_word` was when the caller looked at the topics; a change of it ends the sleep, too. So does a
+        `topics`: what `topics_version` was when the caller looked at the topics; a change of it ends the sleep, too. So does a
         move of one of the `notices` from what it was before the caller looked (`InternalTopic.notice`). `brief`: the caller goes
         on waiting for the same soon, and not for more than a second or so in this way.
         """
-        self._check_open()
-        waiter = self._waiter(owner)
+        self.check_open()
+        waiter = self.waiter(owner)
         deadline = files.deadline_after(timeout_s)
         pages = [(partition.page_file, offset) for partition, offset in tails]
         live = [(mapped.page, offset) for mapped, offset in pages if mapped is not None]
         words = [(mapped.page, seen) for partition, seen in notices if (mapped := partition.page_file) is not None]
         if len(live) == len(tails):
-            told = waiter.wait(live, committed, self._home.directory_page, deadline, topics, words)
+            told = waiter.wait(live, committed, self.context.directory_page, deadline, topics, words)
         else:
             told = waiter.wait(live, committed, None, min(deadline, files.deadline_after(STATIC_LOOK_S)), topics, words)
         if 0 <= told < len(live):
@@ -335,38 +331,23 @@ class Log(Admin, GroupAdmin):
         if not brief:
             for partition, _ in (*tails, *notices):  # nothing came: is it still the page that others publish on?
                 partition.look_again()
-        self._check_open()
+        self.check_open()
         return False
 
-    def _wake(self, owner: object) -> None:
-        self._waiter(owner).wake()
+    def wake(self, owner: object) -> None:
+        self.waiter(owner).wake()
 
-    # ---- the public verbs ------------------------------------------------------------------------
+    # ---- durability and closing ------------------------------------------------------------------
 
     def flush(self, topic: str | None = None) -> None:
         """Put everything that is published now on stable storage. Raises DurabilityError."""
-        self._check_writable()
-        names = self._topics() if topic is None else [self._topic(topic).name]
+        self.check_writable()
+        names = self.topic_names() if topic is None else [self.topic(topic).name]
         for name in names:
-            for number in self._registry.live(name).numbers:
-                partition = self._partition(name, number)
+            for number in self.registry.live(name).numbers:
+                partition = self.partition(name, number)
                 if partition.durable_offset < partition.bounds().log_end:
                     partition.sync()
-
-    def durable_offset(self, topic: str, partition: int) -> int:
-        """Records below this offset are on stable storage."""
-        return self._partition(topic, partition).durable_offset
-
-    def housekeep(self, *, due_only: bool = False) -> None:
-        """One round of retention, expiry and removal of old files, now, in this thread.
-
-        `due_only`: what is due and nobody else is at, which mostly is nothing; for programs that are never open for long.
-        """
-        self._check_writable()
-        if self._housekeeper is not None and due_only:
-            self._housekeeper.tick()
-        elif self._housekeeper is not None:
-            self._housekeeper.by_hand(files.deadline_after(self.config.lock_timeout_ms / 1000))
 
     def close(self) -> None:
         """Leave the directory; the last process out closes it in order. Idempotent.
@@ -375,7 +356,7 @@ class Log(Admin, GroupAdmin):
         """
         if self._pid != os.getpid():
             return
-        with self._children.closed():  # outside the mutex: a producer that sends its last records looks partitions up
+        with self.children.closed():  # outside the mutex: a producer that sends its last records looks partitions up
             self._leave()
 
     def _leave(self) -> None:
@@ -383,26 +364,25 @@ class Log(Admin, GroupAdmin):
             if self._closed:
                 return
             self._closed = True
-        if self._housekeeper is not None:
-            self._housekeeper.stop()
+        for service in self._services:
+            service.stop()
         self._closer = threading.get_ident()  # who still has to reach the partitions, and nobody else
         try:
-            self._directory.leave(self._close_all)
+            self.directory.leave(self._close_all)
         finally:
             self._closer = None
             for partition in self._partitions.values():
                 partition.close()
-            self._home.handles.forget()
-            self._transactions.close()
-            if self._dir_lock is not None:
-                self._dir_lock.close()
+            self.context.handles.forget()
+            self.transactions.close()
+            self.topic_changes.close()
 
     def _close_all(self) -> None:
         """The last one out: bring every partition to rest that anybody left dirty."""
-        every = self._directory.foreign and not self._directory.clean
+        every = self.directory.foreign and not self.directory.clean
         dirty = [
             partition
-            for partition in self._all_partitions(loaded_only=not every)
+            for partition in self.all_partitions(loaded_only=not every)
             if every or files.exists(partition.path / file_names.DIRTY)
         ]
         problems: list[EmbedlogError] = []
@@ -415,15 +395,16 @@ class Log(Admin, GroupAdmin):
             raise problems[0]
         shutdown.write_checkpoints(dirty, closing=True)
 
-    def __enter__(self) -> Self:
-        return self
+    @property
+    def closed(self) -> bool:
+        """Whether closing has begun."""
+        return self._closed
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        with self._children.heard(kind):
-            self.close()
-
-    def __repr__(self) -> str:
-        return f"<embedlog.Log {str(self.path)!r}{' read-only' if self.read_only else ''}{' closed' if self._closed else ''}>"
+    def abandon(self) -> None:
+        """In a forked child: give up what was inherited, so that the parent's locks die with the parent."""
+        self.directory.abandon()
+        for service in self._services:
+            service.abandon()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Log cannot be pickled: call embedlog.open(path) in the worker")
@@ -434,11 +415,8 @@ def _few(numbers: Sequence[int]) -> str:
 
 
 def _after_fork() -> None:
-    """In a child: handles refuse; what was inherited is given up so that the parent's locks die with the parent."""
-    for log in list(_open_logs):
-        log._directory.abandon()
-        if log._housekeeper is not None:
-            log._housekeeper.abandon()
+    for engine in list(_open_engines):
+        engine.abandon()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -111,7 +111,7 @@ def other(log: embedlog.Log) -> Iterator[embedlog.Log]:
 
 @pytest.fixture
 def groups(log: embedlog.Log) -> Groups:
-    return log._groups
+    return log._engine.groups
 
 
 # ---- what a real Kafka wrote -----------------------------------------------------------------------------------------

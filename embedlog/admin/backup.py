@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from embedlog import index, segment
 from embedlog.coordination import topic_directories
@@ -35,6 +35,7 @@ from embedlog.topic import Topic, TopicRegistry, is_internal
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from embedlog.engine import Engine
     from embedlog.partition.partition import Partition
 
 Progress = Callable[[int, int], object]  # bytes copied so far, bytes to copy in all
@@ -53,21 +54,21 @@ class _Taken:
     segments: list[SegmentInfo] = field(default_factory=list)
 
 
-def backup(log: Any, destination: str | os.PathLike[str], progress: Progress | None = None) -> None:
+def backup(engine: Engine, destination: str | os.PathLike[str], progress: Progress | None = None) -> None:
     """Copy the log to a directory that is not there yet, or is empty. Any number of processes may work with the log meanwhile.
 
     Raises ForeignDirectoryError for any other destination, CorruptRecordError for damage, StorageError.
     """
-    target = _Target(location.checked(destination), log.config.file_mode)
-    _check_place(log.path, target.root)
-    for name in log._topics():
-        _pin_all(log, name)  # whatever has to be opened, or repaired, is so before others have to wait for it
-    with log._transactions.standing_still():
+    target = _Target(location.checked(destination), engine.config.file_mode)
+    _check_place(engine.path, target.root)
+    for name in engine.topic_names():
+        _pin_all(engine, name)  # whatever has to be opened, or repaired, is so before others have to wait for it
+    with engine.transactions.standing_still():
         # What groups have committed first: no offset shall lie behind the records that come along.
-        pins = {name: _pin_all(log, name) for name in sorted(log._topics(), key=lambda name: not is_internal(name))}
+        pins = {name: _pin_all(engine, name) for name in sorted(engine.topic_names(), key=lambda name: not is_internal(name))}
     target.open()
     try:
-        copier = _Copier(log, target, progress or (lambda done, total: None))
+        copier = _Copier(engine, target, progress or (lambda done, total: None))
         copier.total = sum(info.size for each in pins.values() for pin in each for info in pin.segments)
         taken = [topic for name, each in pins.items() if (topic := copier.topic(name, each)) is not None]
         copier.finish(taken)
@@ -89,11 +90,11 @@ def _check_place(source: Path, root: Path) -> None:
         raise ForeignDirectoryError("the destination of a backup holds something", path=root, expected="nothing", found=found)
 
 
-def _pin_all(log: Any, name: str) -> list[Pin]:
+def _pin_all(engine: Engine, name: str) -> list[Pin]:
     """All partitions of a topic; none if it is deleted just now."""
     try:
-        topic: Topic = log._topic(name)
-        return [pin_of(log._partition(name, number)) for number in topic.numbers if number < topic.partitions]
+        topic: Topic = engine.topic(name)
+        return [pin_of(engine.partition(name, number)) for number in topic.numbers if number < topic.partitions]
     except UnknownTopicOrPartitionError:
         return []
 
@@ -167,8 +168,8 @@ class _Target:
 class _Copier:
     """Copies topics one after the other. Threads: one."""
 
-    def __init__(self, log: Any, target: _Target, progress: Progress) -> None:
-        self._log, self._target, self._progress = log, target, progress
+    def __init__(self, engine: Engine, target: _Target, progress: Progress) -> None:
+        self._engine, self._target, self._progress = engine, target, progress
         self._taken: dict[tuple[str, int], _Taken] = {}
         self._done = 0
         self.total = 0
@@ -177,7 +178,7 @@ class _Copier:
         """All partitions of one topic; None if it was deleted before they were copied."""
         directories: list[Path] = []
         try:
-            topic: Topic = self._log._topic(name)
+            topic: Topic = self._engine.topic(name)
             for pin in pins:
                 directories.append(self._target.directory(topic_directories.partition_name(name, pin.partition.number)))
                 self._partition(pin, directories[-1], topic)
@@ -270,7 +271,7 @@ class _Copier:
 
     def finish(self, topics: list[Topic]) -> None:
         """Checkpoints, topics and identity of the directory, then the clean mark."""
-        target, root = self._target, self._log.path
+        target, root = self._target, self._engine.path
         ends = {key: taken.end for key, taken in self._taken.items()}
         starts = {key: taken.start for key, taken in self._taken.items() if taken.start > taken.segments[0].base}
         cleaned = checkpoints.read_offsets(root / file_names.CLEANER)

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from embedlog import group as machine
 from embedlog._native import system
-from embedlog.config import keywords
 from embedlog.coordination.groups.commit_checks import checked_group_id, checked_instances, refused
 from embedlog.coordination.groups.member_watch import Watch
 from embedlog.coordination.groups.offset_reset import Target, clamped, parse_target
 from embedlog.errors import ConfigError, CorruptRecordError, GroupNotFoundError, UnknownTopicOrPartitionError
 from embedlog.format.consumer_protocol import TYPE, decode_assignment, decode_subscription
-from embedlog.topic import Topic, check_name
+from embedlog.topic import check_name
 from embedlog.types import (
     GroupDescription,
     GroupPartition,
@@ -33,48 +32,35 @@ from embedlog.types import (
 )
 
 if TYPE_CHECKING:
-    from embedlog.coordination.groups.group_coordinator import Groups
     from embedlog.coordination.groups.kip848_groups import ModernGroup, Parts
-    from embedlog.coordination.transactions.transaction_coordinator import Transactions
+    from embedlog.engine import Engine
     from embedlog.group import Group, Member
-    from embedlog.partition.partition import Partition
-    from embedlog.topic import TopicRegistry
 
 Scope = str | TopicPartition | Iterable[str | TopicPartition] | None
 
 _logger = logging.getLogger("embedlog")
 
 
-@keywords.checked
 class GroupAdmin:
-    """The verbs, for `Log` to inherit. **Threads**: any; **processes**: the lock of a group's partition orders them."""
+    """The administration of groups of one open directory. **Threads**: any; **processes**: a lock per partition orders them."""
 
-    read_only: bool
-    _groups: Groups
-    _transactions: Transactions
-    _registry: TopicRegistry
-
-    if TYPE_CHECKING:  # what `Log` brings along
-
-        def _check_open(self) -> None: ...
-        def _check_writable(self) -> None: ...
-        def _topics(self) -> list[str]: ...
-        def _partition(self, name: str, number: int) -> Partition: ...
-        def _topic(self, name: str) -> Topic: ...
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._groups = engine.groups
 
     # ---- asking ----------------------------------------------------------------------------------
 
-    def groups(self) -> list[str]:
-        """The ids of all groups, sorted: those that somebody has joined, and those with nothing but committed offsets."""
-        self._check_open()
+    def names(self) -> list[str]:
+        """As `Log.groups`."""
+        self._engine.check_open()
         return self._groups.names()
 
-    def describe_group(self, group_id: str) -> GroupDescription:
-        """State, members, and what is committed, read and still to be read of each partition. Raises GroupNotFoundError."""
+    def describe(self, group_id: str) -> GroupDescription:
+        """As `Log.describe_group`."""
         view = self._groups.entries(group_id)
         group = None if view is None else view.group(group_id)
         modern = None if view is None else view.modern(group_id)
-        committed = self.group_offsets(group_id)
+        committed = self.offsets(group_id)
         if modern is not None:
             found = _described_modern(group_id, modern, self._topic_ids(modern.topics))
         elif group is not None or committed:
@@ -90,53 +76,41 @@ class GroupAdmin:
             found.members, partitions,
         )  # fmt: skip
 
-    def group_offsets(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a group has committed, by partition; empty if there is no such group."""
+    def offsets(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """As `Log.group_offsets`."""
         found = self._groups.committed(group_id)
         return {tp: offset for tp, offset in sorted(found.items()) if offset is not None}
 
     def _end(self, tp: TopicPartition) -> int | None:
         try:
-            return int(self._partition(*tp).bounds().high_watermark)
+            return int(self._engine.partition(*tp).bounds().high_watermark)
         except UnknownTopicOrPartitionError:
             return None
 
     def _topic_ids(self, named: Mapping[UUID, str]) -> dict[UUID, str]:
         """Names of topics by their ids: those of this directory, and those that a group's own records tell."""
-        self._topics()
-        return {UUID(bytes=topic.id_bytes): topic.name for topic in self._registry.all()} | dict(named)
+        self._engine.refresh_topics()
+        return {UUID(bytes=topic.id_bytes): topic.name for topic in self._engine.registry.all()} | dict(named)
 
     # ---- keeping ---------------------------------------------------------------------------------
 
-    def keep_group(self, group_id: str) -> None:
-        """Let what a group has committed never expire: for a program that remembers by it what it has done; nobody can join it.
-
-        The group need not exist. Raises InconsistentGroupProtocolError for one that consumers have joined, InvalidGroupIdError.
-        """
-        self._check_writable()
+    def keep(self, group_id: str) -> None:
+        """As `Log.keep_group`."""
+        self._engine.check_writable()
         self._groups.exempt(group_id)
 
     # ---- moving ----------------------------------------------------------------------------------
 
-    def reset_group_offsets(
-        self, group_id: str, topics: Scope = None, *, to: Any, dry_run: bool = False
+    def reset_offsets(
+        self, group_id: str, topics: Scope = None, *, to: object, dry_run: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Commit other offsets for a group that has no members; returns them. With `dry_run` nothing is written.
-
-        `topics`: a topic, a TopicPartition, several of either, or None for every partition that the group has committed. `to` is
-        "earliest", "latest" or "current"; an offset; an aware datetime, or a timedelta back from now, for the first record since
-        then; `{"shift": n}`, or `{"offset": n}`, `{"time": ms}`, `{"duration": "PT1H"}`; or `{TopicPartition: offset}`. What lies
-        outside of the log is moved to its nearer end, with a warning in the program's log. The group need not exist.
-
-        Raises GroupNotEmptyError; GroupNotFoundError if there is nothing to reset; NoOffsetForPartitionError for a shift where
-        nothing is committed; UnknownTopicOrPartitionError, ConfigError, InvalidGroupIdError. Then nothing has changed.
-        """
+        """As `Log.reset_group_offsets`."""
         if dry_run:
-            self._check_open()
+            self._engine.check_open()
         else:
-            self._check_writable()
+            self._engine.check_writable()
         target = parse_target(to)
-        committed = self.group_offsets(group_id)
+        committed = self.offsets(group_id)
         self._check_empty(group_id)
         now_ms = system.wall_ms()
         plan = {tp: self._place(tp, target, committed.get(tp), now_ms) for tp in self._scope(group_id, topics, target, committed)}
@@ -156,7 +130,7 @@ class GroupAdmin:
         wanted: set[TopicPartition] = set()
         for each in [topics] if isinstance(topics, str | TopicPartition) else topics:
             if isinstance(each, str):
-                wanted.update(TopicPartition(each, number) for number in self._topic(check_name(each)).here)
+                wanted.update(TopicPartition(each, number) for number in self._engine.topic(check_name(each)).here)
             else:
                 wanted.add(topic_partition(each))
         if target.kind == "each" and wanted != target.each.keys():
@@ -166,7 +140,7 @@ class GroupAdmin:
         return sorted(wanted)
 
     def _place(self, tp: TopicPartition, target: Target, committed: OffsetAndMetadata | None, now_ms: int) -> OffsetAndMetadata:
-        partition = self._partition(*tp)
+        partition = self._engine.partition(*tp)
         bounds = partition.bounds()
         start, end = int(bounds.log_start), int(bounds.high_watermark)
         time_ms = target.time_ms(now_ms)
@@ -185,31 +159,23 @@ class GroupAdmin:
 
     # ---- forgetting ------------------------------------------------------------------------------
 
-    def delete_group(self, group_id: str) -> None:
-        """Forget a group and all that it has committed. Raises GroupNotEmptyError, GroupNotFoundError."""
-        self._check_writable()
+    def delete(self, group_id: str) -> None:
+        """As `Log.delete_group`."""
+        self._engine.check_writable()
         self._evict_dead(group_id)
         self._groups.delete(group_id)
         _logger.info("group %r is deleted", group_id)
 
-    def delete_group_offsets(self, group_id: str, tps: Iterable[TopicPartition]) -> None:
-        """Forget what a group has committed for these partitions; where that is nothing, nothing changes.
-
-        Raises GroupSubscribedError if its members read one of the topics, GroupNotEmptyError if they are no consumers,
-        GroupNotFoundError; then nothing has changed.
-        """
-        self._check_writable()
+    def delete_offsets(self, group_id: str, tps: Iterable[TopicPartition]) -> None:
+        """As `Log.delete_group_offsets`."""
+        self._engine.check_writable()
         wanted = topic_partitions(tps)
         self._evict_dead(group_id)
         self._groups.delete_offsets(group_id, wanted)
         _logger.info("group %r: offsets of %s are deleted", group_id, brief(wanted))
 
-    def remove_group_members(self, group_id: str, instance_ids: Collection[str] | None = None) -> None:
-        """Take the places of these static members away at once, instead of when their sessions end; None: those of all members.
-
-        Who lives, and polls, joins anew; what it has not committed by then it cannot commit any more. Raises GroupNotFoundError,
-        UnknownMemberError if one of the instances is not there, InconsistentGroupProtocolError; then nothing has changed.
-        """
+    def remove_members(self, group_id: str, instance_ids: Collection[str] | None = None) -> None:
+        """As `Log.remove_group_members`."""
         wanted = None if instance_ids is None else checked_instances(instance_ids)
         self._groups.decide(group_id, lambda old: machine.remove(old, wanted, system.wall_ms()))
 
@@ -228,8 +194,8 @@ class GroupAdmin:
             raise refused(group_id, refusal, group)
 
     def _evict_dead(self, group_id: str) -> None:
-        if not self.read_only:
-            self._groups.evict(checked_group_id(group_id), Watch(self._transactions.liveness), whole=True)
+        if not self._engine.read_only:
+            self._groups.evict(checked_group_id(group_id), Watch(self._engine.transactions.liveness), whole=True)
 
 
 # ---- describing ----------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from embedlog.partition import compaction, retention, shutdown
 from embedlog.storage import checkpoints, file_names, files, locks
 
 if TYPE_CHECKING:
-    from embedlog.engine import Log
+    from embedlog.engine import Engine
     from embedlog.partition.compaction_rules import Bounds
     from embedlog.partition.partition import Partition
 
@@ -34,9 +34,9 @@ GROUPS_MS = 2000  # between two looks at groups whose members may all be gone: m
 class Housekeeper:
     """The thread and what it does. Threads: `start`, `stop` from the log's owner; `round` from anyone."""
 
-    def __init__(self, log: Log) -> None:
-        self._log = log
-        self._lock = locks.LockFile(log.path / file_names.HOUSEKEEPER, log.config.file_mode)
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = locks.LockFile(engine.path / file_names.HOUSEKEEPER, engine.config.file_mode)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._seen_unsynced = -1
@@ -44,7 +44,7 @@ class Housekeeper:
         self._cleaned: dict[tuple[str, int], int | None] = {}  # compacted so far, and not yet in the checkpoint
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name=f"embedlog housekeeper {self._log.path.name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"embedlog housekeeper {self._engine.path.name}", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -63,14 +63,14 @@ class Housekeeper:
     # ---- the thread ------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._stop.wait(self._log.config.log_flush_scheduler_interval_ms / 1000):
+        while not self._stop.wait(self._engine.config.log_flush_scheduler_interval_ms / 1000):
             try:
                 with self._reported("a round"):
                     self.tick()
             except BaseException as problem:  # noqa: BLE001 (the edge of a thread: a defect must not end the flushing)
-                what = f"housekeeping of {self._log.path}"
+                what = f"housekeeping of {self._engine.path}"
                 try:
-                    _logging.report(logger, logging.ERROR, (self._log.path, "defect"), what, problem, trace=True)
+                    _logging.report(logger, logging.ERROR, (self._engine.path, "defect"), what, problem, trace=True)
                 except BaseException:  # noqa: BLE001 (a handler of the log's, which is the user's)
                     _callbacks.hook()
 
@@ -91,7 +91,7 @@ class Housekeeper:
 
     def _work(self) -> bool:
         """Flush, and a round if it is time; whether it is time for checkpoints, which need a lock that comes before ours."""
-        config = self._log.config
+        config = self._engine.config
         self.flush_due()
         if self._turn(NEXT_ROUND_NS, config.log_initial_task_delay_ms, config.log_retention_check_interval_ms):
             self._round()
@@ -105,33 +105,33 @@ class Housekeeper:
 
     def _transactions(self) -> None:
         """Abort what nobody will end, forget who does not come back: when it is time."""
-        config = self._log.config
+        config = self._engine.config
         looks_ms = config.transaction_abort_timed_out_transaction_cleanup_interval_ms
         forgets_ms = config.transaction_remove_expired_transaction_cleanup_interval_ms
         with self._reported("transactions"):
             if self._turn(NEXT_TRANSACTIONS_NS, looks_ms, looks_ms):
-                self._log._transactions.housekeep(self._deadline())
+                self._engine.transactions.housekeep(self._deadline())
             if self._turn(NEXT_IDS_NS, forgets_ms, forgets_ms):
-                self._log._transactions.forget_idle(self._deadline())
+                self._engine.transactions.forget_idle(self._deadline())
 
     def _groups(self) -> None:
         """Evict who is gone, forget what groups have committed and nobody has wanted for long: when it is time."""
-        interval_ms = self._log.config.offsets_retention_check_interval_ms
+        interval_ms = self._engine.config.offsets_retention_check_interval_ms
         with self._reported("groups"):
             if self._turn(NEXT_GROUPS_NS, GROUPS_MS, GROUPS_MS):
-                self._log._groups.look_after()
+                self._engine.groups.look_after()
             if self._turn(NEXT_OFFSETS_NS, interval_ms, interval_ms):
-                self._log._groups.expire(self._deadline())
+                self._engine.groups.expire(self._deadline())
 
     def _reported(self, what: str) -> _Reported:
-        return _Reported(self._log, what)
+        return _Reported(self._engine, what)
 
     def _deadline(self) -> int:
-        return files.deadline_after(self._log.config.lock_timeout_ms / 1000)
+        return files.deadline_after(self._engine.config.lock_timeout_ms / 1000)
 
     def _turn(self, word: int, first_ms: int, interval_ms: int) -> bool:
         """Whether something that is done once per interval, by whichever process, is due; the directory's page remembers."""
-        page, now_ns = self._log._home.directory_page, system.boot_ns()
+        page, now_ns = self._engine.context.directory_page, system.boot_ns()
         if page is None:
             return False
         due_ns = page.word(word)
@@ -145,17 +145,17 @@ class Housekeeper:
 
     def flush_due(self) -> None:
         """Sync the partitions whose oldest unsynced record is older than their `flush.ms`."""
-        page = self._log._home.directory_page
+        page = self._engine.context.directory_page
         count = page.word(system.WORD_UNSYNCED_COUNT) if page is not None else 0
         if count == self._seen_unsynced and not self._unsynced:
             return
         if count != self._seen_unsynced:
-            self._unsynced = {(partition.topic, partition.number) for partition in self._log._all_partitions(loaded_only=True)}
+            self._unsynced = {(partition.topic, partition.number) for partition in self._engine.all_partitions(loaded_only=True)}
             self._seen_unsynced = count
         for topic, number in list(self._unsynced):
             with self._reported(f"flush of {topic}-{number}"):
                 try:
-                    partition = self._log._partition(topic, number)
+                    partition = self._engine.partition(topic, number)
                 except UnknownTopicOrPartitionError:  # it was deleted since
                     self._unsynced.discard((topic, number))
                     continue
@@ -166,8 +166,15 @@ class Housekeeper:
 
     def _is_due(self, partition: Partition) -> bool:
         age_ns = system.boot_ns() - partition.page.word(system.WORD_UNSYNCED_SINCE)
-        slack_ms = self._log.config.log_flush_scheduler_interval_ms
+        slack_ms = self._engine.config.log_flush_scheduler_interval_ms
         return age_ns >= max(0, partition.config.flush_ms - 2 * slack_ms) * 1_000_000
+
+    def once(self, *, due_only: bool) -> None:
+        """One round now, in the caller's thread; `due_only`: only what is due, unless another process is at it."""
+        if due_only:
+            self.tick()
+        else:
+            self.by_hand(self._deadline())
 
     # ---- a round ---------------------------------------------------------------------------------
 
@@ -176,17 +183,17 @@ class Housekeeper:
         with self._lock.hold(deadline_ns):
             self._round(by_hand=True)
             with self._reported("transactions"):
-                self._log._transactions.housekeep(deadline_ns)
-                self._log._transactions.forget_idle(deadline_ns)
+                self._engine.transactions.housekeep(deadline_ns)
+                self._engine.transactions.forget_idle(deadline_ns)
             with self._reported("groups"):
-                self._log._groups.look_after()
-                self._log._groups.expire(deadline_ns)
-            if self._log.config.log_cleaner_enable:
+                self._engine.groups.look_after()
+                self._engine.groups.expire(deadline_ns)
+            if self._engine.config.log_cleaner_enable:
                 self._clean()
         self._points()
 
     def _round(self, by_hand: bool = False) -> None:
-        for partition in self._log._all_partitions(loaded_only=False):
+        for partition in self._engine.all_partitions(loaded_only=False):
             with self._reported(f"{partition.topic}-{partition.number}"):
                 if retention.wants(partition) or partition.bounds().log_start > 0:
                     retention.retain(partition)
@@ -194,14 +201,14 @@ class Housekeeper:
                 partition.expire_producers()
                 if by_hand and partition.durable_offset < partition.bounds().log_end and self._is_due(partition):
                     partition.sync()
-        delay_ms = self._log.config.log_segment_delete_delay_ms
-        links = self._log.config.follow_links
-        topic_directories.purge_retired(self._log.path, system.wall_ms(), delay_ms, follow_links=links)
+        delay_ms = self._engine.config.log_segment_delete_delay_ms
+        links = self._engine.config.follow_links
+        topic_directories.purge_retired(self._engine.path, system.wall_ms(), delay_ms, follow_links=links)
 
     def _clean(self) -> None:
         """Compact what is worth it, the dirtiest first, each until nothing is left to do."""
         now_ms = system.wall_ms()
-        partitions = [each for each in self._log._all_partitions(loaded_only=False) if compaction.wants(each)]
+        partitions = [each for each in self._engine.all_partitions(loaded_only=False) if compaction.wants(each)]
         bounds = [(found, each) for each in partitions if (found := self._due(each, now_ms)) is not None]
         for _, partition in sorted(bounds, key=lambda pair: -pair[0].ratio):
             with self._reported(f"compaction of {partition.topic}-{partition.number}"):
@@ -216,27 +223,27 @@ class Housekeeper:
         return self._cleaned.get((partition.topic, partition.number)) or -1
 
     def _compact(self, partition: Partition, now_ms: int) -> None:
-        memory_bytes = self._log.config.log_cleaner_dedupe_buffer_size
+        memory_bytes = self._engine.config.log_cleaner_dedupe_buffer_size
         while (end := compaction.compact(partition, self._known(partition), memory_bytes, now_ms)) >= 0:
             self._cleaned[partition.topic, partition.number] = end
             if self._stop.is_set():
                 return
 
     def _points(self) -> None:
-        with self._log._changing():  # which also finishes what dead processes left half made
+        with self._engine.topic_changes.begin():  # which also finishes what dead processes left half made
             if self._cleaned:
-                checkpoints.update(self._log.path / file_names.CLEANER, self._cleaned, self._log.config.file_mode)
+                checkpoints.update(self._engine.path / file_names.CLEANER, self._cleaned, self._engine.config.file_mode)
                 self._cleaned = {}
             shutdown.write_checkpoints(
-                [each for each in self._log._all_partitions(loaded_only=True) if each.page_file is not None], closing=False
+                [each for each in self._engine.all_partitions(loaded_only=True) if each.page_file is not None], closing=False
             )
 
 
 class _Reported:
     """Reports an error of one partition and lets the others go on; what recurs is reported seldom."""
 
-    def __init__(self, log: Log, what: str) -> None:
-        self._log = log
+    def __init__(self, engine: Engine, what: str) -> None:
+        self._engine = engine
         self._what = what
 
     def __enter__(self) -> None:
@@ -245,7 +252,7 @@ class _Reported:
     def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: object) -> bool:
         if not isinstance(problem, EmbedlogError):
             return False
-        if not isinstance(problem, ClosedError) and not self._log._closed:  # else the last one out syncs everything
-            what = f"housekeeping of {self._log.path}, {self._what}"
-            _logging.report(logger, logging.WARNING, (self._log.path, self._what), what, problem)
+        if not isinstance(problem, ClosedError) and not self._engine.closed:  # else the last one out syncs everything
+            what = f"housekeeping of {self._engine.path}, {self._what}"
+            _logging.report(logger, logging.WARNING, (self._engine.path, self._what), what, problem)
         return True

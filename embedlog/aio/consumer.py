@@ -31,6 +31,9 @@ from embedlog.consumer.rebalance_listener import Listener
 from embedlog.errors import ClosedError, ConfigError
 from embedlog.types import GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition, seconds
 
+if TYPE_CHECKING:
+    from embedlog.engine import Engine
+
 Found = TypeVar("Found")
 
 TURN = 500  # records that are handed out before other tasks get a turn
@@ -69,8 +72,8 @@ class AsyncConsumer(Generic[K, V]):
         ...         print(record.offset, record.value)
     """
 
-    def __init__(self, log: Any, topics: Iterable[str], config: ConsumerConfig) -> None:
-        self._log = log
+    def __init__(self, engine: Engine, topics: Iterable[str], config: ConsumerConfig) -> None:
+        self._engine = engine
         self._topics = list(topics)
         self._config = config
         self._sync: Consumer[K, V] | None = None
@@ -208,7 +211,7 @@ class AsyncConsumer(Generic[K, V]):
 
         def given_up(happens: bool) -> None:
             fetch.end()
-            self._log._wake(consumer._waiting)
+            self._engine.wake(consumer._waiting)
             self._given_up(happens)
 
         self._handed_count = 0
@@ -360,9 +363,9 @@ class AsyncConsumer(Generic[K, V]):
 
     def _make(self) -> Consumer[K, V]:
         if self._sync is None:
-            made = Consumer(self._log, self._topics, self._config)
-            self._log._waiter(made._waiting)  # made here: a wake-up from the loop then takes no lock
-            self._log._children.add(made)
+            made = Consumer(self._engine, self._topics, self._config)
+            self._engine.waiter(made._waiting)  # made here: a wake-up from the loop then takes no lock
+            self._engine.children.add(made)
             if self._woken:
                 made.wakeup()
             self._sync = made

@@ -31,6 +31,7 @@ from embedlog.types import GroupMetadata, Headers, OffsetAndMetadata, ProducerRe
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Future, Route
+    from embedlog.engine import Engine
     from embedlog.transaction import Outcome
 
 Done = TypeVar("Done")
@@ -57,8 +58,8 @@ class AsyncProducer(Generic[K, V]):
         ...     print(await future)                                   # it is in the log
     """
 
-    def __init__(self, log: Any, config: ProducerConfig) -> None:
-        self._log = log
+    def __init__(self, engine: Engine, config: ProducerConfig) -> None:
+        self._engine = engine
         self._config = config
         self._sync: Producer[K, V] | None = None
         self._closed = False
@@ -339,9 +340,9 @@ class AsyncProducer(Generic[K, V]):
 
     def _make(self) -> None:
         if self._sync is None:
-            self._log._check_writable()
-            made = Producer(self._log, self._config)
-            self._log._children.add(made)
+            self._engine.check_writable()
+            made = Producer(self._engine, self._config)
+            self._engine.children.add(made)
             self._routes = made._routes
             self._sync = made
 

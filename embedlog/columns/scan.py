@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     import pandas
     import pyarrow
 
+    from embedlog.engine import Engine
+
 Time = int | datetime
 OffsetBound = int | Mapping[TopicPartition, int] | Mapping[int, int] | None
 
@@ -57,7 +59,7 @@ class Scan:
 
     def __init__(
         self,
-        log: Any,
+        engine: Engine,
         topic: str,
         *,
         partitions: int | Iterable[int] | None = None,
@@ -74,11 +76,11 @@ class Scan:
         self.topic = topic
         self.columns = checked_columns(columns)
         self.isolation_level = isolation_level
-        self._log = log
+        self._engine = engine
         self._start_ms = OFFSET_MIN if start_time is None else _time("start_time", start_time)
         self._end_ms = OFFSET_MAX if end_time is None else _time("end_time", end_time)
-        numbers = _numbers(partitions, topic, list(log._topic(topic).here))
-        self.topic_id: str = log._topic(topic).topic_id
+        numbers = _numbers(partitions, topic, list(engine.topic(topic).here))
+        self.topic_id: str = engine.topic(topic).topic_id
         starts, ends = self._offsets("start_offset", start_offset, numbers), self._offsets("end_offset", end_offset, numbers)
         _check_order(starts, ends)
         if self._start_ms > self._end_ms:
@@ -97,7 +99,12 @@ class Scan:
     ) -> Scan:
         """A scan of a part of this one, pinned where this one is: each bound can only take away. Raises as `log.scan` does."""
         made = object.__new__(Scan)
-        made.topic, made.topic_id, made.isolation_level, made._log = self.topic, self.topic_id, self.isolation_level, self._log
+        made.topic, made.topic_id, made.isolation_level, made._engine = (
+            self.topic,
+            self.topic_id,
+            self.isolation_level,
+            self._engine,
+        )
         made.columns = self.columns if columns is None else checked_columns(columns)
         made._start_ms = self._start_ms if start_time is None else max(self._start_ms, _time("start_time", start_time))
         made._end_ms = self._end_ms if end_time is None else min(self._end_ms, _time("end_time", end_time))
@@ -108,13 +115,13 @@ class Scan:
             (first, last), start, end = self._bounds[number], starts.get(number), ends.get(number)
             first, last = max(first, start or 0), last if end is None else min(last, end)
             made._bounds[number] = first, last = first, max(first, last)
-            if made.times != self.times and first >= self._log._partition(self.topic, number).bounds().log_start:
+            if made.times != self.times and first >= self._engine.partition(self.topic, number).bounds().log_start:
                 made._bounds[number] = made._timed(number, first, last)  # else what is lost would not be missed (SCAN-3)
         return made
 
     def _pinned(self, number: int, start: int | None, end: int | None) -> tuple[int, int]:
         """First offset and the one behind the last, as far as they are in the log now (SCAN-1, SCAN-3)."""
-        partition = self._log._partition(self.topic, number)
+        partition = self._engine.partition(self.topic, number)
         bounds = partition.bounds()
         first = bounds.log_start if start is None else max(start, bounds.log_start)
         last = end_offset(bounds, self.isolation_level)
@@ -123,7 +130,7 @@ class Scan:
 
     def _timed(self, number: int, first: int, last: int) -> tuple[int, int]:
         """The part of these offsets outside of which nothing lies between the times, as far as the indexes know."""
-        partition = self._log._partition(self.topic, number)
+        partition = self._engine.partition(self.topic, number)
         if self._start_ms > 0 and first < last:
             found = partition.offset_for_time(self._start_ms, self.isolation_level)
             first = last if found is None else min(last, max(first, int(found.offset)))
@@ -150,8 +157,8 @@ class Scan:
         """
         if type(max_bytes) is not int or max_bytes < 1:
             raise ConfigError("max_bytes", expected="a positive number of bytes", found=repr(max_bytes))
-        self._log._check_open()
-        found = (splits(self._log._partition(self.topic, number), *span, max_bytes) for number, span in self._bounds.items())
+        self._engine.check_open()
+        found = (splits(self._engine.partition(self.topic, number), *span, max_bytes) for number, span in self._bounds.items())
         return [piece for pieces in found for piece in pieces]
 
     def __repr__(self) -> str:
@@ -236,13 +243,13 @@ class Scan:
     def _decoded(self, columns: tuple[str, ...]) -> Iterator[tuple[int, Decoded]]:
         """Decoded chunks that hold records, with the number of their partition."""
         source = Source(
-            {number: self._log._partition(self.topic, number) for number in self._bounds},
+            {number: self._engine.partition(self.topic, number) for number in self._bounds},
             {number: Window(*span, self._start_ms, self._end_ms) for number, span in self._bounds.items()},
             isolation=self.isolation_level, columns=columns, max_bytes=CHUNK_BYTES,
         )  # fmt: skip
         pieces = read_ahead(source.fetch, source.decode, more=source.more)
         while True:
-            self._log._check_open()  # before the wait: in a forked child nobody would end it
+            self._engine.check_open()  # before the wait: in a forked child nobody would end it
             found = next(pieces, None)
             if found is None:
                 return

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from embedlog._native._rows import Record
 from embedlog.columns.batch import Batch
@@ -25,6 +25,9 @@ from embedlog.consumer.subscription import Subscription
 from embedlog.consumer.waiter import Duty, Waiting
 from embedlog.errors import EmbedlogError, LogTruncationError, OffsetOutOfRangeError
 from embedlog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from embedlog.engine import Engine
 
 Found = TypeVar("Found")
 
@@ -44,9 +47,9 @@ class Reading:
     **Threads:** one at a time.
     """
 
-    def __init__(self, log: Any, config: ConsumerConfig) -> None:
+    def __init__(self, engine: Engine, config: ConsumerConfig) -> None:
         self.rotation = Rotation()
-        self.waiting = Waiting(log, config, self.rotation, self.follow)
+        self.waiting = Waiting(engine, config, self.rotation, self.follow)
         self.interceptors = ConsumerInterceptors(config.interceptor_classes)
         self.fetcher = Fetcher(
             isolation=config.isolation_level,
@@ -54,7 +57,7 @@ class Reading:
             key_deserializer=config.key_deserializer,
             value_deserializer=config.value_deserializer,
         )
-        self._log = log
+        self._engine = engine
         self._isolation = config.isolation_level
         self._reset = Reset(config.auto_offset_reset)
         self._max_bytes = config.fetch_max_bytes
@@ -73,7 +76,7 @@ class Reading:
         """The cursor of `tp`, or a new one. Raises UnknownTopicOrPartitionError."""
         if tp in self.rotation and not self.rotation.get(tp).partition.closed:
             return self.rotation.get(tp)
-        made = Cursor(tp, self._log._partition(tp.topic, tp.partition), reset)
+        made = Cursor(tp, self._engine.partition(tp.topic, tp.partition), reset)
         if self._group is not None:
             made.fresh = True
         elif reset is None and self._reset.kind == "latest":
@@ -87,7 +90,7 @@ class Reading:
     def follow(self, subscription: Subscription, *, first: bool = False) -> None:
         """Assign all partitions of the subscribed topics; partitions that are added later are read from their start."""
         if subscription.kind == "assigned":
-            self._log.topics()  # closes deleted topics, so that reading them raises
+            self._engine.refresh_topics()  # closes deleted topics, so that reading them raises
             return
         if self._group is not None:
             self._group.topics_moved()

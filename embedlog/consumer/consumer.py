@@ -50,6 +50,9 @@ from embedlog.types import (
     topic_partitions,
 )
 
+if TYPE_CHECKING:
+    from embedlog.engine import Engine
+
 _numbers = count(1)
 
 
@@ -71,22 +74,26 @@ class Consumer(Generic[K, V]):
     """
 
     def __init__(
-        self, log: Any, topics: Iterable[str] = (), config: ConsumerConfig | Mapping[str, Any] | None = None, **keywords: Any
+        self,
+        engine: Engine,
+        topics: Iterable[str] = (),
+        config: ConsumerConfig | Mapping[str, Any] | None = None,
+        **keywords: Any,
     ) -> None:
         self._config = config if isinstance(config, ConsumerConfig) else parse(ConsumerConfig, config, **keywords)
-        self._log = log
+        self._engine = engine
         self._closed = False
         self._closer: int | None = None
         self._name = self._config.client_id or _made_up(self._config)
         self._alone = OneThread(self._name)
-        self._subscription = Subscription(log, exclude_internal=self._config.exclude_internal_topics)
-        self._reading = Reading(log, self._config)
+        self._subscription = Subscription(engine, exclude_internal=self._config.exclude_internal_topics)
+        self._reading = Reading(engine, self._config)
         self._waiting = self._reading.waiting
-        self._metrics = ConsumerMetrics(log, self._reading, self._config.isolation_level)
-        self._lookup = Lookup(log, self._config.isolation_level)
+        self._metrics = ConsumerMetrics(engine, self._reading, self._config.isolation_level)
+        self._lookup = Lookup(engine, self._config.isolation_level)
         self._group: Attendance | None = None
         if self._config.group_id is not None:
-            self._group = Attendance(log, self._config, self._name, self._reading, self._subscription)
+            self._group = Attendance(engine, self._config, self._name, self._reading, self._subscription)
         topics = list(topics)
         if topics:
             self.subscribe(topics)
@@ -399,7 +406,7 @@ class Consumer(Generic[K, V]):
         """The thread guard; checks that consumer and log are open, and that this is not a forked child."""
         if self._closed and self._closer != get_ident():
             raise ClosedError("this consumer was closed; create another one with log.consumer(…)")
-        self._log._check_open()
+        self._engine.check_open()
         return self._alone
 
 

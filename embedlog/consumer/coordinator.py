@@ -18,7 +18,7 @@ import re
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from embedlog import _logging
 from embedlog._native import system
@@ -47,6 +47,9 @@ from embedlog.group import Group, State, end_delay
 from embedlog.storage import files
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition, brief
 
+if TYPE_CHECKING:
+    from embedlog.engine import Engine
+
 logger = logging.getLogger("embedlog.consumer")
 
 TICK_NS: Final = 100_000_000  # between two checks of other members
@@ -59,16 +62,18 @@ STEPS_MAX: Final = 16  # per call; the next call continues if the group changes 
 class Attendance:
     """The group side of one consumer. Threads: the consumer's own."""
 
-    def __init__(self, log: Any, config: ConsumerConfig, client_id: str, reading: Reading, subscription: Subscription) -> None:
-        if log.read_only:
+    def __init__(
+        self, engine: Engine, config: ConsumerConfig, client_id: str, reading: Reading, subscription: Subscription
+    ) -> None:
+        if engine.read_only:
             raise ReadOnlyError("a consumer in a group writes, but the log was opened read-only: omit group_id")
         self.until_ns = 0  # monotonic clock
         self.moved = 0
-        self._log, self._config, self._reading, self._subscription = log, config, reading, subscription
-        self._groups, self._group_id = log._groups, checked_group_id(config.group_id)
+        self._engine, self._config, self._reading, self._subscription = engine, config, reading, subscription
+        self._groups, self._group_id = engine.groups, checked_group_id(config.group_id)
         self._patience_s = config.default_api_timeout_ms / 1000
         self._metrics = reading.waiting.metrics
-        self._committing = Committing(log._groups, self._group_id, reading.interceptors, self._patience_s, self._metrics)
+        self._committing = Committing(engine.groups, self._group_id, reading.interceptors, self._patience_s, self._metrics)
         interval_s, backoff_s = config.auto_commit_interval_ms / 1000, config.retry_backoff_ms / 1000
         self._auto = AutoCommit(interval_s, backoff_s, time.monotonic()) if config.enable_auto_commit else None
         self._lease: Any = None
@@ -81,7 +86,7 @@ class Attendance:
         self._alarmed = False  # other members seem to have ended
         self._delay: tuple[int, int] | None = None  # generation whose successor is delayed, and since when
         self._blocked_since_ns: int | None = None
-        self.membership = Membership(log, config, client_id, subscription, self, self._leased, self._metrics)
+        self.membership = Membership(engine, config, client_id, subscription, self, self._leased, self._metrics)
         reading.attend_to(self)
 
     # ---- calls of the consumer -------------------------------------------------------------------
@@ -105,7 +110,7 @@ class Attendance:
     def topics_moved(self) -> None:
         """Called when topics may have changed."""
         self.moved += 1
-        self._log.topics()  # closes deleted topics
+        self._engine.refresh_topics()  # closes deleted topics
         if self._subscribed:
             self.membership.topics_moved()
             gone = [cursor.tp for cursor in self._reading.rotation if cursor.partition.closed]
@@ -209,7 +214,7 @@ class Attendance:
     def _watch_others(self, deadline_ns: int) -> None:
         """Remove other members that have ended; the first member that detects it does so."""
         if self._watch is None:
-            self._watch = Watch(self._log._transactions.liveness)
+            self._watch = Watch(self._engine.transactions.liveness)
         if self.membership.phase is Phase.OUT or not (self._alarmed or self._watch.due()):
             return
         self._alarmed = False
@@ -241,7 +246,7 @@ class Attendance:
             now_ns = time.monotonic_ns()
             if self._blocked_since_ns is None:
                 self._blocked_since_ns = now_ns
-            elif now_ns - self._blocked_since_ns >= self._log.config.lock_timeout_ms * 1_000_000:
+            elif now_ns - self._blocked_since_ns >= self._engine.config.lock_timeout_ms * 1_000_000:
                 self._blocked_since_ns = None
                 raise
             return
@@ -250,7 +255,7 @@ class Attendance:
     def _leased(self) -> Any:
         if self._lease is None:
             config = self._config
-            self._lease = self._log._transactions.liveness.lease(
+            self._lease = self._engine.transactions.liveness.lease(
                 session_timeout_ms=config.session_timeout_ms,
                 heartbeat_interval_ms=config.heartbeat_interval_ms,
                 max_poll_interval_ms=config.max_poll_interval_ms,
@@ -292,7 +297,7 @@ class Attendance:
             try:
                 self._committing.now(self._unsettled(), identity, deadline_ns)
             except UnknownTopicOrPartitionError:
-                self._log.topics()  # closes deleted topics
+                self._engine.refresh_topics()  # closes deleted topics
                 self._committing.now(self._unsettled(), identity, deadline_ns)
         except EmbedlogError as problem:
             if isinstance(problem, LockTimeoutError):
@@ -396,7 +401,7 @@ class Attendance:
             self._auto.hasten(now)
 
     def _auto_failed(self, problem: Exception) -> None:
-        key = (self._log.path, "commit", self._group_id)
+        key = (self._engine.path, "commit", self._group_id)
         _logging.report(logger, logging.WARNING, key, f"automatic commit of group {self._group_id!r} failed", problem)
 
     def _auto_done(self, offsets: Offsets, problem: Exception | None) -> None:

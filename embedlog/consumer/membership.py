@@ -40,6 +40,7 @@ from embedlog.types import GroupMetadata, TopicPartition, brief
 
 if TYPE_CHECKING:
     from embedlog.consumer.subscription import Subscription
+    from embedlog.engine import Engine
 
 logger = logging.getLogger("embedlog.consumer")
 
@@ -71,7 +72,7 @@ class Membership:
 
     def __init__(
         self,
-        log: Any,
+        engine: Engine,
         config: ConsumerConfig,
         client_id: str,
         subscription: Subscription,
@@ -86,7 +87,7 @@ class Membership:
         self.rebalances = Rebalances(metrics)
         self.wanted = False  # to join again, though nobody asks for it
         self.fatal: EmbedlogError | None = None
-        self._groups = log._groups
+        self._groups = engine.groups
         self._group_id = str(config.group_id)
         self._config = config
         self._client_id = client_id

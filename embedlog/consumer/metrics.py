@@ -11,19 +11,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from embedlog._metrics import milliseconds
 from embedlog.consumer.collector import Reading
 from embedlog.consumer.positions import Cursor
 from embedlog.format.visibility import end_offset
 
+if TYPE_CHECKING:
+    from embedlog.engine import Engine
+
 
 class ConsumerMetrics:
     """The metrics of one consumer, and the source of its registry. Threads: the consumer's own."""
 
-    def __init__(self, log: Any, reading: Reading, isolation: str) -> None:
-        self._log = log
+    def __init__(self, engine: Engine, reading: Reading, isolation: str) -> None:
+        self._engine = engine
         self._reading = reading
         self._isolation = isolation
         self._metrics = reading.waiting.metrics
@@ -32,7 +35,7 @@ class ConsumerMetrics:
     def lag(self, cursor: Cursor) -> int | None:
         """Offsets between the position and the end; None before there is a position."""
         position, bounds = cursor.position, cursor.partition.bounds()
-        end = bounds.high_watermark if self._log.read_only else end_offset(bounds, self._isolation)
+        end = bounds.high_watermark if self._engine.read_only else end_offset(bounds, self._isolation)
         return None if position < 0 else max(0, end - position)
 
     # ---- source of the registry ------------------------------------------------------------------

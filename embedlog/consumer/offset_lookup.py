@@ -7,25 +7,28 @@ OFFSETLOOKUP-2  a record that the reader cannot see yet is not found by its time
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from embedlog.errors import InvalidTimestampError
 from embedlog.format.visibility import end_offset
 from embedlog.types import OffsetAndTimestamp, TopicPartition, milliseconds
 
+if TYPE_CHECKING:
+    from embedlog.engine import Engine
+
 
 class Lookup:
     """Asks the log's partitions, assigned or not."""
 
-    def __init__(self, log: Any, isolation: str) -> None:
-        self._log = log
+    def __init__(self, engine: Engine, isolation: str) -> None:
+        self._engine = engine
         self._isolation = isolation
 
     def beginnings(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return {tp: int(self._log._partition(*tp).bounds().log_start) for tp in tps}
+        return {tp: int(self._engine.partition(*tp).bounds().log_start) for tp in tps}
 
     def ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return {tp: end_offset(self._log._partition(*tp).bounds(), self._isolation) for tp in tps}
+        return {tp: end_offset(self._engine.partition(*tp).bounds(), self._isolation) for tp in tps}
 
     def for_times(self, times: Mapping[TopicPartition, Any]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         wanted = {tp: milliseconds(time) for tp, time in times.items()}
@@ -35,7 +38,7 @@ class Lookup:
         return {tp: self._at(tp, time_ms) for tp, time_ms in wanted.items()}
 
     def _at(self, tp: TopicPartition, time_ms: int) -> OffsetAndTimestamp | None:
-        partition = self._log._partition(*tp)
+        partition = self._engine.partition(*tp)
         found: OffsetAndTimestamp | None = partition.offset_for_time(time_ms, self._isolation)
         if found is None or found.offset >= end_offset(partition.bounds(), self._isolation):
             return None

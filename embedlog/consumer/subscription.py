@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from embedlog.errors import InvalidTopicError, StateError, UnknownTopicOrPartitionError
 from embedlog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from embedlog.engine import Engine
 
 
 class Subscription:
     """The kind and the names; which partitions that means at the moment is asked of the log."""
 
-    def __init__(self, log: Any, *, exclude_internal: bool) -> None:
-        self._log = log
+    def __init__(self, engine: Engine, *, exclude_internal: bool) -> None:
+        self._engine = engine
         self._exclude_internal = exclude_internal
         self._pattern: re.Pattern[str] | None = None
         self.topics: frozenset[str] = frozenset()
@@ -45,11 +48,11 @@ class Subscription:
 
     def trial(self, topics: Iterable[str] | None, pattern: str | re.Pattern[str] | None) -> Subscription:
         """What this one would be with other topics; it stays as it is. Raises what `subscribe` does, and for names unknown."""
-        made = Subscription(self._log, exclude_internal=self._exclude_internal)
+        made = Subscription(self._engine, exclude_internal=self._exclude_internal)
         made.kind = self.kind
         made.subscribe(topics, pattern)
         for name in sorted(made.topics):
-            self._log._topic(name)
+            self._engine.topic(name)
         made.refresh()
         return made
 
@@ -59,13 +62,13 @@ class Subscription:
     def refresh(self) -> None:
         """What the pattern matches now, if it is a pattern."""
         if self._pattern is not None:
-            names = self._log.topics(include_internal=not self._exclude_internal)
+            names = self._engine.topic_names(include_internal=not self._exclude_internal)
             self.topics = frozenset(name for name in names if self._pattern.fullmatch(name))
 
     def known(self, name: str) -> tuple[str, Sequence[int]] | None:
         """Identity and partitions of a topic, any; None if there is none now."""
         try:
-            topic = self._log._topic(name)
+            topic = self._engine.topic(name)
         except UnknownTopicOrPartitionError:
             return None
         return topic.topic_id, topic.here
@@ -73,7 +76,7 @@ class Subscription:
     def partitions(self) -> list[TopicPartition]:
         """The partitions to be read now. Raises UnknownTopicOrPartitionError."""
         self.refresh()
-        return [TopicPartition(name, number) for name in sorted(self.topics) for number in self._log._topic(name).here]
+        return [TopicPartition(name, number) for name in sorted(self.topics) for number in self._engine.topic(name).here]
 
     def _turn_to(self, kind: str) -> None:
         by_topic = {"topics", "pattern"}

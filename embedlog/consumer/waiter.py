@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from embedlog._metrics import Metrics
 from embedlog.config.client import ConsumerConfig
@@ -19,6 +19,9 @@ from embedlog.consumer.positions import Cursor, Rotation
 from embedlog.consumer.subscription import Subscription
 from embedlog.errors import ClosedError, StateError, WakeupError
 from embedlog.format.visibility import READ_COMMITTED, end_offset
+
+if TYPE_CHECKING:
+    from embedlog.engine import Engine
 
 Found = TypeVar("Found")
 
@@ -46,13 +49,15 @@ class Waiting:
     **Threads:** one at a time, except `wakeup` and `stop`.
     """
 
-    def __init__(self, log: Any, config: ConsumerConfig, rotation: Rotation, follow: Callable[[Subscription], None]) -> None:
+    def __init__(
+        self, engine: Engine, config: ConsumerConfig, rotation: Rotation, follow: Callable[[Subscription], None]
+    ) -> None:
         self.metrics = Metrics()
         self.poll_began = self.first_began = time.monotonic()
         self.poll_count = 0
         self.poll_gap_max_s = self.idle_s = 0.0
         self.duty: Duty | None = None
-        self._log = log
+        self._engine = engine
         self._rotation = rotation
         self._follow = follow
         self._isolation = config.isolation_level
@@ -70,11 +75,11 @@ class Waiting:
     def stop(self) -> None:
         """Ends a wait, and all later ones, with ClosedError."""
         self._stopped = True
-        self._log._wake(self)
+        self._engine.wake(self)
 
     def wakeup(self) -> None:
         self._woken = True
-        self._log._wake(self)
+        self._engine.wake(self)
 
     # ---- the loop ----
 
@@ -139,7 +144,7 @@ class Waiting:
         self._topics = -1
 
     def _look_at_topics(self, subscription: Subscription) -> None:
-        word = self._log._topics_word()
+        word = self._engine.topics_version()
         if word == self._topics and not word & 1 and self._now - self._looked < self._topics_age_s:
             return
         if word & 1 and subscription.kind == "assigned" and self._now - self._looked < TOPICS_LOOK_S:
@@ -170,7 +175,7 @@ class Waiting:
             tails = [(cursor.partition, cursor.seen_end) for cursor in self._rotation.turns()]
         if self.duty is not None:
             return self._nap(self.duty, now, until, tails)
-        if self._log._wait(tails, until - now, self, self._committed, self._topics):
+        if self._engine.wait(tails, until - now, self, self._committed, self._topics):
             return True
         self._now = time.monotonic()
         return False
@@ -180,10 +185,10 @@ class Waiting:
         until, moved = min(until, now + NAPS_S), duty.moved
         while True:
             part = min(until, duty.until_ns / 1e9)
-            if self._log._wait(tails, part - now, self, self._committed, self._topics, duty.notices(), part < until):
+            if self._engine.wait(tails, part - now, self, self._committed, self._topics, duty.notices(), part < until):
                 return True
             now = self._now = time.monotonic()
-            if now >= until or self._woken or self._stopped or self._log._topics_word() != self._topics:
+            if now >= until or self._woken or self._stopped or self._engine.topics_version() != self._topics:
                 return False
             duty.attend()
             if duty.moved != moved:
@@ -218,8 +223,8 @@ class Waiting:
             self._stuck_since = now
         elif now - self._stuck_since >= HELP_S:
             self._stuck_since = now
-            if not self._log.read_only:
-                return bool(sum(self._log._transactions.help(cursor.partition) for cursor in stuck))
+            if not self._engine.read_only:
+                return bool(sum(self._engine.transactions.help(cursor.partition) for cursor in stuck))
         return False
 
 

@@ -19,11 +19,12 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from embedlog import _logging
 from embedlog._native import system
 from embedlog.coordination import replay
+from embedlog.coordination.host import PartitionHost
 from embedlog.coordination.replay import DiscerningView, View
 from embedlog.errors import (
     ClosedError,
@@ -51,17 +52,6 @@ LOOK_BYTES: Final = 1 << 20
 Record = replay.Record
 
 V = TypeVar("V", bound=View)
-
-
-class Host(Protocol):
-    """What of an open log is needed here."""
-
-    read_only: bool
-
-    def _partition(self, name: str, number: int) -> Partition: ...
-    def _partition_count(self, name: str) -> int: ...
-    def _topics_told(self) -> int: ...
-    def _make_internal(self, name: str, partitions: int, config: Mapping[str, str]) -> None: ...
 
 
 class _Look(NamedTuple, Generic[V]):
@@ -135,7 +125,9 @@ class Decision(Generic[V]):
 class InternalTopic(Generic[V]):
     """One topic of the log's own. Threads: any."""
 
-    def __init__(self, host: Host, name: str, *, partitions: int, config: Mapping[str, str], view: Callable[[], V]) -> None:
+    def __init__(
+        self, host: PartitionHost, name: str, *, partitions: int, config: Mapping[str, str], view: Callable[[], V]
+    ) -> None:
         self.name = name
         self._host, self._partitions, self._config, self._make_view = host, partitions, config, view
         self._count = 0
@@ -149,7 +141,7 @@ class InternalTopic(Generic[V]):
         """How many partitions it has, which never changes; 0 while there is no such topic."""
         if not self._count:
             try:
-                self._count = self._host._partition_count(self.name)
+                self._count = self._host.partition_count(self.name)
             except UnknownTopicOrPartitionError:
                 return 0
         return self._count
@@ -158,7 +150,7 @@ class InternalTopic(Generic[V]):
         """The partition that decides for a name; makes the topic if there is none (INTERNALTOPIC-6)."""
         count = self.count()
         if count == 0:
-            self._host._make_internal(self.name, self._partitions, self._config)
+            self._host.make_internal_topic(self.name, self._partitions, self._config)
             count = self.count()
         return java_partition(text, count)
 
@@ -166,12 +158,12 @@ class InternalTopic(Generic[V]):
         return self._mirror(number).partition
 
     def _mirror(self, number: int) -> _Mirror[V]:
-        topics = self._host._topics_told()
+        topics = self._host.mapped_topics_version()
         found = self._mirrors.get(number)
         if found is not None and found.topics == topics and not topics & 1 and not found.partition.closed:
             found.partition.home.check_open()
             return found  # no topic has changed since it was looked up
-        partition = self._host._partition(self.name, number)
+        partition = self._host.partition(self.name, number)
         with self._mutex:
             if found is None or found.partition is not partition:
                 found = self._mirrors.get(number)
@@ -185,7 +177,7 @@ class InternalTopic(Generic[V]):
         found = []
         for number in range(self.count()):
             with contextlib.suppress(UnknownTopicOrPartitionError):
-                self._host._partition(self.name, number)
+                self._host.partition(self.name, number)
                 found.append(number)
         return found
 
@@ -197,7 +189,7 @@ class InternalTopic(Generic[V]):
         """Whether nobody has written to this partition, as far as its directory tells without opening it."""
         if number in self._mirrors:
             return False
-        partition = self._host._partition(self.name, number)
+        partition = self._host.partition(self.name, number)
         if partition.page_file is not None or files.exists(partition.path / file_names.PAGE):
             return False
         if number not in self._blank and _holds_data(partition):  # by whom it may be: whoever writes now makes a page first

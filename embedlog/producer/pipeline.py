@@ -56,6 +56,7 @@ from embedlog.types import ProducerRecord, RecordMetadata
 if TYPE_CHECKING:
     from embedlog._native._rows import Future, Route
     from embedlog.config.topic import ProducerConfig
+    from embedlog.engine import Engine
     from embedlog.producer.transaction_manager import NoTransaction, Transaction
 
 logger = logging.getLogger("embedlog.producer")
@@ -90,13 +91,13 @@ class Pipeline:
 
     def __init__(
         self,
-        log: Any,
+        engine: Engine,
         config: ProducerConfig,
         delivery: Delivery,
         accumulator: Accumulator,
         transaction: Transaction | NoTransaction,
     ) -> None:
-        self._log = log
+        self._engine = engine
         self._config = config
         self._pid = os.getpid()
         self._delivery = delivery
@@ -253,7 +254,7 @@ class Pipeline:
             raise ForkedError("the producer belongs to the parent process: open the log again in the child")
         if self._rows.closed:
             raise ClosedError("the producer or its log was closed; create another one with log.producer(…)")
-        self._log._check_open()
+        self._engine.check_open()
 
     # ---- results ---------------------------------------------------------------------------------
 
@@ -325,7 +326,7 @@ class Pipeline:
             batch_bytes=size,
             selection=share.rows,
             run_bytes=run_bytes,
-            compressed_max=self._log.config.max_decompressed_batch_bytes,
+            compressed_max=self._engine.config.max_decompressed_batch_bytes,
         ):
             if not self._accumulator.has_room(run.size) or self._rows.waiting:
                 self._wait_for(partial(self._has_room, run.size))

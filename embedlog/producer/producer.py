@@ -33,6 +33,7 @@ from embedlog.types import GroupMetadata, Headers, OffsetAndMetadata, ProducerRe
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Future
+    from embedlog.engine import Engine
     from embedlog.transaction import Outcome
 
 logger = logging.getLogger("embedlog.producer")
@@ -49,14 +50,14 @@ class Producer(Generic[K, V]):
     Threads: one producer may be shared by any number of threads; records of one thread to one partition keep their order.
     """
 
-    def __init__(self, log: Any, config: ProducerConfig) -> None:
-        self._log = log
+    def __init__(self, engine: Engine, config: ProducerConfig) -> None:
+        self._engine = engine
         self._config = config
         self._pid = os.getpid()
         self._closed = False
         self._name = _name(config)
         _tell_of_changes(config, self._name)
-        self._delivery = Delivery(log, config, self._name)
+        self._delivery = Delivery(engine, config, self._name)
         self._losses = self._delivery.losses
         self._accumulator = Accumulator(
             f"embedlog-{self._name}",
@@ -68,8 +69,8 @@ class Producer(Generic[K, V]):
         self._accumulator.blocked = partial(self._delivery.figures.spent, "blocked")
         self._losses.noted = self._accumulator.rows.ring
         self._routes = self._delivery.routes
-        self._transaction = _transaction(log, config, self._accumulator, self._delivery)
-        self._pipeline = Pipeline(log, config, self._delivery, self._accumulator, self._transaction)
+        self._transaction = _transaction(engine, config, self._accumulator, self._delivery)
+        self._pipeline = Pipeline(engine, config, self._delivery, self._accumulator, self._transaction)
         self._rows = self._accumulator.rows  # last: until here nothing needs to be closed
 
     # ---- records ---------------------------------------------------------------------------------
@@ -234,7 +235,7 @@ class Producer(Generic[K, V]):
     def partitions_for(self, topic: str) -> set[int]:
         """The numbers of a topic's partitions. Raises UnknownTopicOrPartitionError."""
         self._pipeline.check_open()
-        return set(self._log._topic(topic).here)
+        return set(self._engine.topic(topic).here)
 
     def metrics(self) -> dict[str, float]:
         """Kafka's metrics, by Kafka's names and in its units: totals since the producer was made, `-rate` per second, `-avg` and
@@ -298,11 +299,13 @@ def _tell_of_changes(config: ProducerConfig, name: str) -> None:
         logger.warning("%s: delivery.timeout.ms is raised to linger.ms + request.timeout.ms: %d", name, timeout_ms)
 
 
-def _transaction(log: Any, config: ProducerConfig, accumulator: Accumulator, delivery: Delivery) -> Transaction | NoTransaction:
+def _transaction(
+    engine: Engine, config: ProducerConfig, accumulator: Accumulator, delivery: Delivery
+) -> Transaction | NoTransaction:
     """The transaction manager, which receives the errors of the sender."""
     if config.transactional_id is None:
         return NoTransaction()
-    owner = log._transactions.owner(config.transactional_id, config.transaction_timeout_ms)
+    owner = engine.transactions.owner(config.transactional_id, config.transaction_timeout_ms)
     made = Transaction(owner, accumulator, delivery.figures, timeout_s=config.max_block_ms / 1000, clock_ns=system.boot_ns)
     delivery.failed = made.failed
     delivery.appender = Transactional(owner)

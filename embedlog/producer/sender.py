@@ -47,6 +47,7 @@ from embedlog.topic import check_name, is_internal
 if TYPE_CHECKING:
     from embedlog._native._rows import Lane, Parcel, Route
     from embedlog.config.topic import ProducerConfig, TopicConfig
+    from embedlog.engine import Engine
 
 logger = logging.getLogger("embedlog.producer")
 
@@ -67,8 +68,8 @@ class Delivery:
     Threads: `destination`, `drop` and `harvest` from any, the others from the producer's own only.
     """
 
-    def __init__(self, log: Any, settings: ProducerConfig, name: str) -> None:
-        self._log = log
+    def __init__(self, engine: Engine, settings: ProducerConfig, name: str) -> None:
+        self._engine = engine
         self._settings = settings
         self._lock = threading.Lock()
         self._stops: dict[Lane, Stop] = {}
@@ -87,16 +88,16 @@ class Delivery:
         """The topic's destination, read again if the topic changed. Raises UnknownTopicOrPartitionError, InvalidTopicError."""
         if is_internal(check_name(topic)):
             raise InvalidTopicError(f"{topic} is one of the log's own topics: only the log writes to it")
-        count = self._log._partition_count(topic)
+        count = self._engine.partition_count(topic)
         with self._lock:
             found = self.destinations.get(topic)
             if found is None:
-                config = self._log._topic_config(topic)
+                config = self._engine.topic_config(topic)
                 found = Destination(topic, config, self._settings, rows)
                 found.take_over(self._gone.pop(topic, []))
                 self.destinations[topic] = found
             if found.route is None or found.partition_count < count:
-                found.grow(count, list(self._log._topic(topic).here))
+                found.grow(count, list(self._engine.topic(topic).here))
                 self._stops.update((stop.lane, stop) for stop in found.stops)
             if fast and found.route is not None:
                 self.routes[topic] = found.route
@@ -106,7 +107,7 @@ class Delivery:
         """Send the next `send()` to the checked path if the topic has changed."""
         destination = stop.destination
         try:
-            count = self._log._partition_count(destination.name)
+            count = self._engine.partition_count(destination.name)
             config = destination.config if stop.partition is None else stop.partition.config
             changed = config is not destination.config and config != destination.config
         except EmbedlogError:  # deleted, or the log is closed: the next send() reports it
@@ -206,7 +207,7 @@ class Delivery:
         bodies: list[Any] = []
         for parcel in parcels:
             plain = parcel.body
-            if len(plain) > self._log.config.max_decompressed_batch_bytes:
+            if len(plain) > self._engine.config.max_decompressed_batch_bytes:
                 bodies.append(None)
                 continue
             body = compression.compress(stop.destination.codec, plain, stop.destination.level)
@@ -241,7 +242,7 @@ class Delivery:
             return self.appender.append(stop, attempt, deadline_ns)
         except (UnknownTopicOrPartitionError, ClosedError):
             # Deleted: a topic created again with the same name is the intended one
-            fresh = self._log._partition(stop.destination.name, stop.lane.partition)
+            fresh = self._engine.partition(stop.destination.name, stop.lane.partition)
             if fresh is stop.partition:
                 raise
             stop.partition, attempt.going = fresh, Going(attempt.run)
@@ -249,7 +250,7 @@ class Delivery:
 
     def _locate(self, stop: Stop) -> None:
         if stop.partition is None:
-            stop.partition = self._log._partition(stop.destination.name, stop.lane.partition)
+            stop.partition = self._engine.partition(stop.destination.name, stop.lane.partition)
 
     def _deadline_ns(self, parcel: Parcel) -> int:
         left_s = self._left_s(parcel)
@@ -258,7 +259,7 @@ class Delivery:
                 "the batch could not be written in time",
                 expected=f"{self._settings.delivery_timeout_ms} ms (delivery.timeout.ms)",
             )
-        wait_ms: int = min(self._settings.request_timeout_ms, self._log.config.lock_timeout_ms)
+        wait_ms: int = min(self._settings.request_timeout_ms, self._engine.config.lock_timeout_ms)
         return system.boot_ns() + min(int(left_s * 1e9), wait_ms * 1_000_000)
 
     def _left_s(self, parcel: Parcel) -> float:

@@ -98,7 +98,7 @@ def test_opening_the_copy_reads_no_log(log: embedlog.Log, tmp_path: Path) -> Non
     log.backup(tmp_path / "copy")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "copy").rglob("*.*index")}
     with embedlog.open(tmp_path / "copy", config=QUIET) as copy:
-        assert copy._partition("t", 0).bounds() == log._partition("t", 0).bounds()
+        assert copy._engine.partition("t", 0).bounds() == log._engine.partition("t", 0).bounds()
     after = {path: path.stat().st_mtime_ns for path in (tmp_path / "copy").rglob("*.*index")}
     assert after == before
 
@@ -205,7 +205,7 @@ def test_writers_in_other_processes_are_not_held_up_and_each_copy_is_a_prefix(nu
 def test_segments_that_retention_deletes_meanwhile_are_left_out(
     log: embedlog.Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    end = log._partition("t", 0).bounds().log_end
+    end = log._engine.partition("t", 0).bounds().log_end
     calls = []
 
     def retain(done: int, total: int) -> None:
@@ -217,7 +217,7 @@ def test_segments_that_retention_deletes_meanwhile_are_left_out(
 
     log.backup(tmp_path / "copy", progress=retain)
     with embedlog.open(tmp_path / "copy", read_only=True) as copy:
-        bounds = copy._partition("t", 0).bounds()
+        bounds = copy._engine.partition("t", 0).bounds()
         assert (bounds.log_start, bounds.log_end) == (end - 30, end)
     assert content(tmp_path / "copy") == rows(log)
     assert not (tmp_path / "copy" / "t-0" / f"{0:020d}.log").exists()

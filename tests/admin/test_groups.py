@@ -82,7 +82,7 @@ def test_a_stable_group_is_described_with_who_reads_what(log: embedlog.Log) -> N
     assert member == MemberDescription("a", None, "client-a", "/here", ("t", "u"), (T1,))
     found = log.describe_group("g")
     assert (found.state, found.protocol_type, found.assignor, found.leader) == ("Stable", "consumer", "range", "a")
-    assert found.generation == log._groups.look("g").generation
+    assert found.generation == log._engine.groups.look("g").generation
     assert [each.member_id for each in found.members] == ["a", "b"]
     assert found.partitions == (GroupPartition("t", 0, None, 10, "b"), GroupPartition("t", 1, None, 20, "a"))
     assert (found.partitions[0].lag, found.lag) == (None, 0)
@@ -95,7 +95,7 @@ def test_a_stable_group_is_described_with_who_reads_what(log: embedlog.Log) -> N
 def test_a_group_of_another_kind_is_shown_without_partitions(log: embedlog.Log) -> None:
     member = Member("w", None, "worker", "/here", 1, 1, (("default", b"\1\2"),), b"\3\4")
     group = machine.Group("connect", 4, "default", "w", machine.State.STABLE, 5, {"w": member})
-    groups = log._groups
+    groups = log._engine.groups
     with groups.topic.deciding(groups.topic.partition_of("c"), groups.deadline(None)) as decision:
         decision.append([(encode_group_key("c"), encode_group(group))])
     found = log.describe_group("c")

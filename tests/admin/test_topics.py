@@ -169,8 +169,8 @@ def test_a_full_disk_is_taken_back_where_many_partitions_are_made_side_by_side(l
 
 @pytest.mark.parametrize("by", ["a change", "housekeeping"])
 def test_what_a_dead_process_left_half_made_is_finished_by_those_who_live(log: Any, other: Any, by: str) -> None:
-    registry = log._registry
-    with log._directory_lock():
+    registry = log._engine.registry
+    with log._engine.topic_changes.directory_lock():
         registry.put(Topic("half", new_id(), 2, {}, "creating"), Topic("gone", new_id(), 1, {}, "deleting"))
     (log.path / "gone-0").mkdir()
     assert other.topics() == []
@@ -187,9 +187,9 @@ def test_what_a_dead_process_left_half_made_is_finished_by_those_who_live(log: A
 def test_what_a_dead_process_left_half_made_is_finished_by_the_next_opening(tmp_path: Path) -> None:
     with embedlog.open(tmp_path / "log", config=QUIET) as log:
         log.create_topic("events", 1)
-        topic = log._registry.live("events")
-        with log._directory_lock():
-            log._registry.put(Topic("half", new_id(), 2, {}, "creating"), replace(topic, growing=3))
+        topic = log._engine.registry.live("events")
+        with log._engine.topic_changes.directory_lock():
+            log._engine.registry.put(Topic("half", new_id(), 2, {}, "creating"), replace(topic, growing=3))
     with embedlog.open(tmp_path / "log", config=QUIET) as log:
         assert log.topics() == ["events", "half"]
         assert len(log.describe_topic("events").partitions) == 3
@@ -245,7 +245,7 @@ def test_settings_are_changed_one_by_one(log: Any, other: Any) -> None:
     log.create_topic("events", 1, {"flush.ms": 5, "segment.bytes": 1000})
     other.alter_topic("events", {"flush_ms": 7, "retention.ms": 100})
     assert log.describe_topic("events").config == {"flush.ms": "7", "segment.bytes": "1000", "retention.ms": "100"}
-    assert log._topic_config("events").flush_ms == 7
+    assert log._engine.topic_config("events").flush_ms == 7
     log.alter_topic("events", {"flush.ms": None, "max.message.bytes": None})
     assert other.describe_topic("events").config == {"segment.bytes": "1000", "retention.ms": "100"}
 
@@ -280,8 +280,8 @@ def test_settings_that_cannot_be_change_nothing(log: Any, config: Any, error: ty
 
 def test_a_newer_versions_settings_survive_a_change_by_an_older_one(log: Any) -> None:
     log.create_topic("events", 1)
-    with log._directory_lock():
-        log._registry.put(replace(log._registry.live("events"), config={"hologram.depth": "9"}))
+    with log._engine.topic_changes.directory_lock():
+        log._engine.registry.put(replace(log._engine.registry.live("events"), config={"hologram.depth": "9"}))
     log.alter_topic("events", {"flush.ms": 5})
     assert log.describe_topic("events").config == {"hologram.depth": "9", "flush.ms": "5"}
 
@@ -357,11 +357,11 @@ def test_a_deleted_topic_is_gone_for_every_process_and_can_be_made_anew(log: Any
 def test_a_reader_of_a_deleted_topic_is_told(log: Any, other: Any) -> None:
     log.create_topic("events", 1)
     write(log, "events", 0, 5)
-    partition = other._partition("events", 0)
+    partition = other._engine.partition("events", 0)
     assert partition.fetch(0).next_offset == 5
     log.delete_topic("events")
     with pytest.raises(e.UnknownTopicOrPartitionError):
-        other._partition("events", 0)
+        other._engine.partition("events", 0)
     with pytest.raises(e.EmbedlogError):
         partition.fetch(0)
 

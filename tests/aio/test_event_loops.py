@@ -47,7 +47,7 @@ def test_slow_files_do_not_stop_the_loop(
             log.create_topic("one")
             log.create_topic("t")
             fill(log, 100)
-            log._registry.word = lambda: 1  # the page tells nothing: each look at the topics is one at their file
+            log._engine.registry.word = lambda: 1  # the page tells nothing: each look at the topics is one at their file
             async with log.async_consumer("one", **FROM_START) as consumer:
                 await consumer.metrics()
                 async with slow:

@@ -180,7 +180,7 @@ def test_slow_files_do_not_stop_the_loop(
         with embedlog.open(path, config={"housekeeping": False}) as log:
             log.create_topic("one")
             log.create_topic("t")
-            log._registry.word = lambda: 1  # the page tells nothing: each look at the topics is one at their file
+            log._engine.registry.word = lambda: 1  # the page tells nothing: each look at the topics is one at their file
             async with log.async_producer(linger_ms=LONG_MS, delivery_timeout_ms=10 * LONG_MS) as producer:
                 await producer.send("one", b"v")
                 async with slow:

@@ -107,7 +107,7 @@ def rack_seen(world: World) -> object:
 
 
 def committed(world: World) -> int | None:
-    found = world.log._groups.committed("g").get(T0)
+    found = world.log._engine.groups.committed("g").get(T0)
     return None if found is None else int(found.offset)
 
 
@@ -132,9 +132,9 @@ def waits_for_the_groups_lock(world: World) -> str | None:
     ten(world)
     member, other = assigned(world, group_id="g"), world.open()
     member.commit({T0: 1})
-    number = world.log._groups.topic.partition_of("g")
+    number = world.log._engine.groups.topic.partition_of("g")
     with ThreadPoolExecutor() as pool:
-        with other._partition("__consumer_offsets", number).exclusive():
+        with other._engine.partition("__consumer_offsets", number).exclusive():
             committing = pool.submit(name_of, lambda: member.commit({T0: 2}))
             if world.value < 1000:
                 return committing.result(60)
@@ -152,7 +152,7 @@ def committed_seen(world: World) -> int:
 
 def internal_followed(world: World) -> bool:
     ten(world)
-    world.log._groups.commit("g", {T0: 1})
+    world.log._engine.groups.commit("g", {T0: 1})
     follower = world.consumer()
     follower.subscribe(pattern=".*")
     return "__consumer_offsets" in follower.subscription()

@@ -122,7 +122,7 @@ def transaction(world: World) -> Writer:
 
 def commit(world: World, note: str = "") -> None:
     world.topic()
-    world.log._groups.commit("g", {T0: OffsetAndMetadata(1, note)})
+    world.log._engine.groups.commit("g", {T0: OffsetAndMetadata(1, note)})
 
 
 def opens(world: World) -> str | None:
@@ -193,14 +193,14 @@ def offsets_kept(world: World) -> bool:
     commit(world)
     with an_hour_later():
         world.log.housekeep()
-    return bool(world.log._groups.committed("g"))
+    return bool(world.log._engine.groups.committed("g"))
 
 
 def offsets_forgotten_when_due(world: World) -> bool:
     world.log = world.open(offsets_retention_minutes=1)
     commit(world)
     with an_hour_later():
-        return rounds(world, lambda: not world.log._groups.committed("g"))
+        return rounds(world, lambda: not world.log._engine.groups.committed("g"))
 
 
 def aborted_when_due(world: World) -> bool:
@@ -245,7 +245,7 @@ def waits_for_a_lock(world: World) -> str | None:
         return hold(lock, deadline_ns)
 
     with ThreadPoolExecutor() as pool, pytest.MonkeyPatch.context() as patch:
-        with world.log._directory_lock():
+        with world.log._engine.topic_changes.directory_lock():
             patch.setattr(locks.LockFile, "hold", noting)
             changing = pool.submit(name_of, lambda: other.create_topic("u"))
             assert waiting.wait(60)
@@ -280,7 +280,7 @@ def descriptors(world: World) -> bool:
     with world.log.producer() as producer:
         for number in range(40):
             producer.send("t", b"x", partition=number).result(60)
-        return sum(bool(world.log._partition("t", number).writer_fds) for number in range(40)) > 20
+        return sum(bool(world.log._engine.partition("t", number).writer_fds) for number in range(40)) > 20
 
 
 def linked(world: World) -> str | None:

@@ -145,7 +145,7 @@ def pause_after(times: int, **options: Any) -> Callable[[World], bool]:
 def waits_for_the_append_lock(world: World) -> str | None:
     world.topic()
     other, producer = world.open(), world.producer(retries=0, linger_ms=0)
-    with other._partition("t", 0).exclusive():
+    with other._engine.partition("t", 0).exclusive():
         future = producer.send("t", b"x")
         if world.value < 1000:
             return error_name(future.exception(60))

@@ -24,45 +24,45 @@ from embedlog.errors import (
 )
 from embedlog.types import TopicPartition
 from tests.support.batches import batch, crc32c
-from tests.support.fake_log import FakeLog, Row, consumers, fill, mixed, places
+from tests.support.fake_engine import FakeEngine, Row, consumers, fill, mixed, places
 
 A0, A1, A2 = (TopicPartition("a", number) for number in range(3))
 
 
 @pytest.fixture
-def log() -> FakeLog:
-    return FakeLog(a=3, b=1)
+def engine() -> FakeEngine:
+    return FakeEngine(a=3, b=1)
 
 
 @pytest.fixture
-def consumer(log: FakeLog) -> Iterator[Callable[..., Consumer]]:
+def consumer(engine: FakeEngine) -> Iterator[Callable[..., Consumer]]:
     """`consumer("a", max_poll_records=5)`: reads from the start unless told otherwise; closed behind the test."""
-    yield from consumers(log)
+    yield from consumers(engine)
 
 
 # ---- iteration ------------------------------------------------------------------------------------------------------
 
 
-def test_iteration_ends_after_consumer_timeout_and_goes_on_where_it_was(log: FakeLog, consumer: Any) -> None:
-    fill(log._partition("a", 0), 15)
-    fill(log._partition("a", 1), 15)
+def test_iteration_ends_after_consumer_timeout_and_goes_on_where_it_was(engine: FakeEngine, consumer: Any) -> None:
+    fill(engine.partition("a", 0), 15)
+    fill(engine.partition("a", 1), 15)
     reader = consumer("a", consumer_timeout_ms=0)
     assert sorted(places(list(reader))) == [(p, o) for p in range(2) for o in range(15)]
     assert list(reader) == []
-    log._partition("a", 2).append([b"x"])
+    engine.partition("a", 2).append([b"x"])
     assert places(list(reader)) == [(2, 0)]
 
 
-def test_the_position_follows_the_loop(log: FakeLog, consumer: Any) -> None:
-    fill(log._partition("b", 0), 10)
+def test_the_position_follows_the_loop(engine: FakeEngine, consumer: Any) -> None:
+    fill(engine.partition("b", 0), 10)
     reader = consumer("b", consumer_timeout_ms=0)
     for record in reader:
         assert reader.position(TopicPartition("b", 0)) == record.offset + 1
 
 
-def test_a_broken_off_loop_loses_nothing(log: FakeLog, consumer: Any, rng: random.Random) -> None:
+def test_a_broken_off_loop_loses_nothing(engine: FakeEngine, consumer: Any, rng: random.Random) -> None:
     for number in range(3):
-        fill(log._partition("a", number), 50)
+        fill(engine.partition("a", number), 50)
     reader = consumer("a", consumer_timeout_ms=0, max_partition_fetch_bytes=300)
     got = []
     while len(got) < 150:
@@ -81,8 +81,8 @@ def test_a_broken_off_loop_loses_nothing(log: FakeLog, consumer: Any, rng: rando
         assert [offset for partition, offset in got if partition == number] == list(range(50))
 
 
-def test_a_seek_inside_the_loop_takes_effect_at_once(log: FakeLog, consumer: Any) -> None:
-    fill(log._partition("b", 0), 10)
+def test_a_seek_inside_the_loop_takes_effect_at_once(engine: FakeEngine, consumer: Any) -> None:
+    fill(engine.partition("b", 0), 10)
     reader = consumer("b", consumer_timeout_ms=0)
     seen = []
     for record in reader:
@@ -92,9 +92,9 @@ def test_a_seek_inside_the_loop_takes_effect_at_once(log: FakeLog, consumer: Any
     assert seen == [0, 1, 2, 8, 9]
 
 
-def test_a_pause_inside_the_loop_takes_effect_at_once(log: FakeLog, consumer: Any) -> None:
-    fill(log._partition("a", 0), 10)
-    fill(log._partition("a", 1), 10)
+def test_a_pause_inside_the_loop_takes_effect_at_once(engine: FakeEngine, consumer: Any) -> None:
+    fill(engine.partition("a", 0), 10)
+    fill(engine.partition("a", 1), 10)
     reader = consumer("a", consumer_timeout_ms=0)
     seen = []
     for record in reader:
@@ -105,8 +105,8 @@ def test_a_pause_inside_the_loop_takes_effect_at_once(log: FakeLog, consumer: An
     assert reader.position(A0) == 2
 
 
-def test_closing_inside_the_loop_ends_it(log: FakeLog, consumer: Any) -> None:
-    fill(log._partition("b", 0), 10)
+def test_closing_inside_the_loop_ends_it(engine: FakeEngine, consumer: Any) -> None:
+    fill(engine.partition("b", 0), 10)
     reader = consumer("b")
     seen = []
     for record in reader:
@@ -115,8 +115,8 @@ def test_closing_inside_the_loop_ends_it(log: FakeLog, consumer: Any) -> None:
     assert seen == [0]
 
 
-def test_an_iterator_that_lost_its_loop_gives_nothing_twice(log: FakeLog, consumer: Any) -> None:
-    fill(log._partition("b", 0), 10)
+def test_an_iterator_that_lost_its_loop_gives_nothing_twice(engine: FakeEngine, consumer: Any) -> None:
+    fill(engine.partition("b", 0), 10)
     reader = consumer("b", consumer_timeout_ms=0)
     first, second = iter(reader), iter(reader)
     got = [next(first).offset, next(second).offset, next(first).offset, next(second).offset]
@@ -126,9 +126,9 @@ def test_an_iterator_that_lost_its_loop_gives_nothing_twice(log: FakeLog, consum
 # ---- batches --------------------------------------------------------------------------------------------------------
 
 
-def test_batches_move_the_same_positions(log: FakeLog, consumer: Any) -> None:
-    fill(log._partition("a", 0), 30)
-    fill(log._partition("a", 1), 5)
+def test_batches_move_the_same_positions(engine: FakeEngine, consumer: Any) -> None:
+    fill(engine.partition("a", 0), 30)
+    fill(engine.partition("a", 1), 5)
     reader = consumer("a")
     reader.poll(max_records=3)
     got = list(reader.batches(timeout=0))
@@ -137,8 +137,8 @@ def test_batches_move_the_same_positions(log: FakeLog, consumer: Any) -> None:
     assert [row.value for row in got[1].records()] == [b"%d" % n for n in range(5)]
 
 
-def test_batches_step_over_markers(log: FakeLog, consumer: Any) -> None:
-    mixed(log._partition("b", 0))
+def test_batches_step_over_markers(engine: FakeEngine, consumer: Any) -> None:
+    mixed(engine.partition("b", 0))
     reader = consumer("b", isolation_level="read_committed")
     assert [list(each.values) for each in reader.batches(timeout=0)] == [[b"plain", b"kept", b"again"]]
     assert reader.position(TopicPartition("b", 0)) == 8
@@ -147,8 +147,8 @@ def test_batches_step_over_markers(log: FakeLog, consumer: Any) -> None:
 # ---- what cannot be handed out --------------------------------------------------------------------------------------
 
 
-def test_a_poison_record_waits_for_those_before_it_and_stays(log: FakeLog, consumer: Any) -> None:
-    log._partition("b", 0).append([b"1", b"2", b"poison", b"4"])
+def test_a_poison_record_waits_for_those_before_it_and_stays(engine: FakeEngine, consumer: Any) -> None:
+    engine.partition("b", 0).append([b"1", b"2", b"poison", b"4"])
     reader = consumer("b", value_deserializer=int)
     assert [record.value for record in reader.poll()] == [1, 2]
     for _ in range(2):
@@ -160,8 +160,8 @@ def test_a_poison_record_waits_for_those_before_it_and_stays(log: FakeLog, consu
     assert [record.value for record in reader.poll()] == [4]
 
 
-def test_the_loop_meets_a_poison_record_too(log: FakeLog, consumer: Any) -> None:
-    log._partition("b", 0).append([b"1", b"poison", b"3"])
+def test_the_loop_meets_a_poison_record_too(engine: FakeEngine, consumer: Any) -> None:
+    engine.partition("b", 0).append([b"1", b"poison", b"3"])
     reader = consumer("b", value_deserializer=int, consumer_timeout_ms=0)
     seen = []
     with pytest.raises(SerializationError):
@@ -171,8 +171,8 @@ def test_the_loop_meets_a_poison_record_too(log: FakeLog, consumer: Any) -> None
     assert [record.value for record in reader] == [3]
 
 
-def test_a_null_is_not_deserialized(log: FakeLog, consumer: Any) -> None:
-    log._partition("b", 0).append([Row(None, None), Row(b"7", b"8")])
+def test_a_null_is_not_deserialized(engine: FakeEngine, consumer: Any) -> None:
+    engine.partition("b", 0).append([Row(None, None), Row(b"7", b"8")])
     got = consumer("b", value_deserializer=int, key_deserializer=int).poll()
     assert [(record.key, record.value) for record in got] == [(None, None), (8, 7)]
 
@@ -183,8 +183,8 @@ def damaged(base: int) -> bytes:
     return broken[:17] + crc32c(broken[21:]).to_bytes(4, "big") + broken[21:]
 
 
-def test_a_damaged_batch_waits_for_those_before_it(log: FakeLog, consumer: Any) -> None:
-    partition = log._partition("b", 0)
+def test_a_damaged_batch_waits_for_those_before_it(engine: FakeEngine, consumer: Any) -> None:
+    partition = engine.partition("b", 0)
     fill(partition, 3)
     partition.append([b"", b""], data=damaged(3))
     reader = consumer("b")
@@ -196,9 +196,9 @@ def test_a_damaged_batch_waits_for_those_before_it(log: FakeLog, consumer: Any) 
     assert reader.position(TopicPartition("b", 0)) == 3
 
 
-def test_records_collected_before_another_partitions_error_go_out_first(log: FakeLog, consumer: Any) -> None:
-    log._partition("a", 0).append([b"1"])
-    log._partition("a", 1).append([b"poison"])
+def test_records_collected_before_another_partitions_error_go_out_first(engine: FakeEngine, consumer: Any) -> None:
+    engine.partition("a", 0).append([b"1"])
+    engine.partition("a", 1).append([b"poison"])
     reader = consumer("a", value_deserializer=int)
     assert places(reader.poll()) == [(0, 0)]
     with pytest.raises(SerializationError):
@@ -206,12 +206,12 @@ def test_records_collected_before_another_partitions_error_go_out_first(log: Fak
 
 
 def test_an_interrupt_while_collecting_gives_everything_back(
-    log: FakeLog, consumer: Any, monkeypatch: pytest.MonkeyPatch
+    engine: FakeEngine, consumer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(log._partition("a", 0), 5)
-    fill(log._partition("a", 1), 5)
+    fill(engine.partition("a", 0), 5)
+    fill(engine.partition("a", 1), 5)
     reader = consumer("a")
-    partition = log._partition("a", 1)
+    partition = engine.partition("a", 1)
     whole = partition.fetch
 
     def interrupted(*args: Any, **keywords: Any) -> Any:
@@ -227,11 +227,11 @@ def test_an_interrupt_while_collecting_gives_everything_back(
 # ---- threads, life --------------------------------------------------------------------------------------------------
 
 
-def test_wakeup_ends_a_waiting_poll_once(log: FakeLog, consumer: Any) -> None:
+def test_wakeup_ends_a_waiting_poll_once(engine: FakeEngine, consumer: Any) -> None:
     reader = consumer("a")
 
     def wake() -> None:
-        assert log.sleeping.wait(10)
+        assert engine.sleeping.wait(10)
         reader.wakeup()
 
     thread = threading.Thread(target=wake)
@@ -250,7 +250,7 @@ def test_wakeup_before_the_call_is_remembered(consumer: Any) -> None:
     assert reader.poll() == []
 
 
-def test_a_second_thread_is_refused(log: FakeLog, consumer: Any) -> None:
+def test_a_second_thread_is_refused(engine: FakeEngine, consumer: Any) -> None:
     reader = consumer("a")
     problems: list[BaseException] = []
 
@@ -262,7 +262,7 @@ def test_a_second_thread_is_refused(log: FakeLog, consumer: Any) -> None:
 
     thread = threading.Thread(target=poll)
     thread.start()
-    assert log.sleeping.wait(10)
+    assert engine.sleeping.wait(10)
     for call in (reader.poll, reader.metrics, lambda: reader.seek(A0, 1), lambda: next(iter(reader))):
         with pytest.raises(ConcurrentUseError, match="wakeup"):
             call()
@@ -272,11 +272,11 @@ def test_a_second_thread_is_refused(log: FakeLog, consumer: Any) -> None:
     assert reader.poll() == []
 
 
-def test_closing_ends_a_poll_in_another_thread(log: FakeLog, consumer: Any) -> None:
+def test_closing_ends_a_poll_in_another_thread(engine: FakeEngine, consumer: Any) -> None:
     reader = consumer("a")
 
     def close() -> None:
-        assert log.sleeping.wait(10)
+        assert engine.sleeping.wait(10)
         reader.close()
 
     thread = threading.Thread(target=close)
@@ -286,8 +286,8 @@ def test_closing_ends_a_poll_in_another_thread(log: FakeLog, consumer: Any) -> N
     thread.join()
 
 
-def test_another_thread_may_use_it_afterwards(log: FakeLog, consumer: Any) -> None:
-    fill(log._partition("b", 0), 3)
+def test_another_thread_may_use_it_afterwards(engine: FakeEngine, consumer: Any) -> None:
+    fill(engine.partition("b", 0), 3)
     reader = consumer("b")
     reader.poll(max_records=1)
     got: list[Any] = []
@@ -307,19 +307,19 @@ def test_closed_is_closed_and_closing_twice_is_nothing(consumer: Any) -> None:
     assert list(reader.batches()) == []
 
 
-def test_it_closes_behind_a_with_block(log: FakeLog) -> None:
-    with Consumer(log, ["a"]) as reader:
+def test_it_closes_behind_a_with_block(engine: FakeEngine) -> None:
+    with Consumer(engine, ["a"]) as reader:
         pass
     with pytest.raises(ClosedError):
         reader.poll()
 
 
-def test_a_closed_or_forked_log_shows_in_every_call(log: FakeLog, consumer: Any) -> None:
+def test_a_closed_or_forked_log_shows_in_every_call(engine: FakeEngine, consumer: Any) -> None:
     reader = consumer("a")
-    log.problem = ForkedError("opened in another process")
+    engine.problem = ForkedError("opened in another process")
     with pytest.raises(ForkedError):
         reader.poll()
-    log.problem = None
+    engine.problem = None
 
 
 def test_pickling_is_refused_with_the_way_to_do_it(consumer: Any) -> None:
@@ -335,13 +335,13 @@ def test_what_needs_a_group_says_so(consumer: Any) -> None:
             call()
 
 
-def test_an_unknown_option_is_refused_with_a_suggestion(log: FakeLog) -> None:
+def test_an_unknown_option_is_refused_with_a_suggestion(engine: FakeEngine) -> None:
     with pytest.raises(ConfigError, match="max_poll_records"):
-        Consumer(log, ["a"], max_pol_records=5)
+        Consumer(engine, ["a"], max_pol_records=5)
 
 
-def test_metrics_count_what_was_handed_out(log: FakeLog, consumer: Any) -> None:
-    fill(log._partition("a", 0), 10)
+def test_metrics_count_what_was_handed_out(engine: FakeEngine, consumer: Any) -> None:
+    fill(engine.partition("a", 0), 10)
     reader = consumer("a")
     reader.poll(max_records=4)
     metrics = reader.metrics()

@@ -15,20 +15,20 @@ import embedlog
 from embedlog import OffsetAndMetadata, TopicPartition
 from embedlog.consumer.consumer import Consumer
 from embedlog.errors import LogTruncationError, OffsetOutOfRangeError
-from tests.support.fake_log import FakeLog, FakePartition, Row, consumers
+from tests.support.fake_engine import FakeEngine, FakePartition, Row, consumers
 
 T0 = TopicPartition("t", 0)
 QUIET = {"housekeeping": False}
 
 
 @pytest.fixture
-def log() -> FakeLog:
-    return FakeLog(t=1)
+def engine() -> FakeEngine:
+    return FakeEngine(t=1)
 
 
 @pytest.fixture
-def consumer(log: FakeLog) -> Iterator[Callable[..., Consumer]]:
-    yield from consumers(log)
+def consumer(engine: FakeEngine) -> Iterator[Callable[..., Consumer]]:
+    yield from consumers(engine)
 
 
 def cut(partition: FakePartition, end: int) -> None:
@@ -51,8 +51,8 @@ def seven(partition: FakePartition) -> None:
 # ---- what the reset policy makes of it ---------------------------------------------------------------------------------
 
 
-def test_with_none_the_error_says_where_the_log_parted_ways(log: FakeLog, consumer: Any) -> None:
-    partition = log._partition("t", 0)
+def test_with_none_the_error_says_where_the_log_parted_ways(engine: FakeEngine, consumer: Any) -> None:
+    partition = engine.partition("t", 0)
     seven(partition)
     reader = consumer(auto_offset_reset="none")
     reader.assign([T0])
@@ -73,9 +73,9 @@ def test_with_none_the_error_says_where_the_log_parted_ways(log: FakeLog, consum
 
 
 @pytest.mark.parametrize("policy", ["earliest", "latest", "by_duration:P1D"])
-def test_with_any_policy_reading_goes_on_where_the_log_parted_ways(log: FakeLog, consumer: Any, policy: str) -> None:
+def test_with_any_policy_reading_goes_on_where_the_log_parted_ways(engine: FakeEngine, consumer: Any, policy: str) -> None:
     """Kafka: not where the policy leads, which is for positions that are nowhere."""
-    partition = log._partition("t", 0)
+    partition = engine.partition("t", 0)
     seven(partition)
     reader = consumer("t", auto_offset_reset=policy)
     reader.seek(T0, 0)
@@ -85,8 +85,8 @@ def test_with_any_policy_reading_goes_on_where_the_log_parted_ways(log: FakeLog,
     assert values_of(reader.poll()) == [b"new 4"]
 
 
-def test_a_cut_above_the_position_is_nothing_to_it(log: FakeLog, consumer: Any) -> None:
-    partition = log._partition("t", 0)
+def test_a_cut_above_the_position_is_nothing_to_it(engine: FakeEngine, consumer: Any) -> None:
+    partition = engine.partition("t", 0)
     seven(partition)
     reader = consumer(auto_offset_reset="none")
     reader.assign([T0])
@@ -98,8 +98,8 @@ def test_a_cut_above_the_position_is_nothing_to_it(log: FakeLog, consumer: Any) 
     assert values_of(reader.poll()) == [b"2", b"3", b"new 4"]
 
 
-def test_what_was_fetched_before_the_cut_goes_out_and_then_it_is_noticed(log: FakeLog, consumer: Any) -> None:
-    partition = log._partition("t", 0)
+def test_what_was_fetched_before_the_cut_goes_out_and_then_it_is_noticed(engine: FakeEngine, consumer: Any) -> None:
+    partition = engine.partition("t", 0)
     partition.append([Row(b"%d" % number) for number in range(7)])
     reader = consumer(auto_offset_reset="none")
     reader.assign([T0])
@@ -111,8 +111,8 @@ def test_what_was_fetched_before_the_cut_goes_out_and_then_it_is_noticed(log: Fa
         reader.poll()
 
 
-def test_batches_notice_it_too(log: FakeLog, consumer: Any) -> None:
-    partition = log._partition("t", 0)
+def test_batches_notice_it_too(engine: FakeEngine, consumer: Any) -> None:
+    partition = engine.partition("t", 0)
     seven(partition)
     reader = consumer("t", auto_offset_reset="earliest")
     assert sum(len(batch) for batch in reader.batches(timeout=0)) == 7
@@ -124,8 +124,8 @@ def test_batches_notice_it_too(log: FakeLog, consumer: Any) -> None:
 # ---- positions from outside -------------------------------------------------------------------------------------------
 
 
-def test_a_seek_with_an_epoch_is_checked(log: FakeLog, consumer: Any) -> None:
-    partition = log._partition("t", 0)
+def test_a_seek_with_an_epoch_is_checked(engine: FakeEngine, consumer: Any) -> None:
+    partition = engine.partition("t", 0)
     seven(partition)
     cut(partition, 4)
     seven(partition)
@@ -140,8 +140,8 @@ def test_a_seek_with_an_epoch_is_checked(log: FakeLog, consumer: Any) -> None:
     assert reader.poll()[0].offset == 6
 
 
-def test_an_epoch_that_the_log_never_had_is_a_truncation_without_a_place(log: FakeLog, consumer: Any) -> None:
-    partition = log._partition("t", 0)
+def test_an_epoch_that_the_log_never_had_is_a_truncation_without_a_place(engine: FakeEngine, consumer: Any) -> None:
+    partition = engine.partition("t", 0)
     seven(partition)
     reader = consumer(auto_offset_reset="none")
     reader.assign([T0])
@@ -154,7 +154,7 @@ def test_an_epoch_that_the_log_never_had_is_a_truncation_without_a_place(log: Fa
     assert other.poll()[0].offset == 0
 
 
-def test_an_offset_out_of_range_names_its_partition(log: FakeLog, consumer: Any) -> None:
+def test_an_offset_out_of_range_names_its_partition(engine: FakeEngine, consumer: Any) -> None:
     reader = consumer(auto_offset_reset="none")
     reader.assign([T0])
     reader.seek(T0, 40)

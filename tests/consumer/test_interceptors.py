@@ -11,7 +11,7 @@ import pytest
 from embedlog.consumer.consumer import Consumer
 from embedlog.errors import ConfigError
 from embedlog.types import TopicPartition
-from tests.support.fake_log import FakeLog, consumers, fill
+from tests.support.fake_engine import FakeEngine, consumers, fill
 
 A0 = TopicPartition("a", 0)
 
@@ -37,15 +37,15 @@ def broken(*_: object) -> Any:
 
 
 @pytest.fixture
-def log() -> FakeLog:
-    made = FakeLog(a=1, b=2)
-    fill(made._partition("a", 0), 30)
+def engine() -> FakeEngine:
+    made = FakeEngine(a=1, b=2)
+    fill(made.partition("a", 0), 30)
     return made
 
 
 @pytest.fixture
-def consumer(log: FakeLog) -> Iterator[Callable[..., Consumer]]:
-    yield from consumers(log)
+def consumer(engine: FakeEngine) -> Iterator[Callable[..., Consumer]]:
+    yield from consumers(engine)
 
 
 def test_they_see_what_a_poll_is_about_to_return_in_a_row(consumer: Any) -> None:
@@ -59,7 +59,7 @@ def test_they_see_what_a_poll_is_about_to_return_in_a_row(consumer: Any) -> None
     assert first.shown[1] == [4, 5, 6, 7]
 
 
-def test_an_empty_poll_shows_nothing(log: FakeLog, consumer: Any) -> None:
+def test_an_empty_poll_shows_nothing(engine: FakeEngine, consumer: Any) -> None:
     watching = Watching()
     assert consumer("b", interceptor_classes=[watching]).poll() == []
     assert watching.shown == []
@@ -90,7 +90,7 @@ def test_a_loop_shows_each_record_once_also_where_it_breaks_off(consumer: Any) -
     assert shown == list(range(30))
 
 
-def test_a_loop_goes_on_where_everything_was_left_out(log: FakeLog, consumer: Any) -> None:
+def test_a_loop_goes_on_where_everything_was_left_out(engine: FakeEngine, consumer: Any) -> None:
     watching = Watching(lambda records: [])
     reader = consumer("a", interceptor_classes=[watching], consumer_timeout_ms=0, max_partition_fetch_bytes=200)
     assert list(reader) == []

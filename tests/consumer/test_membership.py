@@ -14,18 +14,18 @@ from embedlog.consumer.consumer import Consumer
 from embedlog.errors import AssignorError, ClosedError, CommitFailedError, RebalanceInProgressError, StateError
 from embedlog.group import State, Verdict, evict
 from embedlog.types import TopicPartition
-from tests.support.fake_groups import GroupLog, attend, members, settle
-from tests.support.fake_log import fill
+from tests.support.fake_engine import fill
+from tests.support.fake_groups import GroupEngine, attend, members, settle
 
 
 @pytest.fixture
-def log() -> GroupLog:
-    return GroupLog(a=5, b=3)
+def engine() -> GroupEngine:
+    return GroupEngine(a=5, b=3)
 
 
 @pytest.fixture
-def member(log: GroupLog) -> Iterator[Callable[..., Consumer]]:
-    yield from members(log)
+def member(engine: GroupEngine) -> Iterator[Callable[..., Consumer]]:
+    yield from members(engine)
 
 
 # ---- assignors of the user's ------------------------------------------------------------------------------------------
@@ -44,16 +44,16 @@ def broken(members: Any, counts: Any) -> Any:
     raise ValueError("of the user's")
 
 
-def test_an_assignor_of_the_users_own_shares_out(log: GroupLog, member: Any) -> None:
+def test_an_assignor_of_the_users_own_shares_out(engine: GroupEngine, member: Any) -> None:
     both = [member("a", client_id=name, partition_assignment_strategy=[first_takes_all]) for name in ("1", "2")]
     settle(*both)
     assert [len(each.assignment()) for each in both] == [5, 0]
-    assert log.group().protocol == "first_takes_all"
+    assert engine.group().protocol == "first_takes_all"
 
 
 @pytest.mark.parametrize("assignor", [two_owners, broken])
 def test_an_assignor_that_does_what_it_must_not_is_the_leaders_error_and_the_group_goes_on(
-    log: GroupLog, member: Any, assignor: Any
+    engine: GroupEngine, member: Any, assignor: Any
 ) -> None:
     fine = lambda members, counts: first_takes_all(members, counts)  # noqa: E731
     fine.name = assignor.__name__  # type: ignore[attr-defined]
@@ -65,7 +65,7 @@ def test_an_assignor_that_does_what_it_must_not_is_the_leaders_error_and_the_gro
     for _ in range(2):  # the next poll asks it again
         with pytest.raises(AssignorError, match=assignor.__name__):
             leader.poll()
-        assert log.group().state is State.COMPLETING_REBALANCE
+        assert engine.group().state is State.COMPLETING_REBALANCE
     leader.close()
     next_leader = member("a", partition_assignment_strategy=[fine])
     rest = [next_leader] if assignor is broken else [other, next_leader]
@@ -73,14 +73,14 @@ def test_an_assignor_that_does_what_it_must_not_is_the_leaders_error_and_the_gro
     assert sum(len(each.assignment()) for each in rest) == 5
 
 
-def test_a_stranger_that_commits_is_refused_and_the_group_goes_on(log: GroupLog, member: Any) -> None:
+def test_a_stranger_that_commits_is_refused_and_the_group_goes_on(engine: GroupEngine, member: Any) -> None:
     inside, stranger = member("a"), member()
     settle(inside)
     stranger.assign([TopicPartition("a", 0)])
     with pytest.raises(CommitFailedError):
         stranger.commit({TopicPartition("a", 0): 3})
     inside.commit({TopicPartition("a", 0): 1})
-    assert log.committed()[TopicPartition("a", 0)] == 1
+    assert engine.committed()[TopicPartition("a", 0)] == 1
 
 
 # ---- listeners that leave ---------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ def test_a_stranger_that_commits_is_refused_and_the_group_goes_on(log: GroupLog,
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 @pytest.mark.parametrize("when", ["on_assigned", "on_revoked"])
 @pytest.mark.parametrize("how", ["unsubscribe", "close"])
-def test_a_listener_that_leaves_holds_nothing(log: GroupLog, member: Any, strategy: str, when: str, how: str) -> None:
+def test_a_listener_that_leaves_holds_nothing(engine: GroupEngine, member: Any, strategy: str, when: str, how: str) -> None:
     reader, other = (member(partition_assignment_strategy=[strategy]) for _ in range(2))
     left: list[Any] = []
 
@@ -108,10 +108,10 @@ def test_a_listener_that_leaves_holds_nothing(log: GroupLog, member: Any, strate
                 assert each is reader
     assert left
     assert (reader.assignment(), len(other.assignment())) == (set(), 5)
-    assert len(log.group().members) == 1
+    assert len(engine.group().members) == 1
 
 
-def test_closing_under_a_call_that_does_not_end_shows_no_life_any_more(log: GroupLog, member: Any) -> None:
+def test_closing_under_a_call_that_does_not_end_shows_no_life_any_more(engine: GroupEngine, member: Any) -> None:
     reader = member("a")
     settle(reader)
     inside, go_on = threading.Event(), threading.Event()
@@ -125,7 +125,7 @@ def test_closing_under_a_call_that_does_not_end_shows_no_life_any_more(log: Grou
     thread.start()
     inside.wait(30)
     reader.close(timeout=0.01)
-    assert log.liveness.leases[0].ended
+    assert engine.liveness.leases[0].ended
     go_on.set()
     thread.join(30)
 
@@ -134,28 +134,28 @@ def test_closing_under_a_call_that_does_not_end_shows_no_life_any_more(log: Grou
 
 
 def test_an_interrupt_behind_the_join_leaves_no_member_that_nobody_is(
-    log: GroupLog, member: Any, monkeypatch: pytest.MonkeyPatch
+    engine: GroupEngine, member: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reader, decide = member("a"), log._groups.decide
+    reader, decide = member("a"), engine.groups.decide
 
     def interrupted(*arguments: Any) -> Any:
         decide(*arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(log._groups, "decide", interrupted)
+    monkeypatch.setattr(engine.groups, "decide", interrupted)
     with pytest.raises(KeyboardInterrupt):
         reader.poll()
     monkeypatch.undo()
     settle(reader)
-    assert list(log.group().members) == [reader.group_metadata().member_id]
+    assert list(engine.group().members) == [reader.group_metadata().member_id]
     assert len(reader.assignment()) == 5
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_an_interrupt_at_any_decision_leaves_a_group_that_goes_on(
-    log: GroupLog, member: Any, strategy: str, monkeypatch: pytest.MonkeyPatch
+    engine: GroupEngine, member: Any, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decide = log._groups.decide
+    decide = engine.groups.decide
     for count in range(8):
         readers = [member("a", "b", partition_assignment_strategy=[strategy]) for _ in range(2)]
         calls = iter(range(100))
@@ -166,7 +166,7 @@ def test_an_interrupt_at_any_decision_leaves_a_group_that_goes_on(
                 raise KeyboardInterrupt
             return found
 
-        monkeypatch.setattr(log._groups, "decide", interrupted)
+        monkeypatch.setattr(engine.groups, "decide", interrupted)
         for _ in range(3):
             try:
                 settle(*readers)
@@ -174,33 +174,33 @@ def test_an_interrupt_at_any_decision_leaves_a_group_that_goes_on(
                 continue
         monkeypatch.undo()
         assert sum(len(reader.assignment()) for reader in readers) == 8
-        assert len(log.group().members) == 2
+        assert len(engine.group().members) == 2
         for reader in readers:
             reader.close()
 
 
-def test_a_consumer_that_is_dropped_shows_no_life_any_more(log: GroupLog) -> None:
-    reader = Consumer(log, ["a"], group_id="g", session_timeout_ms=1000, heartbeat_interval_ms=100)
+def test_a_consumer_that_is_dropped_shows_no_life_any_more(engine: GroupEngine) -> None:
+    reader = Consumer(engine, ["a"], group_id="g", session_timeout_ms=1000, heartbeat_interval_ms=100)
     reader.poll()
-    assert not log.liveness.leases[0].ended
+    assert not engine.liveness.leases[0].ended
     del reader
     gc.collect()
-    assert log.liveness.leases[0].ended
+    assert engine.liveness.leases[0].ended
 
 
-def test_a_deleted_topic_keeps_the_offsets_of_others_from_no_commit(log: GroupLog, member: Any) -> None:
-    fill(log._partition("a", 0), 5)
+def test_a_deleted_topic_keeps_the_offsets_of_others_from_no_commit(engine: GroupEngine, member: Any) -> None:
+    fill(engine.partition("a", 0), 5)
     reader = member("a", "b")
     reader.poll()
-    log._topics["b"][0].closed = log._topics["b"][1].closed = log._topics["b"][2].closed = True
-    del log._topics["b"]
+    engine._partitions["b"][0].closed = engine._partitions["b"][1].closed = engine._partitions["b"][2].closed = True
+    del engine._partitions["b"]
     reader.unsubscribe()
-    assert log.committed()[TopicPartition("a", 0)] == 5
+    assert engine.committed()[TopicPartition("a", 0)] == 5
 
 
-def test_who_sought_reads_though_a_transaction_holds_the_committed_offset_back(log: GroupLog, member: Any) -> None:
-    fill(log._partition("a", 0), 5)
-    log._groups.unstable = {TopicPartition("a", 0)}
+def test_who_sought_reads_though_a_transaction_holds_the_committed_offset_back(engine: GroupEngine, member: Any) -> None:
+    fill(engine.partition("a", 0), 5)
+    engine.groups.unstable = {TopicPartition("a", 0)}
     reader = member("a")
     assert reader.poll() == []
     reader.seek(TopicPartition("a", 0), 3)
@@ -213,8 +213,8 @@ def test_who_sought_reads_though_a_transaction_holds_the_committed_offset_back(l
 class World:
     """Some members that come, poll, commit, freeze, die and leave in a random order; and who may hold which partition."""
 
-    def __init__(self, log: GroupLog, strategy: str, seed: int) -> None:
-        self.log, self.strategy, self.random = log, strategy, random.Random(seed)
+    def __init__(self, engine: GroupEngine, strategy: str, seed: int) -> None:
+        self.engine, self.strategy, self.random = engine, strategy, random.Random(seed)
         self.alive: list[Consumer] = []
         self.read: set[tuple[str, int, int]] = set()
         self.made = 0
@@ -226,7 +226,7 @@ class World:
             config["group_instance_id"] = f"static-{self.made}"
         self.made += 1
         config |= {"group_id": "g", "auto_offset_reset": "earliest", "session_timeout_ms": 1000, "heartbeat_interval_ms": 100}
-        self.alive.append(Consumer(self.log, ["a", "b"], **config))
+        self.alive.append(Consumer(self.engine, ["a", "b"], **config))
 
     def poll(self, reader: Consumer) -> None:
         reader._group.until_ns = 0  # type: ignore[union-attr]
@@ -259,9 +259,9 @@ class World:
                 pass
         elif what == "enforce":
             reader.enforce_rebalance()
-        elif what == "grow" and self.log._topic("b").partitions < 6:
-            self.log.grow("b", self.log._topic("b").partitions + 1)
-            fill(self.log._partition("b", self.log._topic("b").partitions - 1), 20)
+        elif what == "grow" and self.engine.topic("b").partitions < 6:
+            self.engine.grow("b", self.engine.topic("b").partitions + 1)
+            fill(self.engine.partition("b", self.engine.topic("b").partitions - 1), 20)
         else:
             self.poll(reader)
 
@@ -276,11 +276,11 @@ class World:
         self.evict_id(reader.group_metadata().member_id)
 
     def evict_id(self, member_id: str) -> None:
-        self.log._groups.decide("g", lambda old: old and evict(old, {member_id: Verdict.EXPIRED}, 0))
+        self.engine.groups.decide("g", lambda old: old and evict(old, {member_id: Verdict.EXPIRED}, 0))
 
     def check(self) -> None:
         """Of members of the present generation, no two hold one partition; and what is committed never falls."""
-        group = self.log._groups.look("g")
+        group = self.engine.groups.look("g")
         if group is not None:
             held = [
                 tp
@@ -289,20 +289,20 @@ class World:
                 for tp in reader.assignment()
             ]
             assert len(held) == len(set(held))
-        for tp, offset in self.log.committed().items():
+        for tp, offset in self.engine.committed().items():
             assert offset >= self.highest.get(tp, 0)
             self.highest[tp] = offset
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "sticky", "cooperative-sticky"])
 @pytest.mark.parametrize("turn", range(5))
-def test_random_histories_have_one_owner_and_skip_nothing(log: GroupLog, strategy: str, turn: int) -> None:
+def test_random_histories_have_one_owner_and_skip_nothing(engine: GroupEngine, strategy: str, turn: int) -> None:
     seed = turn * 1000 + 7
     print(f"seed {seed}")
     for topic, count in (("a", 5), ("b", 3)):
         for number in range(count):
-            fill(log._partition(topic, number), 20)
-    world = World(log, strategy, seed)
+            fill(engine.partition(topic, number), 20)
+    world = World(engine, strategy, seed)
     for _ in range(150):
         world.one_event()
         world.check()
@@ -313,7 +313,7 @@ def test_random_histories_have_one_owner_and_skip_nothing(log: GroupLog, strateg
             world.poll(reader)
             world.check()
     expected = {
-        (topic, number, offset) for topic in "ab" for number in range(log._topic(topic).partitions) for offset in range(20)
+        (topic, number, offset) for topic in "ab" for number in range(engine.topic(topic).partitions) for offset in range(20)
     }
     assert world.read == expected
     for reader in world.alive:

@@ -14,49 +14,49 @@ from embedlog.consumer.consumer import Consumer
 from embedlog.errors import FencedInstanceIdError, RebalanceInProgressError
 from embedlog.group import State
 from embedlog.types import TopicPartition
-from tests.support.fake_groups import GroupLog, attend, members, settle
-from tests.support.fake_log import fill
+from tests.support.fake_engine import fill
+from tests.support.fake_groups import GroupEngine, attend, members, settle
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 COOPERATIVE = {"partition_assignment_strategy": ["cooperative-sticky"]}
 
 
 @pytest.fixture
-def log() -> GroupLog:
-    return GroupLog(a=2, b=1)
+def engine() -> GroupEngine:
+    return GroupEngine(a=2, b=1)
 
 
 @pytest.fixture
-def member(log: GroupLog) -> Iterator[Callable[..., Consumer]]:
-    yield from members(log)
+def member(engine: GroupEngine) -> Iterator[Callable[..., Consumer]]:
+    yield from members(engine)
 
 
-def stop_polling(log: GroupLog, number: int, reader: Consumer) -> None:
-    log.liveness.leases[number].left = True
+def stop_polling(engine: GroupEngine, number: int, reader: Consumer) -> None:
+    engine.liveness.leases[number].left = True
     reader._group.until_ns = 0  # type: ignore[union-attr]
 
 
 # ---- a place that another one has taken ------------------------------------------------------------------------------------
 
 
-def test_a_static_member_that_slept_does_not_take_its_place_back(log: GroupLog, member: Any) -> None:
+def test_a_static_member_that_slept_does_not_take_its_place_back(engine: GroupEngine, member: Any) -> None:
     """Its polls had stopped, and another process came with its instance id: the one that slept is fenced, not the new one."""
     old, new = member("b", group_instance_id="one"), member("b", group_instance_id="one")
     settle(old)
-    stop_polling(log, 0, old)
+    stop_polling(engine, 0, old)
     settle(new)
     with pytest.raises(FencedInstanceIdError):
         attend(old)
-    assert list(log.group().members) == [new.group_metadata().member_id]
+    assert list(engine.group().members) == [new.group_metadata().member_id]
     settle(new)
     assert new.assignment() == {B0}
 
 
-def test_a_static_leader_that_comes_back_sees_what_has_changed_while_nobody_led(log: GroupLog, member: Any) -> None:
+def test_a_static_leader_that_comes_back_sees_what_has_changed_while_nobody_led(engine: GroupEngine, member: Any) -> None:
     """It is given what it had without a rebalance; a partition that came meanwhile is in nobody's assignment."""
     settle(member("b", group_instance_id="one"))
-    log._topics["b"].append(log._topics["a"].pop())
-    log.word += 2
+    engine._partitions["b"].append(engine._partitions["a"].pop())
+    engine.word += 2
     back = member("b", group_instance_id="one")
     settle(back)
     assert back.assignment() == {B0, TopicPartition("b", 1)}
@@ -66,44 +66,44 @@ def test_a_static_leader_that_comes_back_sees_what_has_changed_while_nobody_led(
 
 
 def test_a_join_that_was_written_but_not_told_leaves_nobody_behind(
-    log: GroupLog, member: Any, monkeypatch: pytest.MonkeyPatch
+    engine: GroupEngine, member: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decide = log._groups.decide
+    decide = engine.groups.decide
 
     def interrupted(*arguments: Any) -> None:
-        monkeypatch.setattr(log._groups, "decide", decide)
+        monkeypatch.setattr(engine.groups, "decide", decide)
         decide(*arguments)
         raise KeyboardInterrupt
 
     reader, other = member("a"), member("a")
     settle(other)
-    monkeypatch.setattr(log._groups, "decide", interrupted)
+    monkeypatch.setattr(engine.groups, "decide", interrupted)
     with pytest.raises(KeyboardInterrupt):
         attend(reader)
     settle(reader, other)
-    assert len(log.group().members) == 2
+    assert len(engine.group().members) == 2
 
 
-def test_a_member_whose_leaving_nobody_could_hear_of_is_not_waited_for(log: GroupLog, member: Any) -> None:
+def test_a_member_whose_leaving_nobody_could_hear_of_is_not_waited_for(engine: GroupEngine, member: Any) -> None:
     reader, other = member("a"), member("a")
     settle(reader, other)
-    stop_polling(log, 0, reader)
-    log._groups.locked = True
+    stop_polling(engine, 0, reader)
+    engine.groups.locked = True
     attend(reader)
-    log._groups.locked = False
+    engine.groups.locked = False
     reader._group.until_ns = 0
     settle(reader, other)
-    assert len(log.group().members) == 2
+    assert len(engine.group().members) == 2
     assert {len(reader.assignment()), len(other.assignment())} == {1}
 
 
-def test_who_unsubscribes_under_a_lock_that_others_hold_shows_no_life_any_more(log: GroupLog, member: Any) -> None:
+def test_who_unsubscribes_under_a_lock_that_others_hold_shows_no_life_any_more(engine: GroupEngine, member: Any) -> None:
     """Else it would be a member for ever: it lives, and nobody evicts it."""
     reader, other = member("a"), member("a")
     settle(reader, other)
-    log._groups.locked = True
+    engine.groups.locked = True
     reader.unsubscribe()
-    log._groups.locked = False
+    engine.groups.locked = False
     other._group._watch = None
     other._group.until_ns = 0
     settle(other, rounds=60)
@@ -119,38 +119,38 @@ def test_who_unsubscribes_under_a_lock_that_others_hold_shows_no_life_any_more(l
 @pytest.mark.parametrize("config", [{}, COOPERATIVE])
 @pytest.mark.parametrize("state", [State.COMPLETING_REBALANCE, State.STABLE])
 def test_a_commit_while_a_member_waits_for_its_assignment_is_for_later(
-    log: GroupLog, member: Any, config: dict[str, Any], state: State
+    engine: GroupEngine, member: Any, config: dict[str, Any], state: State
 ) -> None:
     """It has not fallen out: it is in the middle of a rebalance, and what it still owns behind it can be committed."""
     first, second = member("a", **config), member("a", **config)
     settle(first)
     attend(second)
     first._group.membership.step(1 << 62)  # it has joined, and not looked again
-    assert log.group().state is State.COMPLETING_REBALANCE
+    assert engine.group().state is State.COMPLETING_REBALANCE
     reader = second
     if state is State.STABLE:
         first._group.membership.step(1 << 62)
     else:
         reader = first
-    assert log.group().state is state
+    assert engine.group().state is state
     with pytest.raises(RebalanceInProgressError):
         reader.commit({A0: 1})
 
 
-def test_an_automatic_commit_in_the_middle_of_a_rebalance_waits(log: GroupLog, member: Any) -> None:
+def test_an_automatic_commit_in_the_middle_of_a_rebalance_waits(engine: GroupEngine, member: Any) -> None:
     for number in range(2):
-        fill(log._partition("a", number), 3)
+        fill(engine.partition("a", number), 3)
     first, second = member("a", auto_commit_interval_ms=0, **COOPERATIVE), member("a", **COOPERATIVE)
     settle(first)
     assert len(first.poll()) == 6
     attend(second)
     first._group.membership.step(1 << 62)
-    assert log.group().state is State.COMPLETING_REBALANCE
+    assert engine.group().state is State.COMPLETING_REBALANCE
     first._group.begin_commit()
     settle(first, second)
     first.poll()
     first.commit()
-    assert sum(log.committed().values()) >= 3
+    assert sum(engine.committed().values()) >= 3
 
 
 # ---- a listener that has had enough -----------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def test_an_automatic_commit_in_the_middle_of_a_rebalance_waits(log: GroupLog, m
 @pytest.mark.parametrize("moment", ["on_assigned", "on_revoked", "on_lost"])
 @pytest.mark.parametrize("verb", ["unsubscribe", "subscribe"])
 def test_a_listener_may_end_or_change_the_subscription(
-    log: GroupLog, member: Any, config: dict[str, Any], moment: str, verb: str
+    engine: GroupEngine, member: Any, config: dict[str, Any], moment: str, verb: str
 ) -> None:
     """What the step that called it goes on with must not bring the member back into a group that it has left."""
     reader, other = member(**config), member(**config)
@@ -174,7 +174,7 @@ def test_a_listener_may_end_or_change_the_subscription(
     reader.subscribe(["a"], **{moment: enough} if moment != "on_assigned" else {})
     settle(reader)
     if moment == "on_lost":
-        log.evict_all()
+        engine.evict_all()
     other.subscribe(["a"])
     if moment == "on_assigned":
         reader.subscribe(["a"], on_assigned=enough)
@@ -185,5 +185,5 @@ def test_a_listener_may_end_or_change_the_subscription(
                 attend(each)
     assert other.assignment() == {A0, A1}
     assert reader.assignment() == (set() if verb == "unsubscribe" else {B0})
-    assert len(log.group().members) == (1 if verb == "unsubscribe" else 2)
-    assert log.group().state is State.STABLE
+    assert len(engine.group().members) == (1 if verb == "unsubscribe" else 2)
+    assert engine.group().state is State.STABLE

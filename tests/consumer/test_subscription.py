@@ -14,20 +14,20 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from embedlog.types import TopicPartition
-from tests.support.fake_log import FakeLog, consumers, fill
+from tests.support.fake_engine import FakeEngine, consumers, fill
 
 A0, A1, A2 = (TopicPartition("a", number) for number in range(3))
 
 
 @pytest.fixture
-def log() -> FakeLog:
-    return FakeLog(a=3, b=1)
+def engine() -> FakeEngine:
+    return FakeEngine(a=3, b=1)
 
 
 @pytest.fixture
-def consumer(log: FakeLog) -> Iterator[Callable[..., Consumer]]:
+def consumer(engine: FakeEngine) -> Iterator[Callable[..., Consumer]]:
     """`consumer("a", max_poll_records=5)`: reads from the start unless told otherwise; closed behind the test."""
-    yield from consumers(log)
+    yield from consumers(engine)
 
 
 # ---- what is read ---------------------------------------------------------------------------------------------------
@@ -75,9 +75,9 @@ def test_an_empty_list_is_unsubscribe(consumer: Any) -> None:
     reader.subscribe(["b"])
 
 
-def test_a_pattern_matches_whole_names_and_no_internal_topic(log: FakeLog, consumer: Any) -> None:
-    log.grow("ab", 1)
-    log.grow("__a", 1)
+def test_a_pattern_matches_whole_names_and_no_internal_topic(engine: FakeEngine, consumer: Any) -> None:
+    engine.grow("ab", 1)
+    engine.grow("__a", 1)
     reader = consumer()
     reader.subscribe(pattern="_*a.?")
     assert reader.subscription() == {"a", "ab"}
@@ -103,8 +103,8 @@ def test_partitions_are_pairs(consumer: Any, tps: Any) -> None:
         consumer().assign(tps)
 
 
-def test_reassigning_keeps_the_positions_of_those_that_stay(log: FakeLog, consumer: Any) -> None:
-    fill(log._partition("a", 0), 10)
+def test_reassigning_keeps_the_positions_of_those_that_stay(engine: FakeEngine, consumer: Any) -> None:
+    fill(engine.partition("a", 0), 10)
     reader = consumer()
     reader.assign([A0, A1])
     reader.poll(max_records=4)
@@ -114,16 +114,16 @@ def test_reassigning_keeps_the_positions_of_those_that_stay(log: FakeLog, consum
     assert reader.paused() == {A0}
 
 
-def test_a_partition_added_later_is_read_from_its_start(log: FakeLog, consumer: Any) -> None:
+def test_a_partition_added_later_is_read_from_its_start(engine: FakeEngine, consumer: Any) -> None:
     reader = consumer("b", auto_offset_reset="latest")
     assert reader.poll() == []
-    log.grow("b", 2)
-    log._partition("b", 1).append([b"first"])
+    engine.grow("b", 2)
+    engine.partition("b", 1).append([b"first"])
     assert [record.value for record in reader.poll()] == [b"first"]
 
 
-def test_latest_means_from_the_making_on(log: FakeLog, consumer: Any) -> None:
-    fill(log._partition("b", 0), 3)
+def test_latest_means_from_the_making_on(engine: FakeEngine, consumer: Any) -> None:
+    fill(engine.partition("b", 0), 3)
     reader = consumer("b", auto_offset_reset="latest")
-    log._partition("b", 0).append([b"new"])
+    engine.partition("b", 0).append([b"new"])
     assert [record.value for record in reader.poll()] == [b"new"]

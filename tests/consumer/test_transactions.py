@@ -27,7 +27,7 @@ def log(tmp_path: Path) -> Iterator[embedlog.Log]:
 
 def write(log: embedlog.Log, owner: Owner | None, *values: bytes, partition: int = 0) -> None:
     """One batch each; with an owner, of its present transaction."""
-    target = log._partition("t", partition)
+    target = log._engine.partition("t", partition)
     for sequence, value in enumerate(values):
         column = record_batch.BytesColumn(np.frombuffer(value, np.uint8), np.array([0, len(value)], np.int32))
         run = next(iter(record_batch.encode(record_batch.Columns(1, column, timestamps=time.time_ns() // 1_000_000))))
@@ -39,7 +39,7 @@ def write(log: embedlog.Log, owner: Owner | None, *values: bytes, partition: int
 
 
 def began(log: embedlog.Log, name: str, *values: bytes, timeout_ms: int = 60_000) -> Owner:
-    owner = log._transactions.owner(name, timeout_ms)
+    owner = log._engine.transactions.owner(name, timeout_ms)
     owner.init()
     write(log, owner, *values)
     return owner
@@ -129,7 +129,7 @@ def tail_of(reader: embedlog.Consumer) -> object:
 
 def test_a_reader_at_the_end_follows_transactions_as_they_end(log: embedlog.Log) -> None:
     """The short way goes on over open transactions and markers; where something was aborted the ordinary one takes over."""
-    owner = log._transactions.owner("x", 60_000)
+    owner = log._engine.transactions.owner("x", 60_000)
     owner.init()
     write(log, None, b"first")
     with (

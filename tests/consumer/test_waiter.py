@@ -16,19 +16,19 @@ from embedlog import TopicPartition
 from embedlog._native import system
 from embedlog.consumer import waiter
 from embedlog.consumer.consumer import Consumer
-from tests.support.fake_log import FakeLog, FakePartition, consumers, fill
+from tests.support.fake_engine import FakeEngine, FakePartition, consumers, fill
 
 A0 = TopicPartition("a", 0)
 
 
 @pytest.fixture
-def log() -> FakeLog:
-    return FakeLog(a=2)
+def engine() -> FakeEngine:
+    return FakeEngine(a=2)
 
 
 @pytest.fixture
-def consumer(log: FakeLog) -> Iterator[Callable[..., Consumer]]:
-    yield from consumers(log)
+def consumer(engine: FakeEngine) -> Iterator[Callable[..., Consumer]]:
+    yield from consumers(engine)
 
 
 @pytest.fixture
@@ -142,73 +142,73 @@ def test_a_topic_that_was_made_anew_is_read_from_its_start(real: embedlog.Log) -
 
 
 def test_the_word_of_the_topics_is_odd_while_they_change(real: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = real._topics_word()
+    before = real._engine.topics_version()
     assert not before & 1
     seen = []
     write = embedlog.topic.files.write_atomically
 
     def watched(*args: Any) -> None:
-        seen.append(real._topics_word())
+        seen.append(real._engine.topics_version())
         write(*args)
 
     monkeypatch.setattr(embedlog.topic.files, "write_atomically", watched)
     real.alter_topic("t", {"retention.ms": 5000})
     assert any(word & 1 for word in seen)
-    assert real._topics_word() > before
-    assert not real._topics_word() & 1
+    assert real._engine.topics_version() > before
+    assert not real._engine.topics_version() & 1
 
 
-def test_a_killed_change_makes_readers_look_at_the_topics_themselves(log: FakeLog, consumer: Any) -> None:
+def test_a_killed_change_makes_readers_look_at_the_topics_themselves(engine: FakeEngine, consumer: Any) -> None:
     reader = consumer("a")
     reader.poll()
-    log.word |= 1  # whoever changed them never said that it was done
-    word = log.word
-    log.grow("a", 3)
-    log.word = word
-    log._partition("a", 2).append([b"x"])
+    engine.word |= 1  # whoever changed them never said that it was done
+    word = engine.word
+    engine.grow("a", 3)
+    engine.word = word
+    engine.partition("a", 2).append([b"x"])
     assert [record.value for record in reader.poll(timeout=10)] == [b"x"]
 
 
-def test_metadata_max_age_is_the_longest_time_between_two_looks(log: FakeLog, consumer: Any) -> None:
+def test_metadata_max_age_is_the_longest_time_between_two_looks(engine: FakeEngine, consumer: Any) -> None:
     reader = consumer("a", metadata_max_age_ms=1)
     reader.poll()
-    word = log.word
-    log.grow("a", 3)
-    log.word = word  # nobody told
-    log._partition("a", 2).append([b"x"])
+    word = engine.word
+    engine.grow("a", 3)
+    engine.word = word  # nobody told
+    engine.partition("a", 2).append([b"x"])
     assert [record.value for record in reader.poll(timeout=10)] == [b"x"]
 
 
 # ---- fetch.min.bytes --------------------------------------------------------------------------------------------------
 
 
-def test_a_poll_that_may_wait_waits_for_fetch_min_bytes(log: FakeLog, consumer: Any) -> None:
+def test_a_poll_that_may_wait_waits_for_fetch_min_bytes(engine: FakeEngine, consumer: Any) -> None:
     reader = consumer("a", fetch_min_bytes=300, fetch_max_wait_ms=60_000)
-    fill(log._partition("a", 0), 1)
-    assert log._partition("a", 0).unread_bytes(0) < 150
+    fill(engine.partition("a", 0), 1)
+    assert engine.partition("a", 0).unread_bytes(0) < 150
 
     def act() -> None:
-        assert log.sleeping.wait(10)
-        fill(log._partition("a", 1), 20)
+        assert engine.sleeping.wait(10)
+        fill(engine.partition("a", 1), 20)
 
     reader.poll()  # positions are known from here on, and what is there was taken
-    fill(log._partition("a", 0), 1)
+    fill(engine.partition("a", 0), 1)
     assert len(during(act, lambda: reader.poll(timeout=60))) == 21
 
 
-def test_no_longer_than_fetch_max_wait_ms(log: FakeLog, consumer: Any) -> None:
+def test_no_longer_than_fetch_max_wait_ms(engine: FakeEngine, consumer: Any) -> None:
     reader = consumer("a", fetch_min_bytes=1 << 20, fetch_max_wait_ms=20)
     reader.poll()
-    fill(log._partition("a", 0), 3)
+    fill(engine.partition("a", 0), 3)
     began = time.monotonic()
     assert len(reader.poll(timeout=60)) == 3
     assert time.monotonic() - began < 30
 
 
-def test_a_poll_that_may_not_wait_takes_what_is_there(log: FakeLog, consumer: Any) -> None:
+def test_a_poll_that_may_not_wait_takes_what_is_there(engine: FakeEngine, consumer: Any) -> None:
     reader = consumer("a", fetch_min_bytes=1 << 20, fetch_max_wait_ms=60_000)
     reader.poll()
-    fill(log._partition("a", 0), 3)
+    fill(engine.partition("a", 0), 3)
     assert len(reader.poll()) == 3
 
 
@@ -216,7 +216,7 @@ def test_real_logs_know_how_much_is_unread(real: embedlog.Log) -> None:
     with real.producer() as producer, real.consumer("t", auto_offset_reset="earliest") as reader:
         producer.send("t", b"x" * 1000, partition=0).result(10)
         reader.poll()
-        partition = real._partition("t", 0)
+        partition = real._engine.partition("t", 0)
         assert partition.unread_bytes(1) == 0
         producer.send("t", b"x" * 1000, partition=0).result(10)
         assert 1000 < (partition.unread_bytes(1) or 0) < 1200
@@ -229,9 +229,9 @@ def test_real_logs_know_how_much_is_unread(real: embedlog.Log) -> None:
 class Helper:
     """Stands for the log's transactions: ends those of producer 3."""
 
-    def __init__(self, log: FakeLog) -> None:
+    def __init__(self, engine: FakeEngine) -> None:
         self.asked: list[float] = []
-        self._log = log
+        self._engine = engine
 
     def help(self, partition: FakePartition) -> bool:
         self.asked.append(time.monotonic())
@@ -241,51 +241,51 @@ class Helper:
         return True
 
 
-def test_a_reader_held_back_by_a_dead_transaction_sees_to_it(log: FakeLog, consumer: Any) -> None:
-    partition = log._partition("a", 0)
+def test_a_reader_held_back_by_a_dead_transaction_sees_to_it(engine: FakeEngine, consumer: Any) -> None:
+    partition = engine.partition("a", 0)
     partition.append([b"open"], producer=3)
     partition.append([b"behind"])
-    log._transactions = Helper(log)
+    engine.transactions = Helper(engine)
     reader = consumer("a", isolation_level="read_committed")
     assert [record.value for record in reader.poll(timeout=60)] == [b"open", b"behind"]
-    gaps = [late - early for early, late in zip(log._transactions.asked, log._transactions.asked[1:], strict=False)]
+    gaps = [late - early for early, late in zip(engine.transactions.asked, engine.transactions.asked[1:], strict=False)]
     assert len(gaps) == 2
     assert min(gaps) >= waiter.HELP_S
 
 
-def test_short_polls_see_to_it_as_well(log: FakeLog, consumer: Any) -> None:
-    partition = log._partition("a", 0)
+def test_short_polls_see_to_it_as_well(engine: FakeEngine, consumer: Any) -> None:
+    partition = engine.partition("a", 0)
     partition.append([b"open"], producer=3)
-    log._transactions = Helper(log)
+    engine.transactions = Helper(engine)
     reader = consumer("a", isolation_level="read_committed")
     deadline = time.monotonic() + 30
     found: list[Any] = []
     while not found and time.monotonic() < deadline:
         found = reader.poll()
     assert [record.value for record in found] == [b"open"]
-    assert len(log._transactions.asked) == 3
+    assert len(engine.transactions.asked) == 3
 
 
 @pytest.mark.parametrize(("isolation", "read_only"), [("read_uncommitted", False), ("read_committed", True)])
-def test_others_leave_transactions_alone(log: FakeLog, consumer: Any, isolation: str, read_only: bool) -> None:
-    partition = log._partition("a", 0)
+def test_others_leave_transactions_alone(engine: FakeEngine, consumer: Any, isolation: str, read_only: bool) -> None:
+    partition = engine.partition("a", 0)
     partition.append([b"open"], producer=3)
-    log._transactions = Helper(log)
-    log.read_only = read_only
+    engine.transactions = Helper(engine)
+    engine.read_only = read_only
     reader = consumer("a", isolation_level=isolation)
     reader.poll()
     reader.poll(timeout=0.3)
-    assert not log._transactions.asked
+    assert not engine.transactions.asked
 
 
-def test_a_read_only_reader_that_is_held_back_shows_a_lag(log: FakeLog, consumer: Any) -> None:
-    partition = log._partition("a", 0)
+def test_a_read_only_reader_that_is_held_back_shows_a_lag(engine: FakeEngine, consumer: Any) -> None:
+    partition = engine.partition("a", 0)
     partition.append([b"seen"])
     partition.append([b"open"], producer=3)
     partition.append([b"behind"])
     reader = consumer("a", isolation_level="read_committed")
     assert len(reader.poll()) == 1
     assert reader.current_lag(A0) == 0  # Kafka's: to the last stable offset; somebody here will see to the transaction
-    log.read_only = True
+    engine.read_only = True
     assert reader.current_lag(A0) == 2
     assert reader.metrics()["records-lag-max"] == 2

@@ -241,7 +241,7 @@ def test_damage_in_what_a_stranger_left_is_an_error_and_never_cut_away(closed: P
         for number in range(3):
             producer.send("t", b"more %d" % number).result(10)
             log.flush()
-        assert log._partition("t", 0).bounds().log_start == 0
+        assert log._engine.partition("t", 0).bounds().log_start == 0
         with pytest.raises(CorruptRecordError, match="magic"):
             values(log)
     assert {name: data for name, data in frozen(copy).items() if f"{0:020d}." in name} == {

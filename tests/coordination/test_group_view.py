@@ -247,7 +247,7 @@ def test_random_histories_end_as_a_compacted_log_says(seed: int) -> None:
 def golden_view(golden: Path, name: str, until: int | None = None) -> GroupEntries:
     view = GroupEntries()
     with embedlog.open(golden / name / "log", read_only=True) as log:
-        partition = log._partition("__consumer_offsets", 0)
+        partition = log._engine.partition("__consumer_offsets", 0)
         at, end = partition.bounds().log_start, partition.bounds().log_end
         while at < end:
             found = partition.fetch(at)

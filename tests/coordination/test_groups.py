@@ -51,7 +51,7 @@ def log(path: Path) -> Iterator[embedlog.Log]:
 @pytest.fixture
 def other(other: embedlog.Log) -> Groups:
     """Those of a second handle: to the locks another process."""
-    return other._groups
+    return other._engine.groups
 
 
 # ---- deciding ------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def test_who_is_back_under_the_lock_stays(log: embedlog.Log, groups: Groups) -> 
 
 
 def test_the_housekeeper_sees_to_groups_whose_members_are_all_gone(log: embedlog.Log, groups: Groups, other: Groups) -> None:
-    liveness = log._transactions.liveness
+    liveness = log._engine.transactions.liveness
     dead, alive = liveness.begin(), liveness.begin()
     groups.commit("g", {ONE: 1})
     keep(groups, stable(replace(A, life=dead), replace(B, life=alive)))
@@ -314,9 +314,9 @@ def test_many_tombstones_are_several_batches(path: Path) -> None:
     with embedlog.open(path, config=small) as log:
         log.create_topic("t", 100)
         for start in range(0, 100, 20):
-            log._groups.commit("g", {TopicPartition("t", start + number): 1 for number in range(20)})
-        log._groups.delete("g")
-        assert log._groups.names() == []
+            log._engine.groups.commit("g", {TopicPartition("t", start + number): 1 for number in range(20)})
+        log._engine.groups.delete("g")
+        assert log._engine.groups.names() == []
         assert written(log).count((OFFSET_KEY, False)) == 100
 
 
@@ -340,19 +340,19 @@ def test_a_directory_with_some_of_the_partitions_shows_what_it_has(path: Path) -
     with embedlog.open(path, config=QUIET) as log:
         log.create_topic("t", 2)
         for name in ("g", "h"):
-            log._groups.commit(name, {ONE: 5})
-        assert {log._groups.topic.partition_of(name) for name in ("g", "h")} == {0, 1}
-        gone = log._groups.topic.partition_of("h")
+            log._engine.groups.commit(name, {ONE: 5})
+        assert {log._engine.groups.topic.partition_of(name) for name in ("g", "h")} == {0, 1}
+        gone = log._engine.groups.topic.partition_of("h")
     shutil.rmtree(path / f"{OFFSETS_TOPIC}-{gone}")
     (path / TOPICS).unlink()
     for read_only in (True, False):
         with embedlog.open(path, read_only=read_only, config=QUIET) as log:
-            assert log._groups.names() == ["g"]
+            assert log._engine.groups.names() == ["g"]
             with pytest.raises(UnknownTopicOrPartitionError):
-                log._groups.committed("h")
+                log._engine.groups.committed("h")
     with embedlog.open(path, config=QUIET) as log:
         log.delete_topic("t")
-        assert log._groups.names() == []
+        assert log._engine.groups.names() == []
 
 
 def test_a_broker_reads_members_of_ours_as_its_own(groups: Groups) -> None:

@@ -46,7 +46,7 @@ def log(path: Path) -> Iterator[embedlog.Log]:
 @pytest.fixture
 def other(other: embedlog.Log) -> Groups:
     """Those of a second handle: to the locks another process."""
-    return other._groups
+    return other._engine.groups
 
 
 # ---- committing and asking -----------------------------------------------------------------------
@@ -78,17 +78,17 @@ def test_asking_makes_nothing(log: embedlog.Log, groups: Groups) -> None:
 def test_offsets_outlive_their_process(path: Path) -> None:
     with embedlog.open(path, config=QUIET) as log:
         log.create_topic("t", 2)
-        log._groups.commit("g", {ONE: 5})
+        log._engine.groups.commit("g", {ONE: 5})
     for read_only in (False, True):
         with embedlog.open(path, read_only=read_only) as log:
-            assert log._groups.committed("g") == {ONE: OffsetAndMetadata(5)}
-            assert log._groups.names() == ["g"]
+            assert log._engine.groups.committed("g") == {ONE: OffsetAndMetadata(5)}
+            assert log._engine.groups.names() == ["g"]
 
 
 def test_a_read_only_log_refuses_commits(log: embedlog.Log, path: Path, groups: Groups) -> None:
     groups.commit("g", {ONE: 1})
     with embedlog.open(path, read_only=True) as reader:
-        own = reader._groups
+        own = reader._engine.groups
         verbs = (lambda: own.commit("g", {ONE: 5}), lambda: own.delete("g"), lambda: own.decide("g", lambda old: old))
         for verb in (*verbs, own.expire):
             with pytest.raises(ReadOnlyError):
@@ -99,8 +99,12 @@ def test_a_read_only_log_refuses_commits(log: embedlog.Log, path: Path, groups: 
 def test_a_closed_log_refuses_everything(path: Path) -> None:
     with embedlog.open(path, config=QUIET) as log:
         log.create_topic("t")
-        log._groups.commit("g", {ONE: 1})
-    for verb in (lambda: log._groups.commit("g", {ONE: 5}), lambda: log._groups.committed("g"), log._groups.names):
+        log._engine.groups.commit("g", {ONE: 1})
+    for verb in (
+        lambda: log._engine.groups.commit("g", {ONE: 5}),
+        lambda: log._engine.groups.committed("g"),
+        log._engine.groups.names,
+    ):
         with pytest.raises(ClosedError):
             verb()
 
@@ -180,8 +184,8 @@ def test_a_commit_beyond_a_batch_is_refused_as_a_whole(path: Path) -> None:
         log.create_topic("t", 40)
         many = {TopicPartition("t", number): OffsetAndMetadata(1, "x" * 32_000) for number in range(40)}
         with pytest.raises(RecordTooLargeError, match="at most 1048588 bytes"):
-            log._groups.commit("g", many)
-        assert log._groups.committed("g") == {}
+            log._engine.groups.commit("g", many)
+        assert log._engine.groups.committed("g") == {}
 
 
 def test_a_commit_by_a_stranger_is_refused(groups: Groups) -> None:
@@ -208,7 +212,7 @@ def test_a_lock_that_somebody_holds_is_a_timeout(groups: Groups, other: Groups) 
 
 
 def offsets_behind_a_deletion(log: embedlog.Log, other: Groups) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    log._groups.commit("g", {ONE: 5})
+    log._engine.groups.commit("g", {ONE: 5})
     log.delete_topic("t")
     log.create_topic("t", 3)
     return other.committed("g")
@@ -246,7 +250,7 @@ def commit_that_looks_before_a_deletion(log: embedlog.Log, other: Groups) -> dic
     other.check_topics = check_and_wait  # type: ignore[method-assign]
     with contextlib.suppress(UnknownTopicOrPartitionError):
         other.commit("g", {ONE: 2})
-    return log._groups.committed("g")
+    return log._engine.groups.committed("g")
 
 
 def test_a_commit_looks_at_the_topics_once_more_under_the_lock(log: embedlog.Log, other: Groups) -> None:
@@ -264,7 +268,7 @@ def test_a_backup_has_no_offset_behind_its_records(tmp_path: Path) -> None:
         for name in ("A", "t"):
             log.create_topic(name)
             producer.send(name, b"first").result()
-        log._groups.commit("g", {ONE: 1, TopicPartition("A", 0): 1})
+        log._engine.groups.commit("g", {ONE: 1, TopicPartition("A", 0): 1})
         seen: list[str] = []
         pin = backup.pin_of
 
@@ -273,16 +277,16 @@ def test_a_backup_has_no_offset_behind_its_records(tmp_path: Path) -> None:
             seen.append(partition.topic)
             for name in ("A", "t") if seen.count(partition.topic) > 1 else ():
                 end = producer.send(name, b"more").result().offset + 1
-                log._groups.commit("g", {TopicPartition(name, 0): end})
+                log._engine.groups.commit("g", {TopicPartition(name, 0): end})
             return found
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(backup, "pin_of", read_on)
             log.backup(tmp_path / "copy")
     with embedlog.open(tmp_path / "copy") as copy:
-        for place, committed in copy._groups.committed("g").items():
+        for place, committed in copy._engine.groups.committed("g").items():
             assert committed is not None
-            assert committed.offset <= copy._partition(*place).bounds().log_end
+            assert committed.offset <= copy._engine.partition(*place).bounds().log_end
 
 
 # ---- calls that fail -----------------------------------------------------------------------------
@@ -291,7 +295,7 @@ FAILING = ("open", "pread", "pwrite", "fsync", "fdatasync", "stat", "lock", "mma
 
 
 def commits(log: embedlog.Log, offset: int) -> None:
-    log._groups.commit("g", {ONE: offset})
+    log._engine.groups.commit("g", {ONE: offset})
 
 
 def transacts(log: embedlog.Log, offset: int) -> None:
@@ -330,11 +334,11 @@ def test_a_call_that_fails_is_an_error_of_ours_and_harms_nothing(
             finally:
                 struck = system.fault_counters()[1]
                 system.fault_off()
-            found = log._groups.committed("g", None, soon())[ONE]
+            found = log._engine.groups.committed("g", None, soon())[ONE]
             assert found is not None
             assert found.offset in (before, before + 1)
             verb(log, before + 2)
-            assert log._groups.committed("g", None, soon()) == {ONE: OffsetAndMetadata(before + 2)}
+            assert log._engine.groups.committed("g", None, soon()) == {ONE: OffsetAndMetadata(before + 2)}
             before, nth = before + 2, nth + step
     finally:
         log.close()

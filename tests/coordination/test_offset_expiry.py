@@ -35,7 +35,7 @@ def log(path: Path) -> Iterator[embedlog.Log]:
 @pytest.fixture
 def other(other: embedlog.Log) -> Groups:
     """Those of a second handle: to the locks another process."""
-    return other._groups
+    return other._engine.groups
 
 
 # ---- expiry: a row of Kafka's table each ---------------------------------------------------------
@@ -139,10 +139,10 @@ def test_a_group_that_cannot_be_read_hinders_no_other(log: embedlog.Log, groups:
 def test_housekeeping_forgets_when_it_is_time(path: Path) -> None:
     with embedlog.open(path, config=QUIET | {"offsets.retention.minutes": 1}) as log:
         log.create_topic("t")
-        commit_at(log._groups, "old", ONE, since(61_000))
-        commit_at(log._groups, "young", ONE, since(50_000))
+        commit_at(log._engine.groups, "old", ONE, since(61_000))
+        commit_at(log._engine.groups, "young", ONE, since(50_000))
         log.housekeep()
-        assert log._groups.names() == ["young"]
+        assert log._engine.groups.names() == ["young"]
 
 
 # ---- behind a cleaning ---------------------------------------------------------------------------
@@ -158,7 +158,7 @@ def clean(log: embedlog.Log, turns: int = 3) -> None:
     """Write and compact until tombstones of before are gone."""
     for turn in range(turns):
         for offset in range(60):
-            log._groups.commit("busy", {ONE: turn * 100 + offset})
+            log._engine.groups.commit("busy", {ONE: turn * 100 + offset})
         log.housekeep()
 
 
@@ -167,17 +167,17 @@ def test_rule_27_who_looked_before_a_cleaning_begins_again(path: Path, mutant: b
     """A group was deleted and its tombstones are cleaned away: who saw it before must not see it for ever."""
     with embedlog.open(path, config=SMALL) as log, embedlog.open(path, config=SMALL) as late:
         log.create_topic("t")
-        log._groups.commit("gone", {ONE: 5})
-        keep(log._groups, emptied(), "gone")
-        log._groups.commit("stays", {ONE: 6})
-        assert late._groups.names() == ["gone", "stays"]
-        log._groups.delete("gone")
+        log._engine.groups.commit("gone", {ONE: 5})
+        keep(log._engine.groups, emptied(), "gone")
+        log._engine.groups.commit("stays", {ONE: 6})
+        assert late._engine.groups.names() == ["gone", "stays"]
+        log._engine.groups.delete("gone")
         clean(log)
         assert (OFFSET_KEY, False) not in written(log), "the tombstones are gone"
         with mutated(*["trust_old_look"] * mutant):
-            assert late._groups.names() == ["busy", "gone", "stays"] if mutant else ["busy", "stays"]
-            assert late._groups.committed("busy") == {ONE: OffsetAndMetadata(259)}
-        assert log._groups.names() == ["busy", "stays"]
+            assert late._engine.groups.names() == ["busy", "gone", "stays"] if mutant else ["busy", "stays"]
+            assert late._engine.groups.committed("busy") == {ONE: OffsetAndMetadata(259)}
+        assert log._engine.groups.names() == ["busy", "stays"]
 
 
 def test_rule_27_a_transaction_that_ended_below_what_was_cleaned_is_no_longer_waited_for(path: Path) -> None:
@@ -185,14 +185,14 @@ def test_rule_27_a_transaction_that_ended_below_what_was_cleaned_is_no_longer_wa
         log.create_topic("t")
         writer = begun(log)
         writer.owner.add_offsets({ONE: 5}, GroupMetadata("g"))
-        view = late._groups.entries("g")
+        view = late._engine.groups.entries("g")
         assert view is not None
         assert view.pending("g") == {ONE}
         writer.commit()
         clean(log)
-        log._groups.commit("g", {ONE: 7})
+        log._engine.groups.commit("g", {ONE: 7})
         clean(log)
-        assert late._groups.committed("g", None, late._groups.deadline(None)) == {ONE: OffsetAndMetadata(7)}
+        assert late._engine.groups.committed("g", None, late._engine.groups.deadline(None)) == {ONE: OffsetAndMetadata(7)}
 
 
 def test_offsets_of_an_open_transaction_survive_a_cleaning(path: Path) -> None:
@@ -204,7 +204,7 @@ def test_offsets_of_an_open_transaction_survive_a_cleaning(path: Path) -> None:
         writer.commit()
         clean(log)
         with embedlog.open(path, config=SMALL) as late:
-            assert late._groups.committed("g") == {ONE: OffsetAndMetadata(5)}
+            assert late._engine.groups.committed("g") == {ONE: OffsetAndMetadata(5)}
 
 
 def test_a_log_of_many_commits_is_read_in_little(path: Path) -> None:
@@ -213,4 +213,4 @@ def test_a_log_of_many_commits_is_read_in_little(path: Path) -> None:
         clean(log, 10)
         assert len(written(log)) < 150
         with embedlog.open(path, config=SMALL) as late:
-            assert late._groups.committed("busy") == {ONE: OffsetAndMetadata(959)}
+            assert late._engine.groups.committed("busy") == {ONE: OffsetAndMetadata(959)}

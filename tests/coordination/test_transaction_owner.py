@@ -22,12 +22,12 @@ def log(tmp_path: Path) -> Iterator[embedlog.Log]:
 
 def test_several_partitions_are_begun_under_one_lock_and_by_one_record(log: embedlog.Log) -> None:
     writer = begun(log)
-    state = log._transactions.topic.partition(log._transactions.topic.partition_of("id"))
+    state = log._engine.transactions.topic.partition(log._engine.transactions.topic.partition_of("id"))
     before = state.bounds().log_end
     gone_in = writer.begin_in(0, 1, 2)
     assert sorted(everything(log)) == [b"x0", b"x1", b"x2"]
     for number, (run, going) in gone_in.items():
-        partition = log._partition(TOPIC, number)
+        partition = log._engine.partition(TOPIC, number)
         assert writer.owner.append(partition, run, going=going)[:2] == (0, 0), "they are in: this only tells where"
         assert partition.bounds().log_end == 1
     run, going = writer.begin_in(1)[1]
@@ -44,12 +44,12 @@ def test_who_sits_in_one_of_several_partitions_keeps_nobody_waiting_for_long(
 ) -> None:
     monkeypatch.setattr(owner, "SHARE_NS", 1_000_000)
     writer = begun(log)
-    with other._partition(TOPIC, 1).exclusive():
+    with other._engine.partition(TOPIC, 1).exclusive():
         gone_in = writer.begin_in(0, 1, 2)
         assert everything(log) == [b"x0"]
         begun(other, "id-2").write(b"not kept waiting")
     for number, (run, going) in gone_in.items():
-        writer.owner.append(log._partition(TOPIC, number), run, going=going)
+        writer.owner.append(log._engine.partition(TOPIC, number), run, going=going)
     writer.commit()
     assert sorted(committed(log)) == [b"x0", b"x1", b"x2"]
 
@@ -60,4 +60,4 @@ def test_of_a_fenced_owner_nothing_is_begun(log: embedlog.Log, other: embedlog.L
     gone_in = zombie.begin_in(0, 1)
     assert everything(log) == []
     with pytest.raises(FencedError):
-        zombie.owner.append(log._partition(TOPIC, 0), *gone_in[0][:1])
+        zombie.owner.append(log._engine.partition(TOPIC, 0), *gone_in[0][:1])

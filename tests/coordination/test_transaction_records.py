@@ -56,7 +56,7 @@ def test_what_a_broker_wrote_is_understood(golden: Path, name: str) -> None:
     """Every record reads, and is written again as the same one, but for the order of topics; the last ones fit the scenario."""
     view, count = Entries(), 0
     with embedlog.open(golden / name / "log", read_only=True) as log:
-        partition = log._partition("__transaction_state", 0)
+        partition = log._engine.partition("__transaction_state", 0)
         at, end = partition.bounds().log_start, partition.bounds().log_end
         while at < end:
             found = partition.fetch(at)

@@ -41,7 +41,7 @@ def log(path: Path) -> Iterator[embedlog.Log]:
 
 
 def stable(log: embedlog.Log, timeout_s: float = 20) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    return log._groups.committed("g", None, files.deadline_after(timeout_s))
+    return log._engine.groups.committed("g", None, files.deadline_after(timeout_s))
 
 
 def with_member(groups: Groups, generation: int = 4, state: State = State.STABLE) -> GroupMetadata:
@@ -56,15 +56,15 @@ def with_member(groups: Groups, generation: int = 4, state: State = State.STABLE
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_offsets_count_from_the_marker_on(log: embedlog.Log, other: embedlog.Log, commit: bool) -> None:
-    log._groups.commit("g", {ONE: 1, TWO: 2})
+    log._engine.groups.commit("g", {ONE: 1, TWO: 2})
     writer = begun(log)
     writer.write(b"a")
     writer.owner.add_offsets({ONE: OffsetAndMetadata(5, "note", 3)}, NOBODY)
     writer.owner.add_offsets({TWO: 7}, NOBODY)
     before = {ONE: OffsetAndMetadata(1), TWO: OffsetAndMetadata(2)}
     for each in (log, other):
-        assert each._groups.committed("g") == before
-        view = each._groups.entries("g")
+        assert each._engine.groups.committed("g") == before
+        view = each._engine.groups.entries("g")
         assert view is not None
         assert view.pending("g") == {ONE, TWO}
     (writer.commit if commit else writer.abort)()
@@ -95,7 +95,7 @@ def test_a_plain_commit_behind_it_in_the_log_counts_more(log: embedlog.Log, othe
     """Compaction would keep the later record alone: what counts must not depend on it."""
     writer = begun(log)
     writer.owner.add_offsets({ONE: 5, TWO: 5}, NOBODY)
-    other._groups.commit("g", {ONE: 7})
+    other._engine.groups.commit("g", {ONE: 7})
     writer.commit()
     assert stable(log) == stable(other) == {ONE: SEVEN, TWO: FIVE}
     with embedlog.open(path, read_only=True) as reader:
@@ -110,17 +110,17 @@ def test_several_groups_and_owners_do_not_meet(log: embedlog.Log, other: embedlo
     two.commit()
     one.abort()
     for name in ("g", "h", "i"):
-        assert log._groups.committed(name, None, soon()) == {TWO: SEVEN}
+        assert log._engine.groups.committed(name, None, soon()) == {TWO: SEVEN}
 
 
 def test_what_is_not_asked_for_is_not_waited_for(log: embedlog.Log) -> None:
     writer = begun(log)
-    log._groups.commit("g", {TWO: 7})
+    log._engine.groups.commit("g", {TWO: 7})
     writer.owner.add_offsets({ONE: 5}, NOBODY)
-    assert log._groups.committed("g", [TWO], files.deadline_after(0)) == {TWO: SEVEN}
-    assert log._groups.committed("h", None, files.deadline_after(0)) == {}
+    assert log._engine.groups.committed("g", [TWO], files.deadline_after(0)) == {TWO: SEVEN}
+    assert log._engine.groups.committed("h", None, files.deadline_after(0)) == {}
     with pytest.raises(DeadlineError, match="UNSTABLE_OFFSET_COMMIT"):
-        log._groups.committed("g", [ONE, TWO], files.deadline_after(0.05))
+        log._engine.groups.committed("g", [ONE, TWO], files.deadline_after(0.05))
     writer.commit()
 
 
@@ -131,8 +131,8 @@ def test_who_waits_for_the_marker_can_be_woken(log: embedlog.Log, ask: Any) -> N
     writer.owner.add_offsets({ONE: 5}, NOBODY)
     with log.consumer(group_id="g") as consumer:
         consumer.assign([ONE])
-        waits, wait = threading.Event(), log._wait
-        log._wait = lambda *given, **named: (waits.set(), wait(*given, **named))[1]  # type: ignore[method-assign]
+        waits, wait = threading.Event(), log._engine.wait
+        log._engine.wait = lambda *given, **named: (waits.set(), wait(*given, **named))[1]  # type: ignore[method-assign]
         waker = threading.Thread(target=lambda: (waits.wait(20), consumer.wakeup()))
         waker.start()
         with pytest.raises(WakeupError):
@@ -161,7 +161,7 @@ def test_a_read_only_log_waits_and_gives_up(log: embedlog.Log, path: Path) -> No
     with embedlog.open(path, read_only=True) as reader:
         with pytest.raises(DeadlineError):
             stable(reader, 0.2)
-        assert reader._groups.committed("g") == {}
+        assert reader._engine.groups.committed("g") == {}
         writer.commit()
         assert stable(reader) == {ONE: FIVE}
 
@@ -170,7 +170,7 @@ def test_a_read_only_log_waits_and_gives_up(log: embedlog.Log, path: Path) -> No
 
 
 def test_a_dead_owner_keeps_nobody_waiting(log: embedlog.Log, other: embedlog.Log) -> None:
-    log._groups.commit("g", {ONE: 1})
+    log._engine.groups.commit("g", {ONE: 1})
     writer = begun(log)
     writer.owner.add_offsets({ONE: 5}, NOBODY)
     writer.owner.close()
@@ -206,10 +206,10 @@ def test_a_zombie_producer_adds_nothing(log: embedlog.Log, other: embedlog.Log) 
 
 
 def test_a_member_that_lost_its_place_adds_nothing(log: embedlog.Log, other: embedlog.Log) -> None:
-    member = with_member(other._groups)
+    member = with_member(other._engine.groups)
     writer = begun(log)
     writer.owner.add_offsets({ONE: 5}, member)
-    other._groups.decide("g", lambda old: old and replace(old, generation=5))
+    other._engine.groups.decide("g", lambda old: old and replace(old, generation=5))
     with pytest.raises(IllegalGenerationError):
         writer.owner.add_offsets({ONE: 6}, member)
     with pytest.raises(UnknownMemberError):
@@ -222,10 +222,10 @@ def test_a_member_that_lost_its_place_adds_nothing(log: embedlog.Log, other: emb
 
 def test_without_the_check_a_member_commits_what_it_read_before_the_group_went_on(log: embedlog.Log, other: embedlog.Log) -> None:
     """It is a member still, but of a generation in which the partition may be another's."""
-    member = with_member(other._groups)
+    member = with_member(other._engine.groups)
     writer = begun(log)
-    other._groups.decide("g", lambda old: old and replace(old, generation=5))
-    other._groups.commit("g", {ONE: 7}, GroupMetadata("g", 5, "m"))
+    other._engine.groups.decide("g", lambda old: old and replace(old, generation=5))
+    other._engine.groups.commit("g", {ONE: 7}, GroupMetadata("g", 5, "m"))
     with mutated("commit_of_any_generation"):
         writer.owner.add_offsets({ONE: 5}, member)
     writer.commit()
@@ -234,7 +234,7 @@ def test_without_the_check_a_member_commits_what_it_read_before_the_group_went_o
 
 @pytest.mark.parametrize("state", [State.PREPARING_REBALANCE, State.COMPLETING_REBALANCE, State.STABLE])
 def test_a_member_commits_within_a_transaction_in_every_phase(log: embedlog.Log, state: State) -> None:
-    member = with_member(log._groups, state=state)
+    member = with_member(log._engine.groups, state=state)
     writer = begun(log)
     writer.owner.add_offsets({ONE: 5}, member)
     writer.commit()
@@ -242,7 +242,7 @@ def test_a_member_commits_within_a_transaction_in_every_phase(log: embedlog.Log,
 
 
 def test_offsets_without_member_data_are_taken_unchecked(log: embedlog.Log) -> None:
-    with_member(log._groups)
+    with_member(log._engine.groups)
     writer = begun(log)
     writer.owner.add_offsets({ONE: 5}, NOBODY)
     writer.commit()
@@ -263,7 +263,7 @@ def test_a_deleted_topic_takes_pending_offsets_along(log: embedlog.Log, other: e
         writer.owner.add_offsets({TopicPartition("nope", 0): 1}, NOBODY)
     writer.commit()
     assert stable(log) == stable(other) == {TopicPartition("kept", 0): OffsetAndMetadata(6)}
-    assert log._groups.committed("alone", None, soon()) == {}
+    assert log._engine.groups.committed("alone", None, soon()) == {}
 
 
 @pytest.mark.parametrize("mutant", [False, True], ids=["", "offsets_unsynced"])
@@ -272,7 +272,7 @@ def test_rule_20_offsets_are_on_disk_before_the_decision_where_the_records_are(l
     writer = begun(log)
     writer.write(b"a", topic="safe")
     writer.owner.add_offsets({ONE: 5}, NOBODY)
-    groups = log._groups
+    groups = log._engine.groups
     partition = groups.topic.partition(groups.topic.partition_of("g"))
     assert partition.durable_offset < partition.bounds().log_end
     with mutated(*["offsets_unsynced"] * mutant):
@@ -301,7 +301,7 @@ def test_writers_of_one_group_at_once(log: embedlog.Log, other: embedlog.Log) ->
             for turn in range(15):
                 offsets = {TopicPartition(TOPIC, number): turn}
                 if writer is None:
-                    own._groups.commit("g", offsets)
+                    own._engine.groups.commit("g", offsets)
                 else:
                     writer.owner.add_offsets(offsets, NOBODY)
                     writer.commit()
@@ -319,7 +319,7 @@ def test_writers_of_one_group_at_once(log: embedlog.Log, other: embedlog.Log) ->
 
 def test_a_partition_that_somebody_holds_does_not_keep_other_ids_waiting(log: embedlog.Log, other: embedlog.Log) -> None:
     """Who waits for the group's partition gives `__transaction_state` back meanwhile."""
-    writer, own = begun(log, "one"), other._groups
+    writer, own = begun(log, "one"), other._engine.groups
     partition = own.topic.partition(own.topic.partition_of("g"))
     thread = threading.Thread(target=writer.owner.add_offsets, args=({ONE: 5}, NOBODY))
     with partition.exclusive(soon()):

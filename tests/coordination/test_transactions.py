@@ -67,11 +67,11 @@ def test_records_of_all_partitions_are_seen_together_or_never(log: embedlog.Log,
 
 def test_an_end_without_records_asks_nobody(log: embedlog.Log) -> None:
     writer = begun(log)
-    before = log._transactions.topic.partition(log._transactions.topic.partition_of("id")).bounds().log_end
+    before = log._engine.transactions.topic.partition(log._engine.transactions.topic.partition_of("id")).bounds().log_end
     for end in (writer.commit, writer.abort):
         end()
     assert writer.owner.stamp.epoch == 0
-    assert log._transactions.topic.partition(log._transactions.topic.partition_of("id")).bounds().log_end == before
+    assert log._engine.transactions.topic.partition(log._engine.transactions.topic.partition_of("id")).bounds().log_end == before
 
 
 def test_every_transaction_has_an_epoch_of_its_own(log: embedlog.Log) -> None:
@@ -165,20 +165,20 @@ def test_a_closed_owner_decides_nothing(log: embedlog.Log) -> None:
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
 def test_a_timeout_out_of_range_is_named(log: embedlog.Log, timeout_ms: int) -> None:
     with pytest.raises(ConfigError, match=r"transaction\.timeout\.ms.*900000.*transaction\.max\.timeout\.ms"):
-        log._transactions.owner("id", timeout_ms)
+        log._engine.transactions.owner("id", timeout_ms)
 
 
 def test_the_longest_timeout_is_the_logs(path: Path) -> None:
     with embedlog.open(path, config={"transaction.max.timeout.ms": 5000}) as log:
-        log._transactions.owner("id", 5000)
+        log._engine.transactions.owner("id", 5000)
         with pytest.raises(ConfigError):
-            log._transactions.owner("id", 5001)
+            log._engine.transactions.owner("id", 5001)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 32768])
 def test_an_id_that_has_no_place_in_a_record_is_refused(log: embedlog.Log, name: str) -> None:
     with pytest.raises(ConfigError, match=r"transactional\.id"):
-        log._transactions.owner(name, 1000)
+        log._engine.transactions.owner(name, 1000)
 
 
 # ---- what others left ----------------------------------------------------------------------------
@@ -258,7 +258,7 @@ def test_the_owner_waits_for_nobody_behind_a_decision_of_its_own(log: embedlog.L
     state = writer.state()
     assert state is not None
     prepared = replace(state, status=Status.PREPARE_COMMIT, epoch=state.epoch + 1)
-    log._transactions.decide("id", lambda _: prepared, soon())
+    log._engine.transactions.decide("id", lambda _: prepared, soon())
     writer.owner._id = (prepared.producer_id, prepared.epoch)
     writer.owner.begin()
     writer.write(b"2")
@@ -283,7 +283,7 @@ def test_the_housekeeper_ends_what_the_dead_left(path: Path) -> None:
         log.create_topic(TOPIC, 1)
         with embedlog.open(path, config=QUIET) as short:
             begun(short).write(b"left open")
-        partition = log._partition(TOPIC, 0)
+        partition = log._engine.partition(TOPIC, 0)
         for _ in range(4000):
             if partition.bounds().last_stable == 2:
                 break
@@ -306,10 +306,10 @@ def test_who_only_reads_writes_nothing(log: embedlog.Log, path: Path) -> None:
 def test_a_brokers_open_transaction_is_ended_here(golden_copy: Callable[[str], Path], unclean: str) -> None:
     """Its producer was a client of the broker that was killed: nobody else will decide."""
     with embedlog.open(golden_copy(unclean), config=QUIET) as log:
-        opened = log._partition("transactions", 0).open_transactions()
+        opened = log._engine.partition("transactions", 0).open_transactions()
         assert opened
         log.housekeep()
-        assert log._partition("transactions", 0).open_transactions() == []
+        assert log._engine.partition("transactions", 0).open_transactions() == []
         state = state_of(log, "transactions-writer-0")
         assert state is not None
         assert (state.status, state.producer_id) == (Status.COMPLETE_ABORT, opened[0][0])
@@ -338,14 +338,14 @@ def test_init_tells_what_became_of_the_last_transaction_and_of_which(log: embedl
 
 def test_epochs_run_out_and_go_on_under_a_new_producer_id(log: embedlog.Log) -> None:
     old_id = new_producer_id()
-    log._transactions.decide("id", lambda _: Transaction(old_id, EPOCH_LAST - 1, 60_000), soon())
+    log._engine.transactions.decide("id", lambda _: Transaction(old_id, EPOCH_LAST - 1, 60_000), soon())
     writer = begun(log)
     assert writer.owner.stamp == Stamp(old_id, EPOCH_LAST, transactional=True)
     writer.write(b"the last of the old one")
     writer.commit()
     stamp = writer.owner.stamp
     assert (stamp.producer_id != old_id, stamp.epoch) == (True, 0)
-    assert log._partition(TOPIC, 0).stored_epoch(old_id) == EPOCH_MAX
+    assert log._engine.partition(TOPIC, 0).stored_epoch(old_id) == EPOCH_MAX
     writer.write(b"the first of the new one")
     writer.commit()
     assert committed(log) == [b"the last of the old one", b"the first of the new one"]
@@ -379,14 +379,14 @@ def test_ids_nobody_used_are_forgotten_those_of_the_living_are_not(path: Path) -
 
 def test_one_broken_record_hinders_nobody_else(log: embedlog.Log, other: embedlog.Log) -> None:
     begun(log, "broken")
-    topic = log._transactions.topic
+    topic = log._engine.transactions.topic
     with topic.deciding(topic.partition_of("broken"), soon()) as decision:
         decision.append([(encode_key("broken"), b"\0\1 and then nothing that makes sense, under status \1")])
     with pytest.raises(CorruptRecordError):
         begun(other, "broken")
     for opened in (log, other):
-        assert opened._directory.page is not None
-        opened._directory.page.set(recovery.SWEEP_DUE, 1)
+        assert opened._engine.directory.page is not None
+        opened._engine.directory.page.set(recovery.SWEEP_DUE, 1)
         writer = begun(opened, "whole")
         writer.write(b"x")
         writer.commit()

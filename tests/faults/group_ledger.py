@@ -113,7 +113,7 @@ def read_ledger(log: embedlog.Log, group_id: str) -> Ledger:
     ledger = Ledger(group_id)
     if OFFSETS not in log.topics(include_internal=True):
         return ledger
-    number = log._groups.topic.partition_of(group_id)
+    number = log._engine.groups.topic.partition_of(group_id)
     records = log.scan(OFFSETS, partitions=[number]).records()
     return ledger.replay((record.offset, record.key, record.value) for record in records)
 

@@ -73,7 +73,7 @@ def await_notice(stage: Stage, number: int) -> float:
     seen = [(topic.partition(number), topic.notice(number))]
     stage.note("seen")
     began = time.monotonic()
-    stage.opened._wait([], 20, topic, notices=seen)
+    stage.opened._engine.wait([], 20, topic, notices=seen)
     return time.monotonic() - began
 
 

@@ -29,12 +29,12 @@ GONE, KEPT = TopicPartition("t", 0), TopicPartition("kept", 0)
 
 @task
 def commit_offsets(stage: Stage, group_id: str, offsets: dict[Any, Any], identity: GroupMetadata | None = None) -> None:
-    stage.opened._groups.commit(group_id, offsets, identity)
+    stage.opened._engine.groups.commit(group_id, offsets, identity)
 
 
 @task
 def committed_offsets(stage: Stage, group_id: str) -> dict[Any, Any]:
-    return stage.opened._groups.committed(group_id)
+    return stage.opened._engine.groups.committed(group_id)
 
 
 def prepare(directory: Path) -> None:
@@ -43,7 +43,7 @@ def prepare(directory: Path) -> None:
         for topic in ("t", "kept"):
             log.create_topic(topic, 2)
         for name in GROUPS:
-            log._groups.commit(name, {GONE: 5, KEPT: 6})
+            log._engine.groups.commit(name, {GONE: 5, KEPT: 6})
         begun(log).owner.add_offsets({GONE._replace(partition=1): 7}, GroupMetadata("pending"))
 
 
@@ -70,7 +70,7 @@ def crash_at(nursery: Nursery, directory: Path, point: Point, nested: Point | No
     opened = embedlog.open(directory, config=CONFIG) if witness else None
     try:
         if opened is not None:
-            opened._groups.committed("a")
+            opened._engine.groups.committed("a")
         victim = deleter(nursery, directory)
         victim.arm(point.kinds, point.mode, nth=point.nth)
         with contextlib.suppress(Died):
@@ -100,7 +100,7 @@ def finish_and_die(nursery: Nursery, directory: Path, point: Point) -> None:
 
 
 def judge(log: embedlog.Log) -> list[str]:
-    wrong, groups = [], log._groups
+    wrong, groups = [], log._engine.groups
     if "t" in log.topics():
         expected = {GONE: OffsetAndMetadata(5), KEPT: OffsetAndMetadata(6)}
         log.create_topic("one-more")

@@ -107,7 +107,7 @@ def do_steps(stage: Stage, path: str, todo: Sequence[Step], nth: int = 0, error:
     stage.log = log = embedlog.open(path, config=QUIET)
     if TOPIC not in log.topics():
         log.create_topic(TOPIC, config=CONFIG)
-    partition = log._partition(TOPIC, 0)
+    partition = log._engine.partition(TOPIC, 0)
     if nth:
         system.fault_arm(("open", "pread", "pwrite", "ftruncate", "unlink", "rename", "stat", "fsync"), nth, "fail", error)
     for step in todo:
@@ -129,7 +129,7 @@ def do_steps(stage: Stage, path: str, todo: Sequence[Step], nth: int = 0, error:
 @task
 def disagreements_now(stage: Stage) -> list[str]:
     """The same among the living: by this process's own knowledge, which comes from reading along."""
-    partition = stage.opened._partition(TOPIC, 0)
+    partition = stage.opened._engine.partition(TOPIC, 0)
     bounds, opened = partition.bounds(), partition.open_transactions()
     wrong = list(disagreements(partition.path))
     if bounds.last_stable != min((first for _, _, first in opened), default=bounds.log_end):
@@ -143,7 +143,7 @@ def census(stage: Stage, path: str) -> dict[str, Any]:
     with embedlog.open(path, config=QUIET) as log:
         if TOPIC not in log.topics():
             return {"rows": [], "committed": [], "open": [], "epochs": [], "wrong": []}
-        partition = log._partition(TOPIC, 0)
+        partition = log._engine.partition(TOPIC, 0)
         found = {
             "rows": [(each.offset, each.value) for each in log.scan(TOPIC).records()],
             "committed": [(each.offset, each.value) for each in log.scan(TOPIC, isolation_level="read_committed").records()],

@@ -29,7 +29,7 @@ def prepared(path: Path, **config: object) -> embedlog.Log:
     """A log with its topic and `__transaction_state`."""
     log = embedlog.open(path, config=CONFIG | {name.replace("_", "."): value for name, value in config.items()})
     log.create_topic(TOPIC, PARTITIONS)
-    log._transactions.topic.partition_of("id")
+    log._engine.transactions.topic.partition_of("id")
     return log
 
 
@@ -115,7 +115,7 @@ def test_who_is_frozen_inside_a_lock_is_named_and_nobody_breaks_in(
 def test_who_waits_for_a_partition_keeps_no_other_transaction_waiting(nursery: Nursery, tmp_path: Path) -> None:
     """Both ids have their state in one partition; a frozen appender is in the data partition of the first."""
     with prepared(tmp_path / "log", transaction_state_log_num_partitions=1) as log:
-        log._partition(TOPIC, 0).bounds()  # open already: else the opening waits
+        log._engine.partition(TOPIC, 0).bounds()  # open already: else the opening waits
         frozen = nursery.spawn()
         frozen.call("open", str(log.path), config=CONFIG)
         frozen.arm(["pwrite"], "stop_before", name=f"/{TOPIC}-0/")
@@ -126,7 +126,7 @@ def test_who_waits_for_a_partition_keeps_no_other_transaction_waiting(nursery: N
         other.init()
         thread = threading.Thread(target=waiting.write, args=(b"waiting",))
         thread.start()
-        state = log._transactions.topic.partition(0)
+        state = log._engine.transactions.topic.partition(0)
         until(lambda: state.bounds().log_end == 3, "the registration")
         began = time.monotonic()
         other.write(b"other", partition=1)
@@ -152,7 +152,7 @@ def test_a_reader_is_not_kept_by_a_lock_that_a_frozen_process_holds(nursery: Nur
         frozen.start("append", [b"slow"], 0)
         frozen.wait_stopped()
         began = time.monotonic()
-        assert not log._transactions.help(log._partition(TOPIC, 0))
+        assert not log._engine.transactions.help(log._engine.partition(TOPIC, 0))
         assert time.monotonic() - began < 5, "the lock timeout of the log is ten seconds"
         frozen.resume()
         frozen.result()

@@ -170,7 +170,7 @@ def compacted(out: Writer) -> None:
             rows = [(0, key, None if n % 11 == 0 else text(n, 60), (), START_MS + n) for n, key in enumerate(keys, start)]
             out.send(to, rows, compression_type=codec, batch_size=2000)
             out.log.housekeep()
-        first_active = out.log._partition(to.topic, 0).published().segment_base
+        first_active = out.log._engine.partition(to.topic, 0).published().segment_base
         sealed, active = to.rows[0][:first_active], to.rows[0][first_active:]
         to.rows[0] = sorted({row["key"]: row for row in sealed}.values(), key=lambda row: str(row["offset"]).zfill(9)) + active
 
@@ -178,7 +178,7 @@ def compacted(out: Writer) -> None:
 def stamped(out: Writer) -> None:
     """Producers with and without transactions, interleaved over many segments: committed, aborted, across a roll."""
     to = out.topic("stamped", segment_bytes=5000, index_interval_bytes=500)
-    partition, undecided = out.log._partition(to.topic, 0), dict[int, set[object]]()
+    partition, undecided = out.log._engine.partition(to.topic, 0), dict[int, set[object]]()
     for step in stamping.closed(stamping.steps(7, 120, START_MS)):
         if isinstance(step, stamping.End):
             partition.append_marker(step.producer_id, step.epoch, commit=step.commit)

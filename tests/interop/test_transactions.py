@@ -64,7 +64,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         interleaved(log)
         unfinished(log)
         last = Transaction(2**62 + 7, 32_765, 60_000)
-        log._transactions.decide("rolled", lambda _: last, soon())
+        log._engine.transactions.decide("rolled", lambda _: last, soon())
         rolled = begun(log, "rolled")
         rolled.write(b"the last epoch", partition=0)
         rolled.commit()
@@ -95,7 +95,7 @@ def test_dump_log_decodes_every_state_that_we_wrote(kafka: None, written: Path) 
     assert {"one", "two", "left", "behind", "decided", "rolled"} <= set(keys), answer.stdout[:3000]
     assert "Ongoing" in answer.stdout or '"transactionStatus":1' in answer.stdout
     with embedlog.open(written, read_only=True) as log:
-        topic = log._transactions.topic
+        topic = log._engine.transactions.topic
         assert len(keys) == topic.partition(0).bounds().log_end
         for name in topic.look(0).names():
             state = topic.look(0).get(name)

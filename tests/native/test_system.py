@@ -17,13 +17,13 @@ DELETED_UNDER_A_SLEEPER = """
 
     log = embedlog.open(sys.argv[1], config={"housekeeping": False})
     log.create_topic("t")
-    partition, owner, asleep = log._partition("t", 0), Owner(), threading.Event()
+    partition, owner, asleep = log._engine.partition("t", 0), Owner(), threading.Event()
     partition.bounds()
 
     def sleep():
         asleep.set()
         try:
-            log._wait([(partition, 0)], 2, owner)
+            log._engine.wait([(partition, 0)], 2, owner)
         except embedlog.UnknownTopicOrPartitionError:
             print("told")
 
@@ -37,7 +37,7 @@ DELETED_UNDER_A_SLEEPER = """
 """
 
 
-@pytest.mark.parametrize("way", ["log.delete_topic('t')", "partition.remap(); log._wake(owner)"])
+@pytest.mark.parametrize("way", ["log.delete_topic('t')", "partition.remap(); log._engine.wake(owner)"])
 def test_a_page_that_is_let_go_under_a_sleeping_thread_is_no_crash(tmp_path: Path, way: str) -> None:
     done = run_program(DELETED_UNDER_A_SLEEPER.replace("WAY", way), tmp_path)
     assert done.returncode == 0, done.stderr
@@ -83,7 +83,7 @@ def test_a_page_whose_numbers_cannot_be_is_no_page(tmp_path: Path, forged: dict[
         log.create_topic("t")
         with log.producer(linger_ms=0) as producer:
             producer.send("t", b"before").result(10)
-            partition = log._partition("t", 0)
+            partition = log._engine.partition("t", 0)
             now = partition.published()
             partition.page.publish(now._replace(**forged), partition.home.directory_page)
             assert partition.page.read() is None

@@ -117,10 +117,10 @@ def test_a_brokers_internal_topic_is_not_written_to_either(golden_copy: Callable
     with embedlog.open(golden_copy("clean")) as log, log.producer() as producer:
         name = "__transaction_state"
         assert name in log.topics(include_internal=True)
-        before = log._partition(name, 0).bounds()
+        before = log._engine.partition(name, 0).bounds()
         for send in (one_by_one, in_columns):
             assert isinstance(send(producer, name, b"v", b"k").exception(10), InvalidTopicError)
-        assert log._partition(name, 0).bounds() == before
+        assert log._engine.partition(name, 0).bounds() == before
 
 
 @both
@@ -173,13 +173,13 @@ def test_a_batch_that_is_too_large_after_all_is_split(log: embedlog.Log, stuck: 
     assert [record.value for record in found] == [b"first", *noise, *noise]
     assert [record.timestamp_ms for record in found[1:]] == times * 2
     assert [record.headers for record in found[1:21]] == [(("h", None),)] * 20
-    sizes = log._partition("one", 0).fetch(1, max_bytes=1 << 20).batches["size"]
+    sizes = log._engine.partition("one", 0).fetch(1, max_bytes=1 << 20).batches["size"]
     assert max(sizes) <= 300
     assert len(sizes) > 5
 
 
 def test_a_split_that_others_get_into_gives_no_wrong_offsets(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    partition = log._partition("one", 0)
+    partition = log._engine.partition("one", 0)
     real = type(partition).append
 
     def append(this: Any, run: Any, **keywords: Any) -> Any:
@@ -191,7 +191,7 @@ def test_a_split_that_others_get_into_gives_no_wrong_offsets(log: embedlog.Log, 
     with log.producer(linger_ms=60_000) as producer:
         futures = [producer.send("one", b"x" * 100) for _ in range(10)]
         log.alter_topic("one", {"max.message.bytes": 400})
-        wait_until(lambda: log._partition("one", 0).config.max_message_bytes == 400)
+        wait_until(lambda: log._engine.partition("one", 0).config.max_message_bytes == 400)
         monkeypatch.setattr(type(partition), "append", append)
         producer.flush()
         assert {future.result(10).offset for future in futures} == {-1}

@@ -68,7 +68,7 @@ def test_the_last_value_of_every_key_stays_at_its_offset(tmp_path: Path, codec: 
             after = rows(log)
             assert all(before[offset] == (key, value) for offset, key, value in after)
             assert table(after) == last_values(pairs)
-        partition = log._partition("t", 0)
+        partition = log._engine.partition("t", 0)
         now = partition.published()
         sealed = [(key, offset) for offset, key, _ in after if offset < now.segment_base]
         assert len(sealed) == len({key for key, _ in sealed})
@@ -108,7 +108,7 @@ def test_a_map_that_is_too_small_takes_several_passes(tmp_path: Path) -> None:
         log.create_topic("t", config=COMPACT)
         put(log, pairs)
         log.housekeep()
-        base = log._partition("t", 0).published().segment_base
+        base = log._engine.partition("t", 0).published().segment_base
         after = rows(log)
         assert table(after) == last_values(pairs)
         assert sum(offset < base for offset, *_ in after) == 100
@@ -123,7 +123,7 @@ def test_nothing_is_compacted_below_the_dirty_ratio_or_within_the_lag(tmp_path: 
         assert rows(log) == before
         log.alter_topic("t", {"min.compaction.lag.ms": 0, "min.cleanable.dirty.ratio": 0.99})
         log.housekeep()
-        base = log._partition("t", 0).published().segment_base
+        base = log._engine.partition("t", 0).published().segment_base
         assert sum(offset < base for offset, *_ in rows(log)) == 1
         put(log, [(b"k%d" % n, b"x" * 100) for n in range(60)])
         log.alter_topic("t", {"min.cleanable.dirty.ratio": 1.0})
@@ -180,7 +180,7 @@ def test_aborted_records_and_their_markers_go(tmp_path: Path) -> None:
 
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config={**COMPACT, "delete.retention.ms": 0})
-        partition = log._partition("t", 0)
+        partition = log._engine.partition("t", 0)
         put(log, [(b"a", b"old"), (b"b", b"old")])
         for producer, key, commit in ((11, b"a", False), (12, b"b", True)):
             made = run([(key, b"new")])

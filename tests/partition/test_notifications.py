@@ -62,7 +62,7 @@ def slept(log: embedlog.Log, seen: list[tuple[Partition, int]], timeout_s: float
 
     def wait() -> None:
         began = time.monotonic()
-        log._wait([], timeout_s, slept, notices=seen)
+        log._engine.wait([], timeout_s, slept, notices=seen)
         took.append(time.monotonic() - began)
 
     thread = threading.Thread(target=wait)
@@ -97,7 +97,7 @@ def test_what_came_between_the_look_and_the_wait_is_no_sleep(writing: embedlog.L
     seen = [(topic.partition(0), topic.notice(0))]
     tell(topic_of(writing))
     began = time.monotonic()
-    assert not following._wait([], 20, topic, notices=seen)
+    assert not following._engine.wait([], 20, topic, notices=seen)
     assert time.monotonic() - began < 10
 
 
@@ -113,13 +113,13 @@ def test_rule_37_a_group_is_followed_by_one_word(writing: embedlog.Log, mutant: 
 def test_records_and_a_notice_are_waited_for_at_once(writing: embedlog.Log, count: int) -> None:
     """Also where the kernel does not take as many words."""
     writing.create_topic("t")
-    topic, partition = topic_of(writing), writing._partition("t", 0)
+    topic, partition = topic_of(writing), writing._engine.partition("t", 0)
     partition.ensure_open()
     woken: list[bool] = []
 
     def wait() -> None:
         seen = [(topic.partition(0), topic.notice(0))]
-        woken.append(writing._wait([(partition, 0)] * count, 20, topic, notices=seen))
+        woken.append(writing._engine.wait([(partition, 0)] * count, 20, topic, notices=seen))
 
     began = time.monotonic()
     with writing.producer() as producer:
@@ -162,7 +162,7 @@ def test_where_nobody_writes_there_is_no_notice(tmp_path: Path, writing: embedlo
     with embedlog.open(writing.path, read_only=True) as log:
         topic = topic_of(log)
         assert topic.notice(0) == -1
-        log._wait([], 0.01, topic, notices=[(topic.partition(0), -1)])
+        log._engine.wait([], 0.01, topic, notices=[(topic.partition(0), -1)])
 
 
 def test_a_notice_that_died_with_its_process_is_made_up_for_by_looking(nursery: Nursery, tmp_path: Path) -> None:

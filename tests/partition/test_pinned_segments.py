@@ -16,7 +16,7 @@ __all__ = ["log"]
 
 
 def test_a_partition_whose_files_are_replaced_is_copied_again(log: embedlog.Log, tmp_path: Path) -> None:
-    partition, again = log._partition("t", 0), []
+    partition, again = log._engine.partition("t", 0), []
 
     def replace(done: int, total: int) -> None:
         if not again:
@@ -34,7 +34,7 @@ def moved(partition: Partition) -> None:
 
 
 def test_files_that_never_rest_are_copied_as_they_were_opened(log: embedlog.Log, tmp_path: Path) -> None:
-    partition, calls = log._partition("t", 0), []
+    partition, calls = log._engine.partition("t", 0), []
 
     def replace(done: int, total: int) -> None:
         calls.append(done)
@@ -49,7 +49,7 @@ def test_files_that_cannot_be_opened_between_two_changes_end_a_readers_backup(
     log: embedlog.Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who may not lock tries again until a deadline; a writer keeps the swaps out."""
-    partition, open_file = log._partition("t", 0), files.open_file
+    partition, open_file = log._engine.partition("t", 0), files.open_file
 
     def moving(path: object, *arguments: int) -> int:
         fd = open_file(path, *arguments)  # type: ignore[arg-type]
@@ -62,7 +62,7 @@ def test_files_that_cannot_be_opened_between_two_changes_end_a_readers_backup(
     reading = [True]
     monkeypatch.setattr(files, "open_file", moving)
     with embedlog.open(log.path, read_only=True) as reader:
-        monkeypatch.setattr(reader._partition("t", 0).home, "lock_timeout_ms", 200)
+        monkeypatch.setattr(reader._engine.partition("t", 0).home, "lock_timeout_ms", 200)
         with pytest.raises(StorageError, match="keep changing"):
             reader.backup(tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
@@ -89,10 +89,10 @@ def test_a_topic_is_copied_while_it_is_compacted_all_the_time(tmp_path: Path) ->
 
         write(300)
         for turn in range(3):
-            generation = log._partition("c", 0).published().generation
+            generation = log._engine.partition("c", 0).published().generation
             expected = {record.key for record in log.scan("c").records()}
             log.backup(tmp_path / f"copy-{turn}", progress=compacted)
-            assert log._partition("c", 0).published().generation > generation
+            assert log._engine.partition("c", 0).published().generation > generation
             with embedlog.open(tmp_path / f"copy-{turn}", read_only=True) as copy:
                 found = list(copy.scan("c").records())
             assert {record.key for record in found} == expected

@@ -52,7 +52,7 @@ def log(tmp_path: Path) -> Iterator[embedlog.Log]:
 
 @pytest.fixture
 def partition(log: embedlog.Log) -> Partition:
-    return log._partition("events", 0)
+    return log._engine.partition("events", 0)
 
 
 # ---- the rules, row by row (semantics A.5, A.6) ----------------------------------------------------
@@ -70,7 +70,7 @@ def test_a_batch_sent_twice_is_in_the_log_once(partition: Partition) -> None:
 
 def test_a_duplicate_under_append_time_has_the_time_of_the_first(log: embedlog.Log) -> None:
     log.create_topic("timed", config={"message.timestamp.type": "LogAppendTime"})
-    partition, stamp = log._partition("timed", 0), Stamp(A, 0)
+    partition, stamp = log._engine.partition("timed", 0), Stamp(A, 0)
     run = stamped(stamp, 0, b"a")
     first = partition.append(run, stamp=stamp)
     system.shift_wall(5000)
@@ -183,7 +183,7 @@ def test_what_is_kept_of_own_appends_is_what_the_log_says(tmp_path: Path, append
         logs = [held.enter_context(embedlog.open(tmp_path / "log")) for _ in range(3)]
         time_type = "LogAppendTime" if append_time else "CreateTime"
         logs[0].create_topic("events", config={"segment.bytes": 4000, "message.timestamp.type": time_type})
-        *own, third = [each._partition("events", 0) for each in logs]
+        *own, third = [each._engine.partition("events", 0) for each in logs]
         epochs, sequences, opened = {A: 0, B: 0}, {A: 0, B: 0}, {A: False, B: False}
         for _ in range(150):
             partition, producer = chance.choice(own), chance.choice((A, A, B))
@@ -328,7 +328,7 @@ def test_without_the_doubt_behind_a_repair_it_goes_in_twice(partition: Partition
 def test_a_run_of_many_batches_that_went_in_partly(log: embedlog.Log) -> None:
     """Rolled in between, and broken off behind the sixth batch and more: those that are in are found, however far back."""
     log.create_topic("small", config={"segment.bytes": 4000})
-    partition = log._partition("small", 0)
+    partition = log._engine.partition("small", 0)
     for broken_at in range(1, 12):
         stamp = Stamp(A + broken_at, 0)
         whole = stamped(stamp, broken_at * 100, *(b"%0500d" % number for number in range(40)), batch_bytes=600)
@@ -352,7 +352,7 @@ def test_a_run_of_many_batches_that_went_in_partly(log: embedlog.Log) -> None:
 def test_idle_producers_are_forgotten_but_not_what_is_open(tmp_path: Path) -> None:
     with embedlog.open(tmp_path, config={"producer.id.expiration.ms": 1, "housekeeping": False}) as log:
         log.create_topic("events")
-        partition = log._partition("events", 0)
+        partition = log._engine.partition("events", 0)
         send(partition, Stamp(A, 3), 0)
         send(partition, Stamp(B, 4, True, True), 0)
         assert (partition.stored_epoch(A), partition.stored_epoch(B)) == (3, 4)
@@ -429,10 +429,10 @@ def test_who_waits_for_committed_records_is_woken_by_the_marker(log: embedlog.Lo
 def test_a_read_only_reader_knows_what_is_open(tmp_path: Path) -> None:
     with embedlog.open(tmp_path / "log") as log:
         log.create_topic("events")
-        send(log._partition("events", 0), Stamp(A, 2, True, True), 0)
+        send(log._engine.partition("events", 0), Stamp(A, 2, True, True), 0)
         with embedlog.open(tmp_path / "log", read_only=True) as reader:
-            assert reader._partition("events", 0).open_transactions() == [(A, 2, 0)]
+            assert reader._engine.partition("events", 0).open_transactions() == [(A, 2, 0)]
     with embedlog.open(tmp_path / "log", read_only=True) as reader:
-        partition = reader._partition("events", 0)
+        partition = reader._engine.partition("events", 0)
         assert partition.open_transactions() == [(A, 2, 0)]
         assert partition.stored_epoch(A) == 2

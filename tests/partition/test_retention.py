@@ -41,7 +41,7 @@ def test_records_deleted_up_to_a_segments_border_stay_deleted(tmp_path: Path, po
         if points_first:
             log._housekeeper._points()
     with opened(tmp_path / "log") as log:
-        assert log._partition("t", 0).bounds().log_start == 4
+        assert log._engine.partition("t", 0).bounds().log_start == 4
 
 
 def test_a_log_start_is_never_ahead_of_what_survives_a_power_loss(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_page_that_is_made_anew_knows_what_others_deleted_since(nursery: Nurse
         victim.call("on_log", "delete_records", {TP: 2})
         victim.kill()
         (play.partition / "embedlog.page").unlink()
-        assert log._partition("t", 0).bounds().log_start == 2
+        assert log._engine.partition("t", 0).bounds().log_start == 2
 
 
 def test_the_name_of_a_new_segment_is_on_disk_before_the_old_ones_go(tmp_path: Path) -> None:

@@ -35,11 +35,11 @@ def test_preallocated_segments_reserve_their_space_and_give_back_what_they_did_n
 def test_the_partition_that_is_written_to_keeps_its_descriptors(tmp_path: Path) -> None:
     with embedlog.open(tmp_path, config={"max.open.files": 64}) as log, log.producer() as producer:
         log.create_topic("many", 20)
-        busy = log._partition("many", 0)
+        busy = log._engine.partition("many", 0)
         for number in range(1, 20):
             producer.send("many", b"often", partition=0).result()
             writer = busy.writer
             producer.send("many", b"once", partition=number).result()
             assert busy.writer is writer is not None, f"given back when partition {number} was opened"
-        given_back = [number for number in range(1, 20) if log._partition("many", number).writer is None]
+        given_back = [number for number in range(1, 20) if log._engine.partition("many", number).writer is None]
         assert given_back, "somebody must have given his own back"

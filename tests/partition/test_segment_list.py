@@ -28,7 +28,7 @@ def test_a_reader_gets_the_segments_of_its_own_tuple_whatever_another_thread_ref
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config={"segment.bytes": 400, "flush.ms": 3_600_000})
         append(log, 6)
-        partition = log._partition("t", 0)
+        partition = log._engine.partition("t", 0)
         before = partition.published()
         log.delete_records({TopicPartition("t", 0): 4})
         after = partition.published()
@@ -53,7 +53,7 @@ def test_readers_in_threads_beside_rolls_see_every_offset_once(tmp_path: Path) -
 
         def follow() -> None:
             try:
-                partition, offset = log._partition("t", 0), 0
+                partition, offset = log._engine.partition("t", 0), 0
                 while offset < count:
                     found = partition.fetch(offset)
                     if len(found.batches):
@@ -78,7 +78,7 @@ def test_nobody_appends_behind_the_back_of_the_closing_thread(tmp_path: Path, mo
     log = opened(tmp_path / "log")
     log.create_topic("t")
     append(log, 1)
-    partition, refused = log._partition("t", 0), []
+    partition, refused = log._engine.partition("t", 0), []
     real = shutdown.write_checkpoints
 
     def meanwhile(*arguments: object, **keywords: object) -> None:
@@ -115,7 +115,7 @@ def test_bytes_read_while_files_were_changed_are_no_damage(tmp_path: Path, monke
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config={"flush.ms": 3_600_000})
         append(log, 2)
-        partition = log._partition("t", 0)
+        partition = log._engine.partition("t", 0)
         real = partition.reader._fetch
 
         def torn(*arguments: object) -> object:

@@ -56,7 +56,7 @@ def test_a_marked_segment_that_was_cut_to_nothing_takes_records_again(tmp_path: 
 def test_what_a_dead_appender_left_is_flushed_though_nobody_appends_again(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log", config={"flush.ms": 1})
     log = opened(tmp_path / "log")
-    partition = log._partition("t", 0)
+    partition = log._engine.partition("t", 0)
     append(log)
     log.flush()
     log._housekeeper.flush_due()
@@ -74,7 +74,7 @@ def test_a_sync_that_ends_beside_an_append_hides_it_from_no_housekeeper(tmp_path
     """The append has seen what was unsynced before; the housekeeper finds all durable before the append publishes."""
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config={"flush.ms": 1000})
-        partition, page = log._partition("t", 0), log._home.directory_page
+        partition, page = log._engine.partition("t", 0), log._engine.context.directory_page
         append(log)
         counted = page.word(system.WORD_UNSYNCED_COUNT)
         system.fault_arm(["point"], 1, "delay", 300_000, name="before-publish")
@@ -105,7 +105,7 @@ def test_writers_that_find_a_segment_full_at_once_roll_it_once(tmp_path: Path) -
     with opened(tmp_path / "log") as log, opened(tmp_path / "log") as other:
         log.create_topic("t", config=QUIET | {"segment.bytes": 400})
         append(log, 2)
-        partition = log._partition("t", 0)
+        partition = log._engine.partition("t", 0)
         real = partition.exclusive_mutexed
 
         def slower(deadline_ns: int) -> object:
@@ -123,7 +123,7 @@ def test_descriptors_given_back_under_a_sync_are_closed_behind_it(tmp_path: Path
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config=QUIET)
         append(log)
-        partition = log._partition("t", 0)
+        partition = log._engine.partition("t", 0)
         system.fault_arm(["point"], 1, "delay", 300_000, name="sync-segment")
         failed: list[Exception] = []
 
@@ -159,7 +159,7 @@ def test_a_sync_that_retention_overtakes_does_not_fail(nursery: Nursery, tmp_pat
     with opened(tmp_path / "log") as log:
         log.alter_topic("t", {"file.delete.delay.ms": 0, "retention.bytes": 400})
         log.housekeep()
-        assert log._partition("t", 0).bounds().log_start >= 2
+        assert log._engine.partition("t", 0).bounds().log_start >= 2
         victim.resume()
         victim.result()
         assert log.durable_offset("t", 0) == 6
@@ -179,7 +179,7 @@ def test_who_waits_for_a_sync_is_served_while_another_one_holds_the_lock(tmp_pat
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config=QUIET)
         append(log)
-        partition = log._partition("t", 0)
+        partition = log._engine.partition("t", 0)
         served: list[int] = []
         thread = threading.Thread(target=lambda: served.append(partition.sync()))
         with held_by_another(partition):
@@ -196,7 +196,7 @@ def test_who_waits_for_a_sync_takes_the_lock_of_a_syncer_that_died(tmp_path: Pat
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config=QUIET)
         append(log)
-        partition = log._partition("t", 0)
+        partition = log._engine.partition("t", 0)
         thread = threading.Thread(target=partition.sync)
         with held_by_another(partition):
             thread.start()

@@ -28,7 +28,7 @@ def damaged(path: Path, segment_bytes: int) -> embedlog.Log:
     """A log whose third batch of nine is damaged, in its only segment or with later ones."""
     log = embedlog.open(path, config=QUIET)
     log.create_topic("t", config={"segment.bytes": segment_bytes})
-    partition = log._partition("t", 0)
+    partition = log._engine.partition("t", 0)
     for number in range(COUNT):
         partition.append(run_of(value(number)))
     first = file_names.segment_path(partition.path, 0)
@@ -50,7 +50,7 @@ def test_a_cut_that_fails_anywhere_is_finished_by_the_next_append(tmp_path: Path
     while struck:
         nth += 1
         with damaged(tmp_path / str(nth), segment_bytes) as log:
-            partition = log._partition("t", 0)
+            partition = log._engine.partition("t", 0)
             epoch = partition.published().epoch
             assert (len(file_names.bases([path.name for path in partition.path.iterdir()])) > 1) == (segment_bytes == 500)
             system.fault_arm(CHANGING, nth, "fail", errno.EIO)

@@ -154,7 +154,7 @@ def test_what_cannot_be_written_at_exit_is_counted(tmp_path: Path) -> None:
         embedlog.producer.accumulator.EXIT_TIMEOUT_S = 0.1
         log = embedlog.open(sys.argv[1])
         log.create_topic("one")
-        partition = type(log._partition("one", 0))
+        partition = type(log._engine.partition("one", 0))
         partition.append = lambda *_, **__: threading.Event().wait()
         producer = log.producer(linger_ms=0)
         producer.send("one", b"stuck")
@@ -177,12 +177,12 @@ def test_a_signal_ends_a_wait_at_once_and_loses_nothing(tmp_path: Path, call: st
         embedlog.producer.accumulator.EXIT_TIMEOUT_S = 0.1
         log = embedlog.open(sys.argv[1], config={{"housekeeping": False}})
         log.create_topic("one")
-        real = type(log._partition("one", 0)).append
+        real = type(log._engine.partition("one", 0)).append
         go = threading.Event()
         def append(self, *arguments, **keywords):
             go.wait()
             return real(self, *arguments, **keywords)
-        type(log._partition("one", 0)).append = append
+        type(log._engine.partition("one", 0)).append = append
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         producer = log.producer(linger_ms=0)
         future = producer.send("one", b"v")

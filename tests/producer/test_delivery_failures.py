@@ -79,7 +79,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, log: embedlog.Log, error: Exception)
     def append(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(type(log._partition("one", 0)), "append", append)
+    monkeypatch.setattr(type(log._engine.partition("one", 0)), "append", append)
 
 
 # ---- what is raised ------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ def test_what_a_thread_loses_after_close_gave_up_waiting_is_logged(
         assert go.wait(20)
         raise InvalidRecordError("refused by the test")
 
-    monkeypatch.setattr(type(log._partition("one", 0)), "append", append)
+    monkeypatch.setattr(type(log._engine.partition("one", 0)), "append", append)
     producer = log.producer(linger_ms=0)
     producer.send("one", b"on its way")
     assert reached.wait(10)

@@ -117,7 +117,7 @@ def test_threads_that_wait_keep_their_order_among_those_that_do_not(log: embedlo
 
 def test_a_lock_that_is_not_free_is_waited_for_by_the_thread(log: embedlog.Log, producer: embedlog.Producer) -> None:
     opened(producer)
-    partition = log._partition("one", 0)
+    partition = log._engine.partition("one", 0)
     mutex: Any = partition.mutex
     mutex.acquire()
     waiting = threading.Thread(target=lambda: found.append(producer.send("one", b"v").result(30).offset))
@@ -132,7 +132,7 @@ def test_a_lock_that_is_not_free_is_waited_for_by_the_thread(log: embedlog.Log, 
 def test_a_timeout_is_kept_though_the_lock_is_held_elsewhere(log: embedlog.Log, producer: embedlog.Producer) -> None:
     opened(producer)
     other = embedlog.open(log.path)
-    with other, other._partition("one", 0).exclusive():
+    with other, other._engine.partition("one", 0).exclusive():
         began = time.monotonic()
         future = producer.send("one", b"v")
         with pytest.raises(embedlog.DeadlineError):

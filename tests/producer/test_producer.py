@@ -301,7 +301,7 @@ def test_a_lock_that_is_held_fails_the_batch_in_time(log: embedlog.Log, monkeypa
         given.append(deadline_ns - time.clock_gettime_ns(time.CLOCK_BOOTTIME))
         raise LockTimeoutError("process 1 on host h holds the lock")
 
-    monkeypatch.setattr(type(log._partition("one", 0)), "append", append)
+    monkeypatch.setattr(type(log._engine.partition("one", 0)), "append", append)
     with log.producer(request_timeout_ms=500, retries=2, retry_backoff_ms=1) as producer:
         with pytest.raises(LockTimeoutError, match="process 1"):
             producer.send("one", b"v").result(10)
@@ -315,7 +315,7 @@ def test_an_unforeseen_error_reaches_the_futures_and_the_log(
     def append(self: Any, run: Any, **_: Any) -> Any:
         raise ZeroDivisionError("a mistake of ours")
 
-    monkeypatch.setattr(type(log._partition("one", 0)), "append", append)
+    monkeypatch.setattr(type(log._engine.partition("one", 0)), "append", append)
     with log.producer() as producer:
         assert isinstance(producer.send("one", b"v").exception(10), ZeroDivisionError)
         assert isinstance(producer.send_batch("one", [b"v"]).exception(10), ZeroDivisionError)

@@ -38,7 +38,7 @@ def unarmed() -> Iterator[None]:
 
 
 def batches(log: embedlog.Log, topic: str = "one") -> Any:
-    found = log._partition(topic, 0).fetch(0, max_bytes=1 << 24)
+    found = log._engine.partition(topic, 0).fetch(0, max_bytes=1 << 24)
     return found.batches
 
 
@@ -50,7 +50,7 @@ def stamps(log: embedlog.Log) -> list[tuple[int, int, int]]:
 
 def failing(monkeypatch: pytest.MonkeyPatch, log: embedlog.Log, problems: list[Exception], behind: bool = False) -> list[Any]:
     """The next appends fail with these, before they begin or behind their end; returns the stamps they came with."""
-    kind = type(log._partition("one", 0))
+    kind = type(log._engine.partition("one", 0))
     real: Append = kind.append
     seen: list[Any] = []
 
@@ -106,7 +106,7 @@ def test_what_passes_is_waited_for_in_order(log: embedlog.Log, idempotent: bool)
 
 
 def test_another_partition_does_not_wait_for_it(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = type(log._partition("t", 0))
+    kind = type(log._engine.partition("t", 0))
     real: Append = kind.append
 
     def append(self: Any, run: Any, **facts: Any) -> Any:
@@ -243,7 +243,7 @@ def test_the_way_past_the_thread_and_the_thread_take_turns_without_a_look_at_the
     with log.producer() as producer:
         producer.send("one", b"v").result(10)
         looks: list[int] = []
-        sequencing: Any = log._partition("one", 0).sequencing
+        sequencing: Any = log._engine.partition("one", 0).sequencing
         real = sequencing.catch_up
         sequencing.catch_up = lambda: (looks.append(1), real())
         for number in range(50):
@@ -258,7 +258,7 @@ def test_a_topic_that_cannot_be_seen_for_a_moment_keeps_its_lanes(log: embedlog.
     """Else two lanes would lead to one partition, each with sequences from 0 of the same producer, and no order between them."""
     with log.producer() as producer:
         producer.send("one", b"0").result(10)
-        real, looks = log._partition_count, []
+        real, looks = log._engine.partition_count, []
 
         def count(name: str) -> int:
             looks.append(name)
@@ -266,7 +266,7 @@ def test_a_topic_that_cannot_be_seen_for_a_moment_keeps_its_lanes(log: embedlog.
                 raise StorageError("cannot look at", errno=errno.EIO)
             return real(name)
 
-        monkeypatch.setattr(log, "_partition_count", count)
+        monkeypatch.setattr(log._engine, "partition_count", count)
         producer.send_batch("one", [b"1"]).result(10)
         wait_until(lambda: not producer._routes)
         for number in range(2, 6):

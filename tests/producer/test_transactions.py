@@ -134,8 +134,8 @@ def test_offsets_of_a_group_are_committed_with_the_records(log: embedlog.Log) ->
         with producer.transaction():
             producer.send_offsets_to_transaction({}, group)
             producer.send_offsets_to_transaction({place: 5}, group)
-            assert log._groups.committed("g") == {}
-        assert log._groups.committed("g") == {place: embedlog.OffsetAndMetadata(5)}
+            assert log._engine.groups.committed("g") == {}
+        assert log._engine.groups.committed("g") == {place: embedlog.OffsetAndMetadata(5)}
 
 
 def test_offsets_that_the_group_refuses_can_only_be_aborted(log: embedlog.Log) -> None:

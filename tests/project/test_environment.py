@@ -65,9 +65,9 @@ def test_a_clock_that_jumps_deletes_nothing_before_its_time(tmp_path: Path) -> N
             if shift_ms <= 0:
                 append(log, 2, "back")
                 log.housekeep()
-            partition = log._partition("t", 0)
+            partition = log._engine.partition("t", 0)
             assert partition.bounds().log_start == 0
-        assert log._partition("back", 0).bounds().log_start == 0
+        assert log._engine.partition("back", 0).bounds().log_start == 0
         assert sum(1 for _ in log.scan("t").records()) == 10
 
 
@@ -101,10 +101,10 @@ def test_a_lock_is_waited_for_by_another_clock(tmp_path: Path, shift_ms: int) ->
         log.create_topic("t")
         append(log)
         append(other)
-        with log._partition("t", 0).exclusive():
+        with log._engine.partition("t", 0).exclusive():
             system.shift_wall(shift_ms)
             began = time.monotonic()
-            with pytest.raises(embedlog.LockTimeoutError), other._partition("t", 0).exclusive():
+            with pytest.raises(embedlog.LockTimeoutError), other._engine.partition("t", 0).exclusive():
                 pass
             assert 0.15 < time.monotonic() - began < 5
 
@@ -197,7 +197,7 @@ def test_a_lock_dies_with_the_parent_though_a_child_lives_on(tmp_path: Path) -> 
         log.create_topic("t")
         producer = log.producer(linger_ms=0)
         producer.send("t", b"first").result()
-        with log._partition("t", 0).exclusive():
+        with log._engine.partition("t", 0).exclusive():
             if os.fork() == 0:
                 os.close(1)
                 os.read(0, 1)                  # lives on until the test lets go of the pipe

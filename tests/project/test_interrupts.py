@@ -69,7 +69,7 @@ def test_an_interrupt_anywhere_leaves_no_lock_behind(tmp_path: Path, way: str) -
     settings = {"housekeeping": False, "lock.timeout.ms": PATIENCE_MS}
     with embedlog.open(tmp_path / "log", config=settings) as log, embedlog.open(tmp_path / "log", config=settings) as other:
         log.create_topic("t")
-        mine, theirs = log._partition("t", 0), other._partition("t", 0)
+        mine, theirs = log._engine.partition("t", 0), other._engine.partition("t", 0)
         pair = [locks.LockFile(tmp_path / "lock") for _ in range(2)]
 
         def take(partition: Any, lock: locks.LockFile) -> None:
@@ -99,7 +99,7 @@ def test_an_append_that_was_interrupted_anywhere_goes_in_once(tmp_path: Path) ->
     settings = {"housekeeping": False, "lock.timeout.ms": PATIENCE_MS}
     with embedlog.open(tmp_path / "log", config=settings) as log, embedlog.open(tmp_path / "log", config=settings) as other:
         log.create_topic("t", config={"segment.bytes": 1000})  # some of them roll
-        mine, theirs = log._partition("t", 0), other._partition("t", 0)
+        mine, theirs = log._engine.partition("t", 0), other._engine.partition("t", 0)
         stamp, sequence, nth = record.Stamp(2**62 + 7, 0), 0, 0
         expected = []
         while True:
@@ -151,7 +151,7 @@ def test_an_interrupt_does_not_hide_a_sync_that_failed(tmp_path: Path, caplog: p
         log.create_topic("t", config={"flush.ms": 3_600_000})
         with log.producer() as producer:
             producer.send("t", b"v").result(timeout=10)
-        partition = log._partition("t", 0)
+        partition = log._engine.partition("t", 0)
         checked = files.datasync
 
         def interrupted(fd: int, path: str | os.PathLike[str] = "") -> None:

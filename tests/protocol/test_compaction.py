@@ -30,7 +30,7 @@ def transact(log: embedlog.Log, producer: int, key: bytes, value: bytes, commit:
     stamp = Stamp(producer, 0, True, opens=True)
     (run,) = record_batch.encode(Columns(1, BytesColumn.of([value]), BytesColumn.of([key]), 1_700_000_000_000))
     record_batch.stamp(run, stamp, 0)
-    partition = log._partition("t", 0)
+    partition = log._engine.partition("t", 0)
     partition.append(run, stamp=stamp)
     if commit is not None:
         partition.append_marker(producer, 1, commit=commit)
@@ -57,11 +57,11 @@ def test_rule_26_a_swap_that_was_broken_off_is_finished(
         victim.arm(["point"], "kill_before", name="swap-step", nth=step)
         with pytest.raises(Died):
             victim.call("on_log", "housekeep")
-        assert log._partition("t", 0).page.read().generation % 2 == 1
+        assert log._engine.partition("t", 0).page.read().generation % 2 == 1
         with mutated(mutant), caplog.at_level(logging.CRITICAL):
             try:
                 check(log, pairs, before)
-                seen = log._partition("t", 0).page.read().generation % 2 == 0
+                seen = log._engine.partition("t", 0).page.read().generation % 2 == 0
             except (AssertionError, EmbedlogError) as problem:
                 print(problem)
                 seen = False
@@ -79,13 +79,13 @@ def test_rule_26_the_next_housekeeper_finishes_a_swap_before_it_begins_its_own(
     pairs = made(tmp_path / "log", seed)
     with opened(tmp_path / "log") as log:
         before = {offset: (key, value) for offset, key, value in rows(log)}
-        log._partition("t", 0).sequencing.present()  # so that nothing but the swap needs the append lock
+        log._engine.partition("t", 0).sequencing.present()  # so that nothing but the swap needs the append lock
         victim = nursery.spawn()
         victim.call("open", str(tmp_path / "log"), **QUIET)
         victim.arm(["point"], "kill_before", name="swap-step", nth=step)
         with pytest.raises(Died):
             victim.call("on_log", "housekeep")
-        partition = log._partition("t", 0)
+        partition = log._engine.partition("t", 0)
         assert partition.page.read().generation % 2 == 1
         cleaner.compact(partition, -1, 1 << 20, system.wall_ms())
         check(log, pairs, before)
@@ -126,7 +126,7 @@ def test_rule_26_what_was_read_before_a_swap_is_not_judged_by_what_is_there_behi
         log.create_topic("t", config=COMPACT)
         transact(log, 11, b"a", b"aborted", commit=False)
         put(log, FILL)
-        partition = reader._partition("t", 0)
+        partition = reader._engine.partition("t", 0)
         fetch, swaps = partition.reader._fetch, []
 
         def fetch_and_swap(*arguments: Any) -> Any:
@@ -152,7 +152,7 @@ def test_rule_26_a_reader_goes_on_however_often_files_are_replaced_under_it(
     with opened(tmp_path / "log") as log, opened(tmp_path / "log") as reader:
         log.create_topic("t", config=COMPACT)
         put(log, FILL)
-        partition = reader._partition("t", 0)
+        partition = reader._engine.partition("t", 0)
         fetch, swaps = partition.reader._fetch, []
 
         def fetch_and_swap(*arguments: Any) -> Any:
@@ -177,7 +177,7 @@ def test_what_is_undecided_replaces_nothing(tmp_path: Path, mutant: str) -> None
         put(log, FILL)
         with mutated(mutant):
             log.housekeep()
-        log._partition("t", 0).append_marker(11, 1, commit=False)
+        log._engine.partition("t", 0).append_marker(11, 1, commit=False)
         put(log, FILL)
         log.housekeep()
         assert (b"a" in table(rows(log, isolation_level="read_committed"))) == (mutant == "")
@@ -296,7 +296,7 @@ def test_rule_28_who_waits_for_what_the_housekeeper_should_do_does_it_himself(
         dead.call("open", str(log.path), **QUIET)
         dead.call("leave_open", b"open")
         dead.kill()
-        end = log._partition("t", 0).bounds().high_watermark
+        end = log._engine.partition("t", 0).bounds().high_watermark
         with mutated(mutant):
             with log.consumer("t", auto_offset_reset="earliest", isolation_level="read_committed") as consumer:
                 put(log, [(b"behind", b"it")])

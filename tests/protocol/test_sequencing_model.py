@@ -155,7 +155,7 @@ def test_random_producers_in_several_processes_against_a_plain_model(tmp_path: P
 
 def check_state(logs: list[embedlog.Log], model: Model) -> None:
     for log in logs:
-        partition = log._partition("events", 0)
+        partition = log._engine.partition("events", 0)
         opened = sorted((first, producer) for producer, first in model.opened.items())
         assert [(first, producer) for producer, _, first in partition.open_transactions()] == opened
         assert partition.bounds().last_stable == min(model.opened.values(), default=model.end)

@@ -103,7 +103,7 @@ def fill(log: Any, word: str, reader: Any) -> Any:
     with log.producer(linger_ms=0) as producer:
         for number in range(40):
             producer.send_batch(TOPIC, [b"%s %d" % (word.encode(), number)]).result(30)
-    return reader._partition(TOPIC, 0)
+    return reader._engine.partition(TOPIC, 0)
 
 
 def test_rule_6_a_reader_never_gets_records_of_another_topic(tmp_path: Path) -> None:

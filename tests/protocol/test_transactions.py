@@ -73,7 +73,7 @@ def test_rule_20_each_step_is_on_disk_before_the_next(
     writer = begun(log)
     writer.write(b"x")
     log.alter_topic(TOPIC, {"flush.messages": "1"})  # after the write, which else would have seen to it
-    partition = log._partition(TOPIC, 0)
+    partition = log._engine.partition(TOPIC, 0)
     monkeypatch.setattr(partition.syncer, "flush_if_due", lambda *_: None)
     with mutated(mutant):
         steps = syncs_and_writes(tmp_path / "trace", writer.commit, path)
@@ -92,13 +92,13 @@ def test_without_a_wish_for_durability_nothing_is_synced(log: embedlog.Log, tmp_
 def orphan(log: embedlog.Log, partition: int, epoch: int = 0, producer_id: int | None = None) -> int:
     """Open data whose record in the state topic was lost."""
     stamp = Stamp(producer_id or new_producer_id(), epoch, transactional=True, opens=True)
-    log._partition(TOPIC, partition).append(run_of(stamp, 0, [b"orphan"]), stamp=stamp)
+    log._engine.partition(TOPIC, partition).append(run_of(stamp, 0, [b"orphan"]), stamp=stamp)
     return stamp.producer_id
 
 
 def due(log: embedlog.Log) -> None:
-    assert log._directory.page is not None
-    log._directory.page.set(recovery.SWEEP_DUE, 1)
+    assert log._engine.directory.page is not None
+    log._engine.directory.page.set(recovery.SWEEP_DUE, 1)
 
 
 @pytest.mark.parametrize("mutant", ["", "no_sweep"])
@@ -108,7 +108,7 @@ def test_rule_20_open_data_without_a_record_is_swept(log: embedlog.Log, mutant: 
     with mutated(mutant):
         help_out(log, 1)
         assert (last_stable(log, 1) == (2, 2)) == (not mutant)
-    assert recovery.is_due(log._directory.page) == bool(mutant)
+    assert recovery.is_due(log._engine.directory.page) == bool(mutant)
 
 
 def test_rule_20_the_sweep_leaves_what_a_record_covers(log: embedlog.Log, path: Path) -> None:
@@ -118,7 +118,7 @@ def test_rule_20_the_sweep_leaves_what_a_record_covers(log: embedlog.Log, path: 
         begun(short, "dead").write(b"theirs", partition=1)
     due(log)
     begun(log, "another")
-    assert not recovery.is_due(log._directory.page)
+    assert not recovery.is_due(log._engine.directory.page)
     assert last_stable(log, 0) == (0, 1)
     assert last_stable(log, 1) == (0, 1)
     living.commit()
@@ -150,7 +150,7 @@ def test_rule_20_an_id_that_was_in_a_transaction_is_lifted_behind_its_end(
         dead.write(b"theirs")
         if decided:  # and no marker written
             given_up = lambda old: machine.give_up(old, old, new_producer_id(), now())  # noqa: E731
-            short._transactions.decide("id", given_up, soon())
+            short._engine.transactions.decide("id", given_up, soon())
         orphan(log, 2, epoch=7, producer_id=dead.owner.stamp.producer_id)
     due(log)
     with mutated(mutant):
@@ -171,7 +171,7 @@ def test_rule_20_a_slow_sweep_spares_what_began_since(log: embedlog.Log, path: P
     due(log)
     with embedlog.open(path, config=QUIET) as other:
         writers: list[Writer] = []
-        every = log._all_partitions
+        every = log._engine.all_partitions
 
         def slowly(*, loaded_only: bool) -> Iterator[Any]:
             found = every(loaded_only=loaded_only)
@@ -180,8 +180,8 @@ def test_rule_20_a_slow_sweep_spares_what_began_since(log: embedlog.Log, path: P
                 writers[0].write(b"x", partition=partition)
             yield from found
 
-        monkeypatch.setattr(log, "_all_partitions", slowly)
-        log._transactions.sweep_if_due(soon())
+        monkeypatch.setattr(log._engine, "all_partitions", slowly)
+        log._engine.transactions.sweep_if_due(soon())
         writers[0].write(b"y")
         writers[0].commit()
         assert committed(log) == [b"x", b"y", b"x", b"x"]
@@ -192,7 +192,7 @@ def test_rule_20_a_slow_sweep_spares_what_began_since(log: embedlog.Log, path: P
 ])  # fmt: skip
 def test_rule_20_when_a_sweep_is_due(log: embedlog.Log, clean: bool, foreign: bool, cache: int, expected: bool) -> None:
     """`cache`: whether the page cache is another one than before."""
-    page = log._directory.page
+    page = log._engine.directory.page
     assert page is not None
     assert not recovery.is_due(page)
     now = cache_number(log.path) + cache
@@ -214,7 +214,7 @@ def test_rule_30_a_first_batch_is_registered_and_written_under_one_lock(
     with embedlog.open(path, config=QUIET) as log, embedlog.open(path, config=hasty) as other:
         log.create_topic(TOPIC, 1)
         zombie, heir = begun(log), Writer(other)
-        partition, refused = log._partition(TOPIC, 0), []
+        partition, refused = log._engine.partition(TOPIC, 0), []
         append = partition.append
 
         def append_later(*arguments: Any, **keywords: Any) -> Any:
@@ -249,17 +249,17 @@ def test_rule_31_an_old_marker_cannot_close_a_new_transaction(log: embedlog.Log,
     writer.write(b"first")
     with embedlog.open(path, config=QUIET) as other:
         decided: list[Transaction] = []
-        finish = log._transactions.finish
+        finish = log._engine.transactions.finish
 
         def see_and_finish(name: str, seen: Transaction, deadline_ns: int) -> None:
             decided.append(seen)
             finish(name, seen, deadline_ns)
 
-        log._transactions.finish = see_and_finish  # type: ignore[method-assign]
+        log._engine.transactions.finish = see_and_finish  # type: ignore[method-assign]
         writer.commit()
         writer.write(b"second")
         with mutated(mutant):
-            other._transactions.finish("id", decided[0], soon())
+            other._engine.transactions.finish("id", decided[0], soon())
         assert (committed(other) == [b"first"]) == (not mutant)
         assert (last_stable(other)[0] == 2) == (not mutant)
         if not mutant:
@@ -273,10 +273,12 @@ def test_rule_31_helpers_may_do_it_all_at_once(log: embedlog.Log, path: Path) ->
         writer.write(b"x", partition=partition)
     state = writer.state()
     assert state is not None
-    decided = log._transactions.decide("id", lambda old: old and machine.give_up(old, old, new_producer_id(), now()), soon())
+    decided = log._engine.transactions.decide(
+        "id", lambda old: old and machine.give_up(old, old, new_producer_id(), now()), soon()
+    )
     assert decided is not None
     logs = [embedlog.open(path, config=QUIET) for _ in range(3)]
-    threads = [threading.Thread(target=each._transactions.finish, args=("id", decided, soon())) for each in logs]
+    threads = [threading.Thread(target=each._engine.transactions.finish, args=("id", decided, soon())) for each in logs]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -315,7 +317,7 @@ def test_a_backup_tears_no_transaction(path: Path, tmp_path: Path, monkeypatch: 
 
         monkeypatch.setattr(backup, "pin_of", commit_and_pin)
         if not still:
-            monkeypatch.setattr(log._transactions, "standing_still", contextlib.nullcontext)
+            monkeypatch.setattr(log._engine.transactions, "standing_still", contextlib.nullcontext)
         log.backup(tmp_path / "copy")
         assert (len(outcomes) == 3) == still
         if still:

@@ -22,18 +22,18 @@ from embedlog.errors import (
 )
 from embedlog.group import State
 from embedlog.types import OffsetAndMetadata
-from tests.support.fake_groups import A0, A1, B0, GroupLog, attend, members, settle
-from tests.support.fake_log import fill, places
+from tests.support.fake_engine import fill, places
+from tests.support.fake_groups import A0, A1, B0, GroupEngine, attend, members, settle
 
 
 @pytest.fixture
-def log() -> GroupLog:
-    return GroupLog(a=2, b=1)
+def engine() -> GroupEngine:
+    return GroupEngine(a=2, b=1)
 
 
 @pytest.fixture
-def member(log: GroupLog) -> Iterator[Callable[..., Consumer]]:
-    yield from members(log)
+def member(engine: GroupEngine) -> Iterator[Callable[..., Consumer]]:
+    yield from members(engine)
 
 
 # ---- committing -------------------------------------------------------------------------------------------------------
@@ -51,48 +51,50 @@ class Clock:
         self._group.until_ns = 0
 
 
-def test_committing_automatically_commits_what_earlier_polls_returned(log: GroupLog, member: Any) -> None:
-    fill(log._partition("b", 0), 10)
+def test_committing_automatically_commits_what_earlier_polls_returned(engine: GroupEngine, member: Any) -> None:
+    fill(engine.partition("b", 0), 10)
     reader = member("b", max_poll_records=4)
     clock = Clock(reader)
     reader.poll()
-    assert log.committed() == {}
+    assert engine.committed() == {}
     clock.pass_interval()
     assert places(reader.poll()) == [(0, 4), (0, 5), (0, 6), (0, 7)]
-    assert log.committed() == {B0: 4}
+    assert engine.committed() == {B0: 4}
 
 
-def test_committing_automatically_in_a_loop_commits_what_the_loop_is_through_with(log: GroupLog, member: Any) -> None:
-    fill(log._partition("b", 0), 10)
+def test_committing_automatically_in_a_loop_commits_what_the_loop_is_through_with(engine: GroupEngine, member: Any) -> None:
+    fill(engine.partition("b", 0), 10)
     reader = member("b")
     loop = iter(reader)
     for _ in range(4):
         next(loop)
     Clock(reader).pass_interval()
     reader.poll()
-    assert log.committed() == {B0: 4}
+    assert engine.committed() == {B0: 4}
 
 
-def test_committing_automatically_waits_for_the_interval_and_hurries_behind_a_failure(log: GroupLog, member: Any) -> None:
+def test_committing_automatically_waits_for_the_interval_and_hurries_behind_a_failure(engine: GroupEngine, member: Any) -> None:
     reader = member("b", auto_commit_interval_ms=100_000, default_api_timeout_ms=0)
     settle(reader)
     clock = Clock(reader)
     clock.pass_interval()
     attend(reader)
-    assert log._groups.commit_count == 1
+    assert engine.groups.commit_count == 1
     due_at = clock.auto.due_at
     attend(reader)
-    assert log._groups.commit_count == 1
-    log._groups.locked = True
+    assert engine.groups.commit_count == 1
+    engine.groups.locked = True
     clock.pass_interval()
     attend(reader)
-    log._groups.locked = False
+    engine.groups.locked = False
     reader._group.until_ns = 0
     attend(reader)
     assert clock.auto.due_at < due_at - 90
 
 
-def test_committing_automatically_a_failure_is_only_logged(log: GroupLog, member: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_committing_automatically_a_failure_is_only_logged(
+    engine: GroupEngine, member: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     reader = member("b")
     settle(reader)
     clock = Clock(reader)
@@ -104,8 +106,8 @@ def test_committing_automatically_a_failure_is_only_logged(log: GroupLog, member
 
 
 @pytest.mark.parametrize("end", ["close", "unsubscribe", "rebalance"])
-def test_committing_automatically_happens_at_every_end(log: GroupLog, member: Any, end: str) -> None:
-    fill(log._partition("b", 0), 10)
+def test_committing_automatically_happens_at_every_end(engine: GroupEngine, member: Any, end: str) -> None:
+    fill(engine.partition("b", 0), 10)
     reader = member("b", max_poll_records=4)
     reader.poll()
     if end == "close":
@@ -114,90 +116,90 @@ def test_committing_automatically_happens_at_every_end(log: GroupLog, member: An
         reader.unsubscribe()
     else:
         settle(reader, member("a", "b"))
-    assert log.committed()[B0] == 4
+    assert engine.committed()[B0] == 4
 
 
-def test_committing_automatically_at_a_rebalance_leaves_out_what_is_committed(log: GroupLog, member: Any) -> None:
-    fill(log._partition("b", 0), 10)
+def test_committing_automatically_at_a_rebalance_leaves_out_what_is_committed(engine: GroupEngine, member: Any) -> None:
+    fill(engine.partition("b", 0), 10)
     reader = member("b")
     reader.poll(max_records=4)
     reader.commit()
-    count = log._groups.commit_count
+    count = engine.groups.commit_count
     for _ in range(2):
         reader.enforce_rebalance()
         settle(reader)
-    assert log._groups.commit_count == count
+    assert engine.groups.commit_count == count
     reader.poll(max_records=2)
     reader.enforce_rebalance()
     settle(reader)
-    assert log.committed() == {B0: 6}
+    assert engine.committed() == {B0: 6}
     reader.seek(B0, 4)  # below what is committed is news, too
     reader.enforce_rebalance()
     settle(reader)
-    assert log.committed() == {B0: 4}
+    assert engine.committed() == {B0: 4}
 
 
-def test_committing_nothing_automatically_when_that_is_off(log: GroupLog, member: Any) -> None:
-    fill(log._partition("b", 0), 10)
+def test_committing_nothing_automatically_when_that_is_off(engine: GroupEngine, member: Any) -> None:
+    fill(engine.partition("b", 0), 10)
     reader = member("b", enable_auto_commit=False)
     reader.poll()
     reader.close()
-    assert log._groups.commit_count == 0
+    assert engine.groups.commit_count == 0
 
 
-def test_committing_now_commits_positions_with_their_epochs(log: GroupLog, member: Any) -> None:
-    fill(log._partition("b", 0), 10)
+def test_committing_now_commits_positions_with_their_epochs(engine: GroupEngine, member: Any) -> None:
+    fill(engine.partition("b", 0), 10)
     reader = member("b")
     reader.poll(max_records=4)
     reader.commit()
     assert reader.committed(B0) == {B0: OffsetAndMetadata(4, "", 0)}
 
 
-def test_committing_now_lets_earlier_ones_go_first_and_an_empty_map_only_that(log: GroupLog, member: Any) -> None:
+def test_committing_now_lets_earlier_ones_go_first_and_an_empty_map_only_that(engine: GroupEngine, member: Any) -> None:
     reader = member("b")
     settle(reader)
     told: list[Any] = []
-    log._groups.locked = True
+    engine.groups.locked = True
     reader.commit_async({B0: 1}, lambda offsets, error: told.append(offsets[B0].offset))
-    assert log.committed() == {}
-    log._groups.locked = False
+    assert engine.committed() == {}
+    engine.groups.locked = False
     reader.commit({})
-    assert (log.committed(), told) == ({B0: 1}, [1])
+    assert (engine.committed(), told) == ({B0: 1}, [1])
     reader.commit_async({B0: 2})
     reader.commit({B0: OffsetAndMetadata(3)})
-    assert log.committed() == {B0: 3}
+    assert engine.committed() == {B0: 3}
 
 
-def test_committing_now_under_a_lock_that_others_hold_ends_at_the_deadline(log: GroupLog, member: Any) -> None:
+def test_committing_now_under_a_lock_that_others_hold_ends_at_the_deadline(engine: GroupEngine, member: Any) -> None:
     reader = member("b", default_api_timeout_ms=1)
     settle(reader)
-    log._groups.locked = True
+    engine.groups.locked = True
     with pytest.raises(LockTimeoutError):
         reader.commit({B0: 1})
 
 
-def test_committing_later_tries_once_and_tells_the_callback(log: GroupLog, member: Any) -> None:
+def test_committing_later_tries_once_and_tells_the_callback(engine: GroupEngine, member: Any) -> None:
     reader = member("b", default_api_timeout_ms=0)
     settle(reader)
     told: list[Any] = []
-    log._groups.locked = True
+    engine.groups.locked = True
     reader.commit_async({B0: 1}, lambda offsets, error: told.append((offsets, error)))
-    log._groups.locked = False
+    engine.groups.locked = False
     reader.commit_async({B0: 2}, lambda offsets, error: told.append((offsets, error)))
     assert told == []
     reader.poll()
     assert [offsets for offsets, _ in told] == [{B0: (1, "", -1)}, {B0: (2, "", -1)}]
     assert [type(error).__name__ for _, error in told] == ["RetriableCommitFailedError", "NoneType"]
-    assert log.committed() == {B0: 2}
+    assert engine.committed() == {B0: 2}
 
 
 def test_committing_later_the_real_error_reaches_the_callback_and_else_the_log(
-    log: GroupLog, member: Any, caplog: pytest.LogCaptureFixture
+    engine: GroupEngine, member: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     reader = member("b")
     settle(reader)
     told: list[Any] = []
-    log.evict_all()
+    engine.evict_all()
     reader.commit_async({B0: 1}, lambda offsets, error: told.append(error))
     reader.commit_async({B0: 1})
     with pytest.raises(CommitFailedError):
@@ -207,7 +209,7 @@ def test_committing_later_the_real_error_reaches_the_callback_and_else_the_log(
 
 
 def test_committing_later_callbacks_run_in_order_on_this_thread_and_one_that_raises_harms_nobody(
-    log: GroupLog, member: Any, caplog: pytest.LogCaptureFixture
+    engine: GroupEngine, member: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     reader = member("b")
     settle(reader)
@@ -251,15 +253,15 @@ def test_committing_what_are_no_offsets_is_a_type_error(member: Any, offsets: An
         reader.commit(offsets)
 
 
-def test_committing_a_member_that_fell_out_fails(log: GroupLog, member: Any) -> None:
+def test_committing_a_member_that_fell_out_fails(engine: GroupEngine, member: Any) -> None:
     reader = member("b")
     settle(reader)
-    log.evict_all()
+    engine.evict_all()
     with pytest.raises(CommitFailedError):
         reader.commit({B0: 1})
 
 
-def test_committing_before_there_is_an_assignment(log: GroupLog, member: Any) -> None:
+def test_committing_before_there_is_an_assignment(engine: GroupEngine, member: Any) -> None:
     first, second = member("a"), member("a")
     settle(first)
     with pytest.raises(CommitFailedError, match="poll to join"):
@@ -269,23 +271,23 @@ def test_committing_before_there_is_an_assignment(log: GroupLog, member: Any) ->
         second.commit({A0: 1})
 
 
-def test_committing_while_the_group_rebalances(log: GroupLog, member: Any) -> None:
+def test_committing_while_the_group_rebalances(engine: GroupEngine, member: Any) -> None:
     """Accepted while members join, refused between the end of the join phase and the leader's word (C.2)."""
     first, second = member("a"), member("a")
     settle(first)
     attend(second)
-    assert log.group().state is State.PREPARING_REBALANCE
+    assert engine.group().state is State.PREPARING_REBALANCE
     first.commit({A0: 1})
-    assert log.committed() == {A0: 1}
+    assert engine.committed() == {A0: 1}
 
 
-def test_committing_a_static_id_that_was_taken_over_is_fenced(log: GroupLog, member: Any) -> None:
+def test_committing_a_static_id_that_was_taken_over_is_fenced(engine: GroupEngine, member: Any) -> None:
     old, new, lost = member(group_instance_id="one"), member("a", group_instance_id="one"), []
     old.subscribe(["a"], on_lost=lost.extend)
     settle(old)
-    generation = log.group().generation
+    generation = engine.group().generation
     settle(new)
-    assert log.group().generation == generation
+    assert engine.group().generation == generation
     assert new.assignment() == {A0, A1}
     with pytest.raises(FencedInstanceIdError):
         old.commit({A0: 1})
@@ -294,30 +296,30 @@ def test_committing_a_static_id_that_was_taken_over_is_fenced(log: GroupLog, mem
             old.poll()
     assert lost == [A0, A1]
     old.close()
-    assert len(log.group().members) == 1
+    assert len(engine.group().members) == 1
 
 
-def test_committing_by_hand_without_membership_only_while_the_group_is_empty(log: GroupLog, member: Any) -> None:
+def test_committing_by_hand_without_membership_only_while_the_group_is_empty(engine: GroupEngine, member: Any) -> None:
     lonely = member()
     lonely.assign([B0])
     lonely.commit({B0: 5})
-    assert log.committed() == {B0: 5}
+    assert engine.committed() == {B0: 5}
     settle(member("a"))
     with pytest.raises(UnknownMemberError):
         lonely.commit({B0: 6})
     assert isinstance(UnknownMemberError("x"), CommitFailedError)
 
 
-def test_committed_is_none_where_nothing_is_and_waits_for_transactions(log: GroupLog, member: Any) -> None:
+def test_committed_is_none_where_nothing_is_and_waits_for_transactions(engine: GroupEngine, member: Any) -> None:
     reader = member("b", default_api_timeout_ms=0)
     assert reader.committed(B0, A0) == {B0: None, A0: None}
-    log._groups.unstable = {B0}
+    engine.groups.unstable = {B0}
     with pytest.raises(DeadlineError):
         reader.committed(B0)
 
 
 def test_interceptors_hear_of_commits_and_one_that_raises_is_logged(
-    log: GroupLog, member: Any, caplog: pytest.LogCaptureFixture
+    engine: GroupEngine, member: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     heard: list[Any] = []
 
@@ -335,7 +337,7 @@ def test_interceptors_hear_of_commits_and_one_that_raises_is_logged(
     reader.commit_async({B0: 2})
     assert heard == [{B0: (1, "", -1)}, {B0: (2, "", -1)}]
     assert "of the user's" in caplog.text
-    log.evict_all()
+    engine.evict_all()
     with pytest.raises(CommitFailedError):
         reader.commit({B0: 3})
     assert len(heard) == 2

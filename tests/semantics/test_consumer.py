@@ -29,20 +29,20 @@ from embedlog.errors import (
     WakeupError,
 )
 from embedlog.types import OffsetAndMetadata, TopicPartition
-from tests.support.fake_log import ABORT, COMMIT, FakeLog, Row, consumers, fill, mixed, places
+from tests.support.fake_engine import ABORT, COMMIT, FakeEngine, Row, consumers, fill, mixed, places
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
 
 @pytest.fixture
-def log() -> FakeLog:
-    return FakeLog(a=2, b=1)
+def engine() -> FakeEngine:
+    return FakeEngine(a=2, b=1)
 
 
 @pytest.fixture
-def consumer(log: FakeLog) -> Iterator[Callable[..., Consumer]]:
+def consumer(engine: FakeEngine) -> Iterator[Callable[..., Consumer]]:
     """`consumer("a", max_poll_records=5)`: reads from the start unless told otherwise; closed behind the test."""
-    yield from consumers(log)
+    yield from consumers(engine)
 
 
 def on(*partitions: TopicPartition, using: Callable[..., Consumer], **config: Any) -> Consumer:
@@ -53,7 +53,7 @@ def on(*partitions: TopicPartition, using: Callable[..., Consumer], **config: An
 
 def refused(option: str, **config: Any) -> str:
     with pytest.raises(ConfigError, match=option.replace(".", r"\.")) as caught:
-        Consumer(FakeLog(a=1), ["a"], **config)
+        Consumer(FakeEngine(a=1), ["a"], **config)
     return str(caught.value)
 
 
@@ -76,11 +76,11 @@ def test_configuration_heartbeat_interval_is_below_the_session_timeout() -> None
     )
 
 
-def test_configuration_max_poll_records_caps_a_poll_and_does_not_change_fetching(log: FakeLog, consumer: Any) -> None:
-    fill(log._partition("b", 0), 30)
+def test_configuration_max_poll_records_caps_a_poll_and_does_not_change_fetching(engine: FakeEngine, consumer: Any) -> None:
+    fill(engine.partition("b", 0), 30)
     reader = consumer("b", max_poll_records=7)
     assert [len(reader.poll()) for _ in range(5)] == [7, 7, 7, 7, 2]
-    assert log._partition("b", 0).fetches == 1
+    assert engine.partition("b", 0).fetches == 1
 
 
 @pytest.mark.parametrize("policy", ["Earliest", "smallest", "", "by_duration:", "by_duration:-P1D", "by_duration:P"])
@@ -88,25 +88,25 @@ def test_configuration_auto_offset_reset_refuses_what_is_no_policy(policy: str) 
     assert "by_duration" in refused("auto.offset.reset", auto_offset_reset=policy)
 
 
-def test_configuration_fetch_min_bytes_and_fetch_max_wait_hold_a_fetch_back(log: FakeLog, consumer: Any) -> None:
-    fill(log._partition("b", 0), 1)
+def test_configuration_fetch_min_bytes_and_fetch_max_wait_hold_a_fetch_back(engine: FakeEngine, consumer: Any) -> None:
+    fill(engine.partition("b", 0), 1)
     reader = on(B0, using=consumer, fetch_min_bytes=1 << 20, fetch_max_wait_ms=30)
     reader.seek(B0, 0)
     assert len(reader.poll(timeout=30)) == 1
-    assert log.waits == 1  # it waited for more, and was content when the time was up
+    assert engine.waits == 1  # it waited for more, and was content when the time was up
 
 
-def test_configuration_fetch_max_bytes_bounds_what_one_poll_fetches(log: FakeLog, consumer: Any) -> None:
+def test_configuration_fetch_max_bytes_bounds_what_one_poll_fetches(engine: FakeEngine, consumer: Any) -> None:
     for number in range(2):
-        fill(log._partition("a", number), 100)
+        fill(engine.partition("a", number), 100)
     reader = consumer("a", fetch_max_bytes=1)
     assert {record.partition for record in reader.poll()} == {0}
     assert consumer("a").poll()[-1].partition == 1
 
 
-def test_configuration_max_partition_fetch_bytes_bounds_one_fetch_of_a_partition(log: FakeLog, consumer: Any) -> None:
+def test_configuration_max_partition_fetch_bytes_bounds_one_fetch_of_a_partition(engine: FakeEngine, consumer: Any) -> None:
     for number in range(2):
-        fill(log._partition("a", number), 100)
+        fill(engine.partition("a", number), 100)
     reader = consumer("a", max_partition_fetch_bytes=600)
     assert {record.partition for record in reader.poll()} == {0, 1}
     assert 0 < reader.position(A0) < 100
@@ -128,16 +128,16 @@ def test_configuration_check_crcs_a_damaged_batch_is_an_error_and_never_a_record
             assert reader.position(A0) == 1
 
 
-def test_configuration_isolation_level_decides_which_transactions_are_seen(log: FakeLog, consumer: Any) -> None:
-    mixed(log._partition("b", 0))
+def test_configuration_isolation_level_decides_which_transactions_are_seen(engine: FakeEngine, consumer: Any) -> None:
+    mixed(engine.partition("b", 0))
     committed = [record.value for record in consumer("b", isolation_level="read_committed").poll()]
     everything = [record.value for record in consumer("b").poll()]
     assert committed == [b"plain", b"kept", b"again"]
     assert everything == [b"plain", b"gone", b"gone too", b"kept", b"again", b"open", b"behind"]
 
 
-def test_configuration_exclude_internal_topics_is_about_patterns(log: FakeLog, consumer: Any) -> None:
-    log.grow("__internal", 1)
+def test_configuration_exclude_internal_topics_is_about_patterns(engine: FakeEngine, consumer: Any) -> None:
+    engine.grow("__internal", 1)
     plain, all_of_them, by_name = consumer(), consumer(exclude_internal_topics=False), consumer("__internal")
     plain.subscribe(pattern=".*")
     all_of_them.subscribe(pattern=".*")
@@ -157,12 +157,12 @@ def test_configuration_client_id_names_the_consumer(consumer: Any) -> None:
     assert repr(consumer("a")) != repr(consumer("a"))
 
 
-def test_configuration_metadata_max_age_bounds_how_late_a_partition_is_noticed(log: FakeLog, consumer: Any) -> None:
+def test_configuration_metadata_max_age_bounds_how_late_a_partition_is_noticed(engine: FakeEngine, consumer: Any) -> None:
     reader = consumer("b", metadata_max_age_ms=0)
     reader.poll()
-    log.grow("b", 2)
-    log.word = 0  # no word of it: the longest time is the only hope
-    log._partition("b", 1).append([b"x"])
+    engine.grow("b", 2)
+    engine.word = 0  # no word of it: the longest time is the only hope
+    engine.partition("b", 1).append([b"x"])
     assert places(reader.poll()) == [(1, 0)]
 
 
@@ -183,19 +183,19 @@ def test_subscribing_to_no_name_is_refused(consumer: Any, topics: Any) -> None:
         consumer().subscribe(topics)
 
 
-def test_subscribing_by_pattern_matches_whole_names_and_takes_new_ones_in(log: FakeLog, consumer: Any) -> None:
+def test_subscribing_by_pattern_matches_whole_names_and_takes_new_ones_in(engine: FakeEngine, consumer: Any) -> None:
     reader = consumer()
     reader.subscribe(pattern="a|new-.")
     reader.poll()
-    log.grow("new-1", 1)
-    log.grow("new-10", 1)
-    log._partition("new-1", 0).append([b"x"])
+    engine.grow("new-1", 1)
+    engine.grow("new-10", 1)
+    engine.partition("new-1", 0).append([b"x"])
     assert [record.topic for record in reader.poll()] == ["new-1"]
     assert reader.subscription() == {"a", "new-1"}
 
 
-def test_assigning_replaces_keeps_positions_and_an_empty_list_is_unsubscribe(log: FakeLog, consumer: Any) -> None:
-    fill(log._partition("a", 0), 10)
+def test_assigning_replaces_keeps_positions_and_an_empty_list_is_unsubscribe(engine: FakeEngine, consumer: Any) -> None:
+    fill(engine.partition("a", 0), 10)
     reader = on(A0, A1, using=consumer)
     reader.poll(max_records=4)
     reader.assign([A0, B0])
@@ -214,8 +214,8 @@ def test_mixing_topics_patterns_and_partitions_needs_unsubscribe(consumer: Any) 
     reader.assign([A0])
 
 
-def test_unsubscribing_forgets_positions(log: FakeLog, consumer: Any) -> None:
-    fill(log._partition("b", 0), 10)
+def test_unsubscribing_forgets_positions(engine: FakeEngine, consumer: Any) -> None:
+    fill(engine.partition("b", 0), 10)
     reader = consumer("b")
     reader.poll(max_records=4)
     reader.unsubscribe()
@@ -230,16 +230,16 @@ def test_subscription_assignment_and_paused_are_copies(consumer: Any) -> None:
     assert (reader.subscription(), reader.assignment(), reader.paused()) == ({"a"}, {A0, A1}, set())
 
 
-def test_changing_the_subscription_discards_what_was_fetched_of_dropped_topics(log: FakeLog, consumer: Any) -> None:
-    fill(log._partition("a", 0), 10)
-    fill(log._partition("b", 0), 2)
+def test_changing_the_subscription_discards_what_was_fetched_of_dropped_topics(engine: FakeEngine, consumer: Any) -> None:
+    fill(engine.partition("a", 0), 10)
+    fill(engine.partition("b", 0), 2)
     reader = consumer("a", "b", max_poll_records=3)
     assert {record.topic for record in reader.poll()} == {"a"}
     reader.subscribe(["b"])
     assert {record.topic for record in reader.poll()} == {"b"}
 
 
-def test_the_thread_rule_any_concurrent_use_is_refused_but_wakeup(log: FakeLog, consumer: Any) -> None:
+def test_the_thread_rule_any_concurrent_use_is_refused_but_wakeup(engine: FakeEngine, consumer: Any) -> None:
     reader = consumer("a")
     told: list[type[BaseException]] = []
 
@@ -250,7 +250,7 @@ def test_the_thread_rule_any_concurrent_use_is_refused_but_wakeup(log: FakeLog, 
 
     thread = threading.Thread(target=poll)
     thread.start()
-    assert log.sleeping.wait(10)
+    assert engine.sleeping.wait(10)
     for call in (reader.poll, reader.unsubscribe, lambda: reader.pause(A0), lambda: reader.position(A0), reader.metrics):
         with pytest.raises(ConcurrentUseError):
             call()
@@ -269,46 +269,46 @@ def test_poll_neither_subscribed_nor_assigned(consumer: Any) -> None:
             call()
 
 
-def test_poll_data_is_returned_at_once_and_nothing_after_the_timeout(log: FakeLog, consumer: Any) -> None:
-    fill(log._partition("b", 0), 1)
+def test_poll_data_is_returned_at_once_and_nothing_after_the_timeout(engine: FakeEngine, consumer: Any) -> None:
+    fill(engine.partition("b", 0), 1)
     reader = consumer("b")
     assert len(reader.poll(timeout=60)) == 1
-    assert log.waits == 0
+    assert engine.waits == 0
     assert reader.poll(timeout=0.01) == []
-    assert log.waits == 1
+    assert engine.waits == 1
     assert reader.poll() == []
-    assert log.waits == 1
+    assert engine.waits == 1
 
 
-def test_poll_over_control_and_aborted_records_moves_the_position_and_goes_on_waiting(log: FakeLog, consumer: Any) -> None:
+def test_poll_over_control_and_aborted_records_moves_the_position_and_goes_on_waiting(engine: FakeEngine, consumer: Any) -> None:
     """Kafka may return early with nothing; here the rest of the timeout is waited for records."""
-    partition = log._partition("b", 0)
+    partition = engine.partition("b", 0)
     partition.append([b"gone"], producer=1)
     partition.end(1, ABORT)
     reader = consumer("b", isolation_level="read_committed")
     assert reader.poll(timeout=0.01) == []
-    assert log.waits == 1
+    assert engine.waits == 1
     assert reader.position(B0) == 2
 
 
-def test_poll_order_is_by_offset_and_a_drained_partition_goes_to_the_back(log: FakeLog, consumer: Any) -> None:
+def test_poll_order_is_by_offset_and_a_drained_partition_goes_to_the_back(engine: FakeEngine, consumer: Any) -> None:
     for number in range(2):
-        fill(log._partition("a", number), 40)
+        fill(engine.partition("a", number), 40)
     reader = consumer("a", max_partition_fetch_bytes=1, max_poll_records=10)
     polls = [places(reader.poll()) for _ in range(8)]
     assert [{partition for partition, _ in poll} for poll in polls] == [{0}, {1}] * 4
     assert [offset for poll in polls[::2] for _, offset in poll] == list(range(40))
 
 
-def test_poll_a_busy_partition_starves_nobody(log: FakeLog, consumer: Any) -> None:
+def test_poll_a_busy_partition_starves_nobody(engine: FakeEngine, consumer: Any) -> None:
     """As much as a poll takes, and more, is appended to one partition before each poll; the others wait for one turn at most."""
-    log.grow("a", 5)
+    engine.grow("a", 5)
     reader = consumer("a", max_poll_records=10, max_partition_fetch_bytes=500)
     seen_in: dict[int, list[int]] = {number: [] for number in range(5)}
     for turn in range(60):
-        fill(log._partition("a", 0), 30)
+        fill(engine.partition("a", 0), 30)
         if turn % 3 == 0:
-            log._partition("a", 1 + turn // 3 % 4).append([b"quiet"])
+            engine.partition("a", 1 + turn // 3 % 4).append([b"quiet"])
         for record in reader.poll():
             if record.partition:
                 seen_in[record.partition].append(turn)
@@ -318,35 +318,35 @@ def test_poll_a_busy_partition_starves_nobody(log: FakeLog, consumer: Any) -> No
         assert max(late - early for early, late in zip(came, seen_in[number], strict=True)) <= 2
 
 
-def test_poll_a_busy_partition_starves_nobody_in_columns_and_loops(log: FakeLog, consumer: Any) -> None:
-    fill(log._partition("a", 0), 400)
-    fill(log._partition("a", 1), 5)
+def test_poll_a_busy_partition_starves_nobody_in_columns_and_loops(engine: FakeEngine, consumer: Any) -> None:
+    fill(engine.partition("a", 0), 400)
+    fill(engine.partition("a", 1), 5)
     by_batch = consumer("a", max_partition_fetch_bytes=500)
     assert {next(by_batch.batches()).partition for _ in range(2)} == {0, 1}
     by_loop = iter(consumer("a", max_partition_fetch_bytes=500))
     assert {next(by_loop).partition for _ in range(40)} == {0, 1}
 
 
-def test_poll_soft_limits_let_the_first_batch_through(log: FakeLog, consumer: Any) -> None:
-    log._partition("b", 0).append([Row(b"x" * 50_000)])
+def test_poll_soft_limits_let_the_first_batch_through(engine: FakeEngine, consumer: Any) -> None:
+    engine.partition("b", 0).append([Row(b"x" * 50_000)])
     assert len(consumer("b", max_partition_fetch_bytes=0, fetch_max_bytes=0).poll()) == 1
 
 
-def test_poll_a_paused_partition_is_not_fetched_and_keeps_its_buffer(log: FakeLog, consumer: Any) -> None:
-    fill(log._partition("b", 0), 10)
+def test_poll_a_paused_partition_is_not_fetched_and_keeps_its_buffer(engine: FakeEngine, consumer: Any) -> None:
+    fill(engine.partition("b", 0), 10)
     reader = consumer("b")
     reader.poll(max_records=3)
     reader.pause(B0)
     assert reader.poll() == []
-    fill(log._partition("b", 0), 10)
+    fill(engine.partition("b", 0), 10)
     assert reader.poll() == []
-    assert log._partition("b", 0).fetches == 1
+    assert engine.partition("b", 0).fetches == 1
     reader.resume(B0)
     assert [len(reader.poll()), len(reader.poll())] == [7, 10]
 
 
-def test_poll_a_poison_record_comes_behind_those_before_it_and_stays(log: FakeLog, consumer: Any) -> None:
-    log._partition("b", 0).append([b"1", b"poison", b"3"])
+def test_poll_a_poison_record_comes_behind_those_before_it_and_stays(engine: FakeEngine, consumer: Any) -> None:
+    engine.partition("b", 0).append([b"1", b"poison", b"3"])
     reader = consumer("b", value_deserializer=int)
     assert [record.value for record in reader.poll()] == [1]
     for _ in range(2):
@@ -359,8 +359,8 @@ def test_poll_a_poison_record_comes_behind_those_before_it_and_stays(log: FakeLo
     assert [record.value for record in reader.poll()] == [3]
 
 
-def test_poll_gaps_leave_the_position_behind_the_last_record_or_beyond(log: FakeLog, consumer: Any) -> None:
-    partition = log._partition("b", 0)
+def test_poll_gaps_leave_the_position_behind_the_last_record_or_beyond(engine: FakeEngine, consumer: Any) -> None:
+    partition = engine.partition("b", 0)
     partition.append([b"x"], producer=1)
     partition.end(1, COMMIT)
     partition.skip(3)
@@ -371,9 +371,9 @@ def test_poll_gaps_leave_the_position_behind_the_last_record_or_beyond(log: Fake
 
 
 @pytest.mark.parametrize(("policy", "offset"), [("earliest", 4), ("latest", 30), ("by_duration:P40000D", 4)])
-def test_poll_a_position_out_of_range_follows_the_policy(log: FakeLog, consumer: Any, policy: str, offset: int) -> None:
-    fill(log._partition("b", 0), 30)
-    log._partition("b", 0).log_start = 4
+def test_poll_a_position_out_of_range_follows_the_policy(engine: FakeEngine, consumer: Any, policy: str, offset: int) -> None:
+    fill(engine.partition("b", 0), 30)
+    engine.partition("b", 0).log_start = 4
     reader = consumer("b", auto_offset_reset=policy)
     for nowhere in (2, 31):
         reader.seek(B0, nowhere)
@@ -381,7 +381,7 @@ def test_poll_a_position_out_of_range_follows_the_policy(log: FakeLog, consumer:
         assert reader.position(B0) == min(offset + 1, 30)
 
 
-def test_poll_a_position_out_of_range_without_a_policy_is_an_error(log: FakeLog, consumer: Any) -> None:
+def test_poll_a_position_out_of_range_without_a_policy_is_an_error(engine: FakeEngine, consumer: Any) -> None:
     reader = on(B0, using=consumer, auto_offset_reset="none")
     reader.seek(B0, 5)
     with pytest.raises(OffsetOutOfRangeError) as caught:
@@ -396,8 +396,8 @@ def test_poll_no_position_without_a_policy_is_an_error(consumer: Any) -> None:
     assert (caught.value.topic, caught.value.partition) == ("b", 0)
 
 
-def test_poll_a_truncation_is_an_error_with_none_and_a_seek_with_any_other_policy(log: FakeLog, consumer: Any) -> None:
-    partition = log._partition("b", 0)
+def test_poll_a_truncation_is_an_error_with_none_and_a_seek_with_any_other_policy(engine: FakeEngine, consumer: Any) -> None:
+    partition = engine.partition("b", 0)
     fill(partition, 5)
     partition.epochs.append((1, 3))
     strict, lenient = on(B0, using=consumer, auto_offset_reset="none"), consumer("b", auto_offset_reset="latest")
@@ -408,24 +408,24 @@ def test_poll_a_truncation_is_an_error_with_none_and_a_seek_with_any_other_polic
     assert places(lenient.poll()) == [(0, 3), (0, 4)]
 
 
-def test_poll_a_record_has_all_fields(log: FakeLog, consumer: Any) -> None:
-    log._partition("b", 0).append([Row(None, b"", [("name", b"1"), ("name", None)], 7)])
+def test_poll_a_record_has_all_fields(engine: FakeEngine, consumer: Any) -> None:
+    engine.partition("b", 0).append([Row(None, b"", [("name", b"1"), ("name", None)], 7)])
     (record,) = consumer("b").poll()
     assert (record.topic, record.partition, record.offset, record.leader_epoch) == ("b", 0, 0, 0)
     assert (record.timestamp_ms, record.timestamp_type) == (7, 0)
     assert (record.key, record.value, record.headers) == (b"", None, (("name", b"1"), ("name", None)))
 
 
-def test_poll_a_reader_ends_at_the_high_watermark_or_the_last_stable_offset(log: FakeLog, consumer: Any) -> None:
-    partition = log._partition("b", 0)
+def test_poll_a_reader_ends_at_the_high_watermark_or_the_last_stable_offset(engine: FakeEngine, consumer: Any) -> None:
+    partition = engine.partition("b", 0)
     partition.append([b"stable"])
     partition.append([b"open"], producer=1)
     assert len(consumer("b").poll()) == 2
     assert len(consumer("b", isolation_level="read_committed").poll()) == 1
 
 
-def test_poll_and_batches_and_loops_share_the_position(log: FakeLog, consumer: Any) -> None:
-    fill(log._partition("b", 0), 30)
+def test_poll_and_batches_and_loops_share_the_position(engine: FakeEngine, consumer: Any) -> None:
+    fill(engine.partition("b", 0), 30)
     reader = consumer("b", consumer_timeout_ms=0)
     got = [record.offset for record in reader.poll(max_records=3)]
     got += [next(iter(reader)).offset for _ in range(3)]

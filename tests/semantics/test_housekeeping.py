@@ -153,7 +153,7 @@ def test_compact_delete_does_both(log: embedlog.Log) -> None:
     found = rows(log)
     assert {key for _, key, _ in found} == {b"a", b"b", b"c"}
     assert log_start(log) == 2
-    sealed = [key for offset, key, _ in found if offset < log._partition("t", 0).published().segment_base]
+    sealed = [key for offset, key, _ in found if offset < log._engine.partition("t", 0).published().segment_base]
     assert len(sealed) == len(set(sealed)) > 0
 
 
@@ -203,7 +203,7 @@ def test_it_must_be_dirtier_than_the_ratio(log: embedlog.Log) -> None:
     """Strictly more: at a ratio of 1 nothing is ever due."""
     log.create_topic("t", config={**COMPACT, "segment.bytes": 250, "min.cleanable.dirty.ratio": 1.0})
     send(log, *[None] * 4, size=150)
-    partition = log._partition("t", 0)
+    partition = log._engine.partition("t", 0)
     assert compaction.due(partition, 0, system.wall_ms()) is None
     log.alter_topic("t", {"min.cleanable.dirty.ratio": 0.99})
     assert compaction.due(partition, 0, system.wall_ms()) is not None
@@ -288,14 +288,14 @@ def test_the_last_batch_of_a_producer_stays_if_need_be_empty(tmp_path: Path) -> 
             send(log, *[None] * 9)
             log.housekeep()
             assert 0 not in [offset for offset, *_ in rows(log)]
-            partition = log._partition("t", 0)
+            partition = log._engine.partition("t", 0)
             known = [each for each in partition.sequencing.present().producers.values() if each.batches]
             assert 0 in [each.batches[-1].last_offset for each in known]
     (tmp_path / "log" / ".kafka_cleanshutdown").unlink()
     for path in (tmp_path / "log" / "t-0").glob("*.snapshot"):
         path.unlink()
     with opened(tmp_path / "log") as log:
-        known = [each for each in log._partition("t", 0).sequencing.present().producers.values() if each.batches]
+        known = [each for each in log._engine.partition("t", 0).sequencing.present().producers.values() if each.batches]
         assert 0 in [each.batches[-1].last_offset for each in known]
 
 
@@ -307,7 +307,7 @@ def test_the_last_batch_of_what_was_cleaned_stays_if_need_be_empty(log: embedlog
             one.send_batch("t", [b"x" * 50] * 2, [b"d"] * 2).result(30)
     log.housekeep()
     *_, cleaned, _ = sorted((log.path / "t-0").glob("*.log"))
-    end = log._partition("t", 0).published().purged_to
+    end = log._engine.partition("t", 0).published().purged_to
     raw, at, last = cleaned.read_bytes(), 0, -1
     while at < len(raw):  # base offset, size behind 12 bytes, last offset delta
         last = int.from_bytes(raw[at : at + 8], "big") + int.from_bytes(raw[at + 23 : at + 27], "big")

@@ -18,32 +18,32 @@ from embedlog.errors import (
 )
 from embedlog.group import State
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
-from tests.support.fake_groups import A0, A1, B0, COOPERATIVE, GroupLog, Told, attend, listening, members, settle
-from tests.support.fake_log import fill, places
+from tests.support.fake_engine import fill, places
+from tests.support.fake_groups import A0, A1, B0, COOPERATIVE, GroupEngine, Told, attend, listening, members, settle
 
 
 @pytest.fixture
-def log() -> GroupLog:
-    return GroupLog(a=2, b=1)
+def engine() -> GroupEngine:
+    return GroupEngine(a=2, b=1)
 
 
 @pytest.fixture
-def member(log: GroupLog) -> Iterator[Callable[..., Consumer]]:
-    yield from members(log)
+def member(engine: GroupEngine) -> Iterator[Callable[..., Consumer]]:
+    yield from members(engine)
 
 
 # ---- seeking and metadata ---------------------------------------------------------------------------------------------
 
 
-def test_seeking_in_a_listener_comes_before_the_committed_offset(log: GroupLog, member: Any) -> None:
-    fill(log._partition("b", 0), 10)
-    log._groups.commit("g", {B0: 3})
+def test_seeking_in_a_listener_comes_before_the_committed_offset(engine: GroupEngine, member: Any) -> None:
+    fill(engine.partition("b", 0), 10)
+    engine.groups.commit("g", {B0: 3})
     reader = member()
     reader.subscribe(["b"], on_assigned=lambda tps: [reader.seek(tp, 8) for tp in tps])
     assert places(reader.poll()) == [(0, 8), (0, 9)]
 
 
-def test_pausing_is_lost_with_the_partition_and_in_an_eager_rebalance(log: GroupLog, member: Any) -> None:
+def test_pausing_is_lost_with_the_partition_and_in_an_eager_rebalance(engine: GroupEngine, member: Any) -> None:
     first = member("a", "b")
     settle(first)
     first.pause(A0, A1, B0)
@@ -51,7 +51,7 @@ def test_pausing_is_lost_with_the_partition_and_in_an_eager_rebalance(log: Group
     assert first.paused() == set()
 
 
-def test_pausing_kept_partitions_of_a_cooperative_rebalance_stay_paused(log: GroupLog, member: Any) -> None:
+def test_pausing_kept_partitions_of_a_cooperative_rebalance_stay_paused(engine: GroupEngine, member: Any) -> None:
     first, second = member("a", **COOPERATIVE), member("a", **COOPERATIVE)
     settle(first)
     first.pause(A0, A1)
@@ -60,15 +60,15 @@ def test_pausing_kept_partitions_of_a_cooperative_rebalance_stay_paused(log: Gro
     assert len(first.assignment()) == 1
 
 
-def test_enforce_rebalance_rejoins_at_the_next_poll_of_leader_and_follower(log: GroupLog, member: Any) -> None:
+def test_enforce_rebalance_rejoins_at_the_next_poll_of_leader_and_follower(engine: GroupEngine, member: Any) -> None:
     both = member("a"), member("a")
     settle(*both)
     for reader in both:
-        generation = log.group().generation
+        generation = engine.group().generation
         reader.enforce_rebalance()
-        assert log.group().generation == generation
+        assert engine.group().generation == generation
         settle(*both)
-        assert log.group().generation == generation + 1
+        assert engine.group().generation == generation + 1
 
 
 def test_enforce_rebalance_is_for_topics(member: Any) -> None:
@@ -78,41 +78,41 @@ def test_enforce_rebalance_is_for_topics(member: Any) -> None:
         reader.enforce_rebalance()
 
 
-def test_group_metadata_has_group_generation_member_and_instance(log: GroupLog, member: Any) -> None:
+def test_group_metadata_has_group_generation_member_and_instance(engine: GroupEngine, member: Any) -> None:
     reader = member("a", group_instance_id="one")
     assert reader.group_metadata() == GroupMetadata("g", -1, "", "one")
     settle(reader)
-    (member_id,) = log.group().members
+    (member_id,) = engine.group().members
     assert reader.group_metadata() == GroupMetadata("g", 1, member_id, "one")
 
 
-def test_close_commits_revokes_and_leaves(log: GroupLog, member: Any) -> None:
-    fill(log._partition("b", 0), 10)
+def test_close_commits_revokes_and_leaves(engine: GroupEngine, member: Any) -> None:
+    fill(engine.partition("b", 0), 10)
     reader, other = member(), member("a", "b")
     told = listening(reader, "b")
     settle(reader, other)
     told.take()
     reader.close()
     assert told.take() == [("revoked", sorted({B0} - other.assignment()))]
-    assert len(log.group().members) == 1
-    assert log.liveness.leases[0].ended
+    assert len(engine.group().members) == 1
+    assert engine.liveness.leases[0].ended
     reader.close()
 
 
-def test_close_of_a_static_member_keeps_its_place(log: GroupLog, member: Any) -> None:
+def test_close_of_a_static_member_keeps_its_place(engine: GroupEngine, member: Any) -> None:
     reader = member("a", group_instance_id="one")
     settle(reader)
     reader.close()
-    assert (log.group().state, len(log.group().members)) == (State.STABLE, 1)
+    assert (engine.group().state, len(engine.group().members)) == (State.STABLE, 1)
     again = member("a", group_instance_id="one")
     settle(again)
-    assert (log.group().generation, again.assignment()) == (1, {A0, A1})
+    assert (engine.group().generation, again.assignment()) == (1, {A0, A1})
 
 
 # ---- the rebalance listener -------------------------------------------------------------------------------------------
 
 
-def test_listener_eager_everything_is_revoked_at_the_start_and_assigned_at_the_end(log: GroupLog, member: Any) -> None:
+def test_listener_eager_everything_is_revoked_at_the_start_and_assigned_at_the_end(engine: GroupEngine, member: Any) -> None:
     first, second = member(), member("a")
     told = listening(first, "a")
     settle(first)
@@ -121,8 +121,8 @@ def test_listener_eager_everything_is_revoked_at_the_start_and_assigned_at_the_e
     assert told.take() == [("revoked", [A0, A1]), ("assigned", sorted(first.assignment()))]
 
 
-def test_listener_eager_is_called_even_if_there_is_nothing_to_revoke(log: GroupLog, member: Any) -> None:
-    log.grow("c", 1)
+def test_listener_eager_is_called_even_if_there_is_nothing_to_revoke(engine: GroupEngine, member: Any) -> None:
+    engine.grow("c", 1)
     first, second = member("c", client_id="1"), member(client_id="2")
     told = listening(second, "c")
     settle(first, second)
@@ -132,7 +132,7 @@ def test_listener_eager_is_called_even_if_there_is_nothing_to_revoke(log: GroupL
     assert told.take() == [("revoked", []), ("assigned", [])]
 
 
-def test_listener_cooperative_only_what_moves_is_revoked_and_only_what_is_new_assigned(log: GroupLog, member: Any) -> None:
+def test_listener_cooperative_only_what_moves_is_revoked_and_only_what_is_new_assigned(engine: GroupEngine, member: Any) -> None:
     first, second = member(**COOPERATIVE), member(**COOPERATIVE)
     told, others = listening(first, "a"), listening(second, "a")
     settle(first)
@@ -144,7 +144,7 @@ def test_listener_cooperative_only_what_moves_is_revoked_and_only_what_is_new_as
     assert others.take()[-1] == ("assigned", sorted(moved))  # of the round in between it may have heard nothing
 
 
-def test_listener_cooperative_dropped_topics_are_revoked_at_the_start(log: GroupLog, member: Any) -> None:
+def test_listener_cooperative_dropped_topics_are_revoked_at_the_start(engine: GroupEngine, member: Any) -> None:
     first = member(**COOPERATIVE)
     told = listening(first, "a", "b")
     settle(first)
@@ -156,22 +156,22 @@ def test_listener_cooperative_dropped_topics_are_revoked_at_the_start(log: Group
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_listener_lost_when_kicked_out_and_by_default_it_is_revoked(log: GroupLog, member: Any, strategy: str) -> None:
+def test_listener_lost_when_kicked_out_and_by_default_it_is_revoked(engine: GroupEngine, member: Any, strategy: str) -> None:
     first, second = (member(partition_assignment_strategy=[strategy]) for _ in range(2))
     told, heard = listening(first, "a"), []
     second.subscribe(["b"], on_revoked=heard.append)
     settle(first, second)
     told.take()
     heard.clear()
-    log.evict_all()
+    engine.evict_all()
     settle(first, second)
     assert told.take()[0] == ("lost", [A0, A1])
     assert heard[0] == [B0]
     assert (first.assignment(), second.assignment()) == ({A0, A1}, {B0})
 
 
-def test_listener_runs_on_the_thread_of_the_poll_and_may_ask_commit_and_seek(log: GroupLog, member: Any) -> None:
-    fill(log._partition("b", 0), 10)
+def test_listener_runs_on_the_thread_of_the_poll_and_may_ask_commit_and_seek(engine: GroupEngine, member: Any) -> None:
+    fill(engine.partition("b", 0), 10)
     reader, seen = member(enable_auto_commit=False), []
 
     def assigned(tps: list[TopicPartition]) -> None:
@@ -186,13 +186,13 @@ def test_listener_runs_on_the_thread_of_the_poll_and_may_ask_commit_and_seek(log
 
     reader.subscribe(["b"], on_assigned=assigned, on_revoked=revoked)
     assert len(reader.poll()) == 5
-    assert (seen, log.committed()) == ([({B0}, [0])], {B0: 2})
+    assert (seen, engine.committed()) == ([({B0}, [0])], {B0: 2})
     reader.unsubscribe()
-    assert (seen[1:], log.committed()) == ([({B0}, [10])], {B0: 10})
+    assert (seen[1:], engine.committed()) == ([({B0}, [10])], {B0: 10})
 
 
 @pytest.mark.parametrize("which", ["on_assigned", "on_revoked", "on_lost"])
-def test_listener_that_raises_is_told_by_poll_and_the_assignment_stands(log: GroupLog, member: Any, which: str) -> None:
+def test_listener_that_raises_is_told_by_poll_and_the_assignment_stands(engine: GroupEngine, member: Any, which: str) -> None:
     def fail(tps: list[TopicPartition]) -> None:
         raise ValueError("of the user's")
 
@@ -201,7 +201,7 @@ def test_listener_that_raises_is_told_by_poll_and_the_assignment_stands(log: Gro
     if which != "on_assigned":
         settle(reader)
         if which == "on_lost":
-            log.evict_all()
+            engine.evict_all()
         reader.enforce_rebalance()
     with pytest.raises(ListenerError, match="of the user's") as caught:
         reader.poll()
@@ -210,7 +210,7 @@ def test_listener_that_raises_is_told_by_poll_and_the_assignment_stands(log: Gro
     assert reader.poll() == []
 
 
-def test_listener_that_raises_does_not_keep_the_others_from_being_called(log: GroupLog, member: Any) -> None:
+def test_listener_that_raises_does_not_keep_the_others_from_being_called(engine: GroupEngine, member: Any) -> None:
     reader, told = member(), Told()
 
     def fail(tps: list[TopicPartition]) -> None:
@@ -225,18 +225,18 @@ def test_listener_that_raises_does_not_keep_the_others_from_being_called(log: Gr
     assert told.take() == [("assigned", [B0])]
 
 
-def test_listener_may_commit_while_the_consumer_closes(log: GroupLog, member: Any) -> None:
-    fill(log._partition("b", 0), 10)
+def test_listener_may_commit_while_the_consumer_closes(engine: GroupEngine, member: Any) -> None:
+    fill(engine.partition("b", 0), 10)
     reader = member(enable_auto_commit=False)
     reader.subscribe(["b"], on_revoked=lambda tps: reader.commit())
     reader.poll(max_records=4)
     reader.close()
-    assert log.committed() == {B0: 4}
+    assert engine.committed() == {B0: 4}
     with pytest.raises(ClosedError):
         reader.commit()
 
 
-def test_listener_that_raises_in_close_is_told_and_the_group_is_left_all_the_same(log: GroupLog, member: Any) -> None:
+def test_listener_that_raises_in_close_is_told_and_the_group_is_left_all_the_same(engine: GroupEngine, member: Any) -> None:
     def fail(tps: list[TopicPartition]) -> None:
         raise ValueError("of the user's")
 
@@ -245,10 +245,10 @@ def test_listener_that_raises_in_close_is_told_and_the_group_is_left_all_the_sam
     settle(reader)
     with pytest.raises(ListenerError):
         reader.close()
-    assert log.group().state is State.EMPTY
+    assert engine.group().state is State.EMPTY
 
 
-def test_listener_interrupted_gives_up_all_the_same_what_others_are_to_have(log: GroupLog, member: Any) -> None:
+def test_listener_interrupted_gives_up_all_the_same_what_others_are_to_have(engine: GroupEngine, member: Any) -> None:
     first, second = member(**COOPERATIVE), member("a", **COOPERATIVE)
 
     def interrupted(tps: list[TopicPartition]) -> None:
@@ -274,71 +274,71 @@ def test_listener_that_cannot_be_called_is_a_type_error(member: Any, given: Any)
 # ---- liveness, metrics ------------------------------------------------------------------------------------------------
 
 
-def test_liveness_a_member_whose_polls_stopped_comes_again_and_reports_what_it_lost(log: GroupLog, member: Any) -> None:
+def test_liveness_a_member_whose_polls_stopped_comes_again_and_reports_what_it_lost(engine: GroupEngine, member: Any) -> None:
     reader = member()
     told = listening(reader, "b")
     settle(reader)
     told.take()
     before = reader.group_metadata().member_id
-    log.liveness.leases[0].left = True
+    engine.liveness.leases[0].left = True
     reader._group.until_ns = 0
     settle(reader)
     assert told.take() == [("lost", [B0]), ("assigned", [B0])]
-    assert list(log.group().members) == [reader.group_metadata().member_id] != [before]
+    assert list(engine.group().members) == [reader.group_metadata().member_id] != [before]
 
 
-def test_liveness_a_static_member_whose_polls_stopped_keeps_its_place(log: GroupLog, member: Any) -> None:
+def test_liveness_a_static_member_whose_polls_stopped_keeps_its_place(engine: GroupEngine, member: Any) -> None:
     reader = member("b", group_instance_id="one")
     settle(reader)
-    log.liveness.leases[0].left = True
+    engine.liveness.leases[0].left = True
     reader._group.until_ns = 0
     settle(reader)
-    assert (log.group().generation, reader.assignment()) == (1, {B0})
+    assert (engine.group().generation, reader.assignment()) == (1, {B0})
 
 
-def test_liveness_a_lease_that_lapsed_is_renewed_before_the_group_is_looked_at(log: GroupLog, member: Any) -> None:
+def test_liveness_a_lease_that_lapsed_is_renewed_before_the_group_is_looked_at(engine: GroupEngine, member: Any) -> None:
     reader = member("b")
     settle(reader)
-    log.liveness.leases[0].lapsed = True
+    engine.liveness.leases[0].lapsed = True
     reader._group.until_ns = 0
-    fill(log._partition("b", 0), 3)
+    fill(engine.partition("b", 0), 3)
     assert len(reader.poll()) == 3  # nobody gave it up meanwhile
-    assert log.liveness.leases[0].renewed_count == 1
+    assert engine.liveness.leases[0].renewed_count == 1
 
 
 def test_liveness_records_in_hand_at_an_eviction_are_not_handed_out(
-    log: GroupLog, member: Any, monkeypatch: pytest.MonkeyPatch
+    engine: GroupEngine, member: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(log._partition("b", 0), 10)
+    fill(engine.partition("b", 0), 10)
     reader = member()
     told = listening(reader, "b")
     loop = iter(reader)
     assert [next(loop).offset for _ in range(2)] == [0, 1]
     told.take()
-    log.evict_all()  # and another one read on
-    log._groups.offsets["g"] = {B0: OffsetAndMetadata(7)}
+    engine.evict_all()  # and another one read on
+    engine.groups.offsets["g"] = {B0: OffsetAndMetadata(7)}
     reader._group.until_ns = 0  # type: ignore[union-attr]
     monkeypatch.setattr("embedlog.consumer.consumer.monotonic_ns", lambda: 1 << 62)  # the process was frozen for long
     assert [next(loop).offset for _ in range(3)] == [7, 8, 9]
     assert told.take() == [("lost", [B0]), ("assigned", [B0])]
 
 
-def test_liveness_a_dead_member_is_evicted_by_another(log: GroupLog, member: Any) -> None:
+def test_liveness_a_dead_member_is_evicted_by_another(engine: GroupEngine, member: Any) -> None:
     first, second = member("a"), member("a")
     settle(first, second)
-    log.liveness.leases[0].ended = True
+    engine.liveness.leases[0].ended = True
     second._group._watch = None
     second._group.until_ns = 0
     settle(second)
     assert second.assignment() == {A0, A1}
 
 
-def test_metrics_of_the_group_have_kafkas_names(log: GroupLog, member: Any) -> None:
+def test_metrics_of_the_group_have_kafkas_names(engine: GroupEngine, member: Any) -> None:
     reader = member("b")
     settle(reader)
     reader.commit({B0: 1})
     reader.committed(B0)
-    log.evict_all()
+    engine.evict_all()
     settle(reader)
     known = reader.metrics()
     assert (known["rebalance-total"], known["failed-rebalance-total"], known["commit-total"]) == (2, 1, 1)

@@ -25,20 +25,20 @@ from embedlog.errors import (
     WakeupError,
 )
 from embedlog.types import OffsetAndTimestamp, TopicPartition
-from tests.support.fake_log import FakeLog, Row, consumers, fill, places
+from tests.support.fake_engine import FakeEngine, Row, consumers, fill, places
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
 
 @pytest.fixture
-def log() -> FakeLog:
-    return FakeLog(a=2, b=1)
+def engine() -> FakeEngine:
+    return FakeEngine(a=2, b=1)
 
 
 @pytest.fixture
-def consumer(log: FakeLog) -> Iterator[Callable[..., Consumer]]:
+def consumer(engine: FakeEngine) -> Iterator[Callable[..., Consumer]]:
     """`consumer("a", max_poll_records=5)`: reads from the start unless told otherwise; closed behind the test."""
-    yield from consumers(log)
+    yield from consumers(engine)
 
 
 def on(*partitions: TopicPartition, using: Callable[..., Consumer], **config: Any) -> Consumer:
@@ -50,8 +50,8 @@ def on(*partitions: TopicPartition, using: Callable[..., Consumer], **config: An
 # ---- positions and resets ---------------------------------------------------------------------------------------------
 
 
-def test_positions_are_the_offset_of_the_next_record(log: FakeLog, consumer: Any) -> None:
-    fill(log._partition("b", 0), 10)
+def test_positions_are_the_offset_of_the_next_record(engine: FakeEngine, consumer: Any) -> None:
+    fill(engine.partition("b", 0), 10)
     reader = consumer("b")
     assert reader.position(B0) == 0
     reader.poll(max_records=4)
@@ -68,8 +68,8 @@ def test_positions_are_the_offset_of_the_next_record(log: FakeLog, consumer: Any
         ("by_duration:P40000D", "read_uncommitted", 2),
     ],
 )
-def test_positions_a_policy_leads_to(log: FakeLog, consumer: Any, policy: str, isolation: str, position: int) -> None:
-    partition = log._partition("b", 0)
+def test_positions_a_policy_leads_to(engine: FakeEngine, consumer: Any, policy: str, isolation: str, position: int) -> None:
+    partition = engine.partition("b", 0)
     fill(partition, 10)
     partition.append([b"open", b"open"], producer=1)
     partition.log_start = 2
@@ -88,11 +88,11 @@ def test_positions_by_duration_is_the_first_record_that_is_young_enough(tmp_path
             assert [record.offset for record in reader.poll()] == [1, 2]
 
 
-def test_positions_latest_does_not_skip_what_comes_to_a_new_partition(log: FakeLog, consumer: Any) -> None:
+def test_positions_latest_does_not_skip_what_comes_to_a_new_partition(engine: FakeEngine, consumer: Any) -> None:
     """Kafka does, until the position was looked up: the trap of its table. Here new partitions are read from their start."""
     reader = consumer("b", auto_offset_reset="latest")
-    log.grow("b", 2)
-    log._partition("b", 1).append([b"first"])
+    engine.grow("b", 2)
+    engine.partition("b", 1).append([b"first"])
     assert places(reader.poll()) == [(1, 0)]
 
 
@@ -108,8 +108,8 @@ def test_committing_without_a_group_is_refused(consumer: Any, call: str) -> None
 # ---- seeking and questions --------------------------------------------------------------------------------------------
 
 
-def test_seeking_is_lazy_and_drops_the_buffer(log: FakeLog, consumer: Any) -> None:
-    fill(log._partition("b", 0), 20)
+def test_seeking_is_lazy_and_drops_the_buffer(engine: FakeEngine, consumer: Any) -> None:
+    fill(engine.partition("b", 0), 20)
     reader = consumer("b")
     reader.poll(max_records=3)
     reader.seek(B0, 999)  # nobody looks
@@ -126,12 +126,12 @@ def test_seeking_below_zero_or_where_nothing_is_assigned_is_refused(consumer: An
         reader.seek(A0, 0)
 
 
-def test_seeking_to_beginning_and_end_is_lazy_and_without_arguments_for_all(log: FakeLog, consumer: Any) -> None:
+def test_seeking_to_beginning_and_end_is_lazy_and_without_arguments_for_all(engine: FakeEngine, consumer: Any) -> None:
     for number in range(2):
-        fill(log._partition("a", number), 5)
+        fill(engine.partition("a", number), 5)
     reader = consumer("a")
     reader.seek_to_end()
-    fill(log._partition("a", 0), 5)  # the end is looked up when it is asked for
+    fill(engine.partition("a", 0), 5)  # the end is looked up when it is asked for
     assert (reader.position(A0), reader.position(A1)) == (10, 5)
     reader.seek_to_beginning(A1)
     assert (reader.position(A0), reader.position(A1)) == (10, 0)
@@ -153,8 +153,8 @@ def test_pausing_is_for_assigned_partitions_and_is_lost_with_them(consumer: Any)
             call(B0)
 
 
-def test_beginning_and_end_offsets_are_of_any_partition_and_the_isolation_level(log: FakeLog, consumer: Any) -> None:
-    partition = log._partition("b", 0)
+def test_beginning_and_end_offsets_are_of_any_partition_and_the_isolation_level(engine: FakeEngine, consumer: Any) -> None:
+    partition = engine.partition("b", 0)
     fill(partition, 5)
     partition.append([b"open"], producer=1)
     partition.log_start = 2
@@ -165,8 +165,8 @@ def test_beginning_and_end_offsets_are_of_any_partition_and_the_isolation_level(
         consumer("a").end_offsets([TopicPartition("c", 0)])
 
 
-def test_offsets_for_times_the_first_at_or_after_and_none_behind_the_end(log: FakeLog, consumer: Any) -> None:
-    partition = log._partition("b", 0)
+def test_offsets_for_times_the_first_at_or_after_and_none_behind_the_end(engine: FakeEngine, consumer: Any) -> None:
+    partition = engine.partition("b", 0)
     fill(partition, 5)  # at 0, 1000, … ms
     partition.append([Row(b"open", timestamp_ms=9000)], producer=1)
     reader = consumer("a", isolation_level="read_committed")
@@ -177,8 +177,8 @@ def test_offsets_for_times_the_first_at_or_after_and_none_behind_the_end(log: Fa
         reader.offsets_for_times({B0: -1})
 
 
-def test_current_lag_is_to_the_end_of_the_isolation_level_and_none_before_a_position(log: FakeLog, consumer: Any) -> None:
-    partition = log._partition("b", 0)
+def test_current_lag_is_to_the_end_of_the_isolation_level_and_none_before_a_position(engine: FakeEngine, consumer: Any) -> None:
+    partition = engine.partition("b", 0)
     fill(partition, 10)
     partition.append([b"open"], producer=1)
     plain, committed = consumer("b"), consumer("b", isolation_level="read_committed")
@@ -188,8 +188,8 @@ def test_current_lag_is_to_the_end_of_the_isolation_level_and_none_before_a_posi
         assert reader.current_lag(B0) == lag
 
 
-def test_wakeup_ends_the_present_or_the_next_call_once_and_loses_nothing(log: FakeLog, consumer: Any) -> None:
-    fill(log._partition("b", 0), 3)
+def test_wakeup_ends_the_present_or_the_next_call_once_and_loses_nothing(engine: FakeEngine, consumer: Any) -> None:
+    fill(engine.partition("b", 0), 3)
     reader = consumer("b")
     reader.wakeup()
     reader.wakeup()
@@ -198,9 +198,9 @@ def test_wakeup_ends_the_present_or_the_next_call_once_and_loses_nothing(log: Fa
     assert len(reader.poll()) == 3
 
 
-def test_wakeup_behind_the_arrival_of_data_does_not_take_the_data_away(log: FakeLog, consumer: Any) -> None:
+def test_wakeup_behind_the_arrival_of_data_does_not_take_the_data_away(engine: FakeEngine, consumer: Any) -> None:
     reader = consumer("b", value_deserializer=lambda value: (reader.wakeup(), value)[1])
-    fill(log._partition("b", 0), 3)
+    fill(engine.partition("b", 0), 3)
     assert len(reader.poll()) == 3
     with pytest.raises(WakeupError):
         reader.poll()
@@ -218,8 +218,8 @@ def test_close_twice_is_nothing_and_any_other_use_is_refused(consumer: Any) -> N
 # ---- interceptors and metrics -----------------------------------------------------------------------------------------
 
 
-def test_interceptors_on_consume_runs_right_before_poll_returns_chained_and_may_fail(log: FakeLog, consumer: Any) -> None:
-    fill(log._partition("b", 0), 4)
+def test_interceptors_on_consume_runs_right_before_poll_returns_chained_and_may_fail(engine: FakeEngine, consumer: Any) -> None:
+    fill(engine.partition("b", 0), 4)
 
     class Tail:
         def on_consume(self, records: list[Any]) -> list[Any]:
@@ -240,8 +240,8 @@ LAG = ("records-lag", "records-lag-avg", "records-lag-max", "records-lead", "rec
 LOOP = ("last-poll-seconds-ago", "time-between-poll-avg", "time-between-poll-max", "poll-idle-ratio-avg", "assigned-partitions")
 
 
-def test_metrics_fetch_lag_and_loop_have_kafkas_names(log: FakeLog, consumer: Any) -> None:
-    fill(log._partition("b", 0), 10)
+def test_metrics_fetch_lag_and_loop_have_kafkas_names(engine: FakeEngine, consumer: Any) -> None:
+    fill(engine.partition("b", 0), 10)
     reader = consumer("b")
     quiet = reader.metrics()
     assert quiet["fetch-total"] == 0
@@ -258,8 +258,8 @@ def test_metrics_fetch_lag_and_loop_have_kafkas_names(log: FakeLog, consumer: An
     assert (of_partition["position"], of_partition["records-lag"], of_partition["records-lead"]) == (8, 2, 8)
 
 
-def test_metrics_rates_means_and_maxima_forget_what_is_older_than_a_minute(log: FakeLog, consumer: Any) -> None:
-    fill(log._partition("b", 0), 10)
+def test_metrics_rates_means_and_maxima_forget_what_is_older_than_a_minute(engine: FakeEngine, consumer: Any) -> None:
+    fill(engine.partition("b", 0), 10)
     now, reader = time.monotonic(), consumer("b")
     metrics = reader._waiting.metrics
     metrics._clock = lambda: now
@@ -279,8 +279,8 @@ def test_metrics_rates_means_and_maxima_forget_what_is_older_than_a_minute(log: 
     assert (known["records-consumed-total"], known["records-consumed-rate"]) == (8, 4 / 30)
 
 
-def test_metrics_a_record_that_was_fetched_and_dropped_was_not_consumed(log: FakeLog, consumer: Any) -> None:
-    fill(log._partition("b", 0), 10)
+def test_metrics_a_record_that_was_fetched_and_dropped_was_not_consumed(engine: FakeEngine, consumer: Any) -> None:
+    fill(engine.partition("b", 0), 10)
     reader = consumer("b")
     reader.poll(max_records=4)
     reader.seek(B0, 0)

@@ -34,7 +34,7 @@ __all__ = ["log", "producer", "stuck"]
 
 def batches(log: embedlog.Log, topic: str = "one", partition: int = 0) -> np.ndarray[Any, Any]:
     """The headers of the batches that lie in a partition."""
-    fetched = log._partition(topic, partition).fetch(0, max_bytes=1 << 26)
+    fetched = log._engine.partition(topic, partition).fetch(0, max_bytes=1 << 26)
     return record_batch.scan(fetched.data, record_batch.Chain(gaps_allowed=True)).batches
 
 

@@ -29,7 +29,7 @@ def log(tmp_path: Path) -> Iterator[embedlog.Log]:
     """Open beside the driver: then that one need not close it in order each time."""
     config = {"housekeeping": False, "offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
     with embedlog.open(tmp_path / "log", config=config) as made:
-        for internal in (made._groups, made._transactions):
+        for internal in (made._engine.groups, made._engine.transactions):
             internal.topic.partition_of("")  # made here, with one partition
         for name, count in TOPICS.items():
             made.create_topic(name, partitions=count)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import embedlog
+from embedlog.engine import Engine
 from embedlog.spark import columns, planning, reading
 from embedlog.spark.planning import Piece, Task, joined, plan
 from embedlog.spark.reading import read
@@ -359,12 +360,12 @@ def test_a_task_collects_garbage_only_where_modules_were_imported(log: embedlog.
 def test_a_task_opens_no_partition_that_it_does_not_read(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
     (task,) = tasks(log.path, topic="t", maxRecordsPerPartition="1000", startingOffsets='{"t": {"0": 100, "1": 90}}')
     opened: set[int] = set()
-    asked = embedlog.Log._partition
+    asked = Engine.partition
 
-    def noted(self: embedlog.Log, name: str, number: int) -> Any:
+    def noted(self: Engine, name: str, number: int) -> Any:
         opened.add(number)
         return asked(self, name, number)
 
-    monkeypatch.setattr(embedlog.Log, "_partition", noted)
+    monkeypatch.setattr(Engine, "partition", noted)
     assert sum(batch.num_rows for batch in read(task, SCHEMA)) == 10
     assert opened == {1}

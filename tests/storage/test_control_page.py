@@ -104,7 +104,7 @@ def test_no_file_is_mapped_behind_close_whoever_keeps_the_log(tmp_path: Path, re
 def test_a_page_that_was_closed_under_a_reader_is_no_page(tmp_path: Path) -> None:
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
         log.create_topic("t")
-        partition = log._partition("t", 0)
+        partition = log._engine.partition("t", 0)
         assert partition.published().log_end == 0
         page, lost = partition.page, system.lost_pages()
     assert page.read() is None
@@ -115,7 +115,7 @@ def test_a_page_that_was_closed_under_a_reader_is_no_page(tmp_path: Path) -> Non
 def test_what_is_written_to_a_held_page_reaches_its_file_though_it_is_closed(tmp_path: Path) -> None:
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
         log.create_topic("t")
-        partition = log._partition("t", 0)
+        partition = log._engine.partition("t", 0)
         partition.ensure_open()
         page = partition.page
         assert page.hold()
@@ -139,8 +139,8 @@ def test_a_sync_beside_a_close_leaves_no_intent(tmp_path: Path) -> None:
     with log.producer() as producer:
         producer.send("t", b"x").result()
     other = embedlog.open(path, config={"housekeeping": False})
-    partition = log._partition("t", 0)
-    watched = other._partition("t", 0)
+    partition = log._engine.partition("t", 0)
+    watched = other._engine.partition("t", 0)
     watched.ensure_open()
     system.fault_arm(["point"], 1, "delay", 300_000, name="sync-segment")
 

@@ -154,7 +154,7 @@ def test_no_wrong_record_comes_out_wherever_reading_begins(
     with filled(tmp_path) as log:
         file = segment_of(tmp_path)
         whole = file.read_bytes()
-        partition = log._partition("t", 0)
+        partition = log._engine.partition("t", 0)
         noticed = expected = 0
         for number in range(COUNT):
             damage(file, number)
@@ -281,7 +281,7 @@ def test_digests_that_are_lost_cost_time_never_data(tmp_path: Path, harm: str) -
             file.unlink()
         else:
             file.write_bytes({"empty": b"", "torn": raw[:-20], "rubbish": os.urandom(len(raw)), "zeros": bytes(len(raw))}[harm])
-        log._partition("t", 0).reader.forget()
+        log._engine.partition("t", 0).reader.forget()
         read_from_everywhere(log)
         replaced(segment_of(tmp_path), 24)
         with pytest.raises(CorruptRecordError):

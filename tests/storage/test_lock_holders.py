@@ -48,7 +48,7 @@ def test_a_writer_frozen_between_the_lock_and_the_owner_word_is_named(nursery: N
     frozen.start("append", [b"never"])
     frozen.wait_stopped()
     with embedlog.open(tmp_path / "log", config=SOON) as log:
-        partition = log._partition("t", 0)
+        partition = log._engine.partition("t", 0)
         partition.ensure_open()
         assert partition.page.word(system.WORD_OWNER) == 0
         with pytest.raises(LockTimeoutError, match=rf"held by pid {frozen.pid} on ") as problem, partition.exclusive():
@@ -73,7 +73,7 @@ def test_who_holds_the_door_is_named_and_not_who_signed_it_last(nursery: Nursery
 
 def test_what_stands_in_the_way_of_an_append_is_said_in_words(closed: Path) -> None:
     with embedlog.open(closed, config=QUIET) as log:
-        partition = log._partition("t", 0)
+        partition = log._engine.partition("t", 0)
         for code, words in UNDONE.items():
             with pytest.raises((LockTimeoutError, EmbedlogError)) as problem:
                 partition._settle(code, 0)

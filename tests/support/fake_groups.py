@@ -19,7 +19,7 @@ from embedlog.errors import DeadlineError, ListenerError, LockTimeoutError, Unkn
 from embedlog.group import Group, Limits, Refusal
 from embedlog.storage.liveness import Life, Sign
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
-from tests.support.fake_log import FakeLog
+from tests.support.fake_engine import FakeEngine
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 COOPERATIVE = {"partition_assignment_strategy": ["cooperative-sticky"]}
@@ -83,7 +83,7 @@ class FakeTopic:
 class FakeGroups:
     """What `embedlog.groups.Groups` does, without a log. `locked`: whoever needs the lock waits in vain."""
 
-    def __init__(self, log: FakeLog) -> None:
+    def __init__(self, engine: FakeEngine) -> None:
         self.limits = Limits(session_min_ms=10)
         self.topic = FakeTopic()
         self.groups: dict[str, Group] = {}
@@ -91,7 +91,7 @@ class FakeGroups:
         self.unstable: set[TopicPartition] = set()
         self.locked = False
         self.commit_count = 0
-        self._log = log
+        self._engine = engine
 
     def look(self, group_id: str) -> Group | None:
         return self.groups.get(group_id)
@@ -104,9 +104,9 @@ class FakeGroups:
             raise refused(group_id, new, old)
         if new is not None and new is not old:
             self.groups[group_id] = new
-            with self._log.changed:
+            with self._engine.changed:
                 self.topic.word += 1
-                self._log.changed.notify_all()
+                self._engine.changed.notify_all()
         return self.groups.get(group_id)
 
     def evict(
@@ -132,7 +132,7 @@ class FakeGroups:
         if refusal is not None:
             raise refused(group_id, refusal, old)
         for tp in wanted:
-            if self._log._topic(tp.topic).partitions <= tp.partition:
+            if self._engine.topic(tp.topic).partitions <= tp.partition:
                 raise UnknownTopicOrPartitionError(str(tp))
         self.offsets.setdefault(group_id, {}).update(wanted)
         self.commit_count += 1
@@ -155,27 +155,27 @@ class FakeGroups:
             raise LockTimeoutError("somebody has the lock")
 
 
-class GroupLog(FakeLog):
+class GroupEngine(FakeEngine):
     """A fake log with groups."""
 
     def __init__(self, **partition_counts: int) -> None:
         super().__init__(**partition_counts)
         self.path = Path(f"log in memory {id(self)}")  # recurring messages are known by it
-        self._groups = FakeGroups(self)
+        self.groups = FakeGroups(self)
         self.liveness = FakeLiveness()
-        self._transactions = SimpleNamespace(liveness=self.liveness, help=lambda partition: False)
+        self.transactions = SimpleNamespace(liveness=self.liveness, help=lambda partition: False)
         self.config = SimpleNamespace(lock_timeout_ms=50)
 
     def group(self, group_id: str = "g") -> Group:
-        return self._groups.groups[group_id]
+        return self.groups.groups[group_id]
 
     def evict_all(self, group_id: str = "g") -> None:
         """Nobody is a member any more."""
-        del self._groups.groups[group_id]
-        self._groups.topic.word += 1
+        del self.groups.groups[group_id]
+        self.groups.topic.word += 1
 
     def committed(self, group_id: str = "g") -> dict[TopicPartition, int]:
-        return {tp: place.offset for tp, place in self._groups.offsets.get(group_id, {}).items()}
+        return {tp: place.offset for tp, place in self.groups.offsets.get(group_id, {}).items()}
 
 
 class Told:
@@ -216,13 +216,13 @@ def settle(*members: Consumer, rounds: int = 30) -> None:
     raise AssertionError(f"still moving: {after}")
 
 
-def members(log: GroupLog) -> Iterator[Callable[..., Consumer]]:
+def members(engine: GroupEngine) -> Iterator[Callable[..., Consumer]]:
     """A fixture's body: makes members of group "g" that read from the start unless told otherwise, and closes them."""
     made: list[Consumer] = []
 
     def make(*topics: str, **config: Any) -> Consumer:
         facts: dict[str, Any] = {"auto_offset_reset": "earliest", "group_id": "g", "session_timeout_ms": 1000}
-        made.append(Consumer(log, topics, **{**facts, "heartbeat_interval_ms": 100, **config}))
+        made.append(Consumer(engine, topics, **{**facts, "heartbeat_interval_ms": 100, **config}))
         return made[-1]
 
     yield make
@@ -231,4 +231,4 @@ def members(log: GroupLog) -> Iterator[Callable[..., Consumer]]:
             each.close()
 
 
-__all__ = ["FakeGroups", "FakeLease", "GroupLog", "Told", "attend", "members", "settle"]
+__all__ = ["FakeGroups", "FakeLease", "GroupEngine", "Told", "attend", "members", "settle"]

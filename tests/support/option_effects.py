@@ -66,7 +66,7 @@ class World:
 
     @property
     def partition(self) -> Any:
-        return self.log._partition("t", 0)
+        return self.log._engine.partition("t", 0)
 
     @property
     def directory(self) -> Path:

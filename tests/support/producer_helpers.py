@@ -53,7 +53,7 @@ class Stuck:
 
     def __init__(self, log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.go = threading.Event(), threading.Event()
-        partition = type(log._partition("one", 0))
+        partition = type(log._engine.partition("one", 0))
         real = partition.append
 
         def append(this: Any, *arguments: Any, **keywords: Any) -> Any:

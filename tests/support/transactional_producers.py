@@ -33,7 +33,7 @@ class Writer:
 
     def __init__(self, log: embedlog.Log, name: str = "id", timeout_ms: int = 60_000) -> None:
         self.log = log
-        self.owner: Owner = log._transactions.owner(name, timeout_ms)
+        self.owner: Owner = log._engine.transactions.owner(name, timeout_ms)
         self._sequences: dict[tuple[int, int, str, int], int] = {}
 
     def init(self) -> Outcome | None:
@@ -41,7 +41,7 @@ class Writer:
 
     def write(self, *values: bytes, partition: int = 0, topic: str = TOPIC, again: EncodedRun | None = None) -> Appended:
         run = again or self.prepare(*values, partition=partition, topic=topic)
-        return self.owner.append(self.log._partition(topic, partition), run)
+        return self.owner.append(self.log._engine.partition(topic, partition), run)
 
     def prepare(self, *values: bytes, partition: int = 0, topic: str = TOPIC) -> EncodedRun:
         stamp = self.owner.stamp
@@ -54,7 +54,7 @@ class Writer:
         """What a producer's thread does first with what is due of several partitions; how far each of them came."""
         runs = {number: self.prepare(b"x%d" % number, partition=number, topic=topic) for number in partitions}
         begun = {number: (run, Going(run)) for number, run in runs.items()}
-        self.owner.begin_in([(self.log._partition(topic, number), *each) for number, each in begun.items()])
+        self.owner.begin_in([(self.log._engine.partition(topic, number), *each) for number, each in begun.items()])
         return begun
 
     def commit(self) -> None:
@@ -68,7 +68,7 @@ class Writer:
 
 
 def state_of(log: embedlog.Log, name: str) -> Transaction | None:
-    topic = log._transactions.topic
+    topic = log._engine.transactions.topic
     return topic.look(topic.partition_of(name)).get(name)
 
 
@@ -83,7 +83,7 @@ def everything(log: embedlog.Log, topic: str = TOPIC) -> list[bytes | None]:
 
 def last_stable(log: embedlog.Log, partition: int = 0, topic: str = TOPIC) -> tuple[int, int]:
     """Last stable offset and end."""
-    bounds = log._partition(topic, partition).bounds()
+    bounds = log._engine.partition(topic, partition).bounds()
     return bounds.last_stable, bounds.log_end
 
 
@@ -99,4 +99,4 @@ def soon() -> int:
 
 def help_out(log: embedlog.Log, partition: int = 0, topic: str = TOPIC) -> bool:
     """What a reader does that waits, with more patience than one has on a busy machine."""
-    return log._transactions.help(log._partition(topic, partition), soon())
+    return log._engine.transactions.help(log._engine.partition(topic, partition), soon())

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
 from embedlog import group as machine
@@ -25,11 +25,15 @@ from embedlog.coordination.groups.commit_checks import checked_group_id, refused
 from embedlog.coordination.groups.group_records import Committed, encode_group, encode_group_key, encode_offset_key
 from embedlog.coordination.groups.group_view import GroupEntries
 from embedlog.coordination.groups.member_watch import Watch
-from embedlog.coordination.groups.offset_commits import Host, Offsets
+from embedlog.coordination.groups.offset_commits import Offsets
+from embedlog.coordination.host import Host
 from embedlog.coordination.internal_topic import Record
 from embedlog.errors import EmbedlogError, InconsistentGroupProtocolError, ReadOnlyError
 from embedlog.group import Group, Limits, Refusal, State
 from embedlog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from embedlog.coordination.transactions.transaction_coordinator import Transactions
 
 logger = logging.getLogger("embedlog")
 
@@ -42,8 +46,8 @@ Event = Callable[[Group | None], Group | Refusal | None]
 class Groups(Offsets):
     """The groups of one open log. Threads: any."""
 
-    def __init__(self, host: Host) -> None:
-        super().__init__(host)
+    def __init__(self, host: Host, transactions: Transactions) -> None:
+        super().__init__(host, transactions)
         config = host.config
         self.limits = Limits(
             config.group_min_session_timeout_ms,
@@ -62,7 +66,7 @@ class Groups(Offsets):
 
     def names(self) -> list[str]:
         """Every group that has a record or offsets, sorted; those of Kafka's newer protocol, too."""
-        self.host._check_open()
+        self.host.check_open()
         return sorted(name for number in self.topic.written() for name in self.topic.look(number).groups())
 
     # ---- deciding --------------------------------------------------------------------------------
@@ -73,7 +77,7 @@ class Groups(Offsets):
         Raises what a `Refusal` stands for (`commit_checks.KINDS`), LockTimeoutError, ReadOnlyError, StorageError,
         RecordTooLargeError; InconsistentGroupProtocolError for a group of Kafka's newer protocol.
         """
-        self.host._check_writable()
+        self.host.check_writable()
         number = self.topic.partition_of(checked_group_id(group_id))
         with self.topic.deciding(number, self.deadline(deadline_ns)) as decision:
             old = decision.view.group(group_id)
@@ -131,7 +135,7 @@ class Groups(Offsets):
 
     def delete(self, group_id: str, deadline_ns: int | None = None) -> None:
         """Forget a group and its offsets. Raises GroupNotEmptyError, GroupNotFoundError, and as `decide`."""
-        self.host._check_writable()
+        self.host.check_writable()
         checked_group_id(group_id)
         number = self.topic.partition_of(group_id)
         with self.topic.deciding(number, self.deadline(deadline_ns)) as decision:
@@ -149,7 +153,7 @@ class Groups(Offsets):
 
         Raises GroupSubscribedError for a topic that members read, GroupNotEmptyError, GroupNotFoundError, and as `decide`.
         """
-        self.host._check_writable()
+        self.host.check_writable()
         checked_group_id(group_id)
         wanted = {TopicPartition(*place) for place in partitions}
         number = self.topic.partition_of(group_id)
@@ -182,7 +186,7 @@ class Groups(Offsets):
                 try:
                     group = view.group(name)
                     if group is not None and group.members:
-                        watches[name] = self._watches.get(name) or Watch(self.host._transactions.liveness)
+                        watches[name] = self._watches.get(name) or Watch(self.transactions.liveness)
                         self.evict(name, watches[name], whole=True)
                 except EmbedlogError as problem:
                     _logging.report(logger, logging.WARNING, (self.host.path, "group", name), f"group {name!r}", problem)
@@ -226,7 +230,7 @@ class Groups(Offsets):
             return False
         if committed.expire_ms >= 0:
             return now_ms >= committed.expire_ms
-        return now_ms - since_ms >= int(self.host.config.offsets_retention_minutes) * MINUTE_MS
+        return now_ms - since_ms >= self.host.config.offsets_retention_minutes * MINUTE_MS
 
 
 def _tombstones(group_id: str, places: Iterable[TopicPartition], group: bool) -> list[Record]:

@@ -12,7 +12,6 @@ OFFSETCOMMIT-4  commits move no notice: whoever follows the group is not woken b
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from embedlog import group as machine
@@ -30,6 +29,7 @@ from embedlog.coordination.groups.commit_checks import (
     refused,
 )
 from embedlog.coordination.groups.group_view import GroupEntries
+from embedlog.coordination.host import Host
 from embedlog.coordination.internal_topic import Decision, InternalTopic, Record, java_partition
 from embedlog.coordination.transactions.support import asks_for_durability, put_on_disk
 from embedlog.errors import DeadlineError, UnknownTopicOrPartitionError
@@ -38,30 +38,11 @@ from embedlog.group import Refusal
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition, topic_partitions
 
 if TYPE_CHECKING:
+    from embedlog.coordination.transactions.transaction_coordinator import Transactions
     from embedlog.partition.partition import Partition
-    from embedlog.topic import TopicRegistry
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 HELP_S: Final = 0.1  # how often who waits for a transaction looks whether somebody has to end it
-
-
-class Host(Protocol):
-    """What of an open log is needed here."""
-
-    path: Path
-    read_only: bool
-    config: Any
-    _registry: TopicRegistry
-    _transactions: Any
-
-    def _partition(self, name: str, number: int) -> Partition: ...
-    def _partition_count(self, name: str) -> int: ...
-    def _topics_told(self) -> int: ...
-    def _make_internal(self, name: str, partitions: int, config: Any) -> None: ...
-    def _check_open(self) -> None: ...
-    def _check_writable(self) -> None: ...
-    def _topic(self, name: str) -> Any: ...
-    def _wait(self, tails: Any, timeout_s: float | None, owner: object, committed: bool = False) -> bool: ...
 
 
 class Asker(Protocol):
@@ -76,9 +57,9 @@ class Asker(Protocol):
 class Offsets:
     """The committed offsets of all groups of one open log. Threads: any."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, transactions: Transactions) -> None:
         config = host.config
-        self.host = host
+        self.host, self.transactions = host, transactions
         self.topic: InternalTopic[GroupEntries] = InternalTopic(
             host,
             OFFSETS_TOPIC,
@@ -96,7 +77,7 @@ class Offsets:
 
     def entries(self, group_id: str) -> GroupEntries | None:
         """The view of the partition that a group lies in; None while nobody has written there. No lock, and nothing is made."""
-        self.host._check_open()
+        self.host.check_open()
         count = self.topic.count()
         if count == 0:
             return None
@@ -128,7 +109,7 @@ class Offsets:
         self._commit(group_id, offsets, machine.may_reset, deadline_ns)
 
     def _commit(self, group_id: str, offsets: Mapping[Any, Any], admission: Any, deadline_ns: int | None) -> None:
-        self.host._check_writable()
+        self.host.check_writable()
         wanted = self.checked(group_id, offsets)
         if not wanted:
             return
@@ -153,7 +134,7 @@ class Offsets:
 
     def prepare(self, offsets: Mapping[Any, Any], group: GroupMetadata) -> TransactionalCommit | None:
         """A commit that becomes part of a transaction; None if there is nothing to commit. Raises for its arguments."""
-        self.host._check_writable()
+        self.host.check_writable()
         wanted = self.checked(group.group_id, offsets)
         return TransactionalCommit(self, group, wanted) if wanted else None
 
@@ -173,13 +154,13 @@ class Offsets:
     def check_topics(self, wanted: Iterable[TopicPartition]) -> None:
         """Raises UnknownTopicOrPartitionError; takes note of what other processes have made of the topics."""
         for place in wanted:
-            self.host._topic(place.topic)
+            self.host.topic(place.topic)
             break  # one look at the file tells of all
         self._all_there(wanted)
 
     def are_there_locked(self, wanted: Iterable[TopicPartition]) -> bool:
         """Whether all topics exist, checked under the lock (OFFSETCOMMIT-2); False requires another check without the lock."""
-        if self.host._registry.has_changed():
+        if self.host.registry.has_changed():
             return False
         self._all_there(wanted)
         return True
@@ -189,7 +170,7 @@ class Offsets:
         for topic, number in wanted:
             count = counts.get(topic)
             if count is None:
-                count = counts[topic] = self.host._registry.live(topic).partitions
+                count = counts[topic] = self.host.registry.live(topic).partitions
             if not 0 <= number < count:
                 raise UnknownTopicOrPartitionError(
                     f"topic {topic!r} has no partition {number}", path=self.host.path, expected=f"0 to {count - 1}", found=number
@@ -235,13 +216,13 @@ class Offsets:
     def _wait_for_marker(self, group_id: str, deadline_ns: int, asker: Asker) -> None:
         partition = self.topic.partition(java_partition(group_id, self.topic.count()))
         stable = partition.bounds().last_stable
-        if self.host._transactions.help(partition):
+        if self.transactions.help(partition):
             return
         left_s = (deadline_ns - system.boot_ns()) / 1e9
         if left_s <= 0:
             raise DeadlineError(f"group {group_id!r}: offsets of a transaction that is not decided (UNSTABLE_OFFSET_COMMIT)")
         asker.give_way()
-        self.host._wait([(partition, stable)], min(left_s, HELP_S), asker, committed=True)
+        self.host.wait([(partition, stable)], min(left_s, HELP_S), asker, committed=True)
 
     # ---- forgetting ------------------------------------------------------------------------------
 
@@ -286,8 +267,14 @@ class TransactionalCommit:
         offsets.check_topics(wanted)
         self._records = commit_records(group.group_id, wanted)
         self.number = offsets.topic.partition_of(group.group_id)
-        self.end = 0  # offset behind it
+        self.topic = offsets.topic.name
+        self.end = 0  # offset after it
         offsets.check_size(self.number, self._records)
+
+    @property
+    def partition(self) -> Partition:
+        """The partition of the group's offsets."""
+        return self._offsets.topic.partition(self.number)
 
     def look(self) -> None:
         """What can be looked at outside of locks. Raises what the group and the topics have against it."""
@@ -306,7 +293,7 @@ class TransactionalCommit:
 
     def wait(self, deadline_ns: int) -> None:
         """Until whoever has the lock is out of it."""
-        with self._offsets.topic.partition(self.number).exclusive(deadline_ns):
+        with self.partition.exclusive(deadline_ns):
             pass
 
     def _admit(self, view: GroupEntries) -> None:

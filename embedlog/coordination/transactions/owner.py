@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from embedlog import transaction as machine
 from embedlog._native import system
+from embedlog.coordination.host import Host
 from embedlog.coordination.producer_ids import new_producer_id
 from embedlog.coordination.transactions.support import Concurrent, now, refused, to_be_durable
 from embedlog.coordination.transactions.transaction_records import encode, encode_key
@@ -24,19 +26,61 @@ from embedlog.format.record_batch import Stamp
 from embedlog.transaction import PREPARED, SETTLED, Outcome, Refusal, Status, Transaction
 
 if TYPE_CHECKING:
-    from embedlog.coordination.internal_topic import Decision
-    from embedlog.coordination.transactions.transaction_coordinator import Transactions
+    from embedlog.coordination.internal_topic import Decision, InternalTopic
     from embedlog.coordination.transactions.transaction_view import Entries
     from embedlog.format.record_batch import EncodedRun
     from embedlog.partition.context import Appended
     from embedlog.partition.partition import Partition
     from embedlog.partition.producer_sequences import Going
-    from embedlog.storage.liveness import Life
+    from embedlog.storage.liveness import Life, Liveness
     from embedlog.types import GroupMetadata
 
 T = TypeVar("T")
 TopicPartition = tuple[str, int]
 SHARE_NS: Final = 50_000_000  # how long others wait for `__transaction_state` because somebody is in a data partition
+
+
+class OffsetCommit(Protocol):
+    """A commit of a group's offsets that becomes part of a transaction."""
+
+    topic: str
+    number: int
+    end: int
+
+    @property
+    def partition(self) -> Partition: ...
+    def look(self) -> None: ...
+    def append(self, stamp: Stamp, deadline_ns: int) -> bool: ...
+    def wait(self, deadline_ns: int) -> None: ...
+
+
+class OffsetCommits(Protocol):
+    """The committed offsets of groups."""
+
+    def prepare(self, offsets: Mapping[Any, Any], group: GroupMetadata) -> OffsetCommit | None: ...
+
+
+class TransactionHost(Host, Protocol):
+    """One open directory with its groups."""
+
+    @property
+    def groups(self) -> OffsetCommits: ...
+
+
+class Coordinator(Protocol):
+    """The decisions about all transactional ids of one open directory."""
+
+    host: TransactionHost
+    liveness: Liveness
+    topic: InternalTopic[Entries]
+
+    def deadline(self, deadline_ns: int | None) -> int: ...
+    def sweep_if_due(self, deadline_ns: int) -> None: ...
+    def decide(
+        self, name: str, event: Callable[[Transaction | None], Transaction | Refusal | None], deadline_ns: int
+    ) -> Transaction | None: ...
+    def finish(self, name: str, seen: Transaction, deadline_ns: int) -> None: ...
+    def finish_before(self, problem: Concurrent, deadline_ns: int) -> None: ...
 
 
 class _Written(NamedTuple):
@@ -49,7 +93,7 @@ class _Written(NamedTuple):
 class Owner:
     """One transactional producer's side of its transactions. Threads: `append` from any; the others one at a time."""
 
-    def __init__(self, transactions: Transactions, transactional_id: str, timeout_ms: int) -> None:
+    def __init__(self, transactions: Coordinator, transactional_id: str, timeout_ms: int) -> None:
         self.transactional_id, self.timeout_ms = transactional_id, timeout_ms
         self._all = transactions
         self._life: Life | None = None
@@ -81,7 +125,7 @@ class Owner:
         Raises FencedError if a newer producer has taken the id since this one had it, LockTimeoutError, DeadlineError.
         """
         everything, until = self._all, self._all.deadline(deadline_ns)
-        everything.host._check_writable()
+        everything.host.check_writable()
         everything.sweep_if_due(until)
         if self._life is None:
             self._life = everything.liveness.begin()
@@ -202,7 +246,7 @@ class Owner:
         found: list[Partition] = []
         for topic, number in self._opened:
             with contextlib.suppress(UnknownTopicOrPartitionError):  # deleted: there is nothing to keep
-                found.append(self._all.host._partition(topic, number))
+                found.append(self._all.host.partition(topic, number))
         for partition in to_be_durable([each for each in found if self._wrote_to(each)]):
             end = self._opened[partition.topic, partition.number].end
             if partition.durable_offset < end:
@@ -214,20 +258,19 @@ class Owner:
         The group is asked under its lock whether this is still its member; what is registered for a refused one is empty. May be
         repeated. Raises FencedError for this transaction, and as `Offsets.commit` for the group and the offsets.
         """
-        groups, until = self._all.host._groups, self._all.deadline(deadline_ns)
-        commit = groups.prepare(offsets, group)
+        commit, until = self._all.host.groups.prepare(offsets, group), self._all.deadline(deadline_ns)
         if commit is None:
             return
-        where, done = (groups.topic.name, commit.number), False
+        where, done = (commit.topic, commit.number), False
         while not done:
             commit.look()
             if where in self._opened:
                 done = commit.append(self.stamp, until)
             else:
                 done = self._open_with(commit, where, until)
-        self._opened[where] = _Written(groups.topic.partition(commit.number).topic_id, commit.end)
+        self._opened[where] = _Written(commit.partition.topic_id, commit.end)
 
-    def _open_with(self, commit: Any, where: TopicPartition, deadline_ns: int) -> bool:
+    def _open_with(self, commit: OffsetCommit, where: TopicPartition, deadline_ns: int) -> bool:
         """Register and append under both locks; False if something is to be awaited or looked at outside of them."""
         stamp, self._touched = self.stamp, True
         try:
@@ -246,7 +289,7 @@ class Owner:
 
     # ---- what they share -------------------------------------------------------------------------
 
-    def _deciding(self, deadline_ns: int) -> Any:
+    def _deciding(self, deadline_ns: int) -> AbstractContextManager[Decision[Entries]]:
         topic = self._all.topic
         return topic.deciding(topic.partition_of(self.transactional_id), deadline_ns)
 

@@ -18,8 +18,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from embedlog import _logging
 from embedlog import transaction as machine
@@ -28,7 +27,7 @@ from embedlog.config.options import LONG_MAX
 from embedlog.coordination.internal_topic import InternalTopic
 from embedlog.coordination.producer_ids import new_producer_id
 from embedlog.coordination.transactions import recovery
-from embedlog.coordination.transactions.owner import Owner
+from embedlog.coordination.transactions.owner import Owner, TransactionHost
 from embedlog.coordination.transactions.support import Concurrent, now, put_on_disk, refused, to_be_durable
 from embedlog.coordination.transactions.transaction_records import encode, encode_key
 from embedlog.coordination.transactions.transaction_view import Entries
@@ -57,27 +56,10 @@ REMEMBERED_IDS: Final = 10_000  # where the state of which producer id was found
 Event = Callable[[Transaction | None], Transaction | Refusal | None]
 
 
-class Host(Protocol):
-    """What of an open log is needed here."""
-
-    path: Path
-    read_only: bool
-    config: Any
-    _home: Any
-    _groups: Any
-
-    def _partition(self, name: str, number: int) -> Partition: ...
-    def _partition_count(self, name: str) -> int: ...
-    def _topics_told(self) -> int: ...
-    def _make_internal(self, name: str, partitions: int, config: Any) -> None: ...
-    def _all_partitions(self, *, loaded_only: bool) -> list[Partition]: ...
-    def _check_writable(self) -> None: ...
-
-
 class Transactions:
     """The transactions of one open log. Threads: any."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: TransactionHost) -> None:
         config = host.config
         self.host = host
         self.liveness = Liveness(host.path, config.file_mode, config.shared == "locks")
@@ -166,7 +148,7 @@ class Transactions:
         """The listed partitions that are still there, in the order in which locks are taken."""
         for topic, number in sorted(seen.partitions):
             try:
-                yield self.host._partition(topic, number)
+                yield self.host.partition(topic, number)
             except UnknownTopicOrPartitionError:
                 continue
 
@@ -294,12 +276,12 @@ class Transactions:
 
     def sweep_if_due(self, deadline_ns: int) -> None:
         """Before any id goes on behind an unclean end of the machine: see `recovery`."""
-        if recovery.is_due(self.host._home.directory_page):
+        if recovery.is_due(self.host.context.directory_page):
             known = dict(each for number in self.topic.written() for each in self._states(number))
-            every = self.host._all_partitions(loaded_only=False)
+            every = self.host.all_partitions(loaded_only=False)
             for name, to in recovery.sweep(known, self._newest, every, deadline_ns).items():
                 self._lift(name, *to, deadline_ns)
-            recovery.done(self.host._home.directory_page)
+            recovery.done(self.host.context.directory_page)
 
     def _lift(self, name: str, producer_id: int, epoch: int, deadline_ns: int) -> None:
         found = self.topic.look(self.topic.partition_of(name)).get(name)

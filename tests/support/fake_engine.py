@@ -1,4 +1,4 @@
-"""A log in memory, for tests of what lies above it: real batch bytes, no files, no other process."""
+"""An engine in memory, for tests of what lies above it: real batch bytes, no files, no other process."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Unpruned:
 class FakePartition:
     """Batches in a list. Transactions: `append(…, producer=7)` and then `end(7, ABORT)`."""
 
-    def __init__(self, log: FakeLog, topic: str, number: int) -> None:
+    def __init__(self, engine: FakeEngine, topic: str, number: int) -> None:
         self.topic, self.number = topic, number
         self.log_start = 0
         self.log_end = 0
@@ -66,7 +66,7 @@ class FakePartition:
         self.stored: list[Stored] = []
         self._open: dict[int, int] = {}
         self._aborted: list[tuple[int, int, int]] = []  # producer, first offset, offset of the marker
-        self._log = log
+        self._engine = engine
 
     # ---- writing ----
 
@@ -91,10 +91,10 @@ class FakePartition:
         self.log_end += count
 
     def _store(self, count: int, data: bytes, rows: Sequence[Row]) -> None:
-        with self._log.changed:
+        with self._engine.changed:
             self.stored.append(Stored(self.log_end, self.log_end + count - 1, data, rows))
             self.log_end += count
-            self._log.changed.notify_all()
+            self._engine.changed.notify_all()
 
     # ---- the interface of a partition ----
 
@@ -124,7 +124,7 @@ class FakePartition:
         upto: int | None = None,
         pool: Any = None,
     ) -> Fetched:
-        self._log._check_open()
+        self._engine.check_open()
         self.fetches += 1
         if not self.log_start <= offset <= self.log_end:
             raise OffsetOutOfRangeError("no such offset", expected=f"{self.log_start} to {self.log_end}", found=offset)
@@ -166,48 +166,52 @@ class Bystander:
         return False
 
 
-class FakeLog:
+class FakeEngine:
     """Topics of fake partitions. `waits` counts how often somebody lay down to sleep."""
 
     def __init__(self, **partition_counts: int) -> None:
         self.changed = threading.Condition()
-        self.problem: Exception | None = None  # what `_check_open` raises
+        self.problem: Exception | None = None  # what `check_open` raises
         self.read_only = False
         self.word = 0  # moves with the topics
-        self._transactions: Any = Bystander()
+        self.transactions: Any = Bystander()
         self.waits = 0
         self.sleeping = threading.Event()
         self._woken: set[int] = set()
-        self._topics: dict[str, list[FakePartition]] = {}
+        self._partitions: dict[str, list[FakePartition]] = {}
         for topic, count in partition_counts.items():
             self.grow(topic, count)
 
     def grow(self, topic: str, count: int) -> None:
-        partitions = self._topics.setdefault(topic, [])
+        partitions = self._partitions.setdefault(topic, [])
         self.word += 2
         partitions += [FakePartition(self, topic, number) for number in range(len(partitions), count)]
 
-    def topics(self, include_internal: bool = False) -> list[str]:
-        return sorted(name for name in self._topics if include_internal or not name.startswith("__"))
+    def topic_names(self, include_internal: bool = True) -> list[str]:
+        return sorted(name for name in self._partitions if include_internal or not name.startswith("__"))
 
-    def _partition(self, topic: str, number: int) -> FakePartition:
-        if number not in self._topic(topic).numbers:
+    def refresh_topics(self) -> None:
+        """Topics are never changed elsewhere."""
+        self.check_open()
+
+    def partition(self, topic: str, number: int) -> FakePartition:
+        if number not in self.topic(topic).numbers:
             raise UnknownTopicOrPartitionError(f"{topic}-{number}")
-        return self._topics[topic][number]
+        return self._partitions[topic][number]
 
-    def _topic(self, name: str) -> Topic:
-        if name not in self._topics:
+    def topic(self, name: str) -> Topic:
+        if name not in self._partitions:
             raise UnknownTopicOrPartitionError(name)
-        return Topic(name, "", len(self._topics[name]))
+        return Topic(name, "", len(self._partitions[name]))
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
         if self.problem is not None:
             raise self.problem
 
-    def _topics_word(self) -> int:
+    def topics_version(self) -> int:
         return self.word
 
-    def _wait(
+    def wait(
         self,
         tails: list[tuple[FakePartition, int]],
         timeout_s: float | None,
@@ -232,18 +236,18 @@ class FakeLog:
             self.sleeping.clear()
             return any(each.visible_end(committed) > offset for each, offset in tails)
 
-    def _wake(self, owner: object) -> None:
+    def wake(self, owner: object) -> None:
         with self.changed:
             self._woken.add(id(owner))
             self.changed.notify_all()
 
 
-def consumers(log: FakeLog) -> Iterator[Callable[..., Consumer]]:
+def consumers(engine: FakeEngine) -> Iterator[Callable[..., Consumer]]:
     """A fixture's body: makes consumers that read from the start unless told otherwise, and closes them."""
     made: list[Consumer] = []
 
     def make(*topics: str, **config: Any) -> Consumer:
-        made.append(Consumer(log, topics, **{"auto_offset_reset": "earliest", **config}))
+        made.append(Consumer(engine, topics, **{"auto_offset_reset": "earliest", **config}))
         return made[-1]
 
     yield make
@@ -274,4 +278,4 @@ def mixed(partition: FakePartition) -> None:
     partition.append([b"behind"])
 
 
-__all__ = ["ABORT", "COMMIT", "FakeLog", "FakePartition", "Row", "consumers", "fill", "mixed", "places"]
+__all__ = ["ABORT", "COMMIT", "FakeEngine", "FakePartition", "Row", "consumers", "fill", "mixed", "places"]

@@ -1,0 +1,139 @@
+"""Changes of topics: the directory lock, and completion of changes whose process died.
+
+TOPICCHANGE-1  a change of topics holds the directory lock, reads the file of topics again, and first finishes interrupted changes
+TOPICCHANGE-2  a partition is retired under its append lock: a process with open descriptors finds DELETED before it can append
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from embedlog import _logging
+from embedlog._native import system
+from embedlog.config.topic import TopicConfig, parse
+from embedlog.coordination import topic_directories
+from embedlog.coordination.host import Host
+from embedlog.errors import EmbedlogError, ReadOnlyError
+from embedlog.storage import file_names, files, locks
+from embedlog.storage.control_page import map_page
+from embedlog.storage.identity import new_id
+from embedlog.topic import Topic
+
+if TYPE_CHECKING:
+    from embedlog.coordination.groups.group_coordinator import Groups
+
+SETTLING_S: Final = 0.1  # how long a change of one topic waits for the locks of another topic that was left half deleted
+
+_logger = logging.getLogger("embedlog")
+
+
+class TopicHost(Host, Protocol):
+    """One open directory with its groups."""
+
+    @property
+    def groups(self) -> Groups: ...
+
+
+class TopicChanges:
+    """Creates, completes and deletes topics of one open directory. Threads: any; processes: the directory lock orders them."""
+
+    def __init__(self, host: TopicHost) -> None:
+        self._host = host
+        self._lock = None if host.read_only else locks.LockFile(host.path / file_names.DIRECTORY_LOCK, host.config.file_mode)
+
+    def close(self) -> None:
+        """Close the lock file. Idempotent."""
+        if self._lock is not None:
+            self._lock.close()
+
+    @contextlib.contextmanager
+    def directory_lock(self) -> Iterator[None]:
+        """The lock for changes of topics and of the directory's checkpoints. Raises LockTimeoutError, ReadOnlyError."""
+        if self._lock is None:
+            raise ReadOnlyError("the log was opened read-only; without read_only=True it can be changed", path=self._host.path)
+        with self._lock.hold(files.deadline_after(self._host.config.lock_timeout_ms / 1000)):
+            yield
+
+    @contextlib.contextmanager
+    def begin(self, settling_s: float = SETTLING_S) -> Iterator[None]:
+        """The directory lock, with the file of topics read and what was left half done finished (TOPICCHANGE-1)."""
+        with self.directory_lock():
+            try:
+                self._host.registry.refresh()
+                self._settle_locked(settling_s)
+                yield
+            finally:
+                self._host.refresh_partitions()
+
+    def _settle_locked(self, settling_s: float) -> None:
+        """Finish creations, growths and deletions whose process died. REQUIRES the directory lock.
+
+        A topic that cannot be finished now, such as a deletion that waits for a frozen appender, does not stop other topics.
+        """
+        for topic in self._host.registry.unfinished():
+            try:
+                if topic.state == "deleting":
+                    self.finish_deletion(topic, settling_s)
+                else:
+                    self.finish_creation(topic)
+            except EmbedlogError as problem:
+                what = f"topic {topic.name} is half {topic.state} and stays so for now"
+                _logging.report(_logger, logging.WARNING, (self._host.path, "unfinished", topic.name), what, problem)
+
+    def finish_creation(self, topic: Topic) -> Topic:
+        """Make the directories of a topic and call it live. REQUIRES the directory lock, or the only process."""
+        host = self._host
+        mode, links = host.config.file_mode, host.config.follow_links
+        return topic_directories.finish_creation(host.path, host.registry, topic, mode, follow_links=links)
+
+    def finish_deletion(self, topic: Topic, timeout_s: float) -> None:
+        """Retire the partitions of a topic, and forget it and its committed offsets. REQUIRES the directory lock."""
+        host, deadline_ns = self._host, files.deadline_after(timeout_s)
+
+        def retire(number: int, path: Path) -> None:
+            mark_deleted(path, host.context.directory_page, deadline_ns, host.config.file_mode, host.context.locked)
+
+        def forget() -> None:
+            host.groups.forget_topic(topic.name, deadline_ns)
+
+        topic_directories.finish_deletion(host.path, host.registry, topic, retire, host.config.file_mode, forget)
+
+    def make_internal(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
+        """Make one of the log's own topics, unless another process has made it in the meantime."""
+        self._host.check_writable()
+        overrides = parse(TopicConfig, config).overrides()
+        with self.begin():
+            registry = self._host.registry
+            if registry.get(name) is None:
+                topic = Topic(name, new_id(), partitions, overrides, "creating")
+                registry.put(topic)
+                self.finish_creation(topic)
+
+
+def mark_deleted(
+    path: Path, directory_page: system.Page | None, deadline_ns: int, mode: int = 0o666, locked: bool = False
+) -> None:
+    """Set DELETED on a partition's page, under its append lock, and wake the processes that wait for records there."""
+    lock = locks.LockFile(path / file_names.LOCK, mode)
+    try:
+        lock.lock(deadline_ns)
+        _set_deleted_locked(path, directory_page, locked)
+    finally:
+        lock.close()  # with its descriptor the lock goes too
+
+
+def _set_deleted_locked(path: Path, directory_page: system.Page | None, locked: bool) -> None:
+    mapped = map_page(path / file_names.PAGE, writable=True, locked=locked)
+    if mapped is None:  # never opened since its directory was made, or since a broker had it
+        return
+    try:
+        mapped.page.set(system.WORD_FLAGS, mapped.page.word(system.WORD_FLAGS) | system.FLAG_DELETED)
+        now = mapped.page.read()
+        if now is not None:
+            mapped.page.publish(now._replace(generation=(now.generation + 2) % 2**32), directory_page)
+    finally:
+        mapped.close()
