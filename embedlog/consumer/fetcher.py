@@ -1,10 +1,10 @@
-"""What a consumer has of its partitions beyond the position: records fetched ahead, or the next columns.
+"""Fetches records and columns after the positions of a consumer.
 
-FETCHER-1  fetching never moves a position over a record: it fills a cursor's cache, or returns columns with the position behind
+FETCHER-1  a fetch never moves a position over a record: it fills a cursor's cache, or returns columns with the position after
     them
-FETCHER-2  before a fetch the position is compared with the partition's history of epochs, if that may have changed
-FETCHER-3  what cannot be handed out (a damaged batch, a record that the deserializer refuses) stops the reader at its offset,
-    after everything before it was handed out; the next fetch meets it again
+FETCHER-2  before a fetch the position is compared with the partition's epoch history, if that may have changed
+FETCHER-3  a damaged batch, or a record that the deserializer refuses, stops the reader at its offset, after all records before it
+    were returned; the next fetch fails there again
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Fetcher:
-    """Fills cursors with records, and counts what it fetched.
+    """Fills cursors with records, and counts fetched records.
 
     **Threads:** one at a time, the consumer's.
     """
@@ -51,10 +51,10 @@ class Fetcher:
         self._deserializes = key_deserializer is not None or value_deserializer is not None
 
     def fill(self, cursor: Cursor) -> bool:
-        """Fetches until the cursor has a record to hand out: False if the partition has no more.
+        """Fetch until the cursor has a record to return: False if the partition has no more.
 
-        REQUIRES: the cursor has a position and nothing fetched ahead. Raises what `read_chunk` does, and SerializationError
-        if the very first record cannot be made.
+        REQUIRES: the cursor has a position and no records fetched ahead. Raises as `read_chunk` does, and SerializationError if
+        the first record cannot be deserialized.
         """
         if cursor.tail is not None:
             told = self._tailed(cursor, cursor.tail)
@@ -72,21 +72,21 @@ class Fetcher:
         return True
 
     def arrived(self, cursor: Cursor, limit: int) -> list[Record] | None:
-        """The shortest way from an append to who waits: what came behind the end, if that is all that is to be handed out.
+        """The shortest path from an append to a waiting reader: the records after the end, if there is no other work.
 
-        None for whatever is not that simple.
+        None in all other cases.
         """
         tail = cursor.tail
         if tail is None or self._deserializes or not cursor.stands_at(tail.offset):
             return None
         began = perf_counter()
         records = tail.records()
-        if records is None:  # it has moved on over what it could not give
+        if records is None:  # the tail has skipped data that it cannot decode
             cursor.tail = None
-            return None  # `fill` finds out why
+            return None  # `fill` reads it again
         cursor.seen_end = tail.end
         if not records:
-            cursor.move(tail.offset, tail.epoch)  # there may have been markers
+            cursor.move(tail.offset, tail.epoch)  # control batches may have been skipped
             return records
         cursor.lag.count += 1
         self._fetched(len(records), tail.size_bytes, began)
@@ -97,7 +97,7 @@ class Fetcher:
         return cursor.take(limit)
 
     def _tailed(self, cursor: Cursor, tail: Tail) -> bool | None:
-        """The short way: True with records, False without, None if it is closed (then it is dropped)."""
+        """The fast path: True with records, False without, None if the tail is closed (then it is dropped)."""
         began = perf_counter()
         records = tail.records() if tail.offset == cursor.position else None
         if records is None:
@@ -105,7 +105,7 @@ class Fetcher:
             return None
         cursor.seen_end = tail.end
         if not records:
-            cursor.move(tail.offset, tail.epoch)  # there may have been markers
+            cursor.move(tail.offset, tail.epoch)  # control batches may have been skipped
             return False
         if tail.end == tail.offset:
             cursor.lag.count += 1
@@ -137,7 +137,7 @@ class Fetcher:
     def columns(self, cursor: Cursor) -> Chunk | None:
         """The next chunk with records in it, as columns; None if the partition has no more.
 
-        The position moves over what holds no record; the caller moves it over the chunk.
+        The position moves over batches without records; the caller moves it over the chunk.
         """
         cursor.drop_ahead()
         while True:
@@ -151,10 +151,10 @@ class Fetcher:
         position, bounds = cursor.position, cursor.partition.bounds()
         if bounds.epoch != cursor.checked_epoch:
             check_position(cursor, bounds)
-        # Before the fetch: what comes later ends the wait. Not the position: behind it may be nothing but what is not seen.
+        # Read before the fetch: a later append then ends the wait. Not the position: only invisible records may follow it.
         cursor.seen_end = end_offset(bounds, self.isolation)
         if position == cursor.seen_end and position >= bounds.log_start:
-            return None  # the usual end of a look, without the way to the file
+            return None  # the usual result at the end, without access to the file
         chunk = read_chunk(
             cursor.partition, position, max_bytes=self._max_bytes, isolation=self.isolation, batch_bytes=self._batch_bytes
         )
@@ -166,7 +166,7 @@ class Fetcher:
         return chunk
 
     def _deserialized(self, records: list[Record]) -> list[Record]:
-        """The records with keys and values made by the deserializers, up to the first that cannot be (FETCHER-3)."""
+        """The records with deserialized keys and values, up to the first failure (FETCHER-3)."""
         made: list[Record] = []
         for r in records:
             try:
@@ -176,7 +176,7 @@ class Fetcher:
                 if made:
                     return made
                 raise SerializationError(
-                    f"the deserializer raised {cause!r}; seek past it to go on",
+                    f"the deserializer raised {cause!r}; seek past the record to continue",
                     topic=r.topic,
                     partition=r.partition,
                     offset=r.offset,
@@ -188,5 +188,5 @@ class Fetcher:
 
 
 def _apply(deserializer: Deserializer[Any] | None, data: bytes | None) -> Any:
-    """A null stays None: there are no bytes to make anything of."""
+    """A null stays None: the deserializer is not called."""
     return data if deserializer is None or data is None else deserializer(data)

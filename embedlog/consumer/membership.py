@@ -1,12 +1,12 @@
-"""The place of one consumer in its group, step by step: join, lead, take what is assigned, fall out, leave.
+"""The membership of one consumer in its group, as a sequence of steps: join, lead, take the assignment, be removed, leave.
 
-MEMBERSHIP-1  every step is a look at the group's record and at most one decision; it is taken inside a call of the user's and
-    waits for nothing: who waits for the others does so in the consumer's own wait, on the group's notice
-MEMBERSHIP-2  nothing is remembered of a step but what it led to: after any error the next step begins with what the record says
-MEMBERSHIP-3  a member that is not in the record has lost its partitions: they are let go, and `on_lost` is called, before it
-    joins anew
-MEMBERSHIP-4  listeners are called last: what they see (assignment, generation) is what counts from there on, whatever they raise
-MEMBERSHIP-5  before it gives partitions up, a member commits, if it commits by itself at all
+MEMBERSHIP-1  every step reads the group's record and makes at most one decision. It runs inside a call of the user and does not
+    wait: a wait for other members is the consumer's own wait, on the group's notice
+MEMBERSHIP-2  a step keeps only its result: after any error the next step starts from the group's record
+MEMBERSHIP-3  a member that is not in the record has lost its partitions: they are released, and `on_lost` is called, before it
+    joins again
+MEMBERSHIP-4  listeners are called last: they see the assignment and generation that are valid from then on, even if they raise
+MEMBERSHIP-5  a member commits before it revokes partitions, if it commits automatically
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ NO_GENERATION: Final = -1
 
 
 class Phase(Enum):
-    """Where a member stands, in its own view."""
+    """The state of a member, in its own view."""
 
     OUT = "not a member"
-    JOINING = "waits for the others to join, or for the leader"
-    IN = "reads what it was assigned"
+    JOINING = "waits for other members to join, or for the leader"
+    IN = "reads its assignment"
 
 
 class Hold(Protocol):
-    """What the consumer reads: the partitions that it has positions in."""
+    """The assigned partitions, with their positions."""
 
     def owned(self) -> set[TopicPartition]: ...
     def hold(self, tps: Iterable[TopicPartition]) -> None:
-        """Exactly these from now on; those that stay keep their state."""
+        """Assign exactly these partitions; those that stay keep their state."""
 
     def commit_before_giving_up(self, identity: GroupMetadata, deadline_ns: int) -> None:
-        """If this consumer commits by itself. Raises LockTimeoutError and nothing else of ours."""
+        """Commit if commits are automatic. Raises LockTimeoutError, and no other error of embedlog."""
 
 
 class Membership:
@@ -85,7 +85,7 @@ class Membership:
         self.member_id = NOBODY
         self.listeners = rebalance_listener.Listeners()
         self.rebalances = Rebalances(metrics)
-        self.wanted = False  # to join again, though nobody asks for it
+        self.wanted = False  # join again without a request of the group
         self.fatal: EmbedlogError | None = None
         self._groups = engine.groups
         self._group_id = str(config.group_id)
@@ -97,25 +97,28 @@ class Membership:
         self._strategies = assignment.strategies(config.partition_assignment_strategy)
         self._cooperative = assignment.is_cooperative(self._strategies)
         self._joined_with: frozenset[str] = frozenset()  # the topics of the last join
-        self._last: list[TopicPartition] = []  # what was assigned last
-        self._place = NOBODY  # under which id this consumer has had its static place
-        self._prepared = False  # what has to be given up before this join is given up
-        self._counts: Mapping[str, Any] | None = None  # the topics as the leader saw them when it assigned them
+        self._last: list[TopicPartition] = []  # the last assignment
+        self._place = NOBODY  # the member id with which this consumer held its static membership
+        self._prepared = False  # partitions to revoke before this join are revoked
+        self._counts: Mapping[str, Any] | None = None  # the topics as the leader read them for the assignment
 
-    # ---- asked by the consumer -------------------------------------------------------------------
+    # ---- calls of the consumer -------------------------------------------------------------------
 
     def identity(self) -> GroupMetadata:
-        """What a commit is signed with. Raises CommitFailedError, RebalanceInProgressError, FencedInstanceIdError."""
+        """The member id and generation for a commit.
+
+        Raises CommitFailedError, RebalanceInProgressError, FencedInstanceIdError.
+        """
         if self.fatal is not None:
             raise self.fatal
         if self.phase is Phase.JOINING and self._is_between():
-            raise RebalanceInProgressError(f"group {self._group_id!r} is being joined: poll until there is an assignment")
+            raise RebalanceInProgressError(f"group {self._group_id!r} is rebalancing: poll until there is an assignment")
         if self.generation == NO_GENERATION:
-            raise CommitFailedError(f"this consumer is no member of group {self._group_id!r}: poll to join it")
+            raise CommitFailedError(f"this consumer is not a member of group {self._group_id!r}: poll to join it")
         return self.metadata()
 
     def _is_between(self) -> bool:
-        """Whether the generation that it was in is over, and it has not seen what it has in the next one."""
+        """Whether the member's generation has ended, and it has no assignment of the next one yet."""
         if self.generation == NO_GENERATION:
             return True
         found = self._groups.look(self._group_id)
@@ -125,7 +128,7 @@ class Membership:
         return GroupMetadata(self._group_id, self.generation, self.member_id, self._config.group_instance_id)
 
     def topics_moved(self) -> None:
-        """Topics came, went or grew: does that change what is subscribed, or what the leader shares out?"""
+        """Topics may have changed: request a rebalance if the subscription or the leader's input changed."""
         self._subscription.refresh()
         if self.phase is not Phase.OUT and self._subscription.topics != self._joined_with:
             self.wanted = True
@@ -135,10 +138,10 @@ class Membership:
     # ---- steps -----------------------------------------------------------------------------------
 
     def step(self, deadline_ns: int) -> bool:
-        """One step, if there is one: True if another may follow at once.
+        """Do one step, if any: True if another may follow at once.
 
-        Raises FencedInstanceIdError, AssignorError, and what the group has against a member like this; LockTimeoutError
-        if a lock was not to be had before the deadline.
+        Raises FencedInstanceIdError, AssignorError, and the group's errors for such a member; LockTimeoutError if a lock was not
+        free before the deadline.
         """
         if self.fatal is not None:
             raise self.fatal
@@ -150,7 +153,7 @@ class Membership:
             return self._fall_out(found)
         if found.state is State.PREPARING_REBALANCE:
             return (self.wanted or not me.joined) and self._join(deadline_ns)
-        if not me.joined:  # a round went by without this member
+        if not me.joined:  # a rebalance was completed without this member
             return self._miss_out()
         if self.wanted and self.phase is Phase.IN:
             return self._join(deadline_ns)
@@ -165,7 +168,7 @@ class Membership:
         if not self._prepared:
             self._prepare(deadline_ns)
         if not self._subscription.kind:
-            return False  # a listener left
+            return False  # a listener unsubscribed
         lease, topics = self._lease(), self._subscription.topics
         rejoining = self.member_id != NOBODY
         member_id = self.member_id or f"{self._config.group_instance_id or self._client_id}-{uuid.uuid4()}"
@@ -182,7 +185,7 @@ class Membership:
             protocols=said,
             life=lease.life,
         )
-        before, self.member_id = self.member_id, member_id  # first: an interrupt behind the append leaves no stray member
+        before, self.member_id = self.member_id, member_id  # set first: an interrupt after the append leaves no unknown member
         try:
             self._groups.decide(self._group_id, lambda old: self._joined(old, member, rejoining), deadline_ns)
         except UnknownMemberError:
@@ -190,7 +193,7 @@ class Membership:
         except FencedInstanceIdError as problem:
             self._fence(problem)
         except StorageError:
-            raise  # it may have been written
+            raise  # the record may have been written
         except EmbedlogError:
             self.member_id = before
             raise
@@ -202,26 +205,26 @@ class Membership:
         return True
 
     def _joined(self, old: Group | None, member: Member, rejoining: bool) -> Group | Refusal:
-        """A static place that is another's now is not taken back by whom it was: two would fence each other by turns."""
+        """A static membership that another consumer took over is not taken back: two consumers would fence each other in turn."""
         holder = None if old is None else old.holder(member.instance_id)
         if holder is not None and self._place != NOBODY and holder not in (self._place, member.member_id):
             return Refusal.FENCED_INSTANCE_ID
         return group.join(old, member, self._groups.limits, system.wall_ms(), rejoining=rejoining)
 
     def _prepare(self, deadline_ns: int) -> None:
-        """Give up what has to be given up before a join, once a round."""
+        """Revoke partitions before a join, once per rebalance."""
         if self.generation != NO_GENERATION:
             given_up = rebalance_listener.given_up(self._hold.owned(), self._cooperative, self._subscription.topics.__contains__)
             self._hold.commit_before_giving_up(self.metadata(), deadline_ns)
             if given_up is not None:
-                logger.info("group %r: %r gives up %s, to be shared out again", self._group_id, self.member_id, brief(given_up))
+                logger.info("group %r: %r revokes %s for a rebalance", self._group_id, self.member_id, brief(given_up))
                 self.listeners.revoked(given_up)
                 self._hold.hold(self._hold.owned() - set(given_up))
         self._prepared = bool(self._subscription.kind)
         self.rebalances.begin()
 
     def _lead(self, found: Group, deadline_ns: int) -> bool:
-        """Share the partitions out. What the assignor must not do is raised, and nobody hears of it."""
+        """Assign partitions as the leader. An invalid result of the assignor is raised and not sent to the group."""
         strategy = next(each for each in self._strategies if each.name == found.protocol)
         members = assignment.members_of(found)
         topics = self._topics_of({topic for member in members.values() for topic in member.topics})
@@ -236,24 +239,24 @@ class Membership:
                 deadline_ns,
             )
         except (UnknownMemberError, IllegalGenerationError, RebalanceInProgressError):
-            return True  # the group went on meanwhile: the next look tells
+            return True  # the group changed meanwhile: the next step reads it
         except FencedInstanceIdError as problem:
             self._fence(problem)
         self._counts = topics
         return True
 
     def _take(self, found: Group, me: Member, deadline_ns: int) -> bool:
-        """Take what was assigned, and give up what was assigned to others."""
+        """Take the assignment, and revoke partitions that other members got."""
         assigned = list(decode_assignment(me.assignment))
         strangers = {tp.topic for tp in assigned} - self._subscription.topics
         if strangers:
-            logger.warning("group %r assigned %s, which is not subscribed (any more): joining again", self._group_id, strangers)
+            logger.warning("group %r assigned %s, which is not subscribed now: joining again", self._group_id, strangers)
             assigned = [tp for tp in assigned if tp.topic not in strangers]
         told = rebalance_listener.change(self._hold.owned(), assigned, self._cooperative)
         if told.revoked:
             self._hold.commit_before_giving_up(self.metadata()._replace(generation=found.generation), deadline_ns)
         wanted = told.again or bool(strangers) or self._subscription.topics != self._joined_with
-        if found.leader == self.member_id and self._counts is None:  # in the place of a leader that had assigned already
+        if found.leader == self.member_id and self._counts is None:  # replaces a leader that had already assigned
             self._counts = self._topics_of({topic for each in assignment.members_of(found).values() for topic in each.topics})
             wanted = wanted or not self._is_shared_out(found)
         try:
@@ -263,25 +266,25 @@ class Membership:
             if told.revoked:
                 self.listeners.revoked(told.revoked)
         finally:
-            if self.phase is Phase.IN:  # else a listener left
+            if self.phase is Phase.IN:  # otherwise a listener unsubscribed
                 self._hold.hold(assigned)
         if self.phase is Phase.IN:
             logger.info(
-                "group %r, generation %d: %r has %s (new: %s; given up: %s)",
+                "group %r, generation %d: %r has %s (new: %s; revoked: %s)",
                 self._group_id, found.generation, self.member_id, brief(assigned), brief(told.added), brief(told.revoked or ()),
             )  # fmt: skip
             self.listeners.assigned(told.added)
         return self.wanted
 
     def _is_shared_out(self, found: Group) -> bool:
-        """Whether somebody has each partition that there is: while nobody led, nobody saw new ones."""
+        """Whether every existing partition is assigned: without a leader, no member noticed new ones."""
         given = {tp for each in found.members.values() for tp in decode_assignment(each.assignment)}
         return all((name, number) in given for name, (_, here) in (self._counts or {}).items() for number in here)
 
-    # ---- falling out -----------------------------------------------------------------------------
+    # ---- removal from the group ------------------------------------------------------------------
 
     def _fall_out(self, found: Group | None) -> bool:
-        """Others have given this member up, or its static place is another's now."""
+        """Other members removed this one, or another consumer took over its static membership."""
         instance_id = self._config.group_instance_id
         holder = None if found is None else found.holder(instance_id)
         self.member_id = NOBODY
@@ -291,12 +294,12 @@ class Membership:
                     f"another consumer has joined group {self._group_id!r} as instance {instance_id!r}", found=holder
                 )
             )
-        logger.warning("this consumer is no member of group %r any more; it joins again", self._group_id)
+        logger.warning("this consumer was removed from group %r; it joins again", self._group_id)
         self._lose()
         return True
 
     def _miss_out(self) -> bool:
-        """A round was completed without this (static) member: it keeps its id, and what it owned is not its own any more."""
+        """A rebalance was completed without this (static) member: it keeps its id, but has lost its partitions."""
         self._lose()
         return True
 
@@ -318,7 +321,9 @@ class Membership:
         raise problem
 
     def give_up(self, deadline_ns: int) -> None:
-        """The polls stopped for too long: leave, if nobody has seen to that yet, and come again as somebody new."""
+        """The polls stopped for too long: leave, unless another member removed this one already, and join later as a new
+        member.
+        """
         self.part(deadline_ns)
         self.member_id = NOBODY
         self._lose()
@@ -326,7 +331,7 @@ class Membership:
     # ---- leaving ---------------------------------------------------------------------------------
 
     def leave(self, deadline_ns: int) -> None:
-        """Give everything up and leave, unless this member is static: its place is kept for its next process."""
+        """Revoke all partitions and leave, unless this member is static: its membership is kept for its next process."""
         owned = sorted(self._hold.owned())
         try:
             if self.generation != NO_GENERATION:
@@ -336,14 +341,14 @@ class Membership:
         finally:
             self._hold.hold(())
             if self.member_id != NOBODY:
-                logger.info("group %r: %r leaves, and gives up %s", self._group_id, self.member_id, brief(owned))
+                logger.info("group %r: %r leaves, and revokes %s", self._group_id, self.member_id, brief(owned))
             self.part(deadline_ns)
         self.phase, self.generation, self.member_id, self._place = Phase.OUT, NO_GENERATION, NOBODY, NOBODY
         self._prepared = self.wanted = False
         self._counts, self._last = None, []
 
     def part(self, deadline_ns: int) -> None:
-        """Tell the group that a dynamic member goes. If that cannot be told now, others find out by themselves."""
+        """Remove a dynamic member from the group. If that fails now, other members detect the end of its lease."""
         if self.member_id == NOBODY or self._config.group_instance_id is not None:
             return
         me = self.member_id
@@ -355,7 +360,7 @@ class Membership:
     # ---- topics ----------------------------------------------------------------------------------
 
     def _topics_of(self, names: Iterable[str]) -> dict[str, tuple[Any, Sequence[int]]]:
-        """Identity and partitions of the topics that are there."""
+        """Identity and partitions of the existing topics."""
         found = {}
         for name in sorted(names):
             known = self._subscription.known(name)

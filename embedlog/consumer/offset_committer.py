@@ -1,11 +1,11 @@
-"""How a consumer commits: now, later in order, or by itself every now and then.
+"""Commits the offsets of a consumer: synchronously, asynchronously in order, or automatically at intervals.
 
-COMMITTER-1  commits happen in the order in which they were asked for: one that waits for its result lets those before it go first
-COMMITTER-2  an asynchronous commit is one attempt, which no lock holds up: it is made at once, and while another process has the
-    lock it stays first in the row, until `default.api.timeout.ms` have passed
+COMMITTER-1  commits happen in the order of the calls: a synchronous commit first completes earlier ones
+COMMITTER-2  an asynchronous commit is one attempt without a wait for a lock: it is made at once. While another process holds the
+    lock it stays first in the queue, until `default.api.timeout.ms` have passed
 COMMITTER-3  callbacks run on the caller's thread, in a later poll, commit or close, in the order of their commits
-COMMITTER-4  commits are made inside calls, never by a thread of their own: what is committed automatically was handed out by
-    earlier polls
+COMMITTER-4  commits are made inside calls, never by a separate thread: automatic commits contain records that earlier polls
+    returned
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ logger = logging.getLogger("embedlog.consumer")
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 Callback = Callable[[Offsets, Exception | None], object]
 
-TRY_NS = 1_000_000  # what an attempt that must not wait waits for a lock that others hold for microseconds
+TRY_NS = 1_000_000  # the wait of a non-blocking attempt for a lock that others hold for microseconds
 
 
 class Store(Protocol):
-    """Where commits go."""
+    """Writes commits to the group's log."""
 
     def commit(self, group_id: str, offsets: Offsets, identity: GroupMetadata | None, deadline_ns: int) -> None: ...
 
 
 class AutoCommit:
-    """When the next automatic commit is due. Knows no clock: `now` is in seconds, of any one clock."""
+    """The schedule of automatic commits. Has no clock: `now` is in seconds of any one clock."""
 
     def __init__(self, interval_s: float, backoff_s: float, now: float) -> None:
         self._interval_s, self._backoff_s = interval_s, backoff_s
         self.due_at = now + interval_s
 
     def restart(self, now: float) -> None:
-        """A commit begins, or an assignment: the next one is due an interval later."""
+        """A commit or an assignment begins: the next commit is due one interval later."""
         self.due_at = now + self._interval_s
 
     def hasten(self, now: float) -> None:
-        """It failed of something that passes."""
+        """A commit failed with a transient error: retry after the backoff."""
         self.due_at = min(self.due_at, now + self._backoff_s)
 
 
 class _Waiting(NamedTuple):
-    """One asynchronous commit on its way."""
+    """One pending asynchronous commit."""
 
     offsets: Offsets
     identity: GroupMetadata | None
     callback: Callback | None
-    until_ns: int  # boot clock: behind it, it has failed
+    until_ns: int  # boot clock; afterwards the commit has failed
 
 
 class Committing:
@@ -70,28 +70,28 @@ class Committing:
         self, store: Store, group_id: str, interceptors: ConsumerInterceptors, patience_s: float, metrics: Metrics
     ) -> None:
         self._metrics = metrics
-        self.settled: dict[TopicPartition, int] = {}  # what is committed of partitions that are this consumer's own
+        self.settled: dict[TopicPartition, int] = {}  # committed offsets of this consumer's own partitions
         self._store, self._group_id, self._interceptors, self._patience_s = store, group_id, interceptors, patience_s
         self._row: deque[_Waiting] = deque()
         self._done: deque[tuple[Callback | None, Offsets, Exception | None]] = deque()
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there are commits that were not made yet, or callbacks that were not called yet."""
+        """Whether commits or callbacks are pending."""
         return bool(self._row or self._done)
 
     def later(self, offsets: Offsets, identity: GroupMetadata | None, callback: Callback | None = None) -> None:
-        """An asynchronous commit; what comes of it is told to `callback` by `tell`."""
+        """Start an asynchronous commit; `tell` passes the result to `callback`."""
         self._row.append(_Waiting(offsets, identity, callback, files.deadline_after(self._patience_s)))
         self.advance(system.boot_ns() + TRY_NS)
 
     def refuse(self, offsets: Offsets, error: Exception, callback: Callback | None = None) -> None:
-        """An asynchronous commit that cannot be made; its callback has its place in the row, too."""
+        """An asynchronous commit that cannot be made; its callback keeps its place in the order."""
         self.advance(system.boot_ns() + TRY_NS)
         self._done.append((callback, offsets, error))
 
     def advance(self, deadline_ns: int) -> None:
-        """Make what waits, in order, until a lock is not to be had before the deadline."""
+        """Make pending commits in order, until a lock is not free before the deadline."""
         while self._row:
             first = self._row[0]
             error: Exception | None = None
@@ -108,9 +108,9 @@ class Committing:
             self._done.append((first.callback, first.offsets, error))
 
     def now(self, offsets: Offsets, identity: GroupMetadata | None, deadline_ns: int) -> None:
-        """Commit behind everything that was asked for before; nothing to commit only waits for that.
+        """Commit after all pending commits; without offsets, only complete those.
 
-        Raises LockTimeoutError behind the deadline, and what the group has against it.
+        Raises LockTimeoutError after the deadline, and the group's errors.
         """
         began = time.perf_counter()
         try:
@@ -133,7 +133,7 @@ class Committing:
         self._interceptors.on_commit(dict(offsets))
 
     def tell(self) -> None:
-        """Call the callbacks of what is done."""
+        """Call the callbacks of completed commits."""
         while self._done:
             callback, offsets, error = self._done.popleft()
             try:
@@ -141,7 +141,7 @@ class Committing:
                     callback(offsets, error)
                 elif error is not None:
                     logger.error("an asynchronous commit of group %r failed: %s", self._group_id, error)
-            except BaseException as problem:  # whatever a user's callback raises: the others are called all the same
+            except BaseException as problem:  # a callback may raise anything; the others must still be called
                 if _callbacks.interrupts(problem):
                     raise
                 logger.exception("the callback of a commit failed")

@@ -1,7 +1,7 @@
-"""Where partitions begin and end, and which offset belongs to a time: questions that need no position.
+"""Looks up start and end offsets of partitions, and offsets by time, without a position.
 
-OFFSETLOOKUP-1  the end is the reader's: the last stable offset for read_committed, else the high watermark
-OFFSETLOOKUP-2  a record that the reader cannot see yet is not found by its time
+OFFSETLOOKUP-1  the end depends on the isolation level: the last stable offset for read_committed, else the high watermark
+OFFSETLOOKUP-2  a search by time does not find records that the reader cannot see yet
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Lookup:
-    """Asks the log's partitions, assigned or not."""
+    """Queries the log's partitions, assigned or not."""
 
     def __init__(self, engine: Engine, isolation: str) -> None:
         self._engine = engine

@@ -1,10 +1,10 @@
-"""Where a reader stands in each of its partitions, and where it starts when it stands nowhere.
+"""The position of a reader in each of its partitions, and the policy for a missing position.
 
-POSITION-1  a position is the offset of the next record to hand out; it moves only when a record is handed out, or by a seek
-POSITION-2  what was fetched ahead is a cache of the bytes behind the position: dropping it loses nothing
-POSITION-3  an error that belongs to an offset (a damaged batch, a poison record) is met when all records before it were handed
-    out, and met again until somebody seeks
-POSITION-4  partitions take turns: one is drained, then goes to the back of the row
+POSITION-1  a position is the offset of the next record to return; it moves only when a record is returned, or by a seek
+POSITION-2  records fetched ahead are a cache of the bytes after the position: dropping it loses nothing
+POSITION-3  an error at an offset (a damaged batch, a record that cannot be deserialized) is raised after all records before it
+    were returned, and again until a seek
+POSITION-4  partitions alternate: when the fetched records of one are used up, it moves to the end of the queue
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Reset:
-    """What `auto.offset.reset` says, and where it leads.
+    """The policy of `auto.offset.reset`.
 
     Example:
         >>> Reset("by_duration:PT1H").kind
@@ -35,9 +35,9 @@ class Reset:
         self._duration_ms = duration_ms(duration, "auto.offset.reset") if self.kind == "by_duration" else 0
 
     def place(self, partition: Any, isolation: str, now_ms: Callable[[], int]) -> tuple[int, int]:
-        """The position this policy gives in `partition`, and the epoch of what lies before it (-1: nothing was seen of that).
+        """The position of this policy in `partition`, and the epoch of the record before it (-1: unknown).
 
-        Raises NoOffsetForPartitionError when it is `none`.
+        Raises NoOffsetForPartitionError if the policy is `none`.
         """
         bounds = partition.bounds()
         if self.kind == "earliest":
@@ -91,9 +91,9 @@ class Spread:
 
 
 class Cursor:
-    """One assigned partition: the position, what was fetched behind it, and the flags a caller can set.
+    """One assigned partition: the position, the records fetched after it, and the flags that a caller can set.
 
-    **Threads:** one at a time; the consumer sees to it.
+    **Threads:** one at a time; the consumer ensures that.
     """
 
     __slots__ = (
@@ -105,44 +105,44 @@ class Cursor:
         self.tp = tp
         self.partition = partition
         self.paused = False
-        self.fresh = False  # whether what its group has committed is still to be looked up: nothing is read before that
-        self.reset = reset  # where to start, or None for the consumer's own policy; looked at only without a position
-        self.seen_end = -1  # end of the partition when it was last looked at: what a wait compares with
-        self.tail: Tail | None = None  # the short way to what is published next, once the end was reached
-        self.checked_epoch = -1  # the partition's when the position was last compared with its history of epochs
-        self.intercepted = False  # whether what was fetched ahead went through the interceptors already
-        self.dropped_count = 0  # records that were fetched and then forgotten
+        self.fresh = False  # whether the committed offset is still unknown: the partition is not read before
+        self.reset = reset  # the start policy, or None for the consumer's own; used only without a position
+        self.seen_end = -1  # end of the partition at the last read: a wait compares with it
+        self.tail: Tail | None = None  # the fast path to the next published records, once the end was reached
+        self.checked_epoch = -1  # the partition's epoch at the last comparison of the position with its epoch history
+        self.intercepted = False  # whether the records fetched ahead have passed the interceptors
+        self.dropped_count = 0  # records that were fetched and then dropped
         self.lag = Spread()
         self.lead = Spread()
-        self._next = -1  # position behind all that is fetched; -1: none yet
-        self._epoch = -1  # leader epoch of what lies before `_next`; -1: nothing was seen of that
-        self._ahead: list[Record] = []  # fetched, in order, not handed out from `_behind` on
+        self._next = -1  # position after all fetched records; -1: none yet
+        self._epoch = -1  # leader epoch of the record before `_next`; -1: unknown
+        self._ahead: list[Record] = []  # fetched records in order; those from `_behind` on were not returned
         self._behind = 0
-        self._out: Any = None  # list iterator that a caller is reading the rest of `_ahead` from
+        self._out: Any = None  # a lent list iterator over the rest of `_ahead`
 
     # ---- position ----
 
     @property
     def position(self) -> int:
-        """Offset of the next record to hand out, or -1 before it is known."""
+        """Offset of the next record to return, or -1 before it is known."""
         if self._out is not None:
             self._settle()
         return self._ahead[self._behind].offset if self._behind < len(self._ahead) else self._next
 
     @property
     def epoch(self) -> int:
-        """Leader epoch in which the position was reached; -1 where nothing is known of it."""
+        """Leader epoch of the record before the position; -1 if unknown."""
         self._settle()
         return self._ahead[self._behind].leader_epoch if self._behind < len(self._ahead) else self._epoch
 
     def seek(self, offset: int, epoch: int = -1) -> None:
-        """Stands at `offset`, behind a record of that epoch; what was fetched is dropped."""
+        """Set the position to `offset`, after a record of that epoch; fetched records are dropped."""
         self._drop()
         self._next, self._epoch, self.checked_epoch = offset, epoch, -1
         self.fresh = self.fresh and offset < 0
 
     def seek_later(self, reset: Reset | None) -> None:
-        """Forgets the position; the next look at it finds one by `reset`."""
+        """Discard the position; the next read finds one by `reset`."""
         self.seek(-1)
         self.reset = reset
         self.fresh = self.fresh and reset is None
@@ -157,31 +157,31 @@ class Cursor:
 
     @property
     def ahead_count(self) -> int:
-        """Records fetched and not handed out yet."""
+        """Records fetched and not returned yet."""
         self._settle()
         return len(self._ahead) - self._behind
 
     def fill(self, records: list[Record], next_offset: int, epoch: int = -1) -> None:
-        """Takes what a fetch brought; `next_offset` is the position once all of it was handed out, `epoch` of what is before."""
+        """Take the records of a fetch; `next_offset` is the position after them, `epoch` the leader epoch before it."""
         self._ahead, self._behind, self._next, self._out = records, 0, next_offset, None
         self._epoch, self.intercepted = epoch, False
 
     def stands_at(self, offset: int) -> bool:
-        """Whether the position is this, and nothing was fetched behind it."""
+        """Whether the position is `offset`, and no records are fetched ahead."""
         return self._next == offset and not self._ahead and self._out is None
 
     def move(self, offset: int, epoch: int) -> None:
-        """The position is behind what was handed out from elsewhere. REQUIRES: nothing was fetched ahead."""
+        """Set the position after records that were returned from another source. REQUIRES: no records fetched ahead."""
         self._next, self._epoch = offset, epoch
 
     def replace_ahead(self, change: Callable[[list[Record]], list[Record]]) -> None:
-        """Hands out what `change` makes of the records fetched ahead, once."""
+        """Replace the records fetched ahead by the result of `change`, once."""
         if not self.intercepted:
             self._settle()
             self._ahead, self._behind, self.intercepted = change(self._ahead[self._behind :]), 0, True
 
     def take(self, count: int) -> list[Record]:
-        """Hands out at most `count` records; the position moves."""
+        """Return at most `count` records; the position moves."""
         self._settle()
         ahead, begin = self._ahead, self._behind
         if len(ahead) - begin <= count:
@@ -191,23 +191,26 @@ class Cursor:
         return ahead[begin : self._behind]
 
     def lend(self) -> Iterator[Record]:
-        """An iterator over what is left. The position follows it without a call per record: it is read off the iterator."""
+        """An iterator over the remaining records.
+
+        The position follows it without a call per record: it is read from the iterator.
+        """
         self._settle()
         self._out = iter(self._ahead)
         self._out.__setstate__(self._behind)
         return self._out  # type: ignore[no-any-return]
 
     def _settle(self) -> None:
-        """Learns how far a lent iterator was read."""
+        """Update the position from a lent iterator."""
         if self._out is not None:
             self._behind = len(self._ahead) - self._out.__length_hint__()
 
     def recall(self) -> None:
-        """Ends a lent iterator; what was not read from it is handed out by the next call instead."""
+        """End a lent iterator; the next call returns its unread records."""
         if self._out is not None:
             self._settle()
             self._out.__setstate__(len(self._ahead))
-            for _ in self._out:  # exhausted at once; only then does a list iterator let go of its list
+            for _ in self._out:  # ends at once; only an exhausted list iterator releases its list
                 pass
             self._out = None
 
@@ -217,17 +220,17 @@ class Cursor:
         self._ahead, self._behind = [], 0
 
     def drop_ahead(self) -> None:
-        """Forgets what was fetched ahead and stays at the same position."""
+        """Drop records fetched ahead; the position stays."""
         position, epoch = self.position, self.epoch
         self._drop()
         self._next, self._epoch = position, epoch
 
 
 class Rotation:
-    """The assigned partitions, in the order in which they come to their turn."""
+    """The assigned partitions, in the order in which they are read."""
 
     def __init__(self) -> None:
-        self.dropped_count = 0  # records that partitions gone since had fetched ahead
+        self.dropped_count = 0  # records fetched ahead of partitions that were unassigned since
         self._cursors: dict[TopicPartition, Cursor] = {}
         self._row: deque[Cursor] = deque()
 
@@ -248,11 +251,11 @@ class Rotation:
             raise StateError(f"{tp[0]}-{tp[1]} is not assigned to this consumer") from None
 
     def pick(self, tps: Sequence[TopicPartition]) -> list[Cursor]:
-        """The cursors of `tps`, or all of them if there are none given."""
+        """The cursors of `tps`, or all if `tps` is empty."""
         return [self.get(tp) for tp in tps] if tps else list(self)
 
     def replace(self, cursors: Iterable[Cursor]) -> None:
-        """Takes another assignment; cursors that stay keep their place in the row."""
+        """Replace the assignment; cursors that stay keep their place in the queue."""
         wanted = {cursor.tp: cursor for cursor in cursors}
         for gone in [cursor for tp, cursor in self._cursors.items() if wanted.get(tp) is not cursor]:
             gone.drop_ahead()
@@ -263,11 +266,11 @@ class Rotation:
         self._cursors = wanted
 
     def turns(self) -> Iterator[Cursor]:
-        """Each cursor that may be read, once, from the front of the row. The consumer ends a turn with `drained`."""
+        """Each cursor that may be read, once, from the front of the queue. `drained` ends its turn."""
         return iter([cursor for cursor in self._row if not cursor.paused and not cursor.fresh])
 
     def drained(self, cursor: Cursor) -> None:
-        """The turn of `cursor` is over: it goes to the back."""
+        """Move the cursor to the end of the queue."""
         if len(self._row) == 1:
             return
         if self._row[0] is cursor:

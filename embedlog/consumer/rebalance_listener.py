@@ -1,12 +1,12 @@
-"""What a rebalance takes from a member and gives to it, and who is told of it: the listener's side of a group, as pure rules.
+"""Rules for the listeners of a rebalance: the partitions that a member revokes and gets, and the callbacks for them.
 
-LISTENER-1  eager: everything is given up before every join of a member that has a generation, and listeners hear of it even if it
-    is nothing; cooperative: only partitions of topics that are subscribed no more, then what the assignment takes away
-LISTENER-2  `on_assigned` comes at the end of every rebalance, with what is new; `on_lost` instead of `on_revoked` once others may
-    own it
-LISTENER-3  a listener that leaves the group is not called for it: it knows
-LISTENER-4  a listener that raises stops nothing: the others are called, the assignment stands, and the first error is raised
-    behind it
+LISTENER-1  eager: all partitions are revoked before every join of a member that has a generation, and listeners are called even
+    for an empty list; cooperative: only partitions of unsubscribed topics, then those that the assignment takes away
+LISTENER-2  `on_assigned` is called at the end of every rebalance, with the new partitions; `on_lost` instead of `on_revoked` if
+    other members may own them already
+LISTENER-3  a listener that leaves the group is not called again for that
+LISTENER-4  an exception of a listener stops nothing: the others are called, the assignment is valid, and the first exception is
+    raised afterwards
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ Partitions = Collection[TopicPartition]
 
 
 def given_up(owned: Partitions, cooperative: bool, is_subscribed: Callable[[str], bool]) -> list[TopicPartition] | None:
-    """What a member gives up before it joins again; None if nobody has to hear of it."""
+    """The partitions that a member revokes before it joins again; None if no listener must be called."""
     if not cooperative:
         return sorted(owned)
     return sorted(tp for tp in owned if not is_subscribed(tp.topic)) or None
 
 
 class Change(NamedTuple):
-    """What an assignment means for a member."""
+    """The consequences of an assignment for a member."""
 
     revoked: list[TopicPartition]
     added: list[TopicPartition]
 
     @property
     def again(self) -> bool:
-        """Whether to join once more: what was given up can be assigned to others now."""
+        """Whether to join once more, so that revoked partitions can be assigned to other members."""
         return bool(self.revoked)
 
 
 def change(owned: Partitions, assigned: Iterable[TopicPartition], cooperative: bool) -> Change:
-    """From what a member owns to what it is assigned."""
+    """The change from the owned to the assigned partitions."""
     wanted, held = set(assigned), set(owned)
     return Change(sorted(held - wanted), sorted(wanted - held)) if cooperative else Change([], sorted(wanted))
 
 
 class Listeners:
-    """The three callables of `subscribe`, and the first error of theirs that was not raised yet. Threads: the consumer's own."""
+    """The three callables of `subscribe`, and their first unraised exception. Threads: the consumer's own."""
 
     def __init__(self) -> None:
         self._assigned: Listener | None = None
@@ -61,7 +61,7 @@ class Listeners:
         self._calling = False
 
     def listen(self, assigned: Listener | None, revoked: Listener | None, lost: Listener | None) -> None:
-        """Who is told from now on. Raises TypeError for what cannot be called."""
+        """Set the callables. Raises TypeError for an object that is not callable."""
         for name, given in (("on_assigned", assigned), ("on_revoked", revoked), ("on_lost", lost)):
             if given is not None and not callable(given):
                 raise TypeError(f"{name}: a callable of a list of partitions, not {given!r}")
@@ -74,7 +74,7 @@ class Listeners:
         self._call("on_revoked", self._revoked, tps)
 
     def lost(self, tps: list[TopicPartition]) -> None:
-        """Without a listener of its own, this is `on_revoked`."""
+        """Calls `on_lost`, or `on_revoked` if there is no `on_lost`."""
         if self._lost is not None:
             self._call("on_lost", self._lost, tps)
         else:
@@ -86,11 +86,11 @@ class Listeners:
         self._calling = True
         try:
             listener(list(tps))
-        except BaseException as problem:  # whatever a user's listener raises: the assignment stands (LISTENER-4)
+        except BaseException as problem:  # a listener may raise anything; the assignment is valid (LISTENER-4)
             if _callbacks.interrupts(problem):
                 raise
             if self._error is not None:
-                logger.exception("%s failed behind another listener", name)
+                logger.exception("%s failed after another listener", name)
             elif isinstance(problem, WakeupError):
                 self._error = problem
             else:
@@ -100,7 +100,7 @@ class Listeners:
             self._calling = False
 
     def raise_first(self) -> None:
-        """Raises what a listener raised, once: ListenerError with its exception as the cause, or the WakeupError that it met."""
+        """Raise a listener's exception, once: ListenerError with it as the cause, or the WakeupError that it received."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error

@@ -1,8 +1,8 @@
-"""What a consumer reads: partitions that it named, or all partitions of some topics.
+"""The subscription of a consumer: named partitions, or all partitions of some topics.
 
-SUBSCRIPTION-1  one kind at a time: to change from one to the other, unsubscribe first
-SUBSCRIPTION-2  topics are looked at again before each wait; without a group, a partition that was added later is read from its
-    start, whatever `auto.offset.reset` says: all its records came after the subscription
+SUBSCRIPTION-1  one kind at a time: to change the kind, unsubscribe first
+SUBSCRIPTION-2  topics are checked before each wait; without a group, a partition that was added later is read from its start,
+    whatever `auto.offset.reset` is: all its records are later than the subscription
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Subscription:
-    """The kind and the names; which partitions that means at the moment is asked of the log."""
+    """The kind and the names; the log is asked for the present partitions."""
 
     def __init__(self, engine: Engine, *, exclude_internal: bool) -> None:
         self._engine = engine
@@ -35,7 +35,7 @@ class Subscription:
         self._turn_to("assigned")
 
     def subscribe(self, topics: Iterable[str] | None, pattern: str | re.Pattern[str] | None) -> None:
-        """Takes topics by name or by a pattern that the whole name matches; replaces what was there."""
+        """Subscribe to topics by name, or by a pattern that the whole name matches; replaces the previous subscription."""
         if (topics is None) == (pattern is None):
             raise TypeError("subscribe() takes either topics or a pattern")
         if pattern is not None:
@@ -60,13 +60,13 @@ class Subscription:
         self.kind, self.topics, self._pattern = other.kind, other.topics, other._pattern
 
     def refresh(self) -> None:
-        """What the pattern matches now, if it is a pattern."""
+        """Update the topics that match the pattern, if there is one."""
         if self._pattern is not None:
             names = self._engine.topic_names(include_internal=not self._exclude_internal)
             self.topics = frozenset(name for name in names if self._pattern.fullmatch(name))
 
     def known(self, name: str) -> tuple[str, Sequence[int]] | None:
-        """Identity and partitions of a topic, any; None if there is none now."""
+        """Identity and partitions of any topic; None if it does not exist now."""
         try:
             topic = self._engine.topic(name)
         except UnknownTopicOrPartitionError:
@@ -74,7 +74,7 @@ class Subscription:
         return topic.topic_id, topic.here
 
     def partitions(self) -> list[TopicPartition]:
-        """The partitions to be read now. Raises UnknownTopicOrPartitionError."""
+        """The partitions to read now. Raises UnknownTopicOrPartitionError."""
         self.refresh()
         return [TopicPartition(name, number) for name in sorted(self.topics) for number in self._engine.topic(name).here]
 
@@ -94,5 +94,5 @@ def _names(topics: Iterable[str] | None) -> frozenset[str]:
         if not isinstance(name, str):
             raise TypeError(f"topics: names are str, not {type(name).__name__}")
         if not name.strip():
-            raise InvalidTopicError("the name of a topic is not blank", found=repr(name))
+            raise InvalidTopicError("the name of a topic must not be blank", found=repr(name))
     return names

@@ -1,8 +1,8 @@
-"""One thread at a time: the guard of objects that are not meant for two.
+"""Guards objects that only one thread at a time may use.
 
-THREADGUARD-1  a second thread is refused at once, it never waits: waiting would hide a mistake in the application
-THREADGUARD-2  the thread that is in may come in again (a listener that calls back)
-THREADGUARD-3  an interrupt at any point leaves the guard usable for the thread that was interrupted
+THREADGUARD-1  a second thread is refused at once and never waits: a wait would hide a bug of the application
+THREADGUARD-2  the thread inside may enter again (a listener that calls back)
+THREADGUARD-3  an interrupt at any point leaves the guard usable for the interrupted thread
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PATIENCE_S = 0.001
 
 
 class OneThread:
-    """A context manager that only one thread is in.
+    """A context manager that only one thread can enter.
 
     Example:
         >>> guard = OneThread("this consumer")
@@ -31,7 +31,7 @@ class OneThread:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._owner: dict[str, int] = {}  # setdefault decides and takes in one step, also without the GIL
+        self._owner: dict[str, int] = {}  # setdefault tests and sets in one step, also without the GIL
         self._depth = 0
 
     def __enter__(self) -> None:
@@ -43,7 +43,7 @@ class OneThread:
 
     @contextmanager
     def soon(self, timeout_s: float | None) -> Iterator[None]:
-        """As `with` itself, but waits for the thread that is in, which was told to leave. Raises ConcurrentUseError."""
+        """As `with` itself, but waits for the thread inside, which was asked to leave. Raises ConcurrentUseError."""
         until = None if timeout_s is None else monotonic() + timeout_s
         while True:
             try:

@@ -1,8 +1,8 @@
-"""A log that came back shorter: noticed by the leader epoch of what a reader has seen.
+"""Detects log truncation by the leader epoch of the last record that a reader has seen.
 
-TRUNCATION-1  a position carries the epoch of the record before it; a new leader epoch begins at every cut below what was
-    published, so where that epoch ended is where what the reader saw and what the log holds part ways
-TRUNCATION-2  positions are looked at when the partition's epoch is another than at the last look, and behind a seek with an epoch
+TRUNCATION-1  a position has the epoch of the record before it. A new leader epoch begins at every truncation below published
+    offsets. So the reader and the log diverge where that epoch now ends
+TRUNCATION-2  positions are checked when the partition's epoch differs from the last check, and after a seek with an epoch
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from embedlog.types import OffsetAndMetadata
 
 
 def check_position(cursor: Cursor, bounds: Any) -> None:
-    """Raises LogTruncationError if the log no longer holds what lies before the cursor's position."""
+    """Raises LogTruncationError if the log no longer contains the records before the cursor's position."""
     if bounds.epoch == cursor.checked_epoch:
         return
     position, epoch = cursor.position, cursor.epoch
@@ -26,7 +26,7 @@ def check_position(cursor: Cursor, bounds: Any) -> None:
             place = f"{cursor.tp.topic}-{cursor.tp.partition}"
             raise LogTruncationError(
                 f"{place}: the log was cut below the position {position} of leader epoch {epoch}"
-                + (": nothing is known of that epoch" if diverging is None else f": that epoch ends at {end} now"),
+                + (": that epoch is unknown" if diverging is None else f": that epoch ends at {end} now"),
                 topic=cursor.tp.topic,
                 partition=cursor.tp.partition,
                 offset=position,

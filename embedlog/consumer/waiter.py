@@ -1,9 +1,9 @@
-"""How a consumer waits: for records, for new topics, for the end of a transaction, for somebody who wakes it.
+"""Waits for records, topic changes, ends of transactions and wakeups.
 
-WAITER-1  nothing is asked again and again: it sleeps in the kernel on words that appends, changes of topics and `wakeup` move
-WAITER-2  the word of the topics is read before the topics are looked at: a change in between is seen by the next look
-WAITER-3  what a group asks for is seen to before each look; a call waits no longer than until the next of it is due
-WAITER-4  a transaction that keeps a reader back for HELP_S is seen to, since whose it was may be dead; a read-only log changes
+WAITER-1  a wait does not poll: it sleeps in the kernel on futex words that appends, topic changes and `wakeup` change
+WAITER-2  the futex word of the topics is read before the topics: a change in between is detected by the next check
+WAITER-3  the group's duties are done before each collection; a call waits at most until the next duty is due
+WAITER-4  a transaction that blocks a reader for HELP_S is checked, since its owner may have ended; a read-only log changes
     nothing
 """
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 
-TOPICS_LOOK_S = 0.5  # between two looks at the topics while their word says nothing: they are being changed, or nobody tells
-NAPS_S = 1.0  # between two looks at the partitions by who is in a group, while nobody tells of them
-HELP_S = 0.1  # between two looks at what became of a transaction that keeps this reader back
+TOPICS_LOOK_S = 0.5  # between two checks of the topics while their word is odd: a change is in progress, or was not signalled
+NAPS_S = 1.0  # between two checks of the partitions by a group member without a signal
+HELP_S = 0.1  # between two checks of a transaction that blocks this reader
 
 
 class Duty(Protocol):
-    """What has to be seen to between looks, by a consumer that is in a group."""
+    """Duties of a consumer in a group, to be done between collections."""
 
     until_ns: int  # monotonic clock
 
-    moved: int  # another number when there is something else to read than before
+    moved: int  # changes with the assigned partitions or positions
 
     def attend(self) -> None: ...
     def notices(self) -> list[tuple[Any, int]]: ...
@@ -44,7 +44,7 @@ class Duty(Protocol):
 
 
 class Waiting:
-    """What stands between a call and its records. `follow` is called when the topics may be others than before.
+    """Waits for a result of a collection. `follow` is called when the topics may have changed.
 
     **Threads:** one at a time, except `wakeup` and `stop`.
     """
@@ -65,7 +65,7 @@ class Waiting:
         self._least_bytes = config.fetch_min_bytes
         self._least_wait_s = config.fetch_max_wait_ms / 1000
         self._topics_age_s = config.metadata_max_age_ms / 1000
-        self._topics = -1  # their word at the last look at the topics
+        self._topics = -1  # the topics' word at their last check
         self._looked = self._now = 0.0
         self._stuck_since: float | None = None
         self._woken = self._stopped = False
@@ -73,7 +73,7 @@ class Waiting:
     # ---- other threads ----
 
     def stop(self) -> None:
-        """Ends a wait, and all later ones, with ClosedError."""
+        """End the present wait and all later ones with ClosedError."""
         self._stopped = True
         self._engine.wake(self)
 
@@ -84,7 +84,7 @@ class Waiting:
     # ---- the loop ----
 
     def wait_for(self, look: Callable[[], Found | None], timeout_s: float | None, subscription: Subscription) -> Found | None:
-        """What `look` finds, at once or within `timeout_s` (None: for ever); None, or what it gave, if it found nothing."""
+        """The first true result of `look`, within `timeout_s` (None: forever); otherwise its last result, or None."""
         if not subscription.kind:
             raise StateError("nothing is subscribed or assigned: subscribe() or assign() first")
         began = self._now = time.monotonic()
@@ -99,7 +99,7 @@ class Waiting:
             while True:
                 if self._stopped or self._woken:
                     self.give_way()
-                if not data_came:  # else look first, for whoever waits for records
+                if not data_came:  # after an append, collect first: it is the shorter path
                     self._look_at_topics(subscription)
                 if duty is not None:
                     duty.attend()
@@ -121,7 +121,7 @@ class Waiting:
             self.idle_s += time.monotonic() - began
 
     def count(self, now: float) -> None:
-        """A call for records began."""
+        """Record the begin of a call."""
         if now >= self.metrics.due:
             self.metrics.turn()
         if not self.poll_count:
@@ -140,7 +140,7 @@ class Waiting:
             raise WakeupError("wakeup() was called")
 
     def forget_topics(self) -> None:
-        """Another subscription: whatever was seen of the topics, they are to be looked at."""
+        """Check the topics again, after a change of the subscription."""
         self._topics = -1
 
     def _look_at_topics(self, subscription: Subscription) -> None:
@@ -154,13 +154,13 @@ class Waiting:
         self._topics, self._looked = word, self._now
 
     def _too_late(self, found: Found | None, now: float) -> Found | None:
-        """At the deadline: the transaction that keeps a reader back must not depend on how long its polls wait."""
+        """At the deadline: a blocking transaction is checked even if the polls do not wait."""
         if self._committed:
             self._helped(now)
         return found
 
     def _sleep(self, now: float, deadline: float | None, short_until: float) -> bool:
-        """Sleeps until a partition grows (then True), topics change, somebody wakes it, or something else is due."""
+        """Sleep until a partition grows (then True), topics change, a wakeup arrives, or another check is due."""
         if self._committed and self._helped(now):
             return False
         until = now + self._topics_age_s if deadline is None else min(deadline, now + self._topics_age_s)
@@ -181,7 +181,7 @@ class Waiting:
         return False
 
     def _nap(self, duty: Duty, now: float, until: float, tails: list[tuple[Any, int]]) -> bool:
-        """Sleeps as before, but sees to the group in between: partitions of which nobody tells are not looked at for that."""
+        """As `_sleep`, with the group's duties in between; these do not check partitions without a signal."""
         until, moved = min(until, now + NAPS_S), duty.moved
         while True:
             part = min(until, duty.until_ns / 1e9)
@@ -200,7 +200,9 @@ class Waiting:
     # ---- fetch.min.bytes ----
 
     def _too_little(self, short_until: float, deadline: float | None) -> bool:
-        """Whether there is less than `fetch.min.bytes`, nothing is fetched ahead, and both this wait and the poll may go on."""
+        """Whether less than `fetch.min.bytes` is available, no records are fetched ahead, and both this wait and the poll may
+        continue.
+        """
         now = time.monotonic()
         if now >= short_until or (deadline is not None and now >= deadline):
             return False
@@ -208,14 +210,14 @@ class Waiting:
         for cursor in self._rotation.turns():
             unread = None if cursor.has_records or cursor.position < 0 else cursor.partition.unread_bytes(cursor.position)
             if unread is None:
-                return False  # fetched already, or not at the end of the log: there is plenty
+                return False  # fetched ahead, or not at the end of the log: enough data
             known += unread
         return known < self._least_bytes
 
-    # ---- transactions that are in the way ----
+    # ---- blocking transactions ----
 
     def _helped(self, now: float) -> bool:
-        """Whether a transaction was ended that kept this reader back. WAITER-4: at most every HELP_S, and first after as long."""
+        """Whether a blocking transaction was ended. WAITER-4: at most every HELP_S, and first after HELP_S."""
         stuck = [cursor for cursor in self._rotation.turns() if is_stuck(cursor)]
         if not stuck:
             self._stuck_since = None
@@ -229,7 +231,7 @@ class Waiting:
 
 
 def is_stuck(cursor: Cursor) -> bool:
-    """Whether a committed reader has read all it may, and an open transaction keeps more from it."""
+    """Whether a committed reader is at the last stable offset, and an open transaction hides later records."""
     bounds = cursor.partition.bounds()
     return bool(cursor.position == bounds.last_stable < bounds.high_watermark)
 

@@ -56,8 +56,8 @@ def test_a_groups_life_is_told_line_by_line(log: embedlog.Log, lines: Callable[.
                 consumer.poll(0.05)
                 second.poll(0.05)
             said = lines()
-            assert [each for each in said if "gives up orders[0-2]" in each], said
-        assert [each for each in lines() if "leaves, and gives up orders" in each]
+            assert [each for each in said if "revokes orders[0-2]" in each], said
+        assert [each for each in lines() if "leaves, and revokes orders" in each]
     lines()
     log.reset_group_offsets("g", "orders", to=0)
     log.delete_group_offsets("g", [TopicPartition("orders", 0)])
