@@ -27,7 +27,7 @@ HEAD = struct.Struct(
     "b"  # magic
     "b"  # attributes: codec, and for magic 1 the timestamp type in bit 3
 )
-SIZE_BEHIND, CRC_FROM = 12, 16
+AFTER_SIZE, CRC_FROM = 12, 16
 SIZE_MIN = {0: 26, 1: 34}  # a null key and a null value
 
 OUT_OF_RANGE: Final = "offset of a message lies outside its segment"
@@ -65,7 +65,7 @@ def scan(view: memoryview, next_offset: int, segment_base: int, rows: Batches) -
     if len(view) < HEAD.size:
         return Seen(0, 0)
     offset, behind, crc, magic, attributes = HEAD.unpack_from(view)
-    size = behind + SIZE_BEHIND
+    size = behind + AFTER_SIZE
     if size < SIZE_MIN[magic]:
         return Broken("size of a message", SIZE_MIN[magic], size)
     if size > len(view):
@@ -146,7 +146,7 @@ def _inner(view: memoryview) -> Iterator[Message]:
         if len(view) < HEAD.size:
             raise CorruptRecordError("a compressed message ends too early")
         offset, behind, crc, magic, attributes = HEAD.unpack_from(view)
-        size = behind + SIZE_BEHIND
+        size = behind + AFTER_SIZE
         if magic not in SIZE_MIN or not SIZE_MIN[magic] <= size <= len(view):
             raise CorruptRecordError("size of an inner message", expected=f"at most {len(view)}", found=size)
         if zlib.crc32(view[CRC_FROM:size]) != crc:

@@ -1,34 +1,34 @@
-/* Leases: what a living process writes into its entry of `embedlog.slots`, by a thread of its own, and how others read it.
- * No preprocessor directive in here: this text is read by cffi and by the C compiler.
+/* Heartbeat leases: a thread writes a heartbeat into the process's entry of `embedlog.slots`; other processes read it.
+ * No preprocessor directive in here: cffi and the C compiler read the same text.
  *
- * An entry has EL_SLOT_BYTES, big-endian: nonce u64 | beat u64 (another one at every heartbeat) | left u64 (1: polls stopped for too long)
- * | u64 that nobody uses yet. */
+ * An entry has EL_SLOT_BYTES, big-endian: nonce u64 | heartbeat u64 (changes with every heartbeat) | left u64 (1: polls stopped for too
+ * long) | reserved u64. */
 
 enum el_slot_layout { EL_SLOT_BYTES = 32, EL_SLOT_BEAT = 8, EL_SLOT_LEFT = 16 };
 
 typedef struct {
-    int64_t good_until_ns;           /* boot clock: from then on this lease is lapsed; 0 once it lapsed or was left, until it is renewed */
+    int64_t good_until_ns;           /* boot clock: the lease expires at this moment; 0 after it expired or was left, until it is renewed */
     int64_t room[31];
 } el_lease;
 
-/* A first beat, then a thread that goes on with it every `heartbeat_ns` until el_lease_end; it takes no signal. The lease lapses when
- * `session_ns` pass without a beat that was written, and is left when `poll_ns` pass behind el_lease_polled; both for good, until
- * el_lease_renew. `position`: of the entry, whose nonce is there already. `room_at` > 0: every write is made under a lock on the byte
- * there, as others may see it through a network file system. REQUIRES that `fd` and the zeroed `lease` stay until el_lease_end, and that
- * neither el_lease_end nor el_lease_renew is called while another call of the two is under way. */
+/* Writes a first heartbeat and starts a thread that writes the next ones every `heartbeat_ns` until el_lease_end; it takes no signals.
+ * The lease expires `session_ns` after the last written heartbeat. It is left `poll_ns` after el_lease_polled. Both last until
+ * el_lease_renew. `position`: of the entry, which has its nonce already. `room_at` > 0: every write holds a lock on this byte, so that a
+ * network file system shows it to others. REQUIRES: `fd` and the zeroed `lease` live until el_lease_end; el_lease_end and el_lease_renew
+ * are never called at the same time. */
 int32_t el_lease_start(el_lease *lease, int32_t fd, int64_t position, int64_t room_at, int64_t session_ns, int64_t heartbeat_ns,
                        int64_t poll_ns);
-/* Inside a poll nobody is late; behind it the clock runs. Both return 1 if the lease was left. */
+/* During a poll the poll interval does not run; el_lease_polled starts it. Both return 1 if the lease was left. */
 int32_t el_lease_polling(el_lease *lease);
 int32_t el_lease_polled(el_lease *lease);
 int32_t el_lease_left(const el_lease *lease);
-/* Begin anew: not lapsed, not left, with a beat of this moment. */
+/* Renews the lease with a new heartbeat: neither expired nor left. */
 int32_t el_lease_renew(el_lease *lease);
-/* End the thread. In a forked child, which has none, nothing happens. May be called again. */
+/* Ends the thread. Does nothing in a forked child, which has no such thread. May be called again. */
 int32_t el_lease_end(el_lease *lease);
-/* In a forked child: it was never ours. */
+/* In a forked child: forgets the lease, which belongs to the parent. */
 int32_t el_lease_abandon(el_lease *lease);
 
-/* Another one's entry, copied into `entry` (EL_SLOT_BYTES; zeros where the file ends): 0 if nobody holds the byte at `lock_at`,
- * above 0 if somebody does. `room_at` as above. */
+/* Copies the entry of another process into `entry` (EL_SLOT_BYTES; zeros after the end of the file): 0 if the byte at `lock_at` is
+ * free, above 0 if it is locked. `room_at` as above. */
 int32_t el_slot_look(int32_t fd, int64_t lock_at, int64_t position, int64_t room_at, uint8_t *entry);

@@ -1,7 +1,7 @@
-/* What every C file of this room sees: the declared contract, and the only ways to touch integers in a byte stream.
+/* Declarations for every C file: the `api` headers, and access to integers in byte streams.
  *
- * N1  integers in a byte stream or in a buffer of somebody else's go through load_* and store_*, at any address: never a cast of a pointer
- * N2  no allocation, no errno across the border, no state but tables: the caller owns every buffer */
+ * NATIVE-1  integers in a byte stream or in a foreign buffer go through load_* and store_*, at any address: never through a pointer cast
+ * NATIVE-2  no allocation, no errno across the interface, no state except tables: the caller owns every buffer */
 #ifndef EMBEDLOG_NATIVE_H
 #define EMBEDLOG_NATIVE_H
 
@@ -44,8 +44,8 @@ static inline uint64_t load_be64(const uint8_t *at) { uint64_t x; memcpy(&x, at,
 static inline uint32_t load_le32(const uint8_t *at) { uint32_t x; memcpy(&x, at, sizeof x); return EL_LE32(x); }
 static inline uint64_t load_le64(const uint8_t *at) { uint64_t x; memcpy(&x, at, sizeof x); return EL_LE64(x); }
 
-/* Numbers in the machine's own byte order: Arrow's offsets. Other threads may write there, so each is read from memory once (the
- * compiler is told that it knows nothing of the register): what was checked is what is used. */
+/* Numbers in the byte order of the machine: Arrow's offsets. Another thread may write them, so each is read from memory once
+ * (the asm hides the register from the compiler): the checked value is the used value. */
 static inline int32_t load_i32(const void *at) { int32_t x; memcpy(&x, at, sizeof x); __asm__("" : "+r"(x)); return x; }
 static inline int64_t load_i64(const void *at) { int64_t x; memcpy(&x, at, sizeof x); __asm__("" : "+r"(x)); return x; }
 

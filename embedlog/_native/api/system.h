@@ -16,7 +16,7 @@ typedef struct {
     int64_t changed_ns;              /* a rename counts */
 } el_file_facts;
 
-/* The descriptor, closed on exec: of a regular file (EINVAL, EISDIR, ELOOP for others), or of a directory with O_DIRECTORY. */
+/* Opens a regular file (EINVAL, EISDIR, ELOOP for others), or a directory with O_DIRECTORY. The descriptor is closed on exec. */
 int32_t el_open(const char *path, int32_t flags, int32_t mode);
 int32_t el_close(int32_t fd);
 int64_t el_pread(int32_t fd, uint8_t *out, int64_t size, int64_t position);   /* bytes read, less than size only at the end */
@@ -31,7 +31,7 @@ int32_t el_mkdir(const char *path, int32_t mode);
 int32_t el_rmdir(const char *path);
 int32_t el_allocate(int32_t fd, int64_t size);                            /* posix_fallocate from 0 */
 int32_t el_facts(int32_t fd, el_file_facts *out);
-int32_t el_facts_of(const char *path, el_file_facts *out);                /* of the name itself: a link is not followed */
+int32_t el_facts_of(const char *path, el_file_facts *out);                /* of the path itself: a link is not followed */
 int64_t el_filesystem(const char *path);                                  /* f_type of statfs */
 int64_t el_mount(const char *path, uint64_t *id);                            /* 1 and an id unique in this boot; 0: the kernel has none */
 int64_t el_boot_ns(void);                                                 /* CLOCK_BOOTTIME */
@@ -40,15 +40,15 @@ void el_shift_wall(int64_t ms);
 
 /* ---- locks and waiting -------------------------------------------------------------------------- */
 
-/* Try an OFD lock on the whole file: 0, or -(1000 + EAGAIN) if somebody holds what excludes it. */
+/* Tries an OFD lock on the whole file: 0, or -(1000 + EAGAIN) if a conflicting lock exists. */
 int32_t el_lock_try(int32_t fd, int32_t exclusive);
-/* As el_lock_try until `deadline_ns` on the boot clock, waiting at most a millisecond at a time on `word` (may be NULL);
- * -(1000 + ETIMEDOUT) then. */
+/* As el_lock_try, repeated until `deadline_ns` on the boot clock. Sleeps at most a millisecond at a time on `word` (may be NULL).
+ * -(1000 + ETIMEDOUT) after the deadline. */
 int32_t el_lock_until(int32_t fd, int32_t exclusive, uint32_t *word, int64_t deadline_ns);
 int32_t el_unlock(int32_t fd);
 /* 0 free, 1 locked shared by others, 2 locked exclusively by others; works on a read-only descriptor. */
 int32_t el_lock_probe(int32_t fd);
-/* The same for one byte of a file, exclusively: many such locks on one descriptor, each given back by itself. */
+/* The same for one byte of a file, exclusively. One descriptor can hold many such locks and release them one by one. */
 int32_t el_byte_lock_try(int32_t fd, int64_t position);
 int32_t el_byte_unlock(int32_t fd, int64_t position);
 int32_t el_byte_lock_probe(int32_t fd, int64_t position);

@@ -6,23 +6,23 @@ enum el_action {
     EL_FAULT_KILL_AFTER = 5, EL_FAULT_STOP_BEFORE = 6, EL_FAULT_STOP_AFTER = 7, EL_FAULT_DELAY = 8
 };
 
-/* Arm the hook: the nth (1 = next) call whose kind is in `kinds` (bit 1 << el_call) and whose path or point name contains
- * `name` ("" = any) suffers `action` with `error` (an errno; for DELAY microseconds, and every matching call from the nth on).
- * FAIL with `sticky` goes on failing from then on. Off again with kinds = 0. Not for production: one hook a process. */
+/* Arms the hook: the nth (1 = next) call whose kind is in `kinds` (bit 1 << el_call) and whose path or point name contains `name`
+ * ("" = any) is subjected to `action`. `error` is an errno; for DELAY it is microseconds, and every matching call from the nth on is delayed.
+ * FAIL with `sticky` also fails every later matching call. kinds = 0 disarms. There is one hook per process. */
 int32_t el_fault_arm(uint32_t kinds, int64_t nth, int32_t action, int32_t error, int32_t sticky, const char *name);
-/* How often each kind of call was made since the last reset; `counts` has EL_CALLS places. Returns how often the fault struck. */
+/* Counts of the calls of each kind since the last reset; `counts` has EL_CALLS elements. Returns how often the fault struck. */
 int64_t el_fault_counts(int64_t *counts, int32_t reset);
-/* Write a line "KIND SIZE NAME" for each call to descriptor `fd` (-1 = off): the trace of a run. */
+/* Writes a line "KIND SIZE NAME" for each call to descriptor `fd` (-1 = off). */
 int32_t el_fault_trace(int32_t fd);
-/* 0, or the error with which the listing of a directory must fail. */
+/* 0, or the injected error of a directory listing. */
 int32_t el_list_hook(const char *path);
-/* A named place where a fault may strike. */
+/* A named place where a fault can strike. */
 int32_t el_point(const char *name);
 
-/* Write every successful change of files by this process to descriptor `fd`, with its bytes, in order (-1 = off): what a
- * simulation of power loss replays. One record: kind, error or number a, lengths of name, second name and data
- * (int32, int64, three int64, host order), then those bytes. */
+/* Writes every successful change of files by this process to descriptor `fd`, with its bytes, in order (-1 = off), for simulations of a
+ * power loss. One record: kind, padding, position or size or flags, lengths of name, second name and data (int32, int32, four int64, host
+ * order), then those bytes. */
 int32_t el_fault_record(int32_t fd);
 
-/* Sets the rules that are off: bit set of `el_mutant` numbers. Tests must fail while one of them is off. */
+/* Disables rules: bit set of `el_mutant` numbers. Tests must fail while a rule is disabled. */
 int32_t el_mutants(uint64_t off);

@@ -1,4 +1,4 @@
-/* The 61 bytes of a batch header (magic 2): where each field lies, and how it is read. */
+/* The 61 bytes of a batch header (magic 2): the position of each field, and reading them. */
 #ifndef EMBEDLOG_BATCH_H
 #define EMBEDLOG_BATCH_H
 
@@ -7,11 +7,11 @@
 enum el_position {
     BASE_OFFSET_AT = 0,
     SIZE_AT = 8,
-    SIZE_BEHIND = 12, /* the size field counts the bytes behind itself */
+    AFTER_SIZE = 12, /* the size field counts the bytes after it */
     EPOCH_AT = 12,
     MAGIC_AT = 16,
     CRC_AT = 17,
-    CRC_FROM = 21, /* the CRC covers everything from here on */
+    CRC_FROM = 21, /* the CRC covers all bytes from here on */
     ATTRIBUTES_AT = 21,
     LAST_DELTA_AT = 23,
     BASE_TIMESTAMP_AT = 27,
@@ -28,21 +28,20 @@ enum el_position {
 #define TRANSACTIONAL_BATCH 0x10
 #define CONTROL_BATCH 0x20
 
-/* The largest offset that a log holds. A segment that begins at it or below never counts beyond int64_t, so sums of a checked offset
- * and a delta cannot overflow. */
+/* The largest offset of a log. In a segment with such a base, sums of a checked offset and a delta do not overflow int64_t. */
 #define LOG_OFFSET_MAX (INT64_MAX - INT32_MAX - 1)
 
 _Static_assert(sizeof(el_batch) == 80, "record.BATCH has the same 80 bytes");
 _Static_assert((int)EL_DIGEST_SIZE == (int)CRC_FROM, "the digest covers what the CRC does not");
 _Static_assert((int)EL_HEADER_SIZE == (int)RECORDS_AT + 4, "the records follow their count");
 
-/* The sequence behind a batch: they go round from 2^31-1 to 0 (format.md 1.5). */
+/* The sequence after a batch: 0 follows 2^31 - 1 (format.md 1.5). */
 static inline int32_t el_sequence_after(int32_t first, int32_t last_delta) {
     return (int32_t)(((int64_t)first + last_delta + 1) & INT32_MAX);
 }
 
-/* Whether a batch with these offsets can lie in the segment that begins at `segment_base` (-1: unknown): offsets relative to it take 31
- * bits in an index (format.md 2.2). */
+/* Whether a batch with these offsets fits into the segment with base `segment_base` (-1: unknown): index entries store relative offsets
+ * in 31 bits (format.md 2.2). */
 static inline int offsets_fit(int64_t base_offset, int32_t last_delta, int64_t segment_base) {
     if (last_delta < 0 || base_offset < 0 || base_offset > LOG_OFFSET_MAX - last_delta) return 0;
     return segment_base < 0 || (base_offset >= segment_base && base_offset - segment_base <= INT32_MAX - last_delta);

@@ -1,21 +1,21 @@
-/* Batches without the records that a later one replaced (format.md 7.4 to 7.6).
+/* Compaction of batches: removes the records that a later one replaced (format.md 7.4 to 7.6).
  *
- * N1  a batch of which everything stays is copied byte for byte; else base offset, last offset delta and producer fields are
- *     kept, and the records that stay keep their bytes
- * N2  only a new delete horizon changes records: it becomes the base timestamp, and every delta is counted from there
- * N3  out is never written beyond its capacity: a batch grows by at most what N2 can add to each of its records
- * N4  what stays is written while it is found; only N2 walks a batch a second time */
+ * CCOMPACT-1  a batch that loses no record is copied byte for byte; otherwise base offset, last offset delta and producer fields are kept,
+ *             and the remaining records keep their bytes
+ * CCOMPACT-2  only a new delete horizon changes records: it becomes the base timestamp, and every delta is relative to it
+ * CCOMPACT-3  `out` is never written beyond its capacity: a batch grows at most by what CCOMPACT-2 can add to each of its records
+ * CCOMPACT-4  records are copied during the walk that selects them; only CCOMPACT-2 needs a second walk */
 #include "codec/offset_map.h"
 
 #define HORIZON_BIT 0x40
-#define GROWTH_OF_RECORD 11 /* the longest timestamp delta, and what that adds to the length in front */
+#define GROWTH_OF_RECORD 11 /* the longest timestamp delta, and its effect on the length field */
 
 typedef struct {
     int32_t kept, tombstones;
-    int64_t newest; /* largest timestamp of those that stay */
+    int64_t newest; /* largest timestamp of the kept records */
 } el_verdict;
 
-/* What a batch may grow to. One that promises more records than it can hold is refused by the walk. */
+/* Upper bound of the new size. The walk rejects a batch that declares more records than it can hold. */
 static int64_t size_most(const el_batch *batch) {
     int64_t records = (batch->size - EL_HEADER_SIZE) / EL_RECORD_SIZE_MIN;
     if (batch->records < records) records = batch->records > 0 ? batch->records : 0;
@@ -40,21 +40,21 @@ INLINE int64_t timestamp_in(const el_batch *batch, const el_wire_record *record)
     return (int64_t)((uint64_t)batch->base_timestamp + (uint64_t)record->timestamp_delta);
 }
 
-/* A record with its timestamp counted from another base; everything behind that stays as it is. */
+/* Writes a record with its timestamp relative to another base; the rest of the record is unchanged. */
 static uint8_t *put_moved(uint8_t *to, const uint8_t *at, const el_wire_record *record, int64_t delta) {
     int32_t size;
     int64_t old;
     const uint8_t *attributes = get_varint(at, record->end, &size);
-    const uint8_t *behind = get_varlong(attributes + 1, record->end, &old);
-    int64_t rest = record->end - behind;
+    const uint8_t *after = get_varlong(attributes + 1, record->end, &old);
+    int64_t rest = record->end - after;
     to = put_length(to, 1 + varint_size(delta) + rest);
     *to++ = *attributes;
     to = put_small(to, delta);
-    memcpy(to, behind, (size_t)rest);
+    memcpy(to, after, (size_t)rest);
     return to + rest;
 }
 
-/* Walks the records; those that stay go to `*to`, counted from new_base if it is not the batch's own. */
+/* Walks the records and writes the kept ones to `*to`, relative to new_base if it differs from the batch's own. */
 static int keep_records(const el_cleaner *cleaner, const el_batch *batch, uint8_t order, const uint8_t *body, int64_t body_size,
                         int64_t new_base, uint8_t **to, el_verdict *verdict, el_problem *problem) {
     el_walk walk;
@@ -96,7 +96,7 @@ static void seal_empty(uint8_t *out, el_batch *batch) {
     seal_as(out, batch, EL_HEADER_SIZE);
 }
 
-/* One batch; returns its new size, 0 if it goes. REQUIRES: room for it to grow in out. */
+/* Compacts one batch; returns its new size, 0 if it is removed. REQUIRES: memory for its growth in out. */
 static int64_t clean_batch(const el_cleaner *cleaner, const uint8_t *at, uint8_t order, uint8_t *out, el_batch *batch, el_problem *problem) {
     const uint8_t *body = at + EL_HEADER_SIZE;
     int64_t body_size = batch->size - EL_HEADER_SIZE;

@@ -1,7 +1,7 @@
 /* CRC-32C (Castagnoli): software, the processor's CRC instruction, and folding by carry-less multiplication.
  *
- * C1  all implementations give the same result; the fastest that this processor supports is chosen once, at load
- * C2  a CRC here is finished (complemented at both ends), so results chain: crc(b) continued from crc(a) is crc(a + b) */
+ * CCRC-1  all implementations give the same result; the fastest that this processor supports is chosen once, at load
+ * CCRC-2  a CRC here is finished (complemented at both ends), so results chain: crc(b) continued from crc(a) is crc(a + b) */
 #include "api/native.h"
 
 typedef uint32_t (*el_crc_function)(uint32_t crc, const uint8_t *data, size_t size);
@@ -149,10 +149,10 @@ CRC_TARGET static uint32_t crc_instruction(uint32_t crc, const uint8_t *data, si
 
 #endif
 
-/* ---- Folding: 256 bytes a step, at least twice as fast as the instruction ---------------------------------------
+/* ---- Folding: 256 bytes per step, at least twice as fast as the instruction -------------------------------------
  *
- * F1  bytes are folded onto later bytes: a multiplication by x^distance modulo the polynomial keeps the remainder
- * F2  folding leaves 64 bytes with the remainder of the whole; the instruction finishes them, and the tail
+ * CCRC-3  bytes are folded onto later bytes: a multiplication by x^distance modulo the polynomial keeps the remainder
+ * CCRC-4  folding leaves 64 bytes with the remainder of the whole; the instruction finishes them, and the tail
  *
  * 128 bits are two polynomials of 64 bits: the first is multiplied by x^(distance + 64), the second by x^distance.
  * The product of two reflected numbers has one factor x too many, and a constant of 32 bits in 64 has x^32: hence the
@@ -162,7 +162,7 @@ CRC_TARGET static uint32_t crc_instruction(uint32_t crc, const uint8_t *data, si
 
 #define FOLD_TARGET __attribute__((target("avx512f,avx512vl,vpclmulqdq,pclmul,sse4.2")))
 #define STEP 256
-#define FOLD_SIZE_MIN 256 /* for less the instruction alone is faster */
+#define FOLD_SIZE_MIN 256 /* the instruction alone is faster for less */
 
 typedef struct {
     uint64_t first;

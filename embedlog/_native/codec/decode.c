@@ -1,13 +1,13 @@
-/* Record batches to columns.
+/* Decodes record batches to columns.
  *
- * D1  records are read by the walk of record.h alone: what it refuses is in no column
- * D2  room for all that a batch can hold is checked before its first record is written
- * D3  a clear validity bit means null; bitmaps are set to ones beforehand, since nulls are few */
+ * CDECODE-1  records are read only by the walk of record.h: a rejected record is in no column
+ * CDECODE-2  memory for all that a batch can contain is checked before its first record is written
+ * CDECODE-3  a clear validity bit means null; bitmaps are set to ones beforehand, since nulls are rare */
 #include "codec/record.h"
 
 /* ---- One record into the columns ------------------------------------------------------------------------------ */
 
-/* REQUIRES: room in data for all bytes from `from` to `end`, the end of the section. */
+/* REQUIRES: memory in data for all bytes from `from` to `end`, the end of the section. */
 INLINE void put_bytes(int32_t *offsets, uint8_t *data, uint8_t *validity, int64_t row, const uint8_t *from, int32_t size,
                       const uint8_t *end, int64_t *total, int64_t *nulls) {
     if (EL_UNLIKELY(size < 0)) {
@@ -36,15 +36,15 @@ INLINE void put_record(el_columns *out, const el_wire_record *record, int64_t of
 
 /* ---- One batch ----------------------------------------------------------------------------------------------- */
 
-/* What depends on the batch alone, and whether any of its records can lie outside the window. */
+/* Properties of the batch, and whether one of its records can be outside the window. */
 typedef struct {
     int64_t base_offset;
-    int64_t base_timestamp; /* LogAppendTime: every record's */
-    uint64_t delta_mask;    /* and the deltas do not count */
+    int64_t base_timestamp; /* LogAppendTime: the timestamp of every record */
+    uint64_t delta_mask;    /* 0 under LogAppendTime: deltas are ignored */
     int filtered;
 } el_rules;
 
-/* REQUIRES: walk_begin found the batch's offsets fine. */
+/* REQUIRES: walk_begin has accepted the batch's offsets. */
 static el_rules rules_of(const el_batch *batch, const el_window *window) {
     el_rules rules = {.base_offset = batch->base_offset};
     int append_time = (batch->attributes & LOG_APPEND_TIME) != 0;
@@ -68,7 +68,7 @@ static void fill_constants(el_columns *out, const el_batch *batch, int64_t from)
     }
 }
 
-/* Room for whatever the batch holds, so that no record need ask again. */
+/* Checks for memory for the whole batch, so that no record needs a check. */
 static int check_room(const el_batch *batch, int64_t body_size, const el_columns *out) {
     if (batch->records > out->record_capacity - out->count) return EL_ESPACE;
     if (out->key_offsets && body_size > out->key_capacity - out->key_size) return EL_ESPACE;
@@ -82,8 +82,8 @@ static __attribute__((noinline)) void count_headers(el_columns *out, el_wire_rec
     out->header_value_size += record.header_value_size;
 }
 
-/* `columns` is read and written through a copy of its own, so that the loop keeps it in registers: a store of bytes might change
- * anything that another pointer sees. Only the counts of headers go to the original at once. */
+/* `columns` is read and written through a local copy, so that the loop keeps it in registers: a store of bytes could change
+ * anything visible through another pointer. Only the header counts go to the original at once. */
 static int decode_batch(const el_batch *batch, const uint8_t *body, int64_t body_size, const el_window *window, el_columns *columns,
                         el_problem *problem) {
     el_walk walk;

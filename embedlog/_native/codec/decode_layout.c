@@ -1,4 +1,4 @@
-/* What a decoding needs, and where it goes: totals over batch headers, and one block of memory cut into columns. */
+/* Memory of a decoding: totals over batch headers, and one block of memory divided into columns. */
 #include "codec/batch.h"
 
 /* ---- Survey --------------------------------------------------------------------------------------------------- */
@@ -51,7 +51,7 @@ int64_t el_lay_out(el_columns *columns, int32_t wanted, int64_t records, int64_t
     columns->key_validity = cut_off(&cutter, wanted & EL_WANT_KEY, bitmap);
     columns->value_offsets = cut_off(&cutter, wanted & EL_WANT_VALUE, 4 * (records + 1));
     columns->value_validity = cut_off(&cutter, wanted & EL_WANT_VALUE, bitmap);
-    /* The data last: what is not used of it then lies together, untouched. */
+    /* The data is last: its unused rest is contiguous and untouched. */
     columns->value_data = cut_off(&cutter, wanted & EL_WANT_VALUE_DATA, body_size);
     columns->key_data = cut_off(&cutter, wanted & EL_WANT_KEY, body_size);
     columns->record_capacity = records;

@@ -1,9 +1,9 @@
-/* Columns to record batches.
+/* Encodes columns to record batches.
  *
- * E1  a record's size is known before its first byte is written, so a batch is cut exactly and nothing is moved
- * E2  columns come from anywhere, and other threads may write into them: an offset is read once and checked before a byte is read by it.
- *     Headers are read twice, to be measured and to be written; a record that does not take what was measured refuses the whole run
- * E3  copies may run over into bytes of `out` that come next, never beyond its capacity, and read no byte outside the column */
+ * CENCODE-1  the size of a record is known before its first byte is written, so batches end exactly and nothing is moved
+ * CENCODE-2  columns come from anywhere, and other threads may write into them: an offset is read once and checked before it is used.
+ *            Headers are read twice, for their size and for their bytes; a record that differs from its measured size rejects the run
+ * CENCODE-3  copies may overrun into later bytes of `out`, never beyond its capacity, and read no byte outside the column */
 #include "codec/batch.h"
 #include "codec/varint.h"
 
@@ -13,7 +13,7 @@
 typedef struct {
     const uint8_t *data;
     int64_t size; /* -1: null */
-    const uint8_t *end; /* of the whole column: so far may be read */
+    const uint8_t *end; /* of the whole column: upper bound of reads */
 } el_cell;
 
 typedef struct {
@@ -31,7 +31,7 @@ INLINE int load_cell(const el_bytes *column, int64_t row, int width, el_cell *ce
     if (!column->offsets || bytes_is_null(column, row)) return EL_OK;
     start = offset_at(column->offsets, row, width);
     end = offset_at(column->offsets, row + 1, width);
-    /* Unsigned, a negative number is larger than any size. */
+    /* As unsigned numbers, negative ones are larger than any size. */
     if (EL_UNLIKELY((uint64_t)start > (uint64_t)end || (uint64_t)end > (uint64_t)column->data_size)) return EL_EINVALID;
     cell->data = column->data + start;
     cell->size = end - start;
@@ -56,7 +56,7 @@ static int load_header_cells(const el_encoder *encoder, int64_t place, el_cell *
     return load_cell(&encoder->header_values, place, encoder->header_values.offset_width, value);
 }
 
-/* Size of all headers of a row with their lengths, or EL_EINVALID. */
+/* Size of all headers of a row with their length fields, or EL_EINVALID. */
 static int64_t headers_size(const el_encoder *encoder, const el_row *row) {
     int64_t size = 0;
     for (int64_t i = row->header_first; i < row->header_first + row->header_count; i++) {
@@ -73,13 +73,14 @@ static int64_t headers_size(const el_encoder *encoder, const el_row *row) {
 INLINE uint8_t *put_cell(uint8_t *to, const uint8_t *limit, const el_cell *cell) {
     to = put_length(to, cell->size);
     if (cell->size <= 0) return to;
-    /* Columns stream in from memory, and the processor's own reading ahead stops at every page. Nothing faults beyond the end. */
+    /* Columns come from main memory, and the processor's prefetcher stops at every page. A prefetch beyond the end does not
+     * fault. */
     for (int64_t i = 0; i < cell->size; i += 64) __builtin_prefetch((const void *)((uintptr_t)cell->data + (uintptr_t)i + AHEAD_BYTES));
     copy_bytes(to, limit, cell->data, cell->end, cell->size);
     return to + cell->size;
 }
 
-/* Within `limit`, whatever the headers have become since they were measured; NULL if they do not fit or hold any more. */
+/* Never passes `limit`, however the headers have changed since they were measured. NULL: they do not fit or are invalid. */
 static uint8_t *put_headers(uint8_t *to, const uint8_t *limit, const el_encoder *encoder, const el_row *row) {
     for (int64_t i = row->header_first; i < row->header_first + row->header_count; i++) {
         el_cell key, value;
@@ -91,8 +92,8 @@ static uint8_t *put_headers(uint8_t *to, const uint8_t *limit, const el_encoder 
     return to;
 }
 
-/* Selected rows lie apart, so the processor does not guess them: fetch the bytes of one that comes soon. What is not there is not
- * touched: a prefetch of a wrong address does nothing. */
+/* Selected rows are scattered, so the processor cannot predict them: prefetches the bytes of a later row. A prefetch of a wrong address
+ * has no effect. */
 INLINE void fetch_ahead(const el_encoder *encoder, int64_t next, int width) {
     enum { ROWS_AHEAD = 12, CACHE_LINE = 64 };
     if (next + ROWS_AHEAD >= encoder->count) return;
@@ -105,7 +106,7 @@ INLINE void fetch_ahead(const el_encoder *encoder, int64_t next, int width) {
 
 /* ---- One batch ----------------------------------------------------------------------------------------------- */
 
-/* Encodes rows behind a header at `out` until they would pass `end`; batch gets records, timestamps and size. `limit` is the end of
+/* Encodes rows after a header at `out` until they would pass `end`; sets records, timestamps and size of batch. `limit` is the end of
  * the whole output. plain: no selection, keys, headers or nulls. Sets encoder->need if the first record does not fit. */
 INLINE int encode_rows(el_encoder *encoder, uint8_t *out, const uint8_t *end, const uint8_t *limit, el_batch *batch,
                        const int plain, const int width) {
@@ -135,7 +136,7 @@ INLINE int encode_rows(el_encoder *encoder, uint8_t *out, const uint8_t *end, co
             if (size > RECORD_SIZE_MAX) result = EL_EINVALID;
             break;
         }
-        const uint8_t *behind = at + size;
+        const uint8_t *record_end = at + size;
         at = put_length(at, body);
         *at++ = 0; /* attributes: unused */
         at = put_length(put_small(at, delta), records);
@@ -143,7 +144,7 @@ INLINE int encode_rows(el_encoder *encoder, uint8_t *out, const uint8_t *end, co
         else at = put_cell(at, limit, &row.key);
         at = put_small(put_cell(at, limit, &row.value), row.header_count);
         if (!plain && row.header_count) at = put_headers(at, limit, encoder, &row);
-        if (EL_UNLIKELY(at != behind)) { result = EL_ECHANGED; break; }
+        if (EL_UNLIKELY(at != record_end)) { result = EL_ECHANGED; break; }
         if (timestamp > newest) newest = timestamp;
         if (timestamp < oldest) oldest = timestamp;
     }
@@ -165,11 +166,11 @@ static int encode_any(el_encoder *encoder, uint8_t *out, const uint8_t *end, con
     return plain ? encode_rows(encoder, out, end, limit, batch, 1, 4) : encode_rows(encoder, out, end, limit, batch, 0, 4);
 }
 
-/* One batch within batch_bytes, or one record alone within capacity. */
+/* One batch within batch_bytes, or a single record within capacity. */
 static int encode_batch(el_encoder *encoder, uint8_t *out, int64_t capacity, el_batch *batch) {
     int64_t within = encoder->batch_bytes < capacity ? encoder->batch_bytes : capacity;
     if (within < EL_HEADER_SIZE) within = EL_HEADER_SIZE;
-    if (capacity > INT32_MAX) capacity = INT32_MAX; /* a batch is no larger */
+    if (capacity > INT32_MAX) capacity = INT32_MAX; /* upper bound of a batch */
     const uint8_t *limit = out + capacity;
     int result = encode_any(encoder, out, out + within, limit, batch);
     if (result < 0) return result;
@@ -179,7 +180,7 @@ static int encode_batch(el_encoder *encoder, uint8_t *out, int64_t capacity, el_
         encoder->count = encoder->next + 1;
         result = encode_any(encoder, out, limit, limit, batch);
         encoder->count = count;
-        if (result < 0 || batch->records == 0) return result < 0 ? result : EL_ECHANGED; /* it fitted when it was measured */
+        if (result < 0 || batch->records == 0) return result < 0 ? result : EL_ECHANGED; /* its measured size fitted */
     }
     batch->last_offset_delta = batch->records - 1;
     batch->attributes = (int16_t)encoder->attributes;

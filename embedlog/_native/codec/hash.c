@@ -1,6 +1,6 @@
-/* Hashes: Kafka's murmur2, which places keys on partitions, and XXH3, which chains what Kafka's CRC leaves out.
+/* Hashes: Kafka's murmur2 for partitions of keys, and XXH3 for the digests of what Kafka's CRC does not cover.
  *
- * XXH3 (64 bit, default secret, a seed) is a published algorithm; only its branch for 17 .. 128 bytes is here. */
+ * XXH3 (64 bit, default secret, a seed) is a published algorithm; this file contains only its branch for 17 .. 128 bytes. */
 #include "api/native.h"
 
 /* ---- murmur2 ------------------------------------------------------------------------------------------------ */

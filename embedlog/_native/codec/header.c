@@ -1,12 +1,12 @@
-/* Batch headers written and changed: sealing, stamping, and fields changed without reading the records again.
+/* Writes and changes batch headers: sealing, stamping, and changed fields without reading the records.
  *
- * H1  offset and epoch lie outside the CRC: stamping costs no checksum and may be repeated
- * H2  a CRC is linear: a change of the header moves it by a difference that depends on the header and on the size alone */
+ * CHEADER-1  offset and epoch are outside the CRC: stamping needs no checksum and may be repeated
+ * CHEADER-2  a CRC is linear: the difference that a changed header makes depends only on the header and on the size */
 #include "codec/batch.h"
 
 int el_header_seal(uint8_t *at, const el_batch *batch) {
     store_be64(at + BASE_OFFSET_AT, (uint64_t)batch->base_offset);
-    store_be32(at + SIZE_AT, (uint32_t)(batch->size - SIZE_BEHIND));
+    store_be32(at + SIZE_AT, (uint32_t)(batch->size - AFTER_SIZE));
     store_be32(at + EPOCH_AT, (uint32_t)batch->leader_epoch);
     at[MAGIC_AT] = MAGIC;
     store_be16(at + ATTRIBUTES_AT, (uint16_t)batch->attributes);
@@ -26,7 +26,7 @@ int el_reseal(uint8_t *batch, int64_t body_size, int32_t codec) {
     if (body_size < 0 || size > INT32_MAX || codec < 0 || codec > CODEC_MASK) return EL_EINVALID;
     uint16_t attributes = load_be16(batch + ATTRIBUTES_AT);
     store_be16(batch + ATTRIBUTES_AT, (uint16_t)((attributes & ~CODEC_MASK) | codec));
-    store_be32(batch + SIZE_AT, (uint32_t)(size - SIZE_BEHIND));
+    store_be32(batch + SIZE_AT, (uint32_t)(size - AFTER_SIZE));
     store_be32(batch + CRC_AT, el_crc32c(0, batch + CRC_FROM, (size_t)size - CRC_FROM));
     return EL_OK;
 }
@@ -54,7 +54,7 @@ int64_t el_stamp(uint8_t *run, int64_t size, int64_t base_offset, int32_t leader
         uint8_t *at = run + position;
         int64_t left = size - position;
         if (left < EL_HEADER_SIZE) return EL_ECORRUPT;
-        int64_t whole = (int64_t)(int32_t)load_be32(at + SIZE_AT) + SIZE_BEHIND;
+        int64_t whole = (int64_t)(int32_t)load_be32(at + SIZE_AT) + AFTER_SIZE;
         int32_t last_delta = (int32_t)load_be32(at + LAST_DELTA_AT);
         if (whole < EL_HEADER_SIZE || whole > left || last_delta < 0) return EL_ECORRUPT;
         store_be64(at + BASE_OFFSET_AT, (uint64_t)base_offset);

@@ -1,9 +1,9 @@
-/* The latest offset of every key: open addressing over memory of fixed size.
+/* The latest offset of every key: open addressing in memory of fixed size.
  *
- * M1  a slot is 16 bytes of hash and 8 of offset + 1; a free one has zero there
- * M2  keys are told apart by their hash alone, so it is keyed by a secret: nobody can make two keys meet on purpose
- * M3  the table is never full (limit < capacity), so every search ends
- * M4  it is larger than any cache: records come in blocks, so that the slots of a block are fetched while its keys are hashed */
+ * COFFSETMAP-1  a slot is 16 bytes of hash and 8 of offset + 1; a free slot has zero there
+ * COFFSETMAP-2  keys are compared by their hash only, so the hash has a secret seed: a collision cannot be constructed
+ * COFFSETMAP-3  the table is never full (limit < capacity), so every search ends
+ * COFFSETMAP-4  the table is larger than any cache: records are processed in blocks, and the slots of a block are prefetched during hashing */
 #include "codec/offset_map.h"
 
 /* ---- SipHash-2-4, 128 bits (a published algorithm) ------------------------------------------------------------ */
@@ -62,7 +62,7 @@ typedef struct {
 
 _Static_assert(sizeof(el_slot) == EL_MAP_SLOT_BYTES, "a slot has the size that the caller was told");
 
-/* The key's slot, or the free one where it belongs: its place, and what it holds. */
+/* Finds the slot of the key, or the free slot for it; `slot` gets its content. */
 static uint8_t *slot_of(const el_offset_map *map, const uint64_t hash[2], el_slot *slot) {
     uint64_t mask = (uint64_t)map->capacity - 1;
     for (uint64_t number = hash[0] & mask;; number = (number + 1) & mask) {

@@ -1,10 +1,10 @@
-/* What the cleaner's two halves share: records in blocks with the hashes of their keys, and what the map knows of them. */
+/* Declarations shared by offset_map.c and compact.c: blocks of records with the hashes of their keys, and lookups. */
 #ifndef EMBEDLOG_OFFSET_MAP_H
 #define EMBEDLOG_OFFSET_MAP_H
 
 #include "codec/record.h"
 
-#define EL_BLOCK_RECORDS 32 /* as many loads as a core has under way, and some; a block stays in the first cache */
+#define EL_BLOCK_RECORDS 32 /* slightly more than the parallel loads of a core; a block fits into the first cache */
 
 typedef struct {
     el_wire_record record;
@@ -19,11 +19,11 @@ typedef struct {
 
 int el_map_usable(const el_offset_map *map);
 
-/* The next records of a walk, as many as a block holds; their slots are being fetched. EL_FINE, or what is wrong with the
- * record behind them. REQUIRES el_map_usable. */
+/* Takes the next records of a walk, at most a block, and prefetches their slots. EL_FINE, or the error of the next record.
+ * REQUIRES: el_map_usable. */
 int32_t el_block_take(el_block *block, const el_offset_map *map, el_walk *walk);
 
-/* The latest offset of a key by its hash, or -1. REQUIRES el_map_usable. */
+/* The latest offset of a key by its hash, or -1. REQUIRES: el_map_usable. */
 int64_t el_map_latest(const el_offset_map *map, const uint64_t hash[2]);
 
 #endif

@@ -1,4 +1,4 @@
-/* Keys to partitions: murmur2 over a column, and the rows of each partition gathered. */
+/* Partitions of keys: murmur2 over a column, and the rows of each partition grouped. */
 #include "codec/varint.h"
 
 int el_partitions(const el_bytes *keys, int64_t partitions, int32_t *out) {
@@ -23,7 +23,7 @@ int64_t el_group_rows(const int32_t *numbers, int64_t count, int32_t partitions,
         starts[numbers[row] + 1] += numbers[row] >= 0;
     }
     for (int32_t p = 0; p < partitions; p++) starts[p + 1] += starts[p];
-    /* starts[p] runs to the end of p's rows, which is where p + 1 began: shifting back restores it. */
+    /* Now starts[p] is the end of p's rows, which was the start of p + 1: the shift restores the starts. */
     for (int64_t row = 0; row < count; row++) {
         if (numbers[row] >= 0) rows[starts[numbers[row]]++] = row;
     }

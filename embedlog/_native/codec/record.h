@@ -1,8 +1,9 @@
-/* The records of a batch, taken apart and checked: the only walk over a records section.
+/* Parses and checks the records of a batch: the only walk over a records section.
  *
- * R1  a length is compared with the bytes that are there before anything is read by it
- * R2  offset deltas rise within the batch, and the records take their section exactly, as Kafka demands: a surplus is as bad as a cut
- * R3  every walk begins, goes on and ends with the functions below, so that all of them refuse the same bytes */
+ * CRECORD-1  a length is compared with the available bytes before it is used
+ * CRECORD-2  offset deltas increase within a batch, and the records fill their section exactly, as Kafka requires: surplus bytes are
+ *            as wrong as missing ones
+ * CRECORD-3  every walk uses the functions below from its start to its end, so that all walks reject the same bytes */
 #ifndef EMBEDLOG_RECORD_H
 #define EMBEDLOG_RECORD_H
 
@@ -13,17 +14,17 @@ typedef struct {
     int64_t timestamp_delta;
     const uint8_t *key;
     const uint8_t *value;
-    const uint8_t *headers; /* behind their count */
+    const uint8_t *headers; /* after their count */
     const uint8_t *end;
     int32_t offset_delta;
     int32_t key_size;   /* -1: null */
     int32_t value_size; /* -1: null */
     int32_t header_count;
-    int64_t header_key_size; /* of all headers; set only where there are any */
+    int64_t header_key_size; /* of all headers; set only if there are any */
     int64_t header_value_size;
 } el_wire_record;
 
-/* A length and as many bytes before end. Returns the byte behind them, or NULL with *what set. */
+/* Reads a length and as many bytes before end. Returns the byte after them, or NULL with *what set. */
 static inline const uint8_t *get_sized(const uint8_t *at, const uint8_t *end, const uint8_t **data, int32_t *size, int32_t *what) {
     *what = EL_BAD_VARINT;
     at = get_varint(at, end, size);
@@ -34,7 +35,7 @@ static inline const uint8_t *get_sized(const uint8_t *at, const uint8_t *end, co
     return at + (*size > 0 ? *size : 0);
 }
 
-/* Takes apart the record at `at` but for its headers; end is the end of the section. Returns EL_FINE, or what is wrong. */
+/* Parses the record at `at` without its headers; end is the end of the section. Returns EL_FINE, or the error. */
 static inline int32_t get_any_record(const uint8_t *at, const uint8_t *end, el_wire_record *record) {
     int32_t size, what;
     at = get_varint(at, end, &size);
@@ -56,7 +57,7 @@ static inline int32_t get_any_record(const uint8_t *at, const uint8_t *end, el_w
     return record->header_count == 0 && at != end ? EL_BAD_RECORD_SIZE : EL_FINE;
 }
 
-/* One header of a record: its name is never null. Returns the byte behind it, or NULL with *what set. */
+/* Reads one header of a record: its key is never null. Returns the byte after it, or NULL with *what set. */
 static inline const uint8_t *get_header(const uint8_t *at, const uint8_t *end, const uint8_t **name, int32_t *name_size,
                                         const uint8_t **value, int32_t *value_size, int32_t *what) {
     at = get_sized(at, end, name, name_size, what);
@@ -65,7 +66,7 @@ static inline const uint8_t *get_header(const uint8_t *at, const uint8_t *end, c
     return *name_size < 0 ? NULL : get_sized(at, end, value, value_size, what);
 }
 
-/* Walks a record's headers and adds up what they take. Returns EL_FINE, or what is wrong. */
+/* Walks the headers of a record and adds up their sizes. Returns EL_FINE, or the error. */
 static inline int32_t measure_headers(el_wire_record *record) {
     const uint8_t *at = record->headers, *name, *value;
     record->header_key_size = record->header_value_size = 0;
@@ -84,17 +85,17 @@ static __attribute__((noinline, unused)) int32_t get_closely(const uint8_t *at, 
     return what || !measured || record->header_count == 0 ? what : measure_headers(record);
 }
 
-/* Bytes that the fast path may read in front of the key, and behind a record's end, without looking: its numbers are short. */
+/* Bytes that the fast path may read before the key, and after the end of a record, without a check: its numbers are short. */
 #define FAST_ROOM 32
 #define FAST_ROOM_BEHIND 3
 
-/* The same for what nearly every record is: short numbers, no headers, not at the section's very end. 0: look again, closely. */
+/* The same for nearly every record: short numbers, no headers, not at the end of the section. 0: use the complete parser. */
 INLINE int get_plain_record(const uint8_t *at, const uint8_t *end, el_wire_record *record) {
     uint32_t size, timestamp, offset, key, value;
     if (EL_UNLIKELY(end - at < FAST_ROOM)) return 0;
     GET_SHORT(at, size, 2, unusual);
     if (EL_UNLIKELY((int64_t)(size >> 1) > end - at - FAST_ROOM_BEHIND)) return 0;
-    const uint8_t *behind = at + (size >> 1);
+    const uint8_t *record_end = at + (size >> 1);
     at++; /* attributes: unused */
     GET_SHORT(at, timestamp, 1, unusual);
     GET_SHORT(at, offset, 2, unusual);
@@ -107,15 +108,15 @@ INLINE int get_plain_record(const uint8_t *at, const uint8_t *end, el_wire_recor
         if (EL_UNLIKELY(key & 1)) return 0;
         record->key = at;
         record->key_size = (int32_t)(key >> 1);
-        if (EL_UNLIKELY((int64_t)(key >> 1) > behind - at)) return 0;
+        if (EL_UNLIKELY((int64_t)(key >> 1) > record_end - at)) return 0;
         at += key >> 1;
     }
     GET_SHORT(at, value, 2, unusual);
     record->value = at;
-    /* No headers, nothing behind their count, and no negative number: a null value is rare enough. */
-    if (EL_UNLIKELY((int64_t)(value >> 1) != behind - at - 1 || behind[-1] != 0 || ((size | offset | value) & 1))) return 0;
+    /* No headers, no bytes after their count, and no negative number: null values are rare. */
+    if (EL_UNLIKELY((int64_t)(value >> 1) != record_end - at - 1 || record_end[-1] != 0 || ((size | offset | value) & 1))) return 0;
     record->value_size = (int32_t)(value >> 1);
-    record->end = behind;
+    record->end = record_end;
     record->timestamp_delta = unzigzag(timestamp);
     record->offset_delta = (int32_t)(offset >> 1);
     record->header_count = 0;
@@ -128,24 +129,24 @@ unusual:
 
 typedef struct {
     const uint8_t *body, *at, *end;
-    int32_t records;  /* that the batch's header promises */
-    int32_t taken;    /* of them */
-    int32_t previous; /* offset delta of the record before, -1 */
+    int32_t records;  /* declared in the batch header */
+    int32_t taken;    /* number of parsed records */
+    int32_t previous; /* offset delta of the previous record, -1 */
     int32_t last_delta;
-    int32_t bad_delta; /* behind EL_BAD_DELTA */
+    int32_t bad_delta; /* the delta of EL_BAD_DELTA */
 } el_walk;
 
-/* Returns EL_FINE, or what of the header contradicts the section. */
+/* Returns EL_FINE, or the contradiction between header and section. */
 static inline int32_t walk_begin(el_walk *walk, const el_batch *batch, const uint8_t *body, int64_t body_size) {
     *walk = (el_walk){body, body, body + body_size, batch->records, 0, -1, batch->last_offset_delta, 0};
     if (!offsets_fit(batch->base_offset, batch->last_offset_delta, -1)) return EL_BAD_RANGE;
     return batch->records < 0 || batch->records > body_size / EL_RECORD_SIZE_MIN ? EL_BAD_COUNT : EL_FINE;
 }
 
-enum { EL_MEASURED = 1, EL_LEFT = 0 }; /* the headers of a record: checked and measured, or left to who reads them one by one */
+enum { EL_MEASURED = 1, EL_LEFT = 0 }; /* headers of a record: checked and measured, or left to the caller, who reads them one by one */
 
-/* The next record, or what is wrong with it: then the walk stays in front of it. REQUIRES: taken < records.
- * The walk is passed to nothing that is not inlined, so that a loop keeps it in registers. */
+/* The next record, or its error: then the walk stays before it. REQUIRES: taken < records.
+ * Only inlined functions get the walk, so that a loop keeps it in registers. */
 INLINE int32_t walk_next(el_walk *walk, el_wire_record *record, const int headers) {
     if (EL_UNLIKELY(!get_plain_record(walk->at, walk->end, record))) {
         el_wire_record closely;
@@ -163,10 +164,10 @@ INLINE int32_t walk_next(el_walk *walk, el_wire_record *record, const int header
     return EL_FINE;
 }
 
-/* Behind the last record. A batch that compaction emptied may have anything there: Kafka does not look. */
+/* After the last record. A batch that compaction emptied may contain any bytes: Kafka does not check them. */
 INLINE int32_t walk_end(const el_walk *walk) { return walk->records > 0 && walk->at != walk->end ? EL_SURPLUS : EL_FINE; }
 
-/* What a walk found, for a message. By value, so that the caller's own may stay in registers. */
+/* The error of a walk, for a message. By value, so that the caller's walk may stay in registers. */
 static inline int walk_fail(el_problem *problem, el_walk walk, int32_t what) {
     *problem = (el_problem){.position = walk.at - walk.body, .what = what, .record = walk.taken};
     if (what == EL_BAD_COUNT || what == EL_BAD_RANGE || what == EL_SURPLUS) problem->record = -1;
@@ -176,7 +177,7 @@ static inline int walk_fail(el_problem *problem, el_walk walk, int32_t what) {
     return EL_ECORRUPT;
 }
 
-/* An end of INT64_MAX is no end: a timestamp may be as large. */
+/* An end of INT64_MAX is unlimited: a timestamp may be as large. */
 INLINE int in_window(const el_window *window, int64_t offset, int64_t timestamp) {
     if (offset < window->start_offset || offset >= window->end_offset || timestamp < window->start_ms) return 0;
     return timestamp < window->end_ms || window->end_ms == INT64_MAX;

@@ -1,8 +1,8 @@
-/* The header scan: which bytes are whole, undamaged batches that follow one another.
+/* The header scan: finds the whole, undamaged, consecutive batches.
  *
- * S1  nothing is read beyond the given size, and no field is believed before it is checked
- * S2  a batch that the buffer cuts off is not damage: the caller hears how many bytes it takes
- * S3  the chain moves on only over a batch that passed every check */
+ * CSCAN-1  no byte beyond the given size is read, and no field is used before it is checked
+ * CSCAN-2  a batch that the buffer cuts off is not damage: the caller gets its size
+ * CSCAN-3  the chain advances only over a batch that passed every check */
 #include "codec/batch.h"
 #include "testing/mutants.h"
 
@@ -13,7 +13,7 @@ static int complain(el_problem *problem, int what, int64_t expected, int64_t fou
     return what;
 }
 
-/* Contradictions among the counts. Compaction leaves fewer records than offsets, never more. */
+/* Contradictions between the counts. Compaction leaves fewer records than offsets, never more. */
 static int check_counts(const el_batch *batch, el_problem *problem) {
     if (batch->last_offset_delta < 0) return complain(problem, EL_BAD_COUNT, 0, batch->last_offset_delta);
     if (batch->records < 0 || batch->records > (int64_t)batch->last_offset_delta + 1) {
@@ -39,11 +39,11 @@ static int check_chain(const el_batch *batch, const el_chain *chain, el_problem 
     return EL_FINE;
 }
 
-/* EL_FINE and *whole set, or what is wrong. *whole 0: the size cannot be seen yet. */
+/* EL_FINE and *whole set, or the error. *whole 0: the size field is cut off. */
 static int check_frame(const uint8_t *at, int64_t left, int64_t *whole, el_problem *problem) {
     *whole = 0;
     if (left < MAGIC_AT + 1) return EL_FINE;
-    int64_t size = (int64_t)(int32_t)load_be32(at + SIZE_AT) + SIZE_BEHIND;
+    int64_t size = (int64_t)(int32_t)load_be32(at + SIZE_AT) + AFTER_SIZE;
     int magic = (int8_t)at[MAGIC_AT];
     if (magic == 0 || magic == 1) {
         if (size < CRC_FROM) return complain(problem, EL_BAD_SIZE, CRC_FROM, size);

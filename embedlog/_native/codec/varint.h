@@ -1,6 +1,6 @@
-/* Variable-length integers (format: zigzag, base 128) and columns of byte strings, for the record encoder and decoder. */
-#ifndef EMBEDLOG_BYTES_H
-#define EMBEDLOG_BYTES_H
+/* Variable-length integers (format.md 1.2) and columns of byte strings, for the record encoder and decoder. */
+#ifndef EMBEDLOG_VARINT_H
+#define EMBEDLOG_VARINT_H
 
 #include "api/native.h"
 
@@ -13,7 +13,7 @@
 INLINE uint64_t zigzag(int64_t x) { return ((uint64_t)x << 1) ^ (uint64_t)(x >> 63); }
 INLINE int64_t unzigzag(uint64_t x) { return (int64_t)((x >> 1) ^ (0 - (x & 1))); }
 
-/* Bytes that the base-128 form of an unsigned number takes: one for every 7 bits. (9 b + 73) / 64 is that for bits 0 .. 63. */
+/* Size of the base-128 form of an unsigned number: one byte for every 7 bits. (9 b + 73) / 64 is that for bits 0 .. 63. */
 INLINE int uvarint_size(uint64_t x) {
     if (x < 1u << 14) return 1 + (x >= 1u << 7);
     return ((63 - __builtin_clzll(x)) * 9 + 73) >> 6;
@@ -21,8 +21,8 @@ INLINE int uvarint_size(uint64_t x) {
 
 INLINE int varint_size(int64_t x) { return uvarint_size(zigzag(x)); }
 
-/* Numbers are written and read by branches, which are foreseen, so that the place of the next field waits for no arithmetic. `typical` is
- * how many bytes most of them take: those lie straight ahead in the code. */
+/* Numbers are written and read by predictable branches, so that the position of the next field waits for no arithmetic. `typical` is the
+ * size of most of them: its code is the straight path. */
 INLINE uint8_t *put_uvarint(uint8_t *to, uint64_t x, const int typical) {
     if (__builtin_expect(x < 1u << 7, typical == 1)) {
         to[0] = (uint8_t)x;
@@ -41,7 +41,7 @@ INLINE uint8_t *put_uvarint(uint8_t *to, uint64_t x, const int typical) {
     return to;
 }
 
-/* Of things that are small numbers mostly, and of lengths and offsets. */
+/* For numbers that are mostly small, and for lengths and offsets. */
 INLINE uint8_t *put_small(uint8_t *to, int64_t x) { return put_uvarint(to, zigzag(x), 1); }
 INLINE uint8_t *put_length(uint8_t *to, int64_t x) { return put_uvarint(to, zigzag(x), 2); }
 
@@ -73,8 +73,8 @@ static inline const uint8_t *get_varlong(const uint8_t *at, const uint8_t *end, 
     return at;
 }
 
-/* Reads a number of one to three bytes into `out` and moves `at` behind it; a longer one goes to `otherwise`. The three bytes may be read
- * whatever they hold. Not yet unzigzagged. A macro: the branches, which are foreseen, stay apart, and nothing is tested twice. */
+/* Reads a number of one to three bytes into `out` and advances `at`; a longer one jumps to `otherwise`. All three bytes must be
+ * readable. The result is still in zigzag form. A macro: the predictable branches remain separate, and nothing is tested twice. */
 #define GET_SHORT(at, out, typical, otherwise)                         \
     do {                                                               \
         (out) = (at)[0];                                               \
@@ -93,8 +93,8 @@ static inline const uint8_t *get_varlong(const uint8_t *at, const uint8_t *end, 
 
 /* ---- Copies -------------------------------------------------------------------------------------------------- */
 
-/* Most values are short, and a call of memcpy costs as much as the copy: 64 bytes a step, running over by up to 63 where both sides have
- * as much room. `to` may lie in front of `from`, at least 64 bytes away, in one buffer: bytes are read before they are overwritten. */
+/* Most values are short, and a call of memcpy costs as much as the copy: 64 bytes per step, overrunning by up to 63 where both sides
+ * have enough bytes. `to` may be before `from` in one buffer, at least 64 bytes away: bytes are read before they are overwritten. */
 INLINE void copy_bytes(uint8_t *to, const uint8_t *to_end, const uint8_t *from, const uint8_t *from_end, int64_t size) {
     int64_t rounded = (size + 63) & ~(int64_t)63;
     if (EL_LIKELY(size <= COPY_SHORT && rounded <= from_end - from && rounded <= to_end - to)) {

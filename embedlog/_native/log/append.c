@@ -1,10 +1,10 @@
-/* The append: everything between taking a partition's lock and giving it back.
+/* The append: the critical section between the locking and the unlocking of a partition (protocol.md, APPEND-1).
  *
- * A1  the order is lock, owner word, catch up, check, write, index, publish, clear the word, unlock
- * A2  positions come from the page after locking, never from what this process remembers
- * A3  nothing is published that is not written; a failed write leaves page and file as they were
- * A4  whoever finds the owner word set repairs first: that is not done here
- * A5  the caller's bytes are never changed: heads are stamped into a buffer of ours and gather-written */
+ * CAPPEND-1  the order is lock, owner field, catch up, check, write, index, publish, clear the owner field, unlock
+ * CAPPEND-2  positions come from the control page, read after locking, never from memory of this process
+ * CAPPEND-3  only written bytes are published; a failed write leaves page and file unchanged
+ * CAPPEND-4  a set owner field requires a repair, which is not done here
+ * CAPPEND-5  the caller's bytes are never changed: heads are stamped in a buffer of this file and written by one gathering call */
 #include "log/append.h"
 #include "testing/mutants.h"
 
@@ -13,7 +13,7 @@
 
 /* ---- one batch ---------------------------------------------------------------------------------- */
 
-/* Must the segment be rolled before a batch of `size` bytes goes in? (format.md 2.8) */
+/* Whether the segment must be rolled before a batch of `size` bytes (format.md 2.8). */
 static int must_roll(const el_writer *writer, const el_run *run, const uint8_t *batch, int64_t size) {
     const el_tuple *tuple = &run->tuple;
     int64_t last = tuple->log_end + (int32_t)load_be32(batch + LAST_DELTA_AT);
@@ -26,8 +26,8 @@ static int must_roll(const el_writer *writer, const el_run *run, const uint8_t *
            (int64_t)tuple->time_entries >= writer->index_bytes / EL_TIME_ENTRY_SIZE - 1 || last - tuple->segment_base > INT32_MAX;
 }
 
-/* Base offset and epoch lie outside the CRC; the append time does not, but the CRC of a changed head follows
- * from the old one without reading the body again. */
+/* Base offset and epoch are outside the CRC. The append time is inside, but the CRC of a changed head follows from the old CRC without
+ * reading the body. */
 static int stamp(const el_writer *writer, el_run *run, const uint8_t *batch, int64_t size, uint8_t *head) {
     int bytes = STAMPED_BYTES;
     memcpy(head, batch, EL_HEADER_SIZE);
@@ -45,16 +45,16 @@ static int stamp(const el_writer *writer, el_run *run, const uint8_t *batch, int
     return bytes;
 }
 
-/* How old a record of this batch may be: a header alone proves it where all of them have one time. -1: not known. */
-static int64_t oldest_in(const el_writer *writer, el_run *run, const uint8_t *head) {
+/* The smallest timestamp of the batch; -1: unknown. A header proves it only if all records have the same timestamp. */
+static int64_t min_timestamp_of(const el_writer *writer, el_run *run, const uint8_t *head) {
     const el_batch *row = run->row < run->row_end ? run->row++ : NULL;
     if (writer->append_time || load_be32(head + RECORDS_AT) == 1)
         return (int64_t)load_be64(head + MAX_TIMESTAMP_AT);
     return row ? row->min_timestamp : -1;
 }
 
-/* What lets a reader with a bound in time leave segments out, or the end of one. */
-static void note_oldest(el_tuple *tuple, int64_t oldest) {
+/* Bounds that allow a reader with a time limit to skip segments, or the end of one. */
+static void note_min_timestamp(el_tuple *tuple, int64_t oldest) {
     if (oldest < 0) {
         tuple->min_timestamp = -1;
         return;
@@ -76,7 +76,7 @@ static void gather(const el_writer *writer, el_run *run, const uint8_t *batch, i
     int64_t newest = (int64_t)load_be64(head + MAX_TIMESTAMP_AT);
     if (tuple->segment_size == 0)
         tuple->first_timestamp = newest;
-    note_oldest(tuple, oldest_in(writer, run, head));
+    note_min_timestamp(tuple, min_timestamp_of(writer, run, head));
     if (newest > tuple->max_timestamp) {
         tuple->max_timestamp = newest;
         tuple->max_timestamp_offset = last_offset;
@@ -94,7 +94,7 @@ static void gather(const el_writer *writer, el_run *run, const uint8_t *batch, i
 static int64_t write_gathered(const el_writer *writer, el_run *run) {
     if (run->pieces == 0)
         return EL_OK;
-    if (el_is_mutant(EL_PUBLISH_FIRST)) {               /* what A3 is there to prevent */
+    if (el_is_mutant(EL_PUBLISH_FIRST)) {               /* violates CAPPEND-3 */
         el_tuple early = run->tuple;
         early.high_watermark = early.log_end;
         el_page_publish(writer->page, &early, writer->directory);
@@ -107,13 +107,13 @@ static int64_t write_gathered(const el_writer *writer, el_run *run) {
     return el_entries_write(&run->entries, writer);
 }
 
-/* Whole batches from the front of the run, until one does not fit: bytes taken, or an error. */
+/* Takes whole batches from the front of the run until one does not fit. Returns the taken bytes, or an error. */
 static int64_t take_batches(const el_writer *writer, el_run *run, const uint8_t *data, int64_t size) {
     int64_t taken = 0;
     while (taken < size) {
         if (size - taken < EL_HEADER_SIZE)
             return EL_EINVALID;
-        int64_t bytes = (int64_t)(int32_t)load_be32(data + taken + SIZE_AT) + SIZE_BEHIND;
+        int64_t bytes = (int64_t)(int32_t)load_be32(data + taken + SIZE_AT) + AFTER_SIZE;
         if (bytes < EL_HEADER_SIZE || bytes > size - taken)
             return EL_EINVALID;
         if (!offsets_fit(run->tuple.log_end, (int32_t)load_be32(data + taken + LAST_DELTA_AT), -1))
@@ -144,9 +144,9 @@ static void start_run(const el_tuple *tuple, el_run *run) {
     run->produced = run->next_sequence = 0;
 }
 
-/* The first record that is not durable starts the clock of flush.ms, and tells the housekeeper that there is something to do:
- * before it can be seen, so that a death in between hides nothing, and once more behind, if a sync ended in the meantime and
- * the housekeeper may have found everything durable. Returns whether it was the first. */
+/* The first record that is not durable starts the interval of flush.ms and is counted for the housekeeper. This happens before
+ * the publication, so that a kill between them hides nothing. It happens again after the publication if a sync ended in between: the
+ * housekeeper may then have found every record durable. Returns whether it was the first such record. */
 static int mark_unsynced(const el_writer *writer, const el_tuple *before, el_appended *out) {
     el_page *page = page_of(writer);
     int64_t now = el_boot_ns();
@@ -161,7 +161,7 @@ static int mark_unsynced(const el_writer *writer, const el_tuple *before, el_app
     return first;
 }
 
-/* After an error the files are as they were, or must be repaired. An entry behind the published count is nobody's. */
+/* After an error the files are unchanged or must be repaired. Entries after the published count have no effect. */
 static int32_t append_run(el_writer *writer, const uint8_t *data, int64_t size, const el_batch *rows, int64_t row_count,
                           const el_ending *ending, el_appended *out) {
     el_page *page = page_of(writer);

@@ -1,7 +1,8 @@
-/* Taking a partition's append lock, and giving it back.
+/* Locks and unlocks a partition for an append.
  *
- * H1  the names still lead to the lock file and the page that this process holds (rules 1 and 2): looked at behind every locking
- * H2  the owner word is set behind the locking and cleared before the unlocking; who finds it set repairs first */
+ * CAPPENDLOCK-1  after every locking the paths must still lead to the lock file and the control page of this process (APPEND-1)
+ * CAPPENDLOCK-2  the owner field is set after the locking and cleared before the unlocking; a process that finds it set repairs first
+ *                (APPEND-2) */
 #include "log/control_page.h"
 #include "testing/mutants.h"
 
@@ -9,7 +10,7 @@ static int same_file(const el_file_facts *one, int64_t device, int64_t inode) {
     return one->device == device && one->inode == inode;
 }
 
-/* Rules 1 and 2: the names still lead to what we hold. 0, EL_MUST_REMAP, EL_LOST_DIRECTORY, or an error. */
+/* Whether the paths lead to the files of this process: 0, EL_MUST_REMAP, EL_LOST_DIRECTORY, or an error. */
 static int32_t check_identity(el_writer *writer) {
     el_file_facts named;
     if (el_is_mutant(EL_NO_IDENTITY))

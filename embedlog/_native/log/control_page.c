@@ -1,10 +1,10 @@
-/* The control page: two slots for the published tuple, words that stand alone, futex words.
+/* The control page: two slots for the published tuple, separate fields, futex words.
  *
- * P1  the tuple changes by one store of `sequence`; slot sequence & 1 is the published one
- * P2  a writer fills the other slot first, so a writer that dies in between leaves the published one whole
- * P3  a reader copies a slot, then looks at `sequence` and the checksum again; a tuple whose numbers cannot be is none, so that no sum of
- *     them overflows, whoever wrote the page
- * P4  only the holder of the append lock publishes */
+ * CPAGE-1  the tuple changes by one store of `sequence`; slot sequence & 1 is the published one
+ * CPAGE-2  a writer fills the other slot first, so the published slot is complete even if the writer is killed
+ * CPAGE-3  a reader copies a slot and then checks `sequence` and the checksum. A tuple with impossible numbers is rejected, so that sums
+ *          of its numbers never overflow, whichever process wrote the page
+ * CPAGE-4  only the holder of the append lock publishes */
 #include "codec/batch.h"
 #include "log/control_page.h"
 #include "testing/mutants.h"
@@ -20,7 +20,7 @@ static int same_identity(const el_identity *one, const el_identity *other) {
 
 static int32_t doubt(uint8_t *raw) {
     el_page *page = as_page(raw);
-    int64_t next = (int64_t)(atomic_load(&page->sequence) + 1);  /* an append that touches a slot gives it a number of its own */
+    int64_t next = (int64_t)(atomic_load(&page->sequence) + 1);  /* the number of the next publication; an append that changes a slot uses a later one */
     for (int slot = 0; slot < EL_PRODUCER_SLOTS; slot++)
         atomic_store(&page->producers[slot], next);
     return EL_OK;
@@ -29,13 +29,13 @@ static int32_t doubt(uint8_t *raw) {
 static int32_t notify(uint8_t *raw) {
     _Atomic uint32_t *word = &as_page(raw)->notice_word;
     atomic_fetch_add(word, 1);
-    el_futex_wake(word, INT32_MAX);         /* nobody is counted: who maps the page for reading only is woken, too */
+    el_futex_wake(word, INT32_MAX);         /* waiters are not counted, so read-only mappings are woken too */
     return EL_OK;
 }
 
 static int32_t init(uint8_t *raw, const el_identity *identity, const el_tuple *tuple, int64_t durable) {
     el_page *page = as_page(raw);
-    page->magic = 0;                        /* not valid while it is being written */
+    page->magic = 0;                        /* invalid while it is written */
     atomic_thread_fence(memory_order_seq_cst);
     page->version = EL_PAGE_VERSION;
     page->bytes = sizeof(el_slot);
@@ -54,7 +54,7 @@ static int32_t init(uint8_t *raw, const el_identity *identity, const el_tuple *t
     page->magic = EL_PAGE_MAGIC;
     atomic_fetch_add(&page->data_word, 1);
     el_futex_wake(&page->data_word, INT32_MAX);
-    notify(raw);                            /* what was told before may have been lost with the page */
+    notify(raw);                            /* earlier notices may have been lost with the page */
     return EL_OK;
 }
 
@@ -75,7 +75,7 @@ static int32_t check(const uint8_t *raw, const el_identity *expected) {
     const el_page *page = as_page(raw);
     if (page->magic != EL_PAGE_MAGIC && page->magic != EL_DIRECTORY_MAGIC)
         return page->magic == 0 ? EL_PAGE_LOST : EL_PAGE_DAMAGED;
-    if (page->version != (uint32_t)page->identity.version)      /* written twice: a flipped bit is no other version */
+    if (page->version != (uint32_t)page->identity.version)      /* stored twice: a flipped bit is not another version */
         return EL_PAGE_DAMAGED;
     if (page->version > EL_PAGE_VERSION)
         return EL_PAGE_NEWER;
@@ -98,7 +98,7 @@ enum { EL_READ_TRIES = 1000 };
 
 static int within(int64_t number, int64_t least, int64_t most) { return number >= least && number <= most; }
 
-/* What appends and readers add to and subtract from each other. */
+/* Bounds of the numbers that appends and readers add and subtract. */
 static int possible(const el_tuple *tuple) {
     return within(tuple->segment_base, 0, LOG_OFFSET_MAX) && within(tuple->segment_size, 0, INT32_MAX) &&
            within(tuple->log_end, tuple->segment_base, tuple->segment_base + INT32_MAX + 1) && tuple->max_timestamp_offset >= 0 &&
@@ -125,14 +125,14 @@ static int32_t read_tuple(const uint8_t *raw, el_tuple *out) {
 static int32_t publish(uint8_t *raw, const el_tuple *tuple, uint8_t *directory) {
     el_page *page = as_page(raw);
     uint64_t next = atomic_load_explicit(&page->sequence, memory_order_relaxed) + 1;
-    if (el_is_mutant(EL_TORN_PUBLISH)) {                /* the size alone, in place: what P1 is there to prevent */
+    if (el_is_mutant(EL_TORN_PUBLISH)) {                /* changes the size alone, in place: violates CPAGE-1 */
         el_slot *now = &page->slots[(next - 1) & 1];
         now->tuple.segment_base = tuple->segment_base;
         now->tuple.segment_size = tuple->segment_size;
         now->check = check_of(&now->tuple);
         el_point("torn-publish");
     }
-    atomic_thread_fence(memory_order_release);          /* the slot changes behind the last store of `sequence`, never before */
+    atomic_thread_fence(memory_order_release);          /* the slot changes after the previous store of `sequence`, never before */
     page->slots[next & 1].tuple = *tuple;
     page->slots[next & 1].check = check_of(tuple);
     el_point("before-publish");
@@ -144,9 +144,9 @@ static int32_t publish(uint8_t *raw, const el_tuple *tuple, uint8_t *directory) 
     return EL_OK;
 }
 
-/* ---- each look and change as a whole, whatever kind of page it is ---------------------------------
+/* ---- complete reads and changes, for both kinds of page --------------------------------------------
  *
- * Looks need no result of el_page_enter: a page that could not be locked or read is zeros, which is no page (K3 in system_locked.c). */
+ * A read ignores the result of el_page_enter: a page that cannot be locked or read is zeros, and zeros are no page (CPRIVATE-3). */
 
 int32_t el_page_doubt(uint8_t *raw) {
     el_page_enter(raw, 1);
@@ -242,7 +242,7 @@ int32_t el_page_add(uint8_t *page, int32_t word, int64_t value) {
 
 uint32_t *el_page_lock_word(uint8_t *page) { return (uint32_t *)&as_page(page)->lock_word; }
 
-/* The half of a word that a futex can be: bytes are in little-endian order wherever this runs. */
+/* The low half of a field, usable as a futex: every supported machine is little-endian. */
 static _Atomic uint32_t *low_half(const uint8_t *page, int32_t word) {
     return (_Atomic uint32_t *)(uintptr_t)&as_page(page)->words[word];
 }
@@ -253,7 +253,7 @@ int32_t el_page_nap(const uint8_t *page, int32_t word, int64_t seen, int64_t dea
         return EL_EINVALID;
     if (left <= 0)
         return EL_SYSTEM_ERROR(ETIMEDOUT);
-    if (el_page_is_private(page))           /* nobody can be woken by it */
+    if (el_page_is_private(page))           /* a private copy has no futex that others could wake */
         el_nap(left);
     else
         el_futex_wait(low_half(page, word), (uint32_t)seen, left < EL_NAP_NS ? left : EL_NAP_NS);

@@ -4,7 +4,7 @@
 
 #include "system/system.h"
 
-/* A page as it lies in the file: host byte order, one writer at a time but for the atomics. */
+/* The control page in its file: host byte order, one writer at a time except for the atomics. */
 typedef struct {
     el_tuple tuple;
     uint32_t check;                     /* CRC-32C of the tuple */
@@ -14,17 +14,17 @@ typedef struct {
 typedef struct {
     uint64_t magic;
     uint32_t version;
-    uint32_t bytes;                     /* of an el_slot: another layout is another number */
+    uint32_t bytes;                     /* size of an el_slot: differs for every layout */
     el_identity identity;
     _Atomic int64_t words[EL_WORDS];
     _Alignas(64) _Atomic uint64_t sequence;   /* the slot of the published tuple is sequence & 1 */
-    _Alignas(64) _Atomic uint32_t data_word;  /* futex: moves with each publication that somebody waits for */
+    _Alignas(64) _Atomic uint32_t data_word;  /* futex: changes with each publication that has waiters */
     _Atomic uint32_t data_waiters;
-    _Atomic uint32_t lock_word;               /* futex: moves with each release of the append lock; a directory's, with its topics */
+    _Atomic uint32_t lock_word;               /* futex: changes with each release of the append lock; in a directory's page, with its topics */
     _Atomic uint32_t lock_waiters;
-    _Atomic uint32_t notice_word;             /* futex: moves with what el_page_notify tells of */
+    _Atomic uint32_t notice_word;             /* futex: changes with el_page_notify */
     _Alignas(64) el_slot slots[2];
-    _Alignas(64) _Atomic int64_t producers[EL_PRODUCER_SLOTS];  /* number of the last publication that touched a producer of this slot */
+    _Alignas(64) _Atomic int64_t producers[EL_PRODUCER_SLOTS];  /* number of the last publication with a producer of this slot */
 } el_page;
 
 _Static_assert(sizeof(el_page) <= EL_PAGE_BYTES, "the page must hold its layout");
@@ -36,8 +36,8 @@ _Static_assert(sizeof(el_tuple) == 18 * 8 + 6 * 4, "no padding inside the checke
 static inline el_page *as_page(const uint8_t *page) { return (el_page *)(uintptr_t)page; }
 static inline el_page *page_of(const el_writer *writer) { return (el_page *)(uintptr_t)writer->page; }
 
-/* Around every look at a page and every change of one: of a private copy, its file's lock, and its content from there and back.
- * May be nested, the outer one exclusive if an inner one is. Negative if the file cannot be locked, read or written. */
+/* Brackets every read and every change of a page. For a private copy they lock its file, read the content and write it back.
+ * May be nested; the outer call must be exclusive if an inner one is. Negative: the file could not be locked, read or written. */
 int32_t el_page_enter(const uint8_t *page, int exclusive);
 int32_t el_page_leave(const uint8_t *page, int changed);
 int el_page_is_private(const uint8_t *page);

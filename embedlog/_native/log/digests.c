@@ -1,8 +1,8 @@
-/* Digests by index interval: one record for each entry of the offset index, in a file of ours beside the segment.
+/* Interval digests: one record for each entry of the offset index, in a file beside the segment.
  *
- * D1  a record holds the chain digest of all batches before the one that its entry points to, and a check of its own
- * D2  records lie at number x size: one that is missing or damaged is passed over, its neighbours count
- * D3  who knows the chain at some place compares it at every record that follows; what differs is damage */
+ * CDIGESTS-1  a record contains the chain digest of all batches before the batch of its entry, and a checksum
+ * CDIGESTS-2  a record is at number x size: a missing or damaged record is skipped, its neighbours remain valid
+ * CDIGESTS-3  a reader with a known chain compares it at every later record; a difference is damage */
 #include "system/system.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@ typedef struct {
     uint64_t digest;
 } el_record_found;
 
-/* The check covers what a record is about, too: of which segment, and the how manieth. */
+/* The checksum covers the identity of the record too: its segment and its number. */
 static uint32_t check_of(int64_t base, int64_t number, int64_t position, uint64_t digest) {
     uint8_t all[28];
     store_be64(all, (uint64_t)base);
@@ -39,11 +39,11 @@ static int load(const uint8_t *record, int64_t base, int64_t number, el_record_f
     return load_be32(record + CHECK_AT) == check_of(base, number, out->position, out->digest);
 }
 
-/* ---- going through the records in order ---------------------------------------------------------- */
+/* ---- iteration over the records ------------------------------------------------------------------ */
 
 typedef struct {
     const el_digests *file;
-    int64_t number, from;                 /* of the record in `found`; of the first one in the window */
+    int64_t number, from;                 /* number of the record in `found`; number of the first record in the window */
     int64_t held;
     int64_t failure;
     el_record_found found;
@@ -57,10 +57,10 @@ static int fill(el_walker *walker) {
     walker->failure = got < 0 ? got : 0;
     walker->from = walker->number;
     walker->held = got < 0 ? 0 : got / EL_DIGEST_RECORD_SIZE;
-    return walker->held > 0;              /* else the file is shorter than it should be */
+    return walker->held > 0;              /* 0: the file is shorter than its count */
 }
 
-/* To the first record from `number` on that holds; 0 if there is none. */
+/* Moves to the first valid record from `number` on; 0 if there is none. */
 static int walk_to(el_walker *walker, int64_t number) {
     const el_digests *file = walker->file;
     for (walker->number = number; walker->number < file->count; walker->number++) {
@@ -126,7 +126,7 @@ int64_t el_digests_compare(const el_digests *file, int64_t from, const uint8_t *
     for (int64_t row = 0;; row++) {
         for (; more && walker.found.position <= state->position; more = walk_to(&walker, walker.number + 1)) {
             int64_t place = walker.found.position;
-            if (place < state->position && place > state->agreed)   /* no batch begins where one did */
+            if (place < state->position && place > state->agreed)   /* no batch starts at the position of a record */
                 return differs(problem, place, walker.found.digest, 0);
             if (place == state->position && walker.found.digest != state->digest)
                 return differs(problem, place, walker.found.digest, state->digest);

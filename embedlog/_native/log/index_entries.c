@@ -1,8 +1,8 @@
-/* What an append writes beside the log: entries of both indexes, and the digest of each interval.
+/* Files that an append writes in addition to the log: entries of both indexes, and interval digests.
  *
- * N1  entries are written at number x size, behind the log and before the publication; only published ones count
- * N2  a digest that was written and is not true any more is gone from the disk before another may take its place: after a
- *     power loss a record is the right one or none */
+ * CENTRIES-1  entries are written at number x size, after the log and before the publication; only published entries count
+ * CENTRIES-2  an invalid digest is removed from disk before another is written in its place: after a power loss a record is the right
+ *             one or missing */
 #include "log/append.h"
 
 void el_entries_start(el_entries *entries, const el_tuple *tuple) {

@@ -28,7 +28,7 @@ int64_t el_time_floor(const uint8_t *entries, int64_t count, int64_t timestamp) 
 
 /* ---- On a descriptor ----------------------------------------------------------------------------------------- */
 
-/* 340 entries of either kind and more: the last halvings cost no further system call. */
+/* At least 340 entries of either kind: the last steps of the search need no further system call. */
 #define WINDOW_SIZE 4080
 _Static_assert(WINDOW_SIZE % 24 == 0, "whole entries of both kinds");
 
@@ -61,7 +61,7 @@ static int64_t floor_in_file(int fd, int64_t count, const el_search *search, uin
         if (key_of(search, window) <= search->key) low = middle;
         else high = middle;
     }
-    /* Entry low itself is read again with the window, so that its bytes can be handed out. */
+    /* The window includes entry `low`, so that its bytes can be returned. */
     int64_t first = low < 0 ? 0 : low;
     if (high - first > WINDOW_SIZE / search->entry_size) high--;
     int64_t wanted = high - first;

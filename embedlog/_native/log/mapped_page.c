@@ -1,14 +1,14 @@
-/* Mapped control pages and the SIGBUS that a truncated one may raise.
+/* Mapped control pages, and the SIGBUS that access to a truncated page raises.
  *
- * M1  only pages of EL_PAGE_BYTES are mapped, from files that were that long when they were mapped
- * M2  the handler touches nothing but faults inside our own table of ranges: there it maps a page of zeros over the
- *     fault, so that the access goes on and finds no magic number; every other fault goes to the handler before ours
- * M3  the table is of fixed size and entries are published by one store, so the handler needs no lock
- * M4  a handler that was installed over ours (faulthandler) puts ours back and raises the signal again: that is passed
- *     over, as the access is repeated then. Each new mapping puts ours on top again; two that have each other as the one
- *     before end with the default
- * M5  a page that was let go shows zeros, too, and its file is no longer mapped: who still reads it, or sleeps on it, finds
- *     what he finds of a page that was cut */
+ * CMAPPED-1  only pages of EL_PAGE_BYTES are mapped, from files that were at least as long at that time
+ * CMAPPED-2  the handler acts only on faults inside its own table of ranges: it maps a page of zeros over the fault, so that the access
+ *            continues and finds no magic number. It passes every other fault to the previous handler
+ * CMAPPED-3  the table has a fixed size and entries are published by one store, so the handler needs no lock
+ * CMAPPED-4  a handler that was installed later (faulthandler) restores this one and raises the signal again: this one ignores it,
+ *            as the access is repeated. Each new mapping installs this handler again; two handlers that restore each other end with the
+ *            default action
+ * CMAPPED-5  a released page is replaced by zeros and its file is no longer mapped: a process that still reads it, or sleeps on it, finds the
+ *            same as on a truncated page */
 #include "log/control_page.h"
 
 #include <pthread.h>
@@ -33,7 +33,7 @@ static void *zeros_over(uintptr_t page) {
 
 static void pass_on(int number, siginfo_t *info, void *context) {
     int chained = (previous.sa_flags & SA_SIGINFO) || (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN);
-    if (!chained || passing) {               /* die of it, as without us: the access is repeated, what was sent is sent again */
+    if (!chained || passing) {               /* default action: the access is repeated, a sent signal is sent again */
         struct sigaction plain = {.sa_handler = SIG_DFL};
         sigaction(number, &plain, NULL);
         if (info->si_code <= 0 && !passing)

@@ -1,10 +1,10 @@
-/* Control pages of a log opened with shared="locks": nothing is mapped. The page is a private copy, read from its file under a
- * lock on that file and written back before the lock is given up.
+/* Private copies of control pages, for a log opened with shared="locks": nothing is mapped. A page is read from its file under a lock
+ * on that file, and written back before the lock is released.
  *
- * K1  whoever looks at or changes a page does so between el_page_enter and el_page_leave; of a mapped page both do nothing
- * K2  every look begins with a read of the file: nothing is believed that was read under an earlier lock
- * K3  a page that cannot be locked or read is zeros: no page at all, rather than an old one
- * K4  a mapping begins at a multiple of 4096, a private copy 64 bytes behind one: an address tells which it is */
+ * CPRIVATE-1  every read and every change is between el_page_enter and el_page_leave; for a mapped page both do nothing
+ * CPRIVATE-2  every read starts with a read of the file: content from an earlier lock is never used
+ * CPRIVATE-3  a page that cannot be locked or read is zeros: an invalid page instead of an outdated one
+ * CPRIVATE-4  a mapping starts at a multiple of 4096, a private copy 64 bytes after one: the address tells them apart */
 #include "log/control_page.h"
 #include "testing/mutants.h"
 
@@ -19,7 +19,7 @@ enum { PAGE_AT = 64, ROOM_BYTES = 3 * EL_PAGE_BYTES };
 static const int64_t PATIENCE_NS = INT64_C(10000000000);
 
 typedef struct {
-    pthread_mutex_t mutex;                /* threads on one descriptor do not exclude each other */
+    pthread_mutex_t mutex;                /* the OFD lock does not exclude threads of this process */
     int fd, writable, depth, changed, failed;
 } el_private;
 
@@ -53,10 +53,10 @@ uint8_t *el_copy_page(int32_t fd, int32_t writable, int32_t *error) {
 int32_t el_close_copy(uint8_t *page) {
     el_private *own = private_of(page);
     if (pthread_mutex_trylock(&own->mutex))
-        return EL_OK;                     /* somebody is at it: its descriptor is closed with the last reference */
+        return EL_OK;                     /* in use by another thread: the descriptor is closed with the last reference */
     if (own->depth == 0 && own->fd >= 0) {
         close(own->fd);
-        own->fd = -1;                     /* from now on it cannot be locked (K3) */
+        own->fd = -1;                     /* it cannot be locked any more (CPRIVATE-3) */
         memset(page, 0, EL_PAGE_BYTES);
     }
     pthread_mutex_unlock(&own->mutex);
@@ -79,7 +79,7 @@ int32_t el_page_enter(const uint8_t *page, int exclusive) {
     if (own->depth++ > 0)
         return own->failed;
     if (el_is_mutant(EL_TRUST_COPY) && ((const el_page *)(uintptr_t)page)->magic && !exclusive)
-        return EL_OK;                     /* what K2 is there to prevent */
+        return EL_OK;                     /* violates CPRIVATE-2 */
     own->changed = 0;
     own->failed = el_lock_until(own->fd, exclusive && own->writable, NULL, el_boot_ns() + PATIENCE_NS);
     if (own->failed == EL_OK) {

@@ -1,8 +1,8 @@
-/* What an append does for the producers of its batches: slots that say who was touched, transactions that open and end.
+/* Producer state in an append: producer slots of the control page, start and end of transactions.
  *
- * R1  a slot moves with every publication that holds a batch of one of its producers, and in every repair: while it stands,
- *     what a process remembers of its own producer is all there is to know
- * R2  a marker's entry lies in the transaction index before the marker is published */
+ * CPRODUCERS-1  a slot changes with every publication that contains a batch of one of its producers, and with every repair: while it is
+ *               unchanged, the cached state of its producer is current
+ * CPRODUCERS-2  a marker's entry is in the transaction index before the marker is published */
 #include "log/append.h"
 
 static unsigned slot_of(int64_t producer_id) { return (unsigned)(((uint64_t)producer_id * UINT64_C(0x9E3779B97F4A7C15)) >> 57); }

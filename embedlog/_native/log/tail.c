@@ -1,13 +1,13 @@
-/* Tailing a log: page, read, verify in one call, for a reader that waits at the end.
+/* Reads the tail of a log: control page, file and checks in one call, for a reader that waits at the end.
  *
- * T1  whatever is unusual is left to the ordinary way; nothing is decided here but that this is the usual case
- * T2  a committed reader gets bytes only while no transaction is open: then all behind it are decided within these bytes
- * T3  as everywhere: nothing above the published end, and the generation once more behind the read */
+ * CTAIL-1  every unusual case is left to the general reader; this file only recognises the usual case
+ * CTAIL-2  a reader of committed records gets bytes only while no transaction is open: then all transactions of these bytes are decided
+ * CTAIL-3  nothing above the published end is read, and the generation is compared again after the read */
 #include "log/control_page.h"
 
 enum { EL_TAIL_BATCHES = 64 };
 
-/* Scan what was read; the bytes of whole good batches, or -1 if one of them is not what must follow. */
+/* Scans the bytes that were read. Returns the size of the whole good batches, or -1 if one does not continue the chain. */
 static int64_t verify(el_tailing *tailing, const uint8_t *room, int64_t size) {
     el_batch batches[EL_TAIL_BATCHES];
     el_problem problem;

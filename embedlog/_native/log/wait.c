@@ -1,11 +1,11 @@
-/* Waiting for data: a reader sleeps on the futex words of its pages and on one of its own.
+/* Waiting for data: a reader sleeps on the futex words of its control pages and on one of its own.
  *
- * W1  raise the count of waiters, look at the positions again, only then sleep: no publication can fall in between
- * W2  a killed waiter leaves its count behind; that costs appenders a system call, never a wake
- * W3  who has mapped a page for reading cannot be counted, so nobody wakes it: it looks again every millisecond
- * W4  more pages than futex_waitv takes, or a kernel without it: the directory's word, which every publication moves
- * W5  who follows the topics gives the value of the directory's topics word at its last look: a change since then is no sleep;
- *     so it is with notices, whose words move for everybody, counted or not */
+ * CWAIT-1  a waiter raises the count, reads the positions again, and only then sleeps: no publication is missed in between
+ * CWAIT-2  a killed waiter leaves its count raised: appenders then make a system call too many, and no wake is lost
+ * CWAIT-3  a read-only mapping cannot be counted, so it is not woken: such a waiter checks every millisecond
+ * CWAIT-4  for more pages than futex_waitv takes, or without it, the wait uses the directory's word, which every publication changes
+ * CWAIT-5  a waiter for topics passes the topics word of its last read: a later change prevents the sleep. The same holds for notices,
+ *          whose words change with or without counted waiters */
 #include "log/control_page.h"
 
 #include <linux/futex.h>
@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #ifndef SYS_futex_waitv
-#define SYS_futex_waitv 449             /* the number is the same on every architecture */
+#define SYS_futex_waitv 449             /* the same number on every architecture */
 #endif
 
 typedef struct {                        /* struct futex_waitv of linux/futex.h, which older headers lack */
@@ -32,7 +32,7 @@ _Static_assert(EL_WAITV_WORDS <= 128, "futex_waitv takes no more");
 static int ready(const el_tail *tail, int committed) {
     el_tuple now;
     if (el_page_read(tail->page, &now) != EL_OK)
-        return 1;                       /* the page was lost or is being rebuilt: the caller finds out which */
+        return 1;                       /* the page was lost or is being rebuilt: the caller determines which */
     int64_t end = now.high_watermark;
     if (committed && now.first_unstable >= 0 && now.first_unstable < end)
         end = now.first_unstable;
@@ -84,7 +84,8 @@ static int sleep_on(el_waitv *words, int used, int64_t deadline_ns) {
 
 enum { EL_BLIND_NAP_NS = 1000000, EL_WAIT_COMMITTED = 1, EL_WAIT_UNCOUNTED = 2 };
 
-/* Uncounted, so perhaps not woken: a look every millisecond. The first `fixed` words are the caller's, the others move with data. */
+/* For uncounted waiters, which nothing wakes: checks every millisecond. The first `fixed` words belong to the caller, the others change
+ * with data. */
 static int nap_on(el_waitv *words, int used, int fixed, const el_tail *tails, int64_t count, int committed, const el_notice *notices,
                   int64_t notice_count, int64_t deadline_ns) {
     for (;;) {
@@ -92,7 +93,7 @@ static int nap_on(el_waitv *words, int used, int fixed, const el_tail *tails, in
         int rc = sleep_on(words, used, until < deadline_ns ? until : deadline_ns);
         if (rc != -ETIMEDOUT || el_boot_ns() >= deadline_ns || first_ready(tails, count, committed) >= 0)
             return rc;
-        if (any_moved(notices, notice_count))   /* a private copy's word moves only when it is read anew */
+        if (any_moved(notices, notice_count))   /* the word of a private copy changes only when it is read again */
             return 0;
         for (int at = fixed; at < used; at++)
             words[at].value = atomic_load((_Atomic uint32_t *)(uintptr_t)words[at].address);
@@ -122,7 +123,7 @@ int64_t el_wait(const el_tail *tails, int64_t count, const el_notice *notices, i
     uint8_t *shared = one_by_one ? NULL : directory;
     if (!uncounted)
         count_waiter(tails, counted, shared, 1);
-    atomic_thread_fence(memory_order_seq_cst);  /* pairs with the one of el_announce: W1 needs the count out before the look */
+    atomic_thread_fence(memory_order_seq_cst);  /* pairs with the fence of el_announce: the count must be visible before the check (CWAIT-1) */
     int64_t found = first_ready(tails, count, committed);
     int rc = 0;
     if (found < 0 && !(own && atomic_load(own)))

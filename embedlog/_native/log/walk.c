@@ -1,7 +1,7 @@
-/* A walk over the headers of a log file: what was written by whom, at the price of one small read a batch.
+/* A walk over the batch headers of a log file, with one small read per batch.
  *
- * W1  bodies are not read, so no checksum vouches for what is returned: who needs that scans
- * W2  sizes and offsets must make a chain all the same; where they do not, the walk stops with an error and returns nothing */
+ * CWALK-1  bodies are not read, so the result is not covered by a checksum; el_scan checks checksums
+ * CWALK-2  sizes and offsets must form a chain; otherwise the walk returns an error and no batches */
 #include "codec/batch.h"
 #include "system/system.h"
 
@@ -20,7 +20,7 @@ int64_t el_walk_headers(int32_t fd, int64_t segment_base, int64_t position, int6
             return got;
         el_batch *batch = &batches[count];
         batch->position = position;
-        int64_t whole = got == EL_HEADER_SIZE ? (int64_t)(int32_t)load_be32(head + SIZE_AT) + SIZE_BEHIND : 0;
+        int64_t whole = got == EL_HEADER_SIZE ? (int64_t)(int32_t)load_be32(head + SIZE_AT) + AFTER_SIZE : 0;
         batch->size = (int32_t)(whole > INT32_MAX ? 0 : whole);
         load_header(head, batch);
         if (!fits(batch, segment_base, next_offset, size - position))

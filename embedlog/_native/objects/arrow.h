@@ -3,8 +3,8 @@
  * The structs are laid down by the Arrow specification and never change; everything that is exported frees itself
  * through its own `release`, which may be called from any thread, with or without the GIL.
  */
-#ifndef EL_ROWS_ARROW_H
-#define EL_ROWS_ARROW_H
+#ifndef EL_ARROW_H
+#define EL_ARROW_H
 
 #include <Python.h>
 #include <stdint.h>

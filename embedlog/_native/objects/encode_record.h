@@ -1,6 +1,6 @@
 /* The bytes of one record: sizes, writing. */
-#ifndef EL_ROWS_ITEM_H
-#define EL_ROWS_ITEM_H
+#ifndef EL_ENCODE_RECORD_H
+#define EL_ENCODE_RECORD_H
 
 #include "codec/varint.h"
 #include "objects/objects.h"

@@ -8,8 +8,8 @@
  *     and only who has the lane's turn takes any
  * R4  fast functions return None for everything unusual and leave the case to Python, which can explain itself
  */
-#ifndef EL_ROWS_H
-#define EL_ROWS_H
+#ifndef EL_OBJECTS_H
+#define EL_OBJECTS_H
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

@@ -90,7 +90,7 @@ static int take_run(const el_taking *taking, const uint8_t *data, int64_t size) 
     while (size > 0) {
         el_batch batch;
         if (size < EL_HEADER_SIZE) return -1;
-        int64_t bytes = (int64_t)(int32_t)load_be32(data + SIZE_AT) + SIZE_BEHIND;
+        int64_t bytes = (int64_t)(int32_t)load_be32(data + SIZE_AT) + AFTER_SIZE;
         if (bytes < EL_HEADER_SIZE || bytes > size) return -1;
         load_header(data, &batch);
         if (take_batch(taking, data, bytes, &batch) < 0) return -1;

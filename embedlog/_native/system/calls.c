@@ -1,9 +1,9 @@
-/* System calls behind the fault hook. Each returns >= 0 or -(1000 + errno).
+/* System calls, with the hook of fault injection around each. Every function returns >= 0 or -(1000 + errno).
  *
- * C1  a call that a signal broke off is repeated here only if it cannot wait for long: what may wait (open, allocate) goes back
- *     to Python, whose signal handlers run before it is called again
- * C2  what is opened is a regular file (a directory if the caller asks for one), never what a symbolic link of its name leads
- *     to, and no open waits for a peer: a log directory may come from a stranger */
+ * CCALLS-1  an interrupted call is repeated here only if it cannot wait for long; calls that may wait (open, allocate) return to Python,
+ *           whose signal handlers run before the next attempt
+ * CCALLS-2  only regular files are opened (directories on request), never through a symbolic link, and no open waits for a peer:
+ *           a log directory may come from an untrusted source */
 #include "system/system.h"
 #include "testing/mutants.h"
 
@@ -15,12 +15,12 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-/* Since Linux 6.8: an id that no second mount gets. Headers may be older: word 18 of struct statx, its mask in word 0. */
+/* Since Linux 6.8: an id that is unique among mounts. Headers may be older: word 18 of struct statx, its mask in word 0. */
 enum { EL_STATX_MNT_ID_UNIQUE = 0x4000, EL_STATX_MNT_ID_WORD = 18 };
 
 static _Atomic int64_t failed_syncs;
 
-/* Run `call` behind the hook; `rc` < 0 is its errno. */
+/* Makes `call` between the hooks; errno of a failure is kept. */
 #define HOOKED(kind, fd, path, size, call)                                \
     do {                                                                  \
         int hooked = el_before((kind), (fd), (path), (size));             \
@@ -34,7 +34,7 @@ static _Atomic int64_t failed_syncs;
         errno = number;                                                   \
     } while (0)
 
-/* Tell a successful change to whoever records them. */
+/* Records a successful change, if a recording is active. */
 #define RECORDED(kind, fd, path, second, number)                          \
     do {                                                                  \
         if (__builtin_expect(rc >= 0 && el_is_recording(), 0))            \
@@ -43,7 +43,7 @@ static _Atomic int64_t failed_syncs;
 
 #define RESULT(rc) ((rc) < 0 ? EL_SYSTEM_ERROR(errno) : (rc))
 
-/* Of a directory the last link may be followed: it is only synced. The check comes behind the opening, on what was opened. */
+/* The last link of a directory may be followed: directories are only synced. The check follows the open, on the opened file. */
 static int open_regular(const char *path, int32_t flags, int32_t mode) {
     if (flags & O_DIRECTORY)
         return open(path, flags | O_CLOEXEC | O_NONBLOCK);
@@ -74,7 +74,7 @@ int32_t el_open(const char *path, int32_t flags, int32_t mode) {
 
 int32_t el_close(int32_t fd) {
     int hooked = el_before(EL_CALL_CLOSE, fd, NULL, 0);
-    int rc = close(fd);                     /* never retried: Linux has freed the descriptor whatever it answers */
+    int rc = close(fd);                     /* never repeated: Linux has freed the descriptor in any case */
     int number = errno;
     el_after(EL_CALL_CLOSE);
     if (hooked < 0)
@@ -96,7 +96,7 @@ int64_t el_pread(int32_t fd, uint8_t *out, int64_t size, int64_t position) {
     return done;
 }
 
-/* The leading pieces that make up `size` bytes; the last one may be cut. */
+/* The leading pieces that contain `size` bytes; the last one may be shortened. */
 static int shortened(const struct iovec *pieces, int count, int64_t size, struct iovec *out) {
     int used = 0;
     for (; used < count && size > 0; used++) {
@@ -117,7 +117,7 @@ static int64_t total(const struct iovec *pieces, int count) {
 
 enum { EL_PIECES_MAX = 256 };
 
-/* One pwritev with the hook in front; half of the bytes if the hook says so. */
+/* One pwritev with the hooks; writes half of the bytes if the hook demands it. */
 static int64_t write_once(int fd, const struct iovec *pieces, int count, int64_t position) {
     struct iovec half[EL_PIECES_MAX];
     int64_t size = total(pieces, count);
@@ -151,7 +151,7 @@ int64_t el_write_all(int fd, const struct iovec *pieces, int count, int64_t posi
         if (rc < 0)
             return rc;
         if (rc == 0)
-            return EL_SYSTEM_ERROR(ENOSPC);         /* a regular file takes nothing and says nothing */
+            return EL_SYSTEM_ERROR(ENOSPC);         /* a regular file that takes nothing, without an error */
         done += rc;
         if (el_is_mutant(EL_IGNORE_SHORT_WRITE))
             return size;

@@ -1,4 +1,4 @@
-/* The two clocks: one for deadlines and leases, one for timestamps and retention, which a test can shift. */
+/* Two clocks: one for deadlines and leases, one for timestamps and retention. Tests can shift the second one. */
 #include "system/system.h"
 
 #include <time.h>

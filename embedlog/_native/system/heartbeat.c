@@ -1,11 +1,11 @@
-/* Leases: a thread that beats, and what it says of the process around it.
+/* Heartbeat leases: a thread writes heartbeats and reports the state of its process.
  *
- * B1  the interpreter has no part in a beat: whoever holds its lock for minutes is alive all the same
- * B2  a lease counts from the moment before the beat was written, on a clock that goes on through a suspend: others see the beat
- *     later, and wait as long from then, so it lapses here before it can end there
- * B3  what lapsed stays lapsed: a process that was frozen beats again before anything else of it runs, and must still look first
- * B4  a beat passes no fault hook: it comes when it wants, and would make the nth call of its kind another one each time
- * B5  a forked child has no such thread and shares nothing with the one of its parent */
+ * CHEARTBEAT-1  a heartbeat does not need the interpreter: a process that holds the interpreter's lock for minutes remains alive
+ * CHEARTBEAT-2  a lease counts from the moment before its heartbeat was written, on a clock that includes suspends: observers see the
+ *               heartbeat later and wait as long from then, so a lease expires here before it can end there
+ * CHEARTBEAT-3  an expired lease stays expired: a resumed process writes a heartbeat first, and must still read the group again
+ * CHEARTBEAT-4  a heartbeat has no fault hook: its time is arbitrary, and it would change the number of every later call
+ * CHEARTBEAT-5  a forked child has no such thread and shares nothing with the thread of its parent */
 #include "system/system.h"
 #include "testing/mutants.h"
 
@@ -17,23 +17,23 @@
 #include <unistd.h>
 
 typedef struct {
-    _Atomic int64_t good_until_ns;      /* boot clock; what is seen of an el_lease */
-    _Atomic int64_t polled_ns;          /* monotonic clock; 0: inside a poll */
-    _Atomic uint32_t word;              /* futex of the thread: moves when it shall look up */
+    _Atomic int64_t good_until_ns;      /* boot clock; the visible part of an el_lease */
+    _Atomic int64_t polled_ns;          /* monotonic clock; 0: during a poll */
+    _Atomic uint32_t word;              /* futex of the thread: changes when it must wake */
     _Atomic int32_t left;
     _Atomic int32_t running;
     int32_t fd;
     int64_t position, room_at;
     int64_t session_ns, heartbeat_ns, poll_ns;
-    int64_t next_ns;                    /* of the next beat; like what follows, under the mutex */
-    uint64_t beats;
-    int32_t untold;                     /* that it was left is not in the file yet */
+    int64_t next_ns;                    /* time of the next heartbeat; this and the following fields are under the mutex */
+    uint64_t heartbeats;
+    int32_t unreported;                     /* the entry does not show yet that the lease was left */
     pid_t process;
     pthread_t thread;
     pthread_mutex_t mutex;
 } lease_state;
 
-_Static_assert(sizeof(lease_state) <= sizeof(el_lease), "the caller's room must hold it");
+_Static_assert(sizeof(lease_state) <= sizeof(el_lease), "the state fits into the memory of the caller");
 _Static_assert(offsetof(lease_state, good_until_ns) == offsetof(el_lease, good_until_ns), "Python reads this word");
 
 static lease_state *state_of(const el_lease *lease) { return (lease_state *)(uintptr_t)lease; }
@@ -46,17 +46,17 @@ static int64_t monotonic_ns(void) {
 
 /* ---- the file ------------------------------------------------------------------------------------------------------- */
 
-/* A network file system sends what was written when the lock goes, and reads anew when one is taken. Who finds it taken goes on
- * without: the next beat comes. */
+/* A network file system writes back when a lock is released and reads again when one is taken. If the lock is taken, the call goes on
+ * without it: the next heartbeat follows. */
 static int room_lock(int fd, int64_t room_at, short type) {
     struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = room_at, .l_len = 1};
     return room_at > 0 ? fcntl(fd, F_OFD_SETLK, &lock) : 0;
 }
 
-static int write_entry(lease_state *lease, uint64_t beat, int left) {
+static int write_entry(lease_state *lease, uint64_t heartbeat, int left) {
     uint8_t entry[EL_SLOT_BYTES - EL_SLOT_BEAT] = {0};
     ssize_t size = sizeof entry;
-    store_be64(entry, beat);
+    store_be64(entry, heartbeat);
     store_be64(entry + EL_SLOT_LEFT - EL_SLOT_BEAT, (uint64_t)left);
     room_lock(lease->fd, lease->room_at, F_WRLCK);
     int whole = pwrite(lease->fd, entry, sizeof entry, lease->position + EL_SLOT_BEAT) == size;
@@ -78,36 +78,36 @@ int32_t el_slot_look(int32_t fd, int64_t lock_at, int64_t position, int64_t room
 
 /* ---- the thread ----------------------------------------------------------------------------------------------------- */
 
-/* REQUIRES the mutex, and a lease that was not left. */
-static int beat(lease_state *lease) {
+/* REQUIRES: the mutex, and a lease that was not left. */
+static int write_heartbeat(lease_state *lease) {
     int64_t now_ns = el_boot_ns(), good_until_ns = atomic_load(&lease->good_until_ns);
     if (now_ns >= good_until_ns && !el_is_mutant(EL_FORGIVE_LAPSE)) {
-        good_until_ns = 0;              /* B3 */
+        good_until_ns = 0;              /* CHEARTBEAT-3 */
         atomic_store(&lease->good_until_ns, 0);
     }
-    int code = write_entry(lease, lease->beats + 1, 0);
+    int code = write_entry(lease, lease->heartbeats + 1, 0);
     if (code < 0)
         return code;
-    lease->beats++;
+    lease->heartbeats++;
     if (good_until_ns)
         atomic_store(&lease->good_until_ns, now_ns + lease->session_ns);
     return EL_OK;
 }
 
-/* What is due now; returns how long nothing will be. */
-static int64_t see_to(lease_state *lease) {
+/* Performs the work that is due; returns the time until the next. */
+static int64_t run_due_work(lease_state *lease) {
     pthread_mutex_lock(&lease->mutex);
     int64_t now_ns = monotonic_ns(), polled_ns = atomic_load(&lease->polled_ns);
     if (polled_ns && now_ns - polled_ns >= lease->poll_ns && !atomic_load(&lease->left)) {
         atomic_store(&lease->left, 1);
         atomic_store(&lease->good_until_ns, 0);
-        lease->untold = 1;
+        lease->unreported = 1;
     }
-    if (lease->untold && write_entry(lease, lease->beats, 1) == EL_OK)
-        lease->untold = 0;
+    if (lease->unreported && write_entry(lease, lease->heartbeats, 1) == EL_OK)
+        lease->unreported = 0;
     if (now_ns >= lease->next_ns) {
         if (!atomic_load(&lease->left))
-            beat(lease);                /* one that cannot be written is tried again when the next is due */
+            write_heartbeat(lease);                /* after a failed write the next heartbeat is the retry */
         lease->next_ns = now_ns + lease->heartbeat_ns;
     }
     int64_t nap_ns = lease->next_ns - now_ns;
@@ -119,13 +119,13 @@ static int64_t see_to(lease_state *lease) {
     return nap_ns;
 }
 
-static void *live(void *raw) {
+static void *heartbeat_thread(void *raw) {
     lease_state *lease = raw;
     for (;;) {
         uint32_t seen = atomic_load(&lease->word);
         if (!atomic_load(&lease->running))
             return NULL;
-        int64_t nap_ns = see_to(lease);
+        int64_t nap_ns = run_due_work(lease);
         if (nap_ns > 0)
             el_futex_wait(&lease->word, seen, nap_ns);
     }
@@ -141,14 +141,14 @@ static int start_thread(lease_state *lease) {
     if (code)
         return code;
     pthread_attr_setstacksize(&attributes, EL_LEASE_STACK_BYTES);
-    pthread_sigmask(SIG_SETMASK, &every, &before);      /* a thread begins with the mask of who makes it */
-    code = pthread_create(&lease->thread, &attributes, live, lease);
+    pthread_sigmask(SIG_SETMASK, &every, &before);      /* a new thread inherits this mask */
+    code = pthread_create(&lease->thread, &attributes, heartbeat_thread, lease);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     return code;
 }
 
-/* ---- its process ---------------------------------------------------------------------------------------------------- */
+/* ---- the interface -------------------------------------------------------------------------------------------------- */
 
 int32_t el_lease_start(el_lease *raw, int32_t fd, int64_t position, int64_t room_at, int64_t session_ns, int64_t heartbeat_ns,
                        int64_t poll_ns) {
@@ -164,7 +164,7 @@ int32_t el_lease_start(el_lease *raw, int32_t fd, int64_t position, int64_t room
     lease->process = getpid();
     atomic_store(&lease->good_until_ns, INT64_MAX);
     lease->next_ns = monotonic_ns() + heartbeat_ns;
-    int code = beat(lease);
+    int code = write_heartbeat(lease);
     if (code < 0)
         return code;
     pthread_mutex_init(&lease->mutex, NULL);
@@ -193,16 +193,16 @@ int32_t el_lease_renew(el_lease *raw) {
         return EL_EINVALID;
     pthread_mutex_lock(&lease->mutex);
     int64_t before_ns = atomic_load(&lease->good_until_ns);
-    int left = atomic_load(&lease->left), untold = lease->untold;
+    int left = atomic_load(&lease->left), unreported = lease->unreported;
     atomic_store(&lease->good_until_ns, INT64_MAX);
     atomic_store(&lease->polled_ns, 0);
     atomic_store(&lease->left, 0);
-    lease->untold = 0;
-    int code = beat(lease);
-    if (code < 0) {                     /* what it was: nobody can see that it goes on */
+    lease->unreported = 0;
+    int code = write_heartbeat(lease);
+    if (code < 0) {                     /* restores the previous state: no process can see the renewal */
         atomic_store(&lease->good_until_ns, before_ns);
         atomic_store(&lease->left, left);
-        lease->untold = untold;
+        lease->unreported = unreported;
     }
     pthread_mutex_unlock(&lease->mutex);
     return code;

@@ -1,22 +1,22 @@
 /* OFD locks that never wait in the kernel.
  *
- * L1  an OFD lock belongs to an open file description: threads that share a descriptor do not exclude each other,
- *     so whoever uses these has a mutex of its own in front
- * L2  a waiter sleeps at most a millisecond at a time: a wake can be lost when the waker is killed
- * L3  OFD locks report no deadlock; the deadline is the only way out */
+ * CLOCKS-1  an OFD lock belongs to an open file description: threads that share a descriptor do not exclude each other, so every caller
+ *           holds a mutex of its own
+ * CLOCKS-2  a waiter sleeps at most a millisecond at a time: a wake is lost if the waking process is killed
+ * CLOCKS-3  OFD locks report no deadlock; the deadline ends the wait */
 #include "system/system.h"
 
 #include <fcntl.h>
 #include <sched.h>
 
-/* `length` 0: to the end of the file, whatever it will be. */
-static struct flock stretch(short type, int64_t start, int64_t length) {
+/* `length` 0: to the end of the file, however long it becomes. */
+static struct flock range(short type, int64_t start, int64_t length) {
     struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = length, .l_pid = 0};
     return lock;
 }
 
 static int32_t set_lock(int fd, short type, int64_t start, int64_t length) {
-    struct flock lock = stretch(type, start, length);
+    struct flock lock = range(type, start, length);
     int hooked = el_before(EL_CALL_LOCK, fd, NULL, type);
     if (hooked < 0)
         return hooked;
@@ -30,7 +30,7 @@ static int32_t set_lock(int fd, short type, int64_t start, int64_t length) {
 }
 
 static int32_t probe(int fd, int64_t start, int64_t length) {
-    struct flock lock = stretch(F_WRLCK, start, length);
+    struct flock lock = range(F_WRLCK, start, length);
     if (fcntl(fd, F_OFD_GETLK, &lock) < 0)
         return EL_SYSTEM_ERROR(errno);
     return lock.l_type == F_UNLCK ? 0 : lock.l_type == F_RDLCK ? 1 : 2;
@@ -48,7 +48,7 @@ int32_t el_byte_unlock(int32_t fd, int64_t position) { return set_lock(fd, F_UNL
 
 int32_t el_byte_lock_probe(int32_t fd, int64_t position) { return probe(fd, position, 1); }
 
-/* A lock that is held for microseconds is worth a few tries before sleeping. */
+/* A lock that is held for microseconds justifies a few attempts before a sleep. */
 enum { EL_SPINS = 8 };
 
 int32_t el_lock_until(int32_t fd, int32_t exclusive, uint32_t *word, int64_t deadline_ns) {

@@ -1,9 +1,9 @@
 /* The fault hook: every call of the system table passes here first.
  *
- * F1  off by default: one relaxed load and a counter per call
- * F2  one hook a process; a fault strikes the nth call of its kinds whose path holds a given text
- * F3  a kill is SIGKILL to oneself: nothing of this process runs behind it
- * F4  a stop is sent to this very thread: sent to the process, another thread would take it while this one runs on */
+ * CFAULTS-1  off by default: one relaxed load and a counter per call
+ * CFAULTS-2  one hook per process; a fault strikes the nth call of its kinds whose path contains a given text
+ * CFAULTS-3  a kill is SIGKILL to the process itself: no later statement of it runs
+ * CFAULTS-4  a stop is sent to the calling thread: if it were sent to the process, another thread could take it while this one continues */
 #include "system/system.h"
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@ static struct {
     int action, error, sticky;
     char name[256];
     _Atomic int64_t struck;
-    _Atomic int after;                  /* what to do once the call is done */
+    _Atomic int after;                  /* action after the call */
     _Atomic int trace_fd;
     _Atomic int64_t counts[EL_CALLS];
 } hook = {.trace_fd = -1};
@@ -55,7 +55,7 @@ int32_t el_fault_trace(int32_t fd) {
     return EL_OK;
 }
 
-/* The name behind a descriptor: only looked up while a hook or a trace asks for it. */
+/* The path of a descriptor: looked up only while a hook or a trace needs it. */
 static const char *name_of(int fd, const char *path, char *room, size_t size) {
     if (path)
         return path;

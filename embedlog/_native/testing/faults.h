@@ -16,7 +16,7 @@ enum el_call {
     EL_CALL_MMAP = 15, EL_CALL_LIST = 16, EL_CALL_POINT = 17, EL_CALLS = 18
 };
 
-/* What el_before returns: 0: make the call; < 0: return this error instead; EL_HALF: write half of the bytes. */
+/* Results of el_before. 0: make the call; < 0: return this error instead; EL_HALF: write half of the bytes. */
 enum { EL_HALF = 1 };
 
 #ifdef EMBEDLOG_TEST_BUILD

@@ -1,4 +1,4 @@
-/* Mutants: rules that a test switches off, so that it can be seen to fail. They exist only in the test build.
+/* Mutants: rules that a test disables in order to see itself fail. They exist only in the test build.
  *
  * A build without EMBEDLOG_TEST_BUILD has no branch, table or symbol of them: `el_is_mutant` is the constant 0. */
 #ifndef EL_MUTANTS_H

@@ -1,8 +1,8 @@
-/* The recording of changes to files, for simulations of what a power loss leaves.
+/* Recording of all changes to files, for simulations of a power loss.
  *
- * R1  off by default: one relaxed load per call
- * R2  a record is written after its call has succeeded, under a mutex, so the order of records is one that could have been
- * R3  a mapped page is not recorded: no promise rests on it after a reboot */
+ * CRECORDING-1  off by default: one relaxed load per call
+ * CRECORDING-2  a record is written after its call has succeeded, under a mutex: the order of the records is a possible order of the calls
+ * CRECORDING-3  changes of a mapped page are not recorded: no guarantee depends on a page after a reboot */
 #include "system/system.h"
 
 #include <pthread.h>

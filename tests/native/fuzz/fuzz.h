@@ -53,9 +53,9 @@ static inline uint8_t *take_rest(const input *in) {
 /* Magic, sizes and checksums of batches as they must be, so that what is damaged lies behind them. */
 static inline void mend(uint8_t *data, size_t size) {
     while (size >= EL_HEADER_SIZE) {
-        int64_t whole = (int64_t)(int32_t)load_be32(data + SIZE_AT) + SIZE_BEHIND;
+        int64_t whole = (int64_t)(int32_t)load_be32(data + SIZE_AT) + AFTER_SIZE;
         if (whole < EL_HEADER_SIZE || whole > (int64_t)size) whole = (int64_t)size;
-        store_be32(data + SIZE_AT, (uint32_t)(whole - SIZE_BEHIND));
+        store_be32(data + SIZE_AT, (uint32_t)(whole - AFTER_SIZE));
         data[MAGIC_AT] = MAGIC;
         store_be32(data + CRC_AT, el_crc32c(0, data + CRC_FROM, (size_t)whole - CRC_FROM));
         data += whole;

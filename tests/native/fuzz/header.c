@@ -3,7 +3,7 @@
 
 static int checksums_hold(const uint8_t *run, int64_t size) {
     for (int64_t at = 0, whole; at < size; at += whole) {
-        whole = (int64_t)(int32_t)load_be32(run + at + SIZE_AT) + SIZE_BEHIND;
+        whole = (int64_t)(int32_t)load_be32(run + at + SIZE_AT) + AFTER_SIZE;
         if (load_be32(run + at + CRC_AT) != el_crc32c(0, run + at + CRC_FROM, (size_t)whole - CRC_FROM)) return 0;
     }
     return 1;
