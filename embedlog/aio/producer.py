@@ -30,7 +30,7 @@ from embedlog.producer.producer import Producer
 from embedlog.types import GroupMetadata, Headers, OffsetAndMetadata, ProducerRecord, RecordMetadata, TopicPartition, seconds
 
 if TYPE_CHECKING:
-    from embedlog._native._rows import Future, Route
+    from embedlog._native._rows import Future, Router
     from embedlog.engine import Engine
     from embedlog.transaction import Outcome
 
@@ -65,7 +65,7 @@ class AsyncProducer(Generic[K, V]):
         self._closed = False
         self._crew = Crew("embedlog-async-producer", THREADS)
         self._steps = Crew("embedlog-async-producer-steps")  # one thread: topics, transactions, the end, in the order of coming
-        self._routes: dict[str, Route] = {}
+        self._routes: dict[str, Router] = {}
         self._known: dict[str, tuple[Destination, float]] = {}
         self._line: deque[asyncio.Future[None]] = deque()
         self._left_count = TURN  # records to be taken past the careful way; 0 while there is a line
@@ -137,7 +137,7 @@ class AsyncProducer(Generic[K, V]):
 
     async def _put(self, pipeline: Pipeline, destination: Destination, item: Item) -> Future:
         """The record in its lane, as soon as there is room and nobody is before it."""
-        route: Route = destination.route  # type: ignore[assignment]  # destination() made it
+        route: Router = destination.route  # type: ignore[assignment]  # destination() made it
         future = None if self._line else route.append(*item)
         if future is not None:
             return future
@@ -147,7 +147,7 @@ class AsyncProducer(Generic[K, V]):
         except TimeoutError:
             raise pipeline.exhausted() from None
 
-    async def _in_line(self, pipeline: Pipeline, route: Route, item: Item) -> Future:
+    async def _in_line(self, pipeline: Pipeline, route: Router, item: Item) -> Future:
         ticket = asyncio.get_running_loop().create_future()
         self._line.append(ticket)
         self._left_count = 0  # nobody overtakes

@@ -35,7 +35,7 @@ from embedlog.producer.delivery_failures import raised_of
 from embedlog.types import RecordMetadata
 
 if TYPE_CHECKING:
-    from embedlog._native._rows import Future, Lane, Parcel
+    from embedlog._native._rows import Future, PartitionQueue, ProducerBatch
     from embedlog.producer.delivery_failures import Losses
 
 logger = logging.getLogger("embedlog.producer")
@@ -67,16 +67,16 @@ def run_callback(future: Future, callback: Callable[[Future], object]) -> None:
 class Delivery(Protocol):
     """Writes partition queues into the log."""
 
-    def announce(self, lanes: list[Lane]) -> None:
+    def announce(self, lanes: list[PartitionQueue]) -> None:
         """These queues will be delivered next, one after the other."""
 
-    def deliver(self, lane: Lane) -> None:
+    def deliver(self, lane: PartitionQueue) -> None:
         """Write the due batches of a queue."""
 
     def drop(self, error: Exception) -> None:
         """Fail batches that wait for another attempt."""
 
-    def abandon(self, parcel: Parcel, error: Exception) -> int:
+    def abandon(self, parcel: ProducerBatch, error: Exception) -> int:
         """Fail a batch whose write has not begun; returns its number of records."""
 
     def give_up(self, error: Exception) -> None:
@@ -327,7 +327,7 @@ class Accumulator:
         self.rows.wait(_first(pause_s, look_s))
         return False
 
-    def _deliver(self, lane: Lane) -> None:
+    def _deliver(self, lane: PartitionQueue) -> None:
         if not lane.enter():
             return
         try:

@@ -25,7 +25,7 @@ from embedlog.format import record_batch
 from embedlog.format.record_columns import HEADER_SIZE
 
 if TYPE_CHECKING:
-    from embedlog._native._rows import Parcel
+    from embedlog._native._rows import ProducerBatch
     from embedlog.columns.ingest import Piece
     from embedlog.format.record_columns import BytesColumn
     from embedlog.partitioners import Chooser
@@ -65,7 +65,7 @@ class Leg:
 class Shipment:
     """All runs of one `send_batch`; keeps its promise when the last run is settled and no more will be sent."""
 
-    def __init__(self, topic: str, promise: Parcel, losses: Losses) -> None:
+    def __init__(self, topic: str, promise: ProducerBatch, losses: Losses) -> None:
         self._topic = topic
         self._promise = promise
         self._losses = losses

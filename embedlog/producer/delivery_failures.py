@@ -27,7 +27,7 @@ from embedlog.errors import DeliveryError, EmbedlogError, TransactionAbortedErro
 
 if TYPE_CHECKING:
     from embedlog._metrics import Metrics
-    from embedlog._native._rows import Parcel, Tally
+    from embedlog._native._rows import ProducerBatch, Tally
 
 logger = logging.getLogger("embedlog.producer")
 
@@ -61,12 +61,12 @@ class Losses:
         self._look_s: float | None = None  # time of the next check
         self.noted: Callable[[], object] = lambda: None  # wakes the thread that checks
 
-    def fail(self, parcel: Parcel, topic: str, partition: int | None, error: BaseException, count: int) -> None:
+    def fail(self, parcel: ProducerBatch, topic: str, partition: int | None, error: BaseException, count: int) -> None:
         """Settle a producer batch or a promise with an error: `count` of its records were not written."""
         with self._lock:
             parcel.fail(error, self._tally_locked(topic, partition, error), count)
 
-    def abandon(self, parcel: Parcel, error: BaseException) -> bool:
+    def abandon(self, parcel: ProducerBatch, error: BaseException) -> bool:
         """As `fail`, for a batch whose write has not begun; False, with no effect, if it has begun."""
         with self._lock:
             tally = None if parcel.run is not None else self._tally_locked(parcel.topic, parcel.partition, error)

@@ -18,7 +18,7 @@ from embedlog.config.topic import CODEC_NAMES
 from embedlog.format.record_columns import HEADER_SIZE
 
 if TYPE_CHECKING:
-    from embedlog._native._rows import Lane, Parcel, Route
+    from embedlog._native._rows import PartitionQueue, ProducerBatch, Router
     from embedlog.config.topic import ProducerConfig, TopicConfig
     from embedlog.format.record_batch import EncodedRun, Stamp
     from embedlog.partition.producer_sequences import Going
@@ -31,7 +31,7 @@ class Attempt:
 
     __slots__ = ("counts", "end_sequence", "going", "mended", "parcels", "run", "stamp", "tries")
 
-    def __init__(self, parcels: list[Parcel], counts: list[int], run: EncodedRun, going: Going) -> None:
+    def __init__(self, parcels: list[ProducerBatch], counts: list[int], run: EncodedRun, going: Going) -> None:
         self.parcels = parcels
         self.counts = counts  # records of each parcel
         self.run = run
@@ -45,7 +45,7 @@ class Attempt:
 class Stop:
     """The target of one partition queue, with an estimate of the compression ratio."""
 
-    def __init__(self, destination: Destination, lane: Lane) -> None:
+    def __init__(self, destination: Destination, lane: PartitionQueue) -> None:
         self.destination = destination
         self.partition: Any = None  # opened by the first write
         self.lane = lane
@@ -79,7 +79,7 @@ class Destination:
         self.partition_count = 0  # of the topic; other brokers of a cluster may hold some of them
         self.rows = rows
         self._settings = settings
-        self.route: Route | None = None
+        self.route: Router | None = None
 
     def take_over(self, stops: list[Stop]) -> None:
         """Use existing queues: their records keep their order and sequences. REQUIRES grow() afterwards."""
@@ -114,12 +114,12 @@ class Destination:
         known = {stop.lane.partition: stop for stop in self.stops}
         self.partition_count, limit = partition_count, min(self.batch_size, self.batch_limit)
         self.stops = [
-            known.get(number) or Stop(self, _rows.Lane(self.rows, self.name, number, limit))
+            known.get(number) or Stop(self, _rows.PartitionQueue(self.rows, self.name, number, limit))
             for number in sorted({*known, *numbers})
             if number < partition_count
         ]
         own_time = self.config.message_timestamp_type == "CreateTime"
-        self.route = _rows.Route(
+        self.route = _rows.Router(
             self.rows,
             [stop.lane for stop in self.stops],
             batch_size=self.batch_size,

@@ -54,7 +54,7 @@ from embedlog.producer.sender import Delivery
 from embedlog.types import ProducerRecord, RecordMetadata
 
 if TYPE_CHECKING:
-    from embedlog._native._rows import Future, Route
+    from embedlog._native._rows import Future, Router
     from embedlog.config.topic import ProducerConfig
     from embedlog.engine import Engine
     from embedlog.producer.transaction_manager import NoTransaction, Transaction
@@ -209,7 +209,7 @@ class Pipeline:
             )  # fmt: skip
 
     def _put(self, destination: Destination, item: Item) -> Future:
-        route: Route = destination.route  # type: ignore[assignment]  # set by destination()
+        route: Router = destination.route  # type: ignore[assignment]  # set by destination()
         future: Future | None = route.append(*item)
         if future is None:
             future = self._wait_for(lambda: route.append(*item, True))

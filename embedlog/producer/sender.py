@@ -45,7 +45,7 @@ from embedlog.producer.idempotence import Appender, Idempotent, Plain, in_sync
 from embedlog.topic import check_name, is_internal
 
 if TYPE_CHECKING:
-    from embedlog._native._rows import Lane, Parcel, Route
+    from embedlog._native._rows import PartitionQueue, ProducerBatch, Router
     from embedlog.config.topic import ProducerConfig, TopicConfig
     from embedlog.engine import Engine
 
@@ -72,11 +72,11 @@ class Delivery:
         self._engine = engine
         self._settings = settings
         self._lock = threading.Lock()
-        self._stops: dict[Lane, Stop] = {}
+        self._stops: dict[PartitionQueue, Stop] = {}
         self.appender: Appender = Idempotent() if settings.enable_idempotence else Plain(settings.acks)
         self.destinations: dict[str, Destination] = {}
         self._gone: dict[str, list[Stop]] = {}  # of topics that were not found: a topic that exists again uses the same queues
-        self.routes: dict[str, Route] = {}  # fast path of send(); a topic without an entry takes the checked path
+        self.routes: dict[str, Router] = {}  # fast path of send(); a topic without an entry takes the checked path
         self.failed: Callable[[BaseException], None] = lambda error: None  # receives every error before the futures
         self.figures = Metrics()
         self.losses = Losses(name, self.figures, raises=settings.on_delivery_error == "raise" and settings.acks != "0")
@@ -131,7 +131,7 @@ class Delivery:
 
     # ---- on the producer's thread ----------------------------------------------------------------
 
-    def announce(self, lanes: list[Lane]) -> None:
+    def announce(self, lanes: list[PartitionQueue]) -> None:
         """These queues will be delivered next, one after the other."""
         if self.appender.direct:
             return
@@ -145,7 +145,7 @@ class Delivery:
             for stop in stops:
                 stop.lane.leave()
 
-    def deliver(self, lane: Lane) -> None:
+    def deliver(self, lane: PartitionQueue) -> None:
         """Write the due batches of one queue as one run and settle them, or repeat the attempt that failed before."""
         stop = self._stops[lane]
         self.harvest(lane)
@@ -191,7 +191,7 @@ class Delivery:
         stop.attempt = attempt
         return attempt
 
-    def _run_of(self, stop: Stop, parcels: list[Parcel]) -> tuple[record_batch.EncodedRun, list[int]]:
+    def _run_of(self, stop: Stop, parcels: list[ProducerBatch]) -> tuple[record_batch.EncodedRun, list[int]]:
         """The encoded run, and the number of records of each batch."""
         if parcels[0].run is not None:
             run: record_batch.EncodedRun = parcels[0].run.encoded
@@ -202,7 +202,7 @@ class Delivery:
         batches = np.frombuffer(table, dtype=record_batch.BATCH)
         return record_batch.EncodedRun(memoryview(buffer), len(parcels), sum(counts), len(buffer), batches), counts
 
-    def _compressed(self, stop: Stop, parcels: list[Parcel]) -> list[Any]:
+    def _compressed(self, stop: Stop, parcels: list[ProducerBatch]) -> list[Any]:
         """Compressed records sections; None where compression does not help, or readers would refuse the size."""
         bodies: list[Any] = []
         for parcel in parcels:
@@ -252,7 +252,7 @@ class Delivery:
         if stop.partition is None:
             stop.partition = self._engine.partition(stop.destination.name, stop.lane.partition)
 
-    def _deadline_ns(self, parcel: Parcel) -> int:
+    def _deadline_ns(self, parcel: ProducerBatch) -> int:
         left_s = self._left_s(parcel)
         if left_s <= 0:
             raise DeadlineError(
@@ -262,7 +262,7 @@ class Delivery:
         wait_ms: int = min(self._settings.request_timeout_ms, self._engine.config.lock_timeout_ms)
         return system.boot_ns() + min(int(left_s * 1e9), wait_ms * 1_000_000)
 
-    def _left_s(self, parcel: Parcel) -> float:
+    def _left_s(self, parcel: ProducerBatch) -> float:
         until_s: float = parcel.opened + self._settings.delivery_timeout_ms / 1000
         return until_s - time.monotonic()
 
@@ -316,7 +316,7 @@ class Delivery:
 
     # ---- results ---------------------------------------------------------------------------------
 
-    def _settle(self, parcels: list[Parcel], counts: list[int], appended: Appended) -> None:
+    def _settle(self, parcels: list[ProducerBatch], counts: list[int], appended: Appended) -> None:
         """Settle batches that are in the log. All of them, even if a step here fails: then their offsets are unknown."""
         try:
             offsets = [appended.base_offset if appended.contiguous else UNKNOWN_OFFSET]
@@ -344,7 +344,9 @@ class Delivery:
         finally:
             _rows.settle_open(parcels, error)
 
-    def _fail(self, stop: Stop, parcels: list[Parcel], error: BaseException, pieces: tuple[tuple[int, int], ...] = ()) -> None:
+    def _fail(
+        self, stop: Stop, parcels: list[ProducerBatch], error: BaseException, pieces: tuple[tuple[int, int], ...] = ()
+    ) -> None:
         """Fail batches that were not written. They are settled before any log message: a user's log handler may raise."""
         count = sum(parcel.count for parcel in parcels)
         try:
@@ -368,7 +370,7 @@ class Delivery:
             stop.dropped = error
             stop.lane.rest(0)
 
-    def abandon(self, parcel: Parcel, error: Exception) -> int:
+    def abandon(self, parcel: ProducerBatch, error: Exception) -> int:
         """Fail a batch unless its write has begun; returns its number of records."""
         run = parcel.run
         if not self.losses.abandon(parcel, error):
@@ -385,7 +387,7 @@ class Delivery:
 
     # ---- metrics ---------------------------------------------------------------------------------
 
-    def harvest(self, *lanes: Lane) -> None:
+    def harvest(self, *lanes: PartitionQueue) -> None:
         """Add direct appends of callers to the metrics, for these queues or for all."""
         for lane in lanes or list(self._stops):
             found = lane.harvest()
@@ -398,7 +400,7 @@ class Delivery:
                 peaks = {"latency_s": latest_ns / 1e9, "queue_s": longest_ns / 1e9, "batch_byte": largest}
                 self.figures.note(amounts, peaks)
 
-    def _count(self, parcels: list[Parcel], run: record_batch.EncodedRun, began: float) -> None:
+    def _count(self, parcels: list[ProducerBatch], run: record_batch.EncodedRun, began: float) -> None:
         """Add an append that began at `began` to the metrics."""
         latency_s = time.monotonic() - began
         waited = [began - parcel.opened for parcel in parcels]

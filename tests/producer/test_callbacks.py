@@ -77,7 +77,7 @@ def test_a_mark_is_reached_when_the_callbacks_before_it_have_run() -> None:
     shared, target = lane()
     assert shared.mark().done
     (future,) = put(target, b"a")
-    marks: list[_rows.Parcel] = []
+    marks: list[_rows.ProducerBatch] = []
     future.add_done_callback(lambda _: marks.append(shared.mark()))
     taken(target)[0].deliver(0, -1)
     before = shared.mark()

@@ -48,18 +48,18 @@ def accumulator(
     )
 
 
-def lane(limit: int = 1 << 20, **facts: Any) -> tuple[_rows.Accumulator, _rows.Lane]:
+def lane(limit: int = 1 << 20, **facts: Any) -> tuple[_rows.Accumulator, _rows.PartitionQueue]:
     shared = accumulator(**facts)
-    return shared, _rows.Lane(shared, "t", 3, limit)
+    return shared, _rows.PartitionQueue(shared, "t", 3, limit)
 
 
-def put(target: _rows.Lane, *values: bytes, timestamp_ms: int = 1000) -> list[Future]:
+def put(target: _rows.PartitionQueue, *values: bytes, timestamp_ms: int = 1000) -> list[Future]:
     futures = [target.append(value, None, timestamp_ms, ()) for value in values]
     assert None not in futures
     return futures  # type: ignore[return-value]
 
 
-def taken(target: _rows.Lane) -> list[_rows.Parcel]:
+def taken(target: _rows.PartitionQueue) -> list[_rows.ProducerBatch]:
     target.seal()
     return target.take(1 << 30)
 
@@ -297,7 +297,7 @@ def test_a_failed_future_raises_the_same_error_without_growing_it() -> None:
         assert len(caught.traceback) == 1
     assert isinstance(second.exception(), LookupError)
     with pytest.raises(TypeError):
-        taken(target) or _rows.Parcel.fail(accumulator().promise(False)[1], "no exception")  # type: ignore[arg-type]
+        taken(target) or _rows.ProducerBatch.fail(accumulator().promise(False)[1], "no exception")  # type: ignore[arg-type]
 
 
 def test_the_result_of_an_unsent_record_sends_it() -> None:

@@ -1,8 +1,7 @@
-/* The Arrow C data interface: the three structs of the published ABI, and what this extension does with them.
+/* The Arrow C data interface: the three structs of the published ABI, and their use by this extension.
  *
- * The structs are laid down by the Arrow specification and never change; everything that is exported frees itself
- * through its own `release`, which may be called from any thread, with or without the GIL.
- */
+ * The Arrow specification fixes the structs. Every exported struct frees itself through its own `release`, which may be called from
+ * any thread, with or without the GIL. */
 #ifndef EL_ARROW_H
 #define EL_ARROW_H
 

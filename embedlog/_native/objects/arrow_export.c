@@ -1,10 +1,9 @@
-/* Arrow out: Python descriptions of columns become Arrow schemas and arrays, without copying a buffer.
+/* Arrow export: converts Python descriptions of columns to Arrow schemas and arrays, without copying a buffer.
  *
- * X1  an exported array holds one Py_buffer per buffer, so its memory lives as long as the last consumer
- * X2  every node (child, dictionary) owns its own holdings: a consumer may move a child out and release the rest
- * X3  what fails halfway releases what it had taken, and leaves `release` NULL
- * X4  after the interpreter is gone nothing is freed: there is nobody left to take the GIL from
- */
+ * CARROWEXPORT-1  an exported array holds one Py_buffer per buffer, so its memory lives until the last consumer releases it
+ * CARROWEXPORT-2  every node (child, dictionary) owns its own references: a consumer may move a child out and release the rest
+ * CARROWEXPORT-3  a failed export releases what it has taken and leaves `release` NULL
+ * CARROWEXPORT-4  nothing is freed after the end of the interpreter: there is no GIL to take */
 #include "objects/arrow.h"
 
 #include <string.h>
@@ -13,7 +12,7 @@ enum { SCHEMA_PARTS = 5, ARRAY_PARTS = 6 };
 
 /* ---- trees ------------------------------------------------------------------------------------- */
 
-/* Children and dictionary of a node, and the capsule around a root: a schema and an array differ in nothing but their struct. */
+/* Children and dictionary of a node, and the capsule of a root. Schema and array differ only in their struct. */
 #define NODE_FIELDS(Struct)                                                                                            \
     struct Struct *nodes;                                                                                              \
     struct Struct **children;                                                                                          \
@@ -73,7 +72,7 @@ enum { SCHEMA_PARTS = 5, ARRAY_PARTS = 6 };
 /* ---- schema ------------------------------------------------------------------------------------ */
 
 typedef struct {
-    PyObject *text; /* tuple that keeps the UTF-8 of format and name alive */
+    PyObject *text; /* tuple that owns the UTF-8 of format and name */
     NODE_FIELDS(ArrowSchema)
 } SchemaHolding;
 
@@ -115,7 +114,7 @@ int el_arrow_schema_fill(PyObject *description, struct ArrowSchema *out) {
 
 typedef struct {
     Py_buffer *views;
-    int64_t view_count; /* views taken so far; an absent buffer counts, with obj NULL */
+    int64_t view_count; /* views taken so far; an absent buffer counts too, with obj NULL */
     const void **buffers;
     NODE_FIELDS(ArrowArray)
 } ArrayHolding;

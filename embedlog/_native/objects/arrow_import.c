@@ -1,10 +1,9 @@
-/* Arrow in: what `__arrow_c_array__` and `__arrow_c_stream__` hand out, as tuples of views that Python can look at.
+/* Arrow import: converts the results of `__arrow_c_array__` and `__arrow_c_stream__` to tuples of views for Python.
  *
- * I1  a taken structure is released exactly once, by the owner object that all its views keep alive
- * I2  a view's size follows from the format and the lengths: the interface states none, so unknown formats get no views
- * I3  nothing is read through a pointer but what the format says is there: offsets are the reader's to check
- * I4  a producer is asked by one thread at a time, without the GIL
- */
+ * CARROWIMPORT-1  a taken structure is released exactly once, by the owner object that all its views keep alive
+ * CARROWIMPORT-2  the size of a view follows from format and lengths: the interface contains no sizes, so unknown formats get no views
+ * CARROWIMPORT-3  only memory that the format guarantees is read; the caller checks offsets
+ * CARROWIMPORT-4  one thread at a time calls a producer, without the GIL */
 #include "objects/arrow.h"
 
 #include "codec/varint.h"
@@ -80,7 +79,7 @@ static int fixed_width(const char *format) {
         case 's': case 'S': return format[1] ? 0 : 2;
         case 'i': case 'I': return format[1] ? 0 : 4;
         case 'l': case 'L': return format[1] ? 0 : 8;
-        case 't': return format[1] == 's' ? 8 : 0; /* timestamps; other times are not ours */
+        case 't': return format[1] == 's' ? 8 : 0; /* timestamps; other time types are not supported */
         default: return 0;
     }
 }
@@ -126,7 +125,7 @@ static PyObject *buffers_of(const struct ArrowSchema *schema, const struct Arrow
     return views;
 }
 
-enum { DEPTH_MAX = 8 }; /* a table of ours has three levels */
+enum { DEPTH_MAX = 8 }; /* a supported table has three levels */
 #define ROWS_MAX (INT64_MAX / 64) /* so that no size of a buffer overflows */
 
 /* (name, format, length, offset, null_count, buffers, children, has_dictionary) */
@@ -149,7 +148,7 @@ static PyObject *node_of(const struct ArrowSchema *schema, const struct ArrowArr
                          (long long)array->null_count, buffers, children, schema->dictionary ? Py_True : Py_False);
 }
 
-/* Takes the array over, whatever comes of it. */
+/* Takes the array over in every case. */
 static PyObject *node_take(const struct ArrowSchema *schema, struct ArrowArray *array) {
     Owner *owner = (Owner *)PyType_GenericAlloc(owner_type, 0);
     if (!owner) {
@@ -172,15 +171,15 @@ static PyObject *arrow_from_array(PyObject *module, PyObject *args) {
     struct ArrowArray *array = schema ? PyCapsule_GetPointer(array_capsule, "arrow_array") : NULL;
     if (!array) return NULL;
     if (!schema->release || !array->release) return PyErr_SetString(PyExc_ValueError, "the Arrow array was taken before"), NULL;
-    return node_take(schema, array); /* the schema stays its capsule's, which releases it */
+    return node_take(schema, array); /* the schema remains with its capsule, which releases it */
 }
 
 typedef struct {
     PyObject_HEAD
     struct ArrowArrayStream stream;
     struct ArrowSchema schema;
-    PyThread_type_lock turn; /* held while the producer is asked: it may not be asked by two threads at once */
-    unsigned long thread;    /* that has the turn */
+    PyThread_type_lock turn; /* held during a call of the producer: two threads must not call it at the same time */
+    unsigned long thread;    /* the thread inside the producer */
 } Stream;
 
 static PyTypeObject *stream_type;
@@ -195,7 +194,7 @@ static void stream_dealloc(PyObject *object) {
     Py_DECREF(type);
 }
 
-/* 0, or -1 with an exception if this thread is inside the producer already: it would wait for itself. */
+/* 0, or -1 with an exception if this thread is already inside the producer: it would wait for itself. */
 static int stream_enter(Stream *self) {
     unsigned long me = PyThread_get_thread_ident();
     if (!PyThread_acquire_lock(self->turn, NOWAIT_LOCK)) {

@@ -1,9 +1,8 @@
-/* Arrow out, as a stream: each `get_next` asks a Python callable for the next array's description.
+/* Arrow export as a stream: each `get_next` calls a Python function for the description of the next array.
  *
- * T1  a consumer calls from any thread, mostly without the GIL: every entry takes it
- * T2  an exception in Python becomes an errno and a text: the consumer's error shows what ours would have said
- * T3  after the end, and after an error, the callable is not asked again
- */
+ * CARROWSTREAM-1  a consumer calls from any thread, usually without the GIL: every entry takes it
+ * CARROWSTREAM-2  a Python exception becomes an errno and a text, so that the consumer's error contains its message
+ * CARROWSTREAM-3  the function is not called again after the end or after an error */
 #include "objects/arrow.h"
 
 #include <errno.h>
@@ -11,12 +10,12 @@
 
 typedef struct {
     PyObject *schema;
-    PyObject *next;  /* NULL once the stream has ended or failed */
-    PyObject *error; /* str: its UTF-8 is what get_last_error shows */
+    PyObject *next;  /* NULL after the end or a failure of the stream */
+    PyObject *error; /* str: get_last_error returns its UTF-8 */
     int error_code;
 } StreamHolding;
 
-/* Turns the exception that is set into the stream's last error; gives the errno that goes with it. */
+/* Stores the raised exception as the stream's last error; returns the errno for it. */
 static int stream_fail(StreamHolding *holding) {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);

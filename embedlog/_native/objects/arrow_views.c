@@ -1,4 +1,4 @@
-/* Arrow's view layouts (binary_view, string_view) as one column with offsets: the only layout of byte strings that is copied. */
+/* Copies Arrow's view layouts (binary_view, string_view) to a column with offsets: the only byte strings that need a copy. */
 #include "objects/objects.h"
 
 #include <limits.h>
@@ -36,7 +36,7 @@ static int views_take(PyObject *args, el_views *given) {
     return 0;
 }
 
-/* The bytes of one row, of size 0 for a null; -1 if they lie outside their buffer. */
+/* The bytes of one row, of size 0 for a null; -1 if they are outside their buffer. */
 static int64_t view_find(const el_views *given, Py_ssize_t row, const uint8_t **data) {
     Py_ssize_t place = given->start + row;
     if (given->validity.obj && !(((const uint8_t *)given->validity.buf)[place >> 3] >> (place & 7) & 1)) return 0;
@@ -61,7 +61,7 @@ static int64_t views_measure(const el_views *given) {
     return total;
 }
 
-/* 0, or -1 with an exception set if the views are not those that were measured: somebody else may write into them. */
+/* 0, or -1 with an exception set if the views differ from the measured ones: another thread may write into them. */
 static int views_copy(const el_views *given, uint8_t *out, int64_t total, uint8_t *offsets) {
     int64_t at = 0;
     const uint8_t *data = NULL;

@@ -1,11 +1,10 @@
-/* Callbacks: what runs once the fate of a record is known, and how many failures no one has asked about.
+/* Callbacks of settled records, and the count of failures that were not observed.
  *
- * C1  a callback is stored with its parcel while that may fail, in the caller's thread; to hand it on is to link the parcel into the
- *     accumulator's queue, which cannot fail
- * C2  those of a parcel run in the order of its records, parcels in the order of their fates, each callback once, whoever runs the queue
- * C3  what one raises keeps no other from running
- * C4  a failed record is unheard until its future is asked, or if it has no callback of the user's
- */
+ * CCALLBACKS-1  a callback is stored with its batch in the caller's thread, where this may fail. To enqueue it later means to link the batch
+ *               into the accumulator's list, which cannot fail
+ * CCALLBACKS-2  callbacks of a batch run in record order, batches in the order of settlement, each callback once, in any thread
+ * CCALLBACKS-3  an exception in a callback does not stop the others
+ * CCALLBACKS-4  a failed record is unobserved until its future is asked, unless it has a callback of the user */
 #include "objects/objects.h"
 
 #include <structmember.h>
@@ -16,78 +15,78 @@ enum { CAPACITY_FIRST = 4 };
 
 /* ---- storing ---------------------------------------------------------------------------------------------------- */
 
-static int callbacks_reserve(el_parcel *parcel) {
-    if (parcel->callback_end < parcel->callback_capacity) return 0;
-    int32_t capacity = parcel->callback_capacity ? parcel->callback_capacity : CAPACITY_FIRST / 2;
-    el_callback *moved = capacity > INT32_MAX / 2 ? NULL : PyMem_Realloc(parcel->callbacks, (size_t)capacity * 2 * sizeof *moved);
+static int callbacks_reserve(el_producer_batch *batch) {
+    if (batch->callback_end < batch->callback_capacity) return 0;
+    int32_t capacity = batch->callback_capacity ? batch->callback_capacity : CAPACITY_FIRST / 2;
+    el_callback *moved = capacity > INT32_MAX / 2 ? NULL : PyMem_Realloc(batch->callbacks, (size_t)capacity * 2 * sizeof *moved);
     if (!moved) return PyErr_NoMemory(), -1;
-    parcel->callbacks = moved;
-    parcel->callback_capacity = capacity * 2;
+    batch->callbacks = moved;
+    batch->callback_capacity = capacity * 2;
     return 0;
 }
 
-int el_callback_add(el_parcel *parcel, el_future *future, PyObject *callable, int quiet) {
-    if (callbacks_reserve(parcel) < 0) return -1;
-    int32_t place = parcel->callback_end++;
-    for (; place > parcel->callback_first && parcel->callbacks[place - 1].future->index > future->index; place--)
-        parcel->callbacks[place] = parcel->callbacks[place - 1];
-    parcel->callbacks[place] = (el_callback){(el_future *)Py_NewRef(EL_OBJECT(future)), Py_NewRef(callable), quiet};
+int el_callback_add(el_producer_batch *batch, el_future *future, PyObject *callable, int quiet) {
+    if (callbacks_reserve(batch) < 0) return -1;
+    int32_t place = batch->callback_end++;
+    for (; place > batch->callback_first && batch->callbacks[place - 1].future->index > future->index; place--)
+        batch->callbacks[place] = batch->callbacks[place - 1];
+    batch->callbacks[place] = (el_callback){(el_future *)Py_NewRef(EL_OBJECT(future)), Py_NewRef(callable), quiet};
     return 0;
 }
 
-/* The next one that has not run, which the caller owns: 1, or 0 if there is none. */
-static int callback_take(el_parcel *parcel, el_callback *taken) {
-    if (parcel->callback_first < parcel->callback_end) {
-        *taken = parcel->callbacks[parcel->callback_first++];
+/* Takes the next callback that has not run; the caller owns it: 1, or 0 if there is none. */
+static int callback_take(el_producer_batch *batch, el_callback *taken) {
+    if (batch->callback_first < batch->callback_end) {
+        *taken = batch->callbacks[batch->callback_first++];
         return 1;
     }
-    PyMem_Free(parcel->callbacks);
-    parcel->callbacks = NULL;
-    parcel->callback_first = parcel->callback_end = parcel->callback_capacity = 0;
+    PyMem_Free(batch->callbacks);
+    batch->callbacks = NULL;
+    batch->callback_first = batch->callback_end = batch->callback_capacity = 0;
     return 0;
 }
 
-void el_callbacks_drop(el_parcel *parcel) {
+void el_callbacks_drop(el_producer_batch *batch) {
     el_callback each;
-    while (callback_take(parcel, &each)) {
+    while (callback_take(batch, &each)) {
         Py_DECREF(each.callable);
         Py_DECREF(EL_OBJECT(each.future));
     }
 }
 
-int el_callbacks_visit(el_parcel *parcel, visitproc visit, void *arg) {
-    for (int32_t i = parcel->callback_first; i < parcel->callback_end; i++) {
-        Py_VISIT(EL_OBJECT(parcel->callbacks[i].future));
-        Py_VISIT(parcel->callbacks[i].callable);
+int el_callbacks_visit(el_producer_batch *batch, visitproc visit, void *arg) {
+    for (int32_t i = batch->callback_first; i < batch->callback_end; i++) {
+        Py_VISIT(EL_OBJECT(batch->callbacks[i].future));
+        Py_VISIT(batch->callbacks[i].callable);
     }
     return 0;
 }
 
 /* ---- running ---------------------------------------------------------------------------------------------------- */
 
-void el_late_push(el_parcel *parcel) {
-    el_accumulator *shared = parcel->accumulator;
-    if (parcel->late) return;
-    parcel->late = 1;
-    Py_INCREF(EL_OBJECT(parcel));
-    if (shared->late_last) shared->late_last->next = parcel;
-    else shared->late_first = parcel;
-    shared->late_last = parcel;
-    el_ring(shared);
+void el_callbacks_enqueue(el_producer_batch *batch) {
+    el_accumulator *shared = batch->accumulator;
+    if (batch->enqueued) return;
+    batch->enqueued = 1;
+    Py_INCREF(EL_OBJECT(batch));
+    if (shared->ready_last) shared->ready_last->next = batch;
+    else shared->ready_first = batch;
+    shared->ready_last = batch;
+    el_wake_thread(shared);
 }
 
-/* Takes the first parcel, all of whose callbacks have run, out of the queue; one without a fate is the mark of somebody who waits for that. */
-static void late_pop(el_accumulator *shared) {
-    el_parcel *parcel = shared->late_first;
-    shared->late_first = parcel->next;
-    if (!shared->late_first) shared->late_last = NULL;
-    parcel->next = NULL;
-    parcel->late = 0;
-    if (!el_fate_known(parcel)) el_parcel_settle(parcel, EL_DELIVERED);
-    Py_DECREF(EL_OBJECT(parcel));
+/* Removes the first batch, whose callbacks have all run. An unsettled one is the mark of a waiting thread. */
+static void ready_pop(el_accumulator *shared) {
+    el_producer_batch *batch = shared->ready_first;
+    shared->ready_first = batch->next;
+    if (!shared->ready_first) shared->ready_last = NULL;
+    batch->next = NULL;
+    batch->enqueued = 0;
+    if (!el_is_settled(batch)) el_batch_settle(batch, EL_DELIVERED);
+    Py_DECREF(EL_OBJECT(batch));
 }
 
-/* What a callback raised: the first such exception is kept, the others can only be reported. */
+/* Keeps the first exception of the callbacks; the others are only reported. */
 static void raised_keep(PyObject **first, PyObject *callable) {
     PyObject *type, *value, *trace;
     if (*first) {
@@ -102,13 +101,13 @@ static void raised_keep(PyObject **first, PyObject *callable) {
     Py_XDECREF(trace);
 }
 
-PyObject *el_late_run(PyObject *object, PyObject *unused) {
+PyObject *el_callbacks_run(PyObject *object, PyObject *unused) {
     el_accumulator *self = (el_accumulator *)object;
     PyObject *raised = NULL;
-    while (self->late_first) {
+    while (self->ready_first) {
         el_callback next;
-        if (!callback_take(self->late_first, &next)) {
-            late_pop(self);
+        if (!callback_take(self->ready_first, &next)) {
+            ready_pop(self);
             continue;
         }
         self->calling++;
@@ -125,22 +124,22 @@ PyObject *el_late_run(PyObject *object, PyObject *unused) {
     return NULL;
 }
 
-/* ---- who has heard ---------------------------------------------------------------------------------------------- */
+/* ---- observed failures ------------------------------------------------------------------------------------------ */
 
-void el_future_hear(el_future *future) {
-    el_tally *tally = future->parcel->tally;
-    if (future->heard || !tally) return;
-    future->heard = 1;
-    int64_t count = future->index == EL_WHOLE ? future->parcel->count : 1;
+void el_future_observe(el_future *future) {
+    el_tally *tally = future->batch->tally;
+    if (future->observed || !tally) return;
+    future->observed = 1;
+    int64_t count = future->index == EL_WHOLE ? future->batch->count : 1;
     tally->unheard -= count < tally->unheard ? count : tally->unheard;
 }
 
-int64_t el_callbacks_hear(el_parcel *parcel, int64_t count) {
+int64_t el_callbacks_observe(el_producer_batch *batch, int64_t count) {
     int64_t heard = 0;
-    for (int32_t i = parcel->callback_first; i < parcel->callback_end; i++) {
-        el_future *future = parcel->callbacks[i].future;
-        if (parcel->callbacks[i].quiet || future->heard) continue;
-        future->heard = 1;
+    for (int32_t i = batch->callback_first; i < batch->callback_end; i++) {
+        el_future *future = batch->callbacks[i].future;
+        if (batch->callbacks[i].quiet || future->observed) continue;
+        future->observed = 1;
         heard += future->index == EL_WHOLE ? count : 1;
     }
     return heard < count ? heard : count;
@@ -158,13 +157,13 @@ static void tally_dealloc(PyObject *object) {
 }
 
 static PyMemberDef tally_members[] = {
-    {"unheard", T_LONGLONG, offsetof(el_tally, unheard), READONLY, "Failed records that were not asked about."},
+    {"unheard", T_LONGLONG, offsetof(el_tally, unheard), READONLY, "Failed records that were not observed."},
     {NULL},
 };
 
 static PyType_Slot tally_slots[] = {
     {Py_tp_new, tally_new}, {Py_tp_dealloc, tally_dealloc}, {Py_tp_members, tally_members},
-    {Py_tp_doc, "Counts the failed records that were not asked about."}, {0, NULL},
+    {Py_tp_doc, "Counts failed records that were not observed."}, {0, NULL},
 };
 
 static PyType_Spec tally_spec = {"embedlog._native._rows.Tally", sizeof(el_tally), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, tally_slots};

@@ -1,4 +1,4 @@
-/* Columns of byte strings: out of Python buffers, and out of lists of bytes. */
+/* Columns of byte strings, from Python buffers and from lists of bytes. */
 #include "codec/varint.h"
 #include "objects/objects.h"
 
@@ -67,13 +67,13 @@ PyObject *el_column_item(const el_column *column, Py_ssize_t row) {
 
 /* ---- lists of bytes --------------------------------------------------------------------------------------------- */
 
-enum { AHEAD = 8 }; /* items whose memory is asked for before it is looked at: they lie wherever they were made */
+enum { AHEAD = 8 }; /* items prefetched before they are read: they are scattered in memory */
 
 static void fetch_ahead(PyObject *list, Py_ssize_t row, Py_ssize_t count) {
     if (row + AHEAD < count) __builtin_prefetch(PyList_GetItem(list, row + AHEAD), 1);
 }
 
-/* The bytes of an item, 0 for None; -1 with an exception set for what is neither, or larger than an offset can tell. */
+/* The size of an item, 0 for None; -1 with an exception set for another type, or if the total exceeds the offsets. */
 static Py_ssize_t item_size(PyObject *item) {
     if (item == Py_None) return 0;
     if (!Py_IS_TYPE(item, &PyBytes_Type)) return PyErr_SetObject(PyExc_TypeError, EL_OBJECT(Py_TYPE(item))), -1;
@@ -82,8 +82,8 @@ static Py_ssize_t item_size(PyObject *item) {
     return size;
 }
 
-/* (a list of the same items, bytes of all, bytes of the largest, how many are None). Looked at and copied in one go, without the
- * interpreter in between. Bytes are in no cycle, so the collector need not look through the copy again and again. */
+/* (a list of the same items, bytes of all, bytes of the largest, count of None). Checked and copied in one step, without running
+ * Python code in between. Bytes are in no cycle, so the copy needs no garbage collection. */
 static PyObject *list_take(PyObject *module, PyObject *list) {
     int64_t total = 0, largest = 0, nulls = 0;
     if (!PyList_Check(list)) return PyErr_SetString(PyExc_TypeError, "list_take() takes a list"), NULL;
@@ -107,7 +107,7 @@ static PyObject *list_take(PyObject *module, PyObject *list) {
     return Py_BuildValue("(NLLL)", own, (long long)total, (long long)largest, (long long)nulls);
 }
 
-/* Items from `start` on into the buffers, as many as there is room for: the row behind them, or -1 with an exception set. */
+/* Copies items from `start` on into the buffers, as many as fit: the next row, or -1 with an exception set. */
 static Py_ssize_t items_move(PyObject *list, Py_ssize_t start, Py_buffer *data, Py_buffer *offsets, Py_buffer *bits, int64_t *used) {
     Py_ssize_t count = PyList_Size(list), most = offsets->len / 4 - 1, row = start;
     if (bits->obj && most > bits->len * 8) most = bits->len * 8;
@@ -124,7 +124,7 @@ static Py_ssize_t items_move(PyObject *list, Py_ssize_t start, Py_buffer *data, 
         if (bits->obj) ((uint8_t *)bits->buf)[place >> 3] |= (uint8_t)(1 << (place & 7));
         memcpy((char *)data->buf + at, PyBytes_AsString(item), (size_t)size);
         at += (int32_t)size;
-        PyList_SetItem(list, row, Py_NewRef(Py_None)); /* given up while it is in the cache */
+        PyList_SetItem(list, row, Py_NewRef(Py_None)); /* released while it is in the cache */
     }
     if (most >= 0) memcpy((char *)offsets->buf + (row - start) * 4, &at, sizeof at);
     *used = at;

@@ -1,15 +1,15 @@
-/* One batch from a few records with one timestamp, for topics of the library itself. */
+/* Encodes one batch of a few records with the same timestamp, for the internal topics. */
 #include "codec/batch.h"
 #include "objects/encode_record.h"
 
-enum { FEW = 8 }; /* records that need no memory of their own while they are measured */
+enum { FEW = 8 }; /* up to so many records are measured on the stack */
 
 typedef struct {
     el_item item;
     int64_t size; /* after the length field */
 } el_measured;
 
-/* The record in pair `place`; 0, or -1 with an exception set. */
+/* Measures the record in pair `place`: 0, or -1 with an exception set. */
 static int pair_measure(PyObject *records, Py_ssize_t place, el_measured *measured) {
     PyObject *pair = PyList_GetItem(records, place);
     int taken = Py_IS_TYPE(pair, &PyTuple_Type) && PyTuple_Size(pair) == 2 &&

@@ -1,7 +1,7 @@
-/* One record on its way into a lane: what can be taken of it at once, how large it is, its bytes. */
+/* Encodes one record into a producer batch: accepted types, sizes, bytes. */
 #include "objects/encode_record.h"
 
-enum { HEADER_ESTIMATE = EL_HEADER_SIZE + 21 }; /* Kafka's upper bound beside key, value and headers */
+enum { HEADER_ESTIMATE = EL_HEADER_SIZE + 21 }; /* Kafka's upper bound in addition to key, value and headers */
 
 static int exact_bytes(PyObject *object, const uint8_t **data, Py_ssize_t *size) {
     *size = -1;
@@ -12,7 +12,7 @@ static int exact_bytes(PyObject *object, const uint8_t **data, Py_ssize_t *size)
     return 1;
 }
 
-/* Pair `place` of exact types, as borrowed pointers: 1, or 0 for anything else. */
+/* Header `place` of exact types, as borrowed pointers: 1, or 0 for any other types. */
 static int header_find(PyObject *headers, Py_ssize_t place, const uint8_t **key, Py_ssize_t *key_size, const uint8_t **value,
                        Py_ssize_t *value_size) {
     PyObject *pair = PyTuple_GetItem(headers, place);
@@ -66,7 +66,7 @@ static uint8_t *bytes_write(uint8_t *out, const uint8_t *data, Py_ssize_t size) 
 
 static uint8_t *headers_write(uint8_t *out, const el_item *item) {
     const uint8_t *key = NULL, *value = NULL;
-    Py_ssize_t key_size = 0, value_size = -1; /* each is found again: tuples, texts and bytes do not change */
+    Py_ssize_t key_size = 0, value_size = -1; /* found again: tuples, texts and bytes are immutable */
     Py_ssize_t count = item->headers ? PyTuple_Size(item->headers) : 0;
     out = put_small(out, count);
     for (Py_ssize_t i = 0; i < count; i++) {

@@ -1,14 +1,14 @@
-/* The bytes of one record: sizes, writing. */
+/* The bytes of one record: sizes and encoding. */
 #ifndef EL_ENCODE_RECORD_H
 #define EL_ENCODE_RECORD_H
 
 #include "codec/varint.h"
 #include "objects/objects.h"
 
-/* Size of the record behind its length field. */
+/* Size of the record after its length field. */
 int64_t el_item_size(const el_item *item, int64_t timestamp_delta, int32_t offset_delta);
 
-/* Writes length field and record; returns the byte behind it. REQUIRES: room, and size = el_item_size(...). */
+/* Writes length field and record; returns the byte after it. REQUIRES: memory, and size = el_item_size(...). */
 uint8_t *el_item_write(const el_item *item, int64_t size, int64_t timestamp_delta, int32_t offset_delta, uint8_t *out);
 
 #endif

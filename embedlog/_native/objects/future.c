@@ -1,4 +1,4 @@
-/* Future: a number in a parcel, and the questions one can ask about its fate. */
+/* Future: an index in a producer batch, and queries of its state. */
 #include "objects/objects.h"
 
 #include <structmember.h>
@@ -8,39 +8,39 @@ PyTypeObject *el_future_type;
 el_future *el_future_new(int64_t timestamp_ms) {
     el_future *future = PyObject_GC_New(el_future, el_future_type); /* untracked: most futures are never part of a cycle */
     if (!future) return NULL;
-    future->parcel = NULL;
+    future->batch = NULL;
     future->timestamp_ms = timestamp_ms;
-    future->heard = 0;
+    future->observed = 0;
     return future;
 }
 
-void el_future_join(el_future *future, el_parcel *parcel, int32_t index) {
-    future->parcel = (el_parcel *)Py_NewRef(EL_OBJECT(parcel));
+void el_future_join(el_future *future, el_producer_batch *batch, int32_t index) {
+    future->batch = (el_producer_batch *)Py_NewRef(EL_OBJECT(batch));
     future->index = index;
 }
 
-/* From here on a cycle may lead through it: by a callback, or by the traceback of what it raised. */
+/* From now on a cycle may lead through it: by a callback, or by the traceback of a raised error. */
 static void future_track(el_future *self) {
     if (!PyObject_GC_IsTracked(EL_OBJECT(self))) PyObject_GC_Track(self);
 }
 
 static int future_traverse(PyObject *object, visitproc visit, void *arg) {
     Py_VISIT(EL_OBJECT(Py_TYPE(object)));
-    Py_VISIT(EL_OBJECT(((el_future *)object)->parcel));
+    Py_VISIT(EL_OBJECT(((el_future *)object)->batch));
     return 0;
 }
 
 static void future_dealloc(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
-    Py_XDECREF(EL_OBJECT(((el_future *)object)->parcel));
+    Py_XDECREF(EL_OBJECT(((el_future *)object)->batch));
     PyObject_GC_Del(object);
     Py_DECREF(type);
 }
 
 /* ---- waiting ---------------------------------------------------------------------------------------------------- */
 
-/* 0 when the fate is known; -1 with DeadlineError or what a signal's handler raised. */
+/* 0 when the batch is settled; -1 with DeadlineError or the exception of a signal handler. */
 static int future_await(const el_future *self, PyObject *args, PyObject *keywords, const char *format) {
     static char *names[] = {"timeout", NULL};
     PyObject *timeout = Py_None;
@@ -50,25 +50,25 @@ static int future_await(const el_future *self, PyObject *args, PyObject *keyword
         if (PyErr_ExceptionMatches(PyExc_TypeError)) PyErr_Format(PyExc_TypeError, "timeout: seconds or None (for ever), not %R", timeout);
         return -1;
     }
-    int known = el_parcel_wait(self->parcel, timeout != Py_None && seconds < 0 ? 0 : seconds);
+    int known = el_batch_wait(self->batch, timeout != Py_None && seconds < 0 ? 0 : seconds);
     if (known == 0)
-        PyErr_Format(self->parcel->accumulator->deadline_error, "the record was not acknowledged within %R s; it may still be", timeout);
+        PyErr_Format(self->batch->accumulator->deadline_error, "the record was not acknowledged within %R s; it may still be", timeout);
     return known > 0 ? 0 : -1;
 }
 
 static PyObject *future_metadata(const el_future *self) {
-    const el_parcel *parcel = self->parcel;
-    if (self->index == EL_WHOLE) return Py_NewRef(parcel->result ? parcel->result : Py_None);
-    int known = self->index != EL_NOT_AWAITED && parcel->base_offset >= 0;
-    long long offset = known ? (long long)parcel->base_offset + self->index : -1;
-    long long timestamp_ms = parcel->append_time_ms >= 0 ? parcel->append_time_ms : self->timestamp_ms;
-    return PyObject_CallFunction(parcel->accumulator->metadata, "OiLL", parcel->topic, parcel->partition, offset, timestamp_ms);
+    const el_producer_batch *batch = self->batch;
+    if (self->index == EL_WHOLE) return Py_NewRef(batch->result ? batch->result : Py_None);
+    int known = self->index != EL_NOT_AWAITED && batch->base_offset >= 0;
+    long long offset = known ? (long long)batch->base_offset + self->index : -1;
+    long long timestamp_ms = batch->append_time_ms >= 0 ? batch->append_time_ms : self->timestamp_ms;
+    return PyObject_CallFunction(batch->accumulator->metadata, "OiLL", batch->topic, batch->partition, offset, timestamp_ms);
 }
 
-/* What is raised takes the frames that it leaves. The parcel's own error would keep them alive for good: futures that were never asked are
- * untracked, and the collector sees no cycle that leads through them. */
-static void failure_raise(const el_parcel *parcel) {
-    PyObject *raised = PyObject_CallFunctionObjArgs(parcel->accumulator->raised_of, parcel->error, NULL);
+/* A raised exception keeps the frames that it passes. The batch's own error would keep them alive for good: futures without callbacks are
+ * untracked, so the collector would not find a cycle through them. */
+static void failure_raise(const el_producer_batch *batch) {
+    PyObject *raised = PyObject_CallFunctionObjArgs(batch->accumulator->raised_of, batch->error, NULL);
     if (!raised) return;
     PyErr_SetObject(EL_OBJECT(Py_TYPE(raised)), raised);
     Py_DECREF(raised);
@@ -77,35 +77,35 @@ static void failure_raise(const el_parcel *parcel) {
 static PyObject *future_result(PyObject *object, PyObject *args, PyObject *keywords) {
     el_future *self = (el_future *)object;
     if (future_await(self, args, keywords, "|O:result") < 0) return NULL;
-    if (!self->parcel->error) return future_metadata(self);
-    el_future_hear(self);
+    if (!self->batch->error) return future_metadata(self);
+    el_future_observe(self);
     future_track(self);
-    failure_raise(self->parcel);
+    failure_raise(self->batch);
     return NULL;
 }
 
 static PyObject *future_exception(PyObject *object, PyObject *args, PyObject *keywords) {
     el_future *self = (el_future *)object;
     if (future_await(self, args, keywords, "|O:exception") < 0) return NULL;
-    if (self->parcel->error) {
-        el_future_hear(self);
+    if (self->batch->error) {
+        el_future_observe(self);
         future_track(self);
     }
-    return Py_NewRef(self->parcel->error ? self->parcel->error : Py_None);
+    return Py_NewRef(self->batch->error ? self->batch->error : Py_None);
 }
 
-static PyObject *future_done(PyObject *object, PyObject *unused) { EL_RETURN_TRUTH(el_fate_known(((el_future *)object)->parcel)); }
+static PyObject *future_done(PyObject *object, PyObject *unused) { EL_RETURN_TRUTH(el_is_settled(((el_future *)object)->batch)); }
 
-/* ---- being told ------------------------------------------------------------------------------------------------- */
+/* ---- callbacks -------------------------------------------------------------------------------------------------- */
 
-/* The callback, when the fate is known: on the thread, in its turn; here and now if there is no thread for it. */
+/* Runs the callback when the batch is settled: on the thread, in order; immediately if there is no thread. */
 static PyObject *future_call(el_future *self, PyObject *callable, int quiet) {
-    el_parcel *parcel = self->parcel;
-    el_accumulator *shared = parcel->accumulator;
-    if (el_fate_known(parcel) && (parcel->early || shared->ended))
+    el_producer_batch *batch = self->batch;
+    el_accumulator *shared = batch->accumulator;
+    if (el_is_settled(batch) && (batch->early || shared->ended))
         return PyObject_CallFunctionObjArgs(shared->run_callback, EL_OBJECT(self), callable, NULL);
-    if (el_callback_add(parcel, self, callable, quiet) < 0) return NULL;
-    if (el_fate_known(parcel)) el_late_push(parcel);
+    if (el_callback_add(batch, self, callable, quiet) < 0) return NULL;
+    if (el_is_settled(batch)) el_callbacks_enqueue(batch);
     Py_RETURN_NONE;
 }
 
@@ -114,7 +114,7 @@ static PyObject *future_add_done_callback(PyObject *object, PyObject *callable) 
     if (!PyCallable_Check(callable)) return PyErr_Format(PyExc_TypeError, "a callback is a callable, not %R", callable), NULL;
     future_track(self);
     PyObject *answer = future_call(self, callable, 0);
-    if (answer) el_future_hear(self);
+    if (answer) el_future_observe(self);
     return answer;
 }
 
@@ -124,28 +124,28 @@ static PyObject *future_observe(PyObject *object, PyObject *callable) {
 }
 
 static PyObject *future_get_failure(PyObject *object, void *unused) {
-    PyObject *error = ((el_future *)object)->parcel->error;
+    PyObject *error = ((el_future *)object)->batch->error;
     return Py_NewRef(error ? error : Py_None);
 }
 
 static PyObject *future_hasten(PyObject *object, PyObject *unused) {
-    el_parcel *parcel = ((el_future *)object)->parcel;
-    if (parcel->lane && parcel->fate == EL_OPEN) el_lane_seal(parcel->lane);
+    el_producer_batch *batch = ((el_future *)object)->batch;
+    if (batch->queue && batch->state == EL_OPEN) el_queue_seal(batch->queue);
     Py_RETURN_NONE;
 }
 
 static PyObject *future_await_slot(PyObject *object) {
-    return PyObject_CallFunctionObjArgs(((el_future *)object)->parcel->accumulator->await_future, object, NULL);
+    return PyObject_CallFunctionObjArgs(((el_future *)object)->batch->accumulator->await_future, object, NULL);
 }
 
 static PyObject *future_repr(PyObject *object) {
     static const char *const words[] = {"pending", "pending", "pending", "done", "failed"};
-    return PyUnicode_FromFormat("<embedlog.Future %s>", words[((el_future *)object)->parcel->fate]);
+    return PyUnicode_FromFormat("<embedlog.Future %s>", words[((el_future *)object)->batch->state]);
 }
 
 static PyObject *future_get_partition(PyObject *object, void *unused) {
-    const el_parcel *parcel = ((el_future *)object)->parcel;
-    return PyLong_FromLong(parcel->topic ? parcel->partition : -1);
+    const el_producer_batch *batch = ((el_future *)object)->batch;
+    return PyLong_FromLong(batch->topic ? batch->partition : -1);
 }
 
 static PyObject *future_reduce(PyObject *object, PyObject *unused) {
@@ -154,23 +154,23 @@ static PyObject *future_reduce(PyObject *object, PyObject *unused) {
 }
 
 static PyGetSetDef future_getset[] = {
-    {"partition", future_get_partition, NULL, "The partition that was chosen for the record; -1 if there is none, or many.", NULL},
-    {"_failure", future_get_failure, NULL, "What it failed of so far, or None; that the user has heard of it is not said by that.", NULL},
+    {"partition", future_get_partition, NULL, "The partition of the record; -1 if there is none, or several.", NULL},
+    {"_failure", future_get_failure, NULL, "The exception so far, or None; reading it does not count as observation.", NULL},
     {NULL},
 };
 
 static PyMethodDef future_methods[] = {
-    {"_observe", future_observe, METH_O, "As add_done_callback, for the producer itself: a failure stays unheard."},
-    {"hasten", future_hasten, METH_NOARGS, "Sends the record's batch at once: it does not sit out its linger."},
+    {"_observe", future_observe, METH_O, "As add_done_callback, for the producer itself: a failure remains unobserved."},
+    {"hasten", future_hasten, METH_NOARGS, "Sends the record's batch at once, before its linger time ends."},
     {"done", future_done, METH_NOARGS, "Whether the record is acknowledged or has failed."},
     {"result", (PyCFunction)(void (*)(void))future_result, METH_VARARGS | METH_KEYWORDS,
-     "result(timeout=None)\n\nSends the record's batch at once, waits, and returns its RecordMetadata or raises what it failed of.\n"
-     "DeadlineError after `timeout` seconds; None waits until the fate is known, which delivery.timeout.ms bounds."},
+     "result(timeout=None)\n\nSends the record's batch at once, waits, and returns its RecordMetadata or raises the reason of its failure.\n"
+     "DeadlineError after `timeout` seconds; None waits until the record is settled, at most delivery.timeout.ms."},
     {"exception", (PyCFunction)(void (*)(void))future_exception, METH_VARARGS | METH_KEYWORDS,
-     "exception(timeout=None)\n\nWaits like result(), and returns what the record failed of, or None."},
+     "exception(timeout=None)\n\nWaits like result() and returns the reason of the failure, or None."},
     {"add_done_callback", future_add_done_callback, METH_O,
      "add_done_callback(callable)\n\nCalls callable(future) on the producer's thread when the future is done, in the order of the records\n"
-     "of a partition. What it raises is logged."},
+     "of a partition. Its exceptions are logged."},
     {"__reduce__", future_reduce, METH_NOARGS, "Refused."},
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "Future[T]: for annotations."},
     {NULL},
@@ -180,7 +180,7 @@ static PyType_Slot future_slots[] = {
     {Py_tp_dealloc, future_dealloc}, {Py_tp_traverse, future_traverse},
     {Py_tp_methods, future_methods}, {Py_tp_getset, future_getset}, {Py_tp_repr, future_repr},
     {Py_am_await, future_await_slot},
-    {Py_tp_doc, "What becomes of a sent record; awaitable."}, {0, NULL},
+    {Py_tp_doc, "The future result of a sent record; awaitable."}, {0, NULL},
 };
 
 static PyType_Spec future_spec = {"embedlog.Future", sizeof(el_future), 0,

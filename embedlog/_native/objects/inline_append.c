@@ -1,25 +1,24 @@
-/* The way past the producer's thread: who waits for a record writes it himself, if nothing about that is unusual.
+/* Inline append: a caller that waits for a record appends it in its own thread, if every condition is the usual one.
  *
- * D1  no byte code runs between taking the lane's turn and giving it back, so no signal's handler can, and nothing can be
- *     interrupted half done
- * D2  whatever is unusual (a roll, a lock that is not free, an error, columns, a durable topic) is the thread's: the parcels are
- *     as they were, and the thread begins with them; a batch that may or may not be in has the same sequences again there
- * D3  the thread is told to look after the lane now and then, as it does behind every write of its own */
+ * CINLINE-1  no byte code runs between entering and leaving the queue: no signal handler runs, and no operation is interrupted half done
+ * CINLINE-2  every unusual case (a roll, a lock that is not free, an error, columns, a durable topic) is left to the producer's thread: the
+ *            batches are unchanged and the thread starts with them. A batch with an unknown outcome has the same sequences there
+ * CINLINE-3  the thread is asked at intervals to check the queue, as it does after every write of its own */
 #include "codec/batch.h"
 #include "objects/objects.h"
 
 #include <time.h>
 
 enum {
-    PARCELS_MAX = 8,                  /* that a caller writes before his own */
-    LOOK_NS = 100000000,              /* between looks of the thread */
-    PATIENCE_NS = 20000000            /* for the partition's lock */
+    BATCHES_MAX = 8,                  /* that a caller appends before its own */
+    LOOK_NS = 100000000,              /* between checks by the thread */
+    PATIENCE_NS = 20000000            /* for the append lock */
 };
 
 static const int64_t BYTES_MAX = 1 << 20;
 
 PyObject *el_open_direct(PyObject *object, PyObject *args) {
-    el_lane *self = (el_lane *)object;
+    el_queue *self = (el_queue *)object;
     PyObject *partition, *mutex, *writer, *config;
     unsigned long long append, raw;
     long long flush_ms, batch_bytes_max;
@@ -37,7 +36,7 @@ PyObject *el_open_direct(PyObject *object, PyObject *args) {
 }
 
 PyObject *el_shut_direct(PyObject *object, PyObject *unused) {
-    el_lane *self = (el_lane *)object;
+    el_queue *self = (el_queue *)object;
     Py_CLEAR(self->target);
     Py_CLEAR(self->mutex);
     Py_CLEAR(self->writer);
@@ -51,9 +50,9 @@ static int64_t boot_ns(void) {
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* ---- whether it is usual ---------------------------------------------------------------------------------------- */
+/* ---- the conditions --------------------------------------------------------------------------------------------- */
 
-/* Names that are made once: without memory a mutex that was acquired can still be released. */
+/* Names made once: an acquired mutex can then be released without memory. */
 static struct {
     PyObject *is_owned, *acquire, *release, *writer, *config;
 } names;
@@ -81,27 +80,27 @@ static int attribute_is(PyObject *object, PyObject *name, PyObject *expected) {
     return found == expected;
 }
 
-static int lane_usual(const el_lane *lane, const el_parcel *parcel) {
-    const el_accumulator *shared = lane->accumulator;
-    if (!lane->target || lane->busy || lane->look || lane->not_before_ns || lane->queued_bytes > BYTES_MAX) return 0;
-    if (lane->producer_id >= 0 && lane->seen < 0) return 0; /* the log has to be asked */
+static int queue_usual(const el_queue *queue, const el_producer_batch *batch) {
+    const el_accumulator *shared = queue->accumulator;
+    if (!queue->target || queue->busy || queue->check_due || queue->not_before_ns || queue->queued_bytes > BYTES_MAX) return 0;
+    if (queue->producer_id >= 0 && queue->seen < 0) return 0; /* the log must be read first */
     if (shared->waiting || shared->closed || shared->shut) return 0;
     int ahead = 0;
-    for (const el_parcel *each = lane->first; each; each = each->next) {
-        if (each->run || each->fate == EL_TAKEN || each->size > lane->batch_bytes_max || ++ahead > PARCELS_MAX) return 0;
-        if (each == parcel) return 1;
+    for (const el_producer_batch *each = queue->first; each; each = each->next) {
+        if (each->run || each->state == EL_TAKEN || each->size > queue->batch_bytes_max || ++ahead > BATCHES_MAX) return 0;
+        if (each == batch) return 1;
     }
     return 0;
 }
 
-/* What the lane leads to, held for as long as a caller writes: the lane itself may be shut meanwhile. That the files stay open is not due
- * to these references: the partition closes them under its mutex, which the caller has. */
+/* The objects of the queue, held during an append: the queue itself may be disabled meanwhile. The files stay open for another reason:
+ * the partition closes them under its mutex, which the caller holds. */
 typedef struct {
     PyObject *target, *mutex, *writer, *config;
 } el_held;
 
-static el_held held_take(const el_lane *lane) {
-    return (el_held){Py_NewRef(lane->target), Py_NewRef(lane->mutex), Py_NewRef(lane->writer), Py_NewRef(lane->config)};
+static el_held held_take(const el_queue *queue) {
+    return (el_held){Py_NewRef(queue->target), Py_NewRef(queue->mutex), Py_NewRef(queue->writer), Py_NewRef(queue->config)};
 }
 
 static void held_release(el_held *held) {
@@ -111,7 +110,8 @@ static void held_release(el_held *held) {
     Py_DECREF(held->config);
 }
 
-/* The partition's mutex, if it is free, and writer and settings are still those that were given. A lock that this thread has already is not. */
+/* Takes the partition's mutex if it is free, and checks that writer and settings are still the given ones. A lock that this thread
+ * already holds is not free. */
 static int partition_enter(const el_held *held) {
     if (!answers(held->mutex, names.is_owned, Py_False, NULL) || !answers(held->mutex, names.acquire, Py_True, Py_False)) return 0;
     if (attribute_is(held->target, names.writer, held->writer) && attribute_is(held->target, names.config, held->config)) return 1;
@@ -125,73 +125,73 @@ static void raise_to(int64_t *most, int64_t value) {
     if (value > *most) *most = value;
 }
 
-static void figures_note(el_figures *figures, const el_parcel *parcel, int64_t began_ns) {
-    int64_t latency_ns = el_now_ns() - began_ns, queue_ns = began_ns - parcel->opened_ns;
-    figures->batches++;
-    figures->records += parcel->count;
-    figures->bytes += parcel->size;
-    figures->latency_ns += latency_ns;
-    figures->queue_ns += queue_ns;
-    raise_to(&figures->bytes_most, parcel->size);
-    raise_to(&figures->latency_most_ns, latency_ns);
-    raise_to(&figures->queue_most_ns, queue_ns);
+static void metrics_note(el_metrics *metrics, const el_producer_batch *batch, int64_t began_ns) {
+    int64_t latency_ns = el_now_ns() - began_ns, queue_ns = began_ns - batch->opened_ns;
+    metrics->batches++;
+    metrics->records += batch->count;
+    metrics->bytes += batch->size;
+    metrics->latency_ns += latency_ns;
+    metrics->queue_ns += queue_ns;
+    raise_to(&metrics->bytes_most, batch->size);
+    raise_to(&metrics->latency_most_ns, latency_ns);
+    raise_to(&metrics->queue_most_ns, queue_ns);
 }
 
 PyObject *el_harvest_direct(PyObject *object, PyObject *unused) {
-    el_lane *self = (el_lane *)object;
-    el_figures found = self->figures;
+    el_queue *self = (el_queue *)object;
+    el_metrics found = self->metrics;
     if (!found.batches) Py_RETURN_NONE;
-    self->figures = (el_figures){0};
+    self->metrics = (el_metrics){0};
     return Py_BuildValue("(LLLLLLLL)", (long long)found.batches, (long long)found.records, (long long)found.bytes, (long long)found.bytes_most,
                          (long long)found.latency_ns, (long long)found.latency_most_ns, (long long)found.queue_ns, (long long)found.queue_most_ns);
 }
 
-static int parcel_write(el_lane *lane, el_parcel *parcel, int64_t deadline_ns, el_appended *out) {
+static int batch_write(el_queue *queue, el_producer_batch *batch, int64_t deadline_ns, el_appended *out) {
     int64_t began_ns = el_now_ns();
-    enum el_fate before = (enum el_fate)parcel->fate;
-    parcel->fate = EL_TAKEN;
+    enum el_batch_state before = (enum el_batch_state)batch->state;
+    batch->state = EL_TAKEN;
     el_batch row;
-    el_header_write(parcel->data, parcel, parcel->size, 0, 0, lane->next_sequence, &row);
-    el_known known = {.producer_id = lane->producer_id, .seen = lane->seen, .next_sequence = lane->next_sequence, .epoch = lane->producer_epoch};
+    el_header_write(batch->data, batch, batch->size, 0, 0, queue->next_sequence, &row);
+    el_known known = {.producer_id = queue->producer_id, .seen = queue->seen, .next_sequence = queue->next_sequence, .epoch = queue->producer_epoch};
     int32_t code;
     Py_BEGIN_ALLOW_THREADS
-    code = lane->append(lane->raw, parcel->data, parcel->size, &row, 1, lane->producer_id >= 0 ? &known : NULL, deadline_ns, out);
+    code = queue->append(queue->raw, batch->data, batch->size, &row, 1, queue->producer_id >= 0 ? &known : NULL, deadline_ns, out);
     Py_END_ALLOW_THREADS
-    parcel->fate = (int8_t)before;
+    batch->state = (int8_t)before;
     if (code != EL_APPENDED) return 0;
-    if (lane->producer_id >= 0) lane->seen = out->seen;
-    parcel->base_offset = out->base_offset;
-    parcel->append_time_ms = out->append_time_ms;
-    lane->next_sequence = el_sequence_after(lane->next_sequence, row.last_offset_delta);
-    figures_note(&lane->figures, parcel, began_ns);
-    lane->accumulator->direct_count++;
-    el_parcel_settle(parcel, EL_DELIVERED);
+    if (queue->producer_id >= 0) queue->seen = out->seen;
+    batch->base_offset = out->base_offset;
+    batch->append_time_ms = out->append_time_ms;
+    queue->next_sequence = el_sequence_after(queue->next_sequence, row.last_offset_delta);
+    metrics_note(&queue->metrics, batch, began_ns);
+    queue->accumulator->direct_count++;
+    el_batch_settle(batch, EL_DELIVERED);
     return 1;
 }
 
-/* All up to this parcel, as long as that is usual. REQUIRES: the lane's turn and the partition's mutex. */
-static void lane_write(el_lane *lane, el_parcel *parcel, int64_t limit_ns) {
+/* Appends all batches up to this one while the conditions hold. REQUIRES: the entered queue and the partition's mutex. */
+static void queue_write(el_queue *queue, el_producer_batch *batch, int64_t limit_ns) {
     el_appended out = {0};
-    if (lane->last->fate == EL_OPEN) lane->last->fate = EL_SEALED;
+    if (queue->last->state == EL_OPEN) queue->last->state = EL_SEALED;
     int64_t now = el_now_ns(), patience_ns = limit_ns - now < PATIENCE_NS ? limit_ns - now : PATIENCE_NS;
     int64_t deadline_ns = boot_ns() + (patience_ns > 0 ? patience_ns : 0);
-    while (!el_fate_known(parcel) && parcel_write(lane, lane->first, deadline_ns, &out)) continue;
-    lane->look = now - lane->looked_ns > LOOK_NS || out.unsynced_ms > lane->flush_ns / 1000000;
+    while (!el_is_settled(batch) && batch_write(queue, queue->first, deadline_ns, &out)) continue;
+    queue->check_due = now - queue->checked_ns > LOOK_NS || out.unsynced_ms > queue->flush_ns / 1000000;
 }
 
-int el_direct_write(el_parcel *parcel, int64_t limit_ns) {
-    el_lane *lane = parcel->lane;
-    if (!lane || !lane_usual(lane, parcel)) return 0;
-    Py_INCREF(EL_OBJECT(lane));
-    el_held held = held_take(lane);
+int el_direct_write(el_producer_batch *batch, int64_t limit_ns) {
+    el_queue *queue = batch->queue;
+    if (!queue || !queue_usual(queue, batch)) return 0;
+    Py_INCREF(EL_OBJECT(queue));
+    el_held held = held_take(queue);
     int turn = 0;
-    if (partition_enter(&held)) { /* whose calls may have run other code: the lane is looked at again */
-        turn = parcel->lane == lane && lane_usual(lane, parcel) && lane->writer == held.writer && el_lane_enter(lane);
-        if (turn) lane_write(lane, parcel, limit_ns);
+    if (partition_enter(&held)) { /* its calls may have run other code: the queue is checked again */
+        turn = batch->queue == queue && queue_usual(queue, batch) && queue->writer == held.writer && el_queue_enter(queue);
+        if (turn) queue_write(queue, batch, limit_ns);
         answers(held.mutex, names.release, Py_None, NULL);
     }
-    if (turn) el_lane_leave(lane);
+    if (turn) el_queue_leave(queue);
     held_release(&held);
-    Py_DECREF(EL_OBJECT(lane));
-    return el_fate_known(parcel);
+    Py_DECREF(EL_OBJECT(queue));
+    return el_is_settled(batch);
 }

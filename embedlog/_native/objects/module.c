@@ -1,4 +1,4 @@
-/* The module `_rows`: makes and takes Python objects through the stable ABI, and nothing else. */
+/* The module `_rows`: takes and makes Python objects through the stable ABI. */
 #include "objects/objects.h"
 #include "objects/arrow.h"
 
@@ -9,21 +9,22 @@ PyTypeObject *el_type_ready(PyObject *module, PyType_Spec *spec) {
         Py_DECREF(type);
         return NULL;
     }
-    return (PyTypeObject *)type; /* this reference is never given back: the C files go on using the type */
+    return (PyTypeObject *)type; /* this reference is never released: the C files use the type */
 }
 
 static struct PyModuleDef rows_module = {
     PyModuleDef_HEAD_INIT,
     .m_name = "embedlog._native._rows",
-    .m_doc = "Rows of Python objects: records, futures, the accumulator of send(), lists of bytes, Arrow data.",
+    .m_doc = "Python objects of the fast paths: records, futures, the accumulator of send(), lists of bytes, Arrow data.",
     .m_size = -1,
 };
 
 static int module_fill(PyObject *module) {
     PyMethodDef *tables[] = {el_record_methods,    el_column_methods,       el_view_methods,         el_run_methods,
-                             el_parcel_functions, el_arrow_import_methods, el_arrow_export_methods, el_settling_functions, el_batch_functions};
-    int (*parts[])(PyObject *) = {el_record_ready, el_accumulator_ready, el_lane_ready, el_parcel_ready,
-                                  el_future_ready, el_tally_ready, el_direct_ready, el_route_ready, el_arrow_import_ready};
+                             el_producer_batch_functions, el_arrow_import_methods, el_arrow_export_methods, el_settling_functions,
+                             el_batch_functions};
+    int (*parts[])(PyObject *) = {el_record_ready, el_accumulator_ready, el_queue_ready, el_producer_batch_ready,
+                                  el_future_ready, el_tally_ready, el_direct_ready, el_router_ready, el_arrow_import_ready};
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         if (PyModule_AddFunctions(module, tables[i]) < 0) return -1;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)

@@ -1,8 +1,7 @@
 /* Record: one record as a Python object.
  *
- * O1  records of bytes are in no cycle: they have no part in garbage collection (tp_is_gc) and none of its room, however many there are
- * O2  records may hold records (as deserialised values, many deep): those are freed one after the other, not one inside of the other
- */
+ * CRECORDTYPE-1  records of bytes are in no cycle: they take no part in garbage collection (tp_is_gc) and have no header for it
+ * CRECORDTYPE-2  records may contain records (deserialised values, deeply nested): they are freed one after another, not recursively */
 #include "objects/objects.h"
 
 #include <structmember.h>
@@ -10,9 +9,8 @@
 PyTypeObject *el_record_type;
 PyObject *el_no_headers;
 
-/* From Python 3.14 on the interpreter puts off what it is to free deep in the stack. It asks the type, not tp_is_gc, and links such objects
- * through the header that lies before an object of the collector's: records of bytes have room for it there, or it would write into what
- * lies before them. */
+/* From Python 3.14 on the interpreter defers deallocations deep in the stack. It checks the type, not tp_is_gc, and links such objects
+ * through the header before an object of the collector: records of bytes have memory for it, or the link would overwrite other memory. */
 enum { PUT_OFF_SINCE = 0x030E0000, ROOM = 2 * sizeof(uintptr_t) };
 
 static size_t room_before(void) { return Py_Version >= PUT_OFF_SINCE ? ROOM : 0; }
@@ -30,11 +28,11 @@ static void record_free(el_record *record) {
     Py_DECREF(type);
 }
 
-/* Records that were dropped while others were being freed, by their `offset`: their turn comes when the outermost one is done. */
+/* Records that were dropped while others were being freed, linked by their `offset`: the outermost deallocation frees them. */
 static _Thread_local intptr_t dropped;
 static _Thread_local int depth;
 
-enum { DEPTH_MAX = 40 }; /* as deep as Python lets its own containers go */
+enum { DEPTH_MAX = 40 }; /* the limit of Python's own containers */
 
 static void record_free_shared(el_record *record) {
     PyObject_GC_UnTrack(record);
@@ -71,7 +69,7 @@ static int record_traverse(PyObject *self, visitproc visit, void *arg) {
     return 0;
 }
 
-/* Whoever still sees the record finds None: no field of it is ever missing. */
+/* A record that is still referenced contains None: no field is ever missing. */
 static int record_clear(PyObject *self) {
     el_record *record = (el_record *)self;
     el_replace(&record->key, Py_None);
@@ -88,7 +86,7 @@ el_record *el_record_alloc(void) {
     return (el_record *)PyObject_Init((PyObject *)(void *)(block + room), el_record_type);
 }
 
-/* The same for any objects. To be tracked once they are in. */
+/* The same for any objects. The caller tracks it after filling it. */
 static el_record *record_alloc_shared(void) {
     el_record *record = PyObject_GC_New(el_record, el_record_type);
     if (!record) return NULL;
@@ -97,7 +95,7 @@ static el_record *record_alloc_shared(void) {
     return record;
 }
 
-/* What cannot be part of a cycle, and holds nothing that is freed with it. */
+/* Objects that cannot be part of a cycle and own no other objects. */
 static int is_plain(PyObject *object) {
     return object == Py_None || object == el_no_headers || Py_IS_TYPE(object, &PyBytes_Type) || Py_IS_TYPE(object, &PyUnicode_Type) ||
            Py_IS_TYPE(object, &PyLong_Type) || Py_IS_TYPE(object, &PyFloat_Type) || Py_IS_TYPE(object, &PyBool_Type);
@@ -155,7 +153,7 @@ static PyObject *record_compare(PyObject *self, PyObject *other, int op) {
     return answer;
 }
 
-/* Where it lies is enough: equal records lie at one place, and a value of the user's need not be hashable. */
+/* The position alone: equal records have the same one, and a value of the user need not be hashable. */
 static Py_hash_t record_hash(PyObject *self) {
     el_record *record = (el_record *)self;
     PyObject *place = Py_BuildValue("(OiL)", record->topic, record->partition, (long long)record->offset);

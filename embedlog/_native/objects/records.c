@@ -1,4 +1,4 @@
-/* Records out of columns, many at a time. */
+/* Creates records from columns, many at a time. */
 #include "objects/objects.h"
 
 typedef struct {

@@ -1,77 +1,77 @@
-/* Route: the lanes of one topic, and the choice among them; the fast path of send(). */
+/* Router: the partition queues of one topic and the choice among them; the fast path of send(). */
 #include "objects/encode_record.h"
 
 #include <structmember.h>
 
-#define EL_SECONDS_FROM 100000000 /* of the year 1973, in seconds */
+#define EL_SECONDS_FROM 100000000 /* a time in the year 1973, in seconds */
 
-PyTypeObject *el_route_type;
+PyTypeObject *el_router_type;
 
 typedef struct {
     PyObject_HEAD
     el_accumulator *accumulator;
-    PyObject *lanes;             /* list of Lane, one a partition that is here, by rising numbers */
-    int64_t partition_count;     /* what keys are spread over: partitions that other brokers hold count as well */
-    int64_t batch_size;          /* Kafka's batch.size: how long a partition is stuck to */
+    PyObject *queues;             /* list of PartitionQueue, one for each local partition, in increasing order */
+    int64_t partition_count;     /* base of the key hash: partitions on other brokers count as well */
+    int64_t batch_size;          /* Kafka's batch.size: bytes before the sticky partition changes */
     int64_t request_limit;       /* Kafka's max.request.size, of one record */
-    int64_t past_ms, future_ms;  /* how far a given timestamp may lie from now */
-    int64_t seconds_until_ms;    /* below it, and from EL_SECONDS_FROM on, a timestamp is perhaps one in seconds */
-    int64_t stuck_bytes;         /* appended to `sticky` since it was drawn */
+    int64_t past_ms, future_ms;  /* allowed distance of a given timestamp from now */
+    int64_t seconds_until_ms;    /* a timestamp below it and from EL_SECONDS_FROM on may be in seconds */
+    int64_t stuck_bytes;         /* appended to `sticky` since it was chosen */
     uint64_t random;
-    int64_t availability_ns;     /* who has not been written for so long gets nothing new; 0: no matter */
+    int64_t availability_ns;     /* a partition without a write for so long gets no new records; 0: unlimited */
     int32_t sticky, count;
     int8_t keys_required, keys_ignored, adaptive;
-    int8_t sparse;               /* a lane's place is not its partition's number */
-} el_route;
+    int8_t sparse;               /* the index of a queue is not its partition number */
+} el_router;
 
-static el_lane *route_lane(const el_route *self, int32_t place) { return (el_lane *)PyList_GetItem(self->lanes, place); }
+static el_queue *router_queue(const el_router *self, int32_t place) { return (el_queue *)PyList_GetItem(self->queues, place); }
 
-/* Lanes of one topic, by rising numbers below the count of partitions. Sets an exception. */
-static int lanes_check(el_route *self) {
+/* Checks the queues: one topic, increasing numbers below the partition count. Sets an exception. */
+static int queues_check(el_router *self) {
     int64_t before = -1;
     for (int32_t place = 0; place < self->count; place++) {
-        PyObject *each = PyList_GetItem(self->lanes, place);
-        if (!Py_IS_TYPE(each, el_lane_type)) return PyErr_SetString(PyExc_TypeError, "a route is made of lanes"), -1;
-        int64_t number = ((el_lane *)each)->partition;
-        if (number <= before) return PyErr_SetString(PyExc_ValueError, "the lanes of a route rise"), -1;
+        PyObject *each = PyList_GetItem(self->queues, place);
+        if (!Py_IS_TYPE(each, el_queue_type)) return PyErr_SetString(PyExc_TypeError, "a router consists of partition queues"), -1;
+        int64_t number = ((el_queue *)each)->partition;
+        if (number <= before) return PyErr_SetString(PyExc_ValueError, "the queues of a router must be in increasing order"), -1;
         self->sparse |= number != place;
         before = number;
     }
     if (self->partition_count == 0) self->partition_count = before + 1;
     self->sparse |= self->partition_count != self->count;
     if (before < self->partition_count && self->partition_count <= INT64_C(1) + INT32_MAX) return 0;
-    return PyErr_SetString(PyExc_ValueError, "a partition's number lies below their count"), -1;
+    return PyErr_SetString(PyExc_ValueError, "a partition number must be below the partition count"), -1;
 }
 
-/* Where the lane of a partition stands, -1 if the partition is not here. */
-static int32_t route_place(const el_route *self, int64_t partition) {
+/* Index of the queue of a partition, -1 if the partition is not local. */
+static int32_t router_place(const el_router *self, int64_t partition) {
     if (!self->sparse) return partition >= 0 && partition < self->count ? (int32_t)partition : -1;
     int32_t low = 0, high = self->count;
     while (low < high) {
         int32_t middle = low + (high - low) / 2;
-        if (route_lane(self, middle)->partition < partition) low = middle + 1;
+        if (router_queue(self, middle)->partition < partition) low = middle + 1;
         else high = middle;
     }
-    return low < self->count && route_lane(self, low)->partition == partition ? low : -1;
+    return low < self->count && router_queue(self, low)->partition == partition ? low : -1;
 }
 
-static PyObject *route_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    static char *names[] = {"accumulator", "lanes", "batch_size", "request_limit", "past_ms", "future_ms", "keys_required",
+static PyObject *router_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"accumulator", "queues", "batch_size", "request_limit", "past_ms", "future_ms", "keys_required",
                             "keys_ignored", "seed", "adaptive", "availability_ms", "partition_count", NULL};
-    PyObject *accumulator, *lanes;
+    PyObject *accumulator, *queues;
     long long batch_size, request_limit, past_ms, future_ms, availability_ms = 0, partition_count = 0;
     unsigned long long seed;
     int keys_required, keys_ignored, adaptive = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O!LLLLppK|pLL:Route", names, el_accumulator_type, &accumulator, &PyList_Type, &lanes,
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O!LLLLppK|pLL:Router", names, el_accumulator_type, &accumulator, &PyList_Type, &queues,
                                      &batch_size, &request_limit, &past_ms, &future_ms, &keys_required, &keys_ignored, &seed, &adaptive,
                                      &availability_ms, &partition_count))
         return NULL;
-    Py_ssize_t count = PyList_Size(lanes);
-    if (count < 1 || count > INT32_MAX) return PyErr_SetString(PyExc_ValueError, "a route has a lane at least"), NULL;
-    el_route *self = (el_route *)PyType_GenericAlloc(type, 0);
+    Py_ssize_t count = PyList_Size(queues);
+    if (count < 1 || count > INT32_MAX) return PyErr_SetString(PyExc_ValueError, "a router has at least one queue"), NULL;
+    el_router *self = (el_router *)PyType_GenericAlloc(type, 0);
     if (!self) return NULL;
     self->accumulator = (el_accumulator *)Py_NewRef(accumulator);
-    self->lanes = PyList_GetSlice(lanes, 0, count);
+    self->queues = PyList_GetSlice(queues, 0, count);
     self->batch_size = batch_size;
     self->request_limit = request_limit;
     self->past_ms = past_ms;
@@ -85,108 +85,108 @@ static PyObject *route_new(PyTypeObject *type, PyObject *args, PyObject *keyword
     self->count = (int32_t)count;
     self->partition_count = partition_count;
     self->sticky = -1;
-    if (self->lanes && lanes_check(self) == 0) return EL_OBJECT(self);
+    if (self->queues && queues_check(self) == 0) return EL_OBJECT(self);
     Py_DECREF(EL_OBJECT(self));
     return NULL;
 }
 
-static int route_traverse(PyObject *object, visitproc visit, void *arg) {
-    el_route *self = (el_route *)object;
+static int router_traverse(PyObject *object, visitproc visit, void *arg) {
+    el_router *self = (el_router *)object;
     Py_VISIT(EL_OBJECT(Py_TYPE(object)));
     Py_VISIT(EL_OBJECT(self->accumulator));
-    Py_VISIT(self->lanes);
+    Py_VISIT(self->queues);
     return 0;
 }
 
-static void route_dealloc(PyObject *object) {
-    el_route *self = (el_route *)object;
+static void router_dealloc(PyObject *object) {
+    el_router *self = (el_router *)object;
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     Py_XDECREF(EL_OBJECT(self->accumulator));
-    Py_XDECREF(self->lanes);
+    Py_XDECREF(self->queues);
     PyObject_GC_Del(object);
     Py_DECREF(type);
 }
 
 /* ---- the choice ------------------------------------------------------------------------------------------------- */
 
-static uint64_t random_below(el_route *self, uint64_t bound) {
+static uint64_t random_below(el_router *self, uint64_t bound) {
     self->random ^= self->random << 13;
     self->random ^= self->random >> 7;
     self->random ^= self->random << 17;
     return (self->random >> 16) % bound;
 }
 
-/* The queues as one draw sees them; `longest` is INT32_MAX where their lengths are not to matter. */
+/* The queue lengths during one draw; `longest` is INT32_MAX if lengths are ignored. */
 typedef struct {
-    int64_t overdue_ns; /* a first parcel that was due before has waited too long */
+    int64_t overdue_ns; /* a first batch opened before this time has waited too long */
     int32_t shortest, longest;
-} el_queues;
+} el_draw;
 
-static int lane_late(const el_lane *lane, const el_queues *queues) {
-    if (!lane->first || queues->overdue_ns == INT64_MIN) return 0;
-    return lane->first->opened_ns < queues->overdue_ns;
+static int queue_overdue(const el_queue *queue, const el_draw *draw) {
+    if (!queue->first || draw->overdue_ns == INT64_MIN) return 0;
+    return queue->first->opened_ns < draw->overdue_ns;
 }
 
-/* Kafka's rule: lengths count only once every partition has been written to and only if they differ. */
-static el_queues queues_look(const el_route *self) {
-    el_queues queues = {INT64_MIN, INT32_MAX, 0};
+/* Kafka's rule: lengths count only after every partition was written to, and only if they differ. */
+static el_draw draw_begin(const el_router *self) {
+    el_draw draw = {INT64_MIN, INT32_MAX, 0};
     if (self->availability_ns && self->accumulator->linger_ns < INT64_MAX / 4)
-        queues.overdue_ns = el_now_ns() - self->accumulator->linger_ns - self->availability_ns;
+        draw.overdue_ns = el_now_ns() - self->accumulator->linger_ns - self->availability_ns;
     int used = 1;
     for (int32_t i = 0; i < self->count; i++) {
-        const el_lane *lane = route_lane(self, i);
-        used &= lane->used;
-        if (lane_late(lane, &queues)) continue;
-        if (lane->parcel_count > queues.longest) queues.longest = lane->parcel_count;
-        if (lane->parcel_count < queues.shortest) queues.shortest = lane->parcel_count;
+        const el_queue *queue = router_queue(self, i);
+        used &= queue->used;
+        if (queue_overdue(queue, &draw)) continue;
+        if (queue->batch_count > draw.longest) draw.longest = queue->batch_count;
+        if (queue->batch_count < draw.shortest) draw.shortest = queue->batch_count;
     }
-    if (!used || queues.longest == queues.shortest) queues.longest = INT32_MAX;
-    return queues;
+    if (!used || draw.longest == draw.shortest) draw.longest = INT32_MAX;
+    return draw;
 }
 
-static uint64_t lane_weight(const el_lane *lane, const el_queues *queues) {
-    if (lane_late(lane, queues)) return 0;
-    return queues->longest == INT32_MAX ? 1 : (uint64_t)(queues->longest - lane->parcel_count) + 1;
+static uint64_t queue_weight(const el_queue *queue, const el_draw *draw) {
+    if (queue_overdue(queue, draw)) return 0;
+    return draw->longest == INT32_MAX ? 1 : (uint64_t)(draw->longest - queue->batch_count) + 1;
 }
 
-/* Any partition, those with short queues more likely; or -1 if none is better than another. */
-static int32_t adaptive_draw(el_route *self) {
-    el_queues queues = queues_look(self);
+/* A random partition, more likely one with a short queue; -1 if none is preferable. */
+static int32_t adaptive_draw(el_router *self) {
+    el_draw draw = draw_begin(self);
     uint64_t total = 0;
-    for (int32_t i = 0; i < self->count; i++) total += lane_weight(route_lane(self, i), &queues);
+    for (int32_t i = 0; i < self->count; i++) total += queue_weight(router_queue(self, i), &draw);
     if (!total) return -1;
     uint64_t place = random_below(self, total);
     for (int32_t i = 0; i < self->count; i++) {
-        uint64_t weight = lane_weight(route_lane(self, i), &queues);
+        uint64_t weight = queue_weight(router_queue(self, i), &draw);
         if (place < weight) return i;
         place -= weight;
     }
     return -1;
 }
 
-static void sticky_draw(el_route *self) {
+static void sticky_draw(el_router *self) {
     int32_t drawn = self->adaptive && self->count > 1 ? adaptive_draw(self) : -1;
     self->sticky = drawn >= 0 ? drawn : (int32_t)random_below(self, (uint64_t)self->count);
     self->stuck_bytes = 0;
 }
 
-/* The place of a lane: stays with it until batch.size bytes went there and its last parcel is full or gone, or until twice that in any case. */
-static int32_t sticky_partition(el_route *self, const el_item *item) {
+/* Index of a queue. It changes after batch.size bytes when the last batch is full or gone, and after twice that in any case. */
+static int32_t sticky_partition(el_router *self, const el_item *item) {
     if (self->sticky < 0 || self->stuck_bytes >= 2 * self->batch_size ||
-        (self->stuck_bytes >= self->batch_size && !el_lane_fits(route_lane(self, self->sticky), item)))
+        (self->stuck_bytes >= self->batch_size && !el_queue_fits(router_queue(self, self->sticky), item)))
         sticky_draw(self);
     return self->sticky;
 }
 
-static int32_t key_partition(const el_route *self, const uint8_t *key, Py_ssize_t size) {
-    return route_place(self, (el_murmur2(key, (size_t)size) & 0x7fffffff) % (uint32_t)self->partition_count);
+static int32_t key_partition(const el_router *self, const uint8_t *key, Py_ssize_t size) {
+    return router_place(self, (el_murmur2(key, (size_t)size) & 0x7fffffff) % (uint32_t)self->partition_count);
 }
 
 /* ---- the fast path ---------------------------------------------------------------------------------------------- */
 
-/* 1 with the time filled in; 0 if Python must look at it. */
-static int time_take(const el_route *self, PyObject *given, el_item *item) {
+/* 1 with the timestamp filled in; 0 if Python must check it. */
+static int time_take(const el_router *self, PyObject *given, el_item *item) {
     item->timestamp_ms = el_now_ms();
     if (given == Py_None) return 1;
     if (!Py_IS_TYPE(given, &PyLong_Type)) return 0;
@@ -202,18 +202,18 @@ static int time_take(const el_route *self, PyObject *given, el_item *item) {
     return 1;
 }
 
-/* The place of the partition's lane, or -1 if Python must look at it; `stuck`: it is the one that records without keys stay with. */
-static int32_t partition_take(el_route *self, PyObject *given, const el_item *item, int *stuck) {
+/* Index of the partition's queue, or -1 if Python must check it; `stuck`: it is the sticky partition of records without keys. */
+static int32_t partition_take(el_router *self, PyObject *given, const el_item *item, int *stuck) {
     *stuck = given == Py_None && (item->key_size < 0 || self->keys_ignored);
     if (given == Py_None) return *stuck ? sticky_partition(self, item) : key_partition(self, item->key, item->key_size);
     if (!Py_IS_TYPE(given, &PyLong_Type)) return -1;
     long long partition = PyLong_AsLongLong(given);
     if (partition == -1 && PyErr_Occurred()) PyErr_Clear();
-    return route_place(self, partition);
+    return router_place(self, partition);
 }
 
-static PyObject *route_append(PyObject *object, PyObject *const *args, Py_ssize_t count) {
-    el_route *self = (el_route *)object;
+static PyObject *router_append(PyObject *object, PyObject *const *args, Py_ssize_t count) {
+    el_router *self = (el_router *)object;
     el_accumulator *shared = self->accumulator;
     el_item item;
     if (count != 5 && count != 6) return PyErr_SetString(PyExc_TypeError, "append(value, key, partition, timestamp_ms, headers, waited=False)"), NULL;
@@ -226,49 +226,49 @@ static PyObject *route_append(PyObject *object, PyObject *const *args, Py_ssize_
     int32_t partition = partition_take(self, args[2], &item, &stuck);
     if (partition < 0) Py_RETURN_NONE;
     int64_t before = shared->memory_used;
-    PyObject *future = el_lane_put(route_lane(self, partition), &item);
+    PyObject *future = el_queue_put(router_queue(self, partition), &item);
     if (stuck) self->stuck_bytes += shared->memory_used - before;
     return future;
 }
 
 /* ---- for send_batch --------------------------------------------------------------------------------------------- */
 
-static PyObject *route_stick(PyObject *object, PyObject *argument) {
-    el_route *self = (el_route *)object;
+static PyObject *router_stick(PyObject *object, PyObject *argument) {
+    el_router *self = (el_router *)object;
     int64_t size = PyLong_AsLongLong(argument);
     if (PyErr_Occurred()) return NULL;
     if (self->sticky < 0 || self->stuck_bytes >= self->batch_size) sticky_draw(self);
     self->stuck_bytes += size;
-    return PyLong_FromLong(route_lane(self, self->sticky)->partition);
+    return PyLong_FromLong(router_queue(self, self->sticky)->partition);
 }
 
-static PyMemberDef route_members[] = {
-    {"lanes", T_OBJECT_EX, offsetof(el_route, lanes), READONLY, "The lanes, by rising partitions."},
-    {"request_limit", T_LONGLONG, offsetof(el_route, request_limit), READONLY, "Upper bound of one record."},
-    {"seconds_until_ms", T_LONGLONG, offsetof(el_route, seconds_until_ms), 0, "Timestamps below it are looked at for their unit; 0: none."},
-    {"sticky", T_INT, offsetof(el_route, sticky), READONLY, "Place among the lanes where records without keys go at present; -1 before the first."},
-    {"stuck_bytes", T_LONGLONG, offsetof(el_route, stuck_bytes), READONLY, "What went there since it was drawn."},
+static PyMemberDef router_members[] = {
+    {"queues", T_OBJECT_EX, offsetof(el_router, queues), READONLY, "The queues, in the order of their partitions."},
+    {"request_limit", T_LONGLONG, offsetof(el_router, request_limit), READONLY, "Upper bound of one record."},
+    {"seconds_until_ms", T_LONGLONG, offsetof(el_router, seconds_until_ms), 0, "The unit of timestamps below it is checked; 0: no check."},
+    {"sticky", T_INT, offsetof(el_router, sticky), READONLY, "Index of the queue for records without keys; -1 before the first."},
+    {"stuck_bytes", T_LONGLONG, offsetof(el_router, stuck_bytes), READONLY, "Bytes appended there since it was chosen."},
     {NULL},
 };
 
-static PyMethodDef route_methods[] = {
-    {"append", (PyCFunction)(void (*)(void))route_append, METH_FASTCALL,
+static PyMethodDef router_methods[] = {
+    {"append", (PyCFunction)(void (*)(void))router_append, METH_FASTCALL,
      "append(value, key, partition, timestamp_ms, headers, waited=False) -> Future\n\n"
-     "None if anything is unusual: types, sizes, times, partitions, no room, closed. `waited`: it is this thread's turn for memory."},
-    {"stick", route_stick, METH_O, "stick(size) -> the partition that takes the next `size` bytes without keys."},
+     "None for every unusual case: types, sizes, times, partitions, no memory, closed. `waited`: this thread is the next one to get memory."},
+    {"stick", router_stick, METH_O, "stick(size) -> the partition that takes the next `size` bytes without keys."},
     {NULL},
 };
 
-static PyType_Slot route_slots[] = {
-    {Py_tp_new, route_new}, {Py_tp_dealloc, route_dealloc}, {Py_tp_traverse, route_traverse},
-    {Py_tp_members, route_members}, {Py_tp_methods, route_methods},
-    {Py_tp_doc, "The lanes of one topic and the choice among them."}, {0, NULL},
+static PyType_Slot router_slots[] = {
+    {Py_tp_new, router_new}, {Py_tp_dealloc, router_dealloc}, {Py_tp_traverse, router_traverse},
+    {Py_tp_members, router_members}, {Py_tp_methods, router_methods},
+    {Py_tp_doc, "The partition queues of one topic and the choice among them."}, {0, NULL},
 };
 
-static PyType_Spec route_spec = {"embedlog._native._rows.Route", sizeof(el_route), 0,
-                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE, route_slots};
+static PyType_Spec router_spec = {"embedlog._native._rows.Router", sizeof(el_router), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE, router_slots};
 
-int el_route_ready(PyObject *module) {
-    el_route_type = el_type_ready(module, &route_spec);
-    return el_route_type ? 0 : -1;
+int el_router_ready(PyObject *module) {
+    el_router_type = el_type_ready(module, &router_spec);
+    return el_router_type ? 0 : -1;
 }

@@ -1,74 +1,73 @@
-/* Settling: a parcel's fate is stored.
+/* Settling: stores the outcome of a producer batch.
  *
- * S1  storing it cannot fail, asks for no memory and calls nothing of the user's: waiters wake, and callbacks are only handed on
- * S2  who waits for a fate and who is called back sees the parcel outside of its lane, with its memory given back
- */
+ * CSETTLE-1  storing cannot fail, needs no memory and calls no code of the user: waiters wake, and callbacks are only enqueued
+ * CSETTLE-2  waiters and callbacks see the batch outside its queue, with its memory released */
 #include "objects/objects.h"
 
-/* Takes the parcel out of the lane's queue. */
-static void lane_unlink(el_lane *lane, el_parcel *parcel) {
-    lane->accumulator->memory_used -= parcel->size;
-    lane->queued_bytes -= parcel->size;
-    lane->parcel_count--;
-    for (el_parcel *before = NULL, *each = lane->first; each; before = each, each = each->next) {
-        if (each != parcel) continue;
-        if (before) before->next = parcel->next;
-        else lane->first = parcel->next;
-        if (lane->last == parcel) lane->last = before;
-        parcel->next = NULL;
+/* Unlinks the batch from its queue. */
+static void queue_unlink(el_queue *queue, el_producer_batch *batch) {
+    queue->accumulator->memory_used -= batch->size;
+    queue->queued_bytes -= batch->size;
+    queue->batch_count--;
+    for (el_producer_batch *before = NULL, *each = queue->first; each; before = each, each = each->next) {
+        if (each != batch) continue;
+        if (before) before->next = batch->next;
+        else queue->first = batch->next;
+        if (queue->last == batch) queue->last = before;
+        batch->next = NULL;
         return;
     }
 }
 
-/* All is stored before anything is let go of: what is freed may run any code. */
-void el_parcel_settle(el_parcel *self, enum el_fate fate) {
-    el_lane *lane = self->lane;
+/* All state is stored before any reference is released: a deallocation may run any code. */
+void el_batch_settle(el_producer_batch *self, enum el_batch_state state) {
+    el_queue *queue = self->queue;
     PyObject *run = self->run;
-    self->fate = (int8_t)fate;
+    self->state = (int8_t)state;
     self->run = NULL;
-    self->lane = NULL;
+    self->queue = NULL;
     if (!self->pinned) {
         PyMem_Free(self->data);
         self->data = NULL;
     }
-    if (lane) lane_unlink(lane, self);
+    if (queue) queue_unlink(queue, self);
     for (el_waiter *waiter = self->waiters; waiter; waiter = waiter->next) PyThread_release_lock(waiter->lock);
     self->waiters = NULL;
-    if (self->callback_first < self->callback_end) el_late_push(self);
+    if (self->callback_first < self->callback_end) el_callbacks_enqueue(self);
     Py_XDECREF(run);
-    if (!lane) return;
-    Py_DECREF(EL_OBJECT(self)); /* the queue's, which may be the last */
-    Py_DECREF(EL_OBJECT(lane));
+    if (!queue) return;
+    Py_DECREF(EL_OBJECT(self)); /* the queue's reference, which may be the last */
+    Py_DECREF(EL_OBJECT(queue));
 }
 
-/* Its records are counted by `tally`, if there is one, unless they have callbacks. */
-void el_parcel_fail(el_parcel *self, PyObject *error, PyObject *tally) {
+/* `tally`, if given, counts the records without callbacks. */
+void el_batch_fail(el_producer_batch *self, PyObject *error, PyObject *tally) {
     el_replace(&self->error, error);
     if (tally && tally != Py_None) {
         self->tally = (el_tally *)Py_NewRef(tally);
-        self->tally->unheard += self->count - el_callbacks_hear(self, self->count);
+        self->tally->unheard += self->count - el_callbacks_observe(self, self->count);
     }
-    el_parcel_settle(self, EL_FAILED);
+    el_batch_settle(self, EL_FAILED);
 }
 
-/* The way out where something failed between an append and the fates of its parcels: this needs no memory. */
+/* Settles batches after a failure between an append and their settlement: needs no memory. */
 static PyObject *settle_open(PyObject *module, PyObject *args) {
-    PyObject *parcels, *error;
-    if (!PyArg_ParseTuple(args, "O!O:settle_open", &PyList_Type, &parcels, &error)) return NULL;
-    for (Py_ssize_t i = PyList_Size(parcels); i-- > 0;) {
-        PyObject *each = PyList_GetItem(parcels, i);
-        if (!each || !Py_IS_TYPE(each, el_parcel_type) || el_fate_known((el_parcel *)each)) continue;
+    PyObject *batches, *error;
+    if (!PyArg_ParseTuple(args, "O!O:settle_open", &PyList_Type, &batches, &error)) return NULL;
+    for (Py_ssize_t i = PyList_Size(batches); i-- > 0;) {
+        PyObject *each = PyList_GetItem(batches, i);
+        if (!each || !Py_IS_TYPE(each, el_producer_batch_type) || el_is_settled((el_producer_batch *)each)) continue;
         Py_INCREF(each);
-        if (error == Py_None) el_parcel_settle((el_parcel *)each, EL_DELIVERED);
-        else el_parcel_fail((el_parcel *)each, error, NULL);
+        if (error == Py_None) el_batch_settle((el_producer_batch *)each, EL_DELIVERED);
+        else el_batch_fail((el_producer_batch *)each, error, NULL);
         Py_DECREF(each);
     }
-    PyErr_Clear(); /* the list became shorter meanwhile */
+    PyErr_Clear(); /* the list was shortened meanwhile */
     Py_RETURN_NONE;
 }
 
 PyMethodDef el_settling_functions[] = {
     {"settle_open", settle_open, METH_VARARGS,
-     "settle_open(parcels, exception or None): those whose fate is not known fail, or are delivered at an unknown offset. Cannot fail."},
+     "settle_open(batches, exception or None): the unsettled ones fail, or are delivered at an unknown offset. Cannot fail."},
     {NULL},
 };

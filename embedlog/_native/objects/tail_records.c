@@ -1,9 +1,8 @@
-/* Records straight out of batches that have been read and verified: the short way of a reader that tails a log.
+/* Creates records directly from batches that were read and verified: the fast path of a reader at the end of a log.
  *
- * U1  every length is checked against the bytes that are there; a checksum vouches for the writer's bytes, not for the writer
- * U2  what is not plain (compressed, old format, damaged inside) gives None: the long way takes it and explains itself
- * U3  markers are nobody's records; for a committed reader one that ends a transaction by aborting it gives None as well
- */
+ * CTAILRECORDS-1  every length is checked against the available bytes: a checksum proves the written bytes, not their validity
+ * CTAILRECORDS-2  a batch that is not plain (compressed, old format, damaged inside) gives None: the general path handles it and reports
+ * CTAILRECORDS-3  control batches contain no records of the user; for a committed reader an abort marker gives None as well */
 #include "codec/record.h"
 #include "objects/objects.h"
 
@@ -11,7 +10,7 @@ static PyObject *bytes_of(const uint8_t *data, int32_t size) {
     return size < 0 ? Py_NewRef(Py_None) : PyBytes_FromStringAndSize((const char *)data, size);
 }
 
-/* One header as (name, value); moves *at behind it. NULL without an exception: the bytes are bad. */
+/* One header as (key, value); advances *at. NULL without an exception: invalid bytes. */
 static PyObject *pair_of(const uint8_t **at, const uint8_t *end) {
     const uint8_t *name, *value;
     int32_t name_size, value_size, what;
@@ -60,7 +59,7 @@ static int take_record(const el_taking *taking, const el_batch *batch, const el_
     return rc;
 }
 
-/* 0 if this control batch can be passed over, -1 if it says that records before it are not to be seen, or cannot be read. */
+/* 0 if this control batch can be skipped; -1 if it aborts earlier records or is unreadable. */
 static int pass_marker(const el_taking *taking, const el_batch *batch, const uint8_t *body, int64_t body_size) {
     enum { KEY_BYTES = 4, TYPE_AT = 2, COMMIT = 1 };
     el_walk walk;
@@ -70,7 +69,7 @@ static int pass_marker(const el_taking *taking, const el_batch *batch, const uin
     return wire.key_size >= KEY_BYTES && load_be16(wire.key + TYPE_AT) == COMMIT ? 0 : -1;
 }
 
-/* The records of one batch from start_offset on: 0, or -1 if they are not plain, with or without an exception. */
+/* The records of one batch from start_offset on: 0; -1 if they are not plain, with or without an exception. */
 static int take_batch(const el_taking *taking, const uint8_t *data, int64_t size, const el_batch *batch) {
     const uint8_t *body = data + EL_HEADER_SIZE;
     int64_t body_size = size - EL_HEADER_SIZE;
