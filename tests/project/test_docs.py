@@ -44,8 +44,9 @@ def program(page: Path) -> str:
 )
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-c", f"exec(compile({program(page)!r}, {name(page)!r}, 'exec'), {{}})"]
-    answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
-    assert answer.returncode == 0, answer.stderr[-3000:]
+    for _ in range(2 if page.name == "README.md" else 1):  # the first program of a reader runs a second time, too
+        answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+        assert answer.returncode == 0, answer.stderr[-3000:]
 
 
 @pytest.mark.parametrize("number", range(len(BLOCK.findall(PROGRAMS.read_text()))))
@@ -68,6 +69,10 @@ def test_make_targets_exist(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {target for block in SHELL_BLOCK.findall(page.read_text()) for target in MAKE.findall(block)}
     assert named <= targets
+
+
+def test_the_readme_is_one_page() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 90
 
 
 def test_what_is_generated_is_current() -> None:

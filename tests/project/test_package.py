@@ -142,7 +142,9 @@ def test_the_wheel_has_what_it_needs_and_no_more(wheel: Path) -> None:
     assert head["Requires-Python"] == ">=3.11"
     required = {re.split(r"[>=;\[ ]", each)[0] for each in head.get_all("Requires-Dist", []) if "extra ==" not in each}
     assert required == {"cffi", "numpy", "lz4", "zstandard", "xxhash"}
-    assert {"arrow", "spark", "snappy", "cli"} <= set(head.get_all("Provides-Extra", []))
+    extras = set(head.get_all("Provides-Extra", []))
+    assert {"arrow", "connect", "demo", "duckdb", "pandas", "polars", "snappy", "spark"} <= extras
+    assert "cli" not in extras, "there is no command line"
 
 
 @pytest.mark.slow
