@@ -1,7 +1,7 @@
 """Locks between processes, each with a mutex between threads. A wait has a deadline; its error names the holder.
 
 LOCKFILE-1  an OFD lock ends with its descriptor: a forked child closes inherited ones, so that locks end with the parent
-LOCKFILE-2  a lock file is never unlinked and never renamed over; only users who may write beside it can open it
+LOCKFILE-2  a lock file is never unlinked and never renamed over; only users with write permission in its directory can open it
     (`docs/layout.md`)
 """
 

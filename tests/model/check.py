@@ -53,7 +53,7 @@ SCENARIOS = {
         "kill, two transactions": {"txns": 2, "kills": 1, "helpers": 0},
     },
     "groups": {
-        "twins": {"static": True, "twins": True},
+        "duplicates": {"static": True, "duplicates": True},
         "static member": {"kills": 1, "static": True},
         "kill": {"kills": 1},
         "sleeper": {"freezes": 1, "records": 2},
@@ -89,7 +89,7 @@ FAST = {
     "append": ("bad sector", "kills"),
     "opening": ("kill", "power loss"),
     "transactions": ("kill", "power loss", "producer state expires"),
-    "groups": ("twins", "static member", "kill", "sleeper", "frozen"),
+    "groups": ("duplicates", "static member", "kill", "sleeper", "frozen"),
 }
 NEEDS_MORE = {
     ("append", rule): "a failed sync or two power losses"

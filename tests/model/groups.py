@@ -89,10 +89,10 @@ class Groups:
     rules = RULES
 
     def __init__(
-        self, off=(), processes=2, records=1, kills=0, stops=0, freezes=0, expiries=0, lates=0, static=False, twins=False
+        self, off=(), processes=2, records=1, kills=0, stops=0, freezes=0, expiries=0, lates=0, static=False, duplicates=False
     ):
         self.off, self.records, self.static = frozenset(off), records, static
-        self.twins, self.expiring, self.lating = twins, expiries + stops > 0, lates > 0
+        self.duplicates, self.expiring, self.lating = duplicates, expiries + stops > 0, lates > 0
         self.start = (Process("new"),) * processes
         self.faults = {"kills": kills, "stops": stops, "freezes": freezes, "expiries": expiries, "lates": lates}
 
@@ -122,7 +122,7 @@ class Groups:
         for me, p in enumerate(state.processes):
             yield from getattr(self, "_" + p.at)(state, me, p)
             if p.at not in QUIET and (p.age or (state.watch.target == p.id and not state.watch.moved)):
-                yield f"{name(me)} beats", self._beat(state, me, p)
+                yield f"{name(me)} writes a heartbeat", self._beat(state, me, p)
             if state.stops and me == 0 and p.at != "new":
                 yield f"!{name(me)} freezes", become(state._replace(stops=state.stops - 1), me, p._replace(at="frozen"))
             if state.kills and p.at not in ("new", "dead", "gone"):
@@ -146,7 +146,7 @@ class Groups:
 
     def _new(self, state, me, p):
         """A process, or one that was evicted, comes as somebody else."""
-        mine = [m for m in state.group.members if self.static and (self.twins or m.slot == me)]
+        mine = [m for m in state.group.members if self.static and (self.duplicates or m.slot == me)]
         before = mine[0] if mine else None
         life = p.life or state.next
         fresh = state._replace(next=state.next + 1)
@@ -225,7 +225,7 @@ class Groups:
             yield f"{name(me)} sees that the group goes on without it", become(state, me, again)
         elif unsure:
             state = self._beat(state, me, p)
-            yield f"{name(me)} looks: it is still in", become(state, me, state.processes[me]._replace(lapsed=False))
+            yield f"{name(me)} reads the group: still a member", become(state, me, state.processes[me]._replace(lapsed=False))
 
     def _commit(self, state, me, p):
         yield self._commit_now(state, me, p, checked=True)
@@ -249,7 +249,7 @@ class Groups:
 
     def _out(self, state, me, p):
         """Evicted, it comes as somebody else; a twin whose place is taken comes no more."""
-        return become(state, me, Process("gone" if self.twins and state.group.members else "new", p.life))
+        return become(state, me, Process("gone" if self.duplicates and state.group.members else "new", p.life))
 
     # the life of a member
 
@@ -283,12 +283,12 @@ class Groups:
         group, watch = state.group, state.watch
         if watch.at == "look" and self.on("expiry"):
             for each in (m for m in group.members if m.slot == 0 and self.expiring):
-                yield f"the observer looks at {each.id}", state._replace(watch=Watch("watch", each.id))
+                yield f"the observer reads the heartbeat of {each.id}", state._replace(watch=Watch("watch", each.id))
             if group.word == "Preparing" and self.lating:
-                yield "the observer looks at the round", state._replace(watch=Watch("watch", 0, group.round))
+                yield "the observer reads the round", state._replace(watch=Watch("watch", 0, group.round))
         elif watch.at == "watch":
             if watch.moved or (watch.target and member(group, watch.target) is None):
-                yield "the observer looks again", state._replace(watch=Watch())
+                yield "the observer reads again", state._replace(watch=Watch())
             elif not watch.target and watch.round != group.round:
                 yield "the observer sees another round", state._replace(watch=Watch())
             elif watch.timer >= SESSION:
@@ -331,7 +331,7 @@ class Groups:
         after = record(after, group)
         if state.moment < SESSION:
             after = after._replace(problem="G3 a member is dropped as late in a round that has only begun")
-        yield "the observer drops who is late", after
+        yield "the observer removes late members", after
 
     def _is_dead(self, state, each):
         """The lock on its slot is gone, or somebody else's."""

@@ -1,7 +1,7 @@
 """Groups in Kafka's newer protocol (KIP-848), as a broker's records of kinds 3 to 8 describe them. They are read, never written.
 
-KIP848-1  a group is a number of records with keys of their own; what is missing has Kafka's default
-KIP848-2  topics have ids here; their names stand in a record of kind 4 where the broker is old enough to write one
+KIPGROUP-1  a group is a number of records with keys of their own; what is missing has Kafka's default
+KIPGROUP-2  topics have ids here; their names stand in a record of kind 4 where the broker is old enough to write one
 """
 
 from __future__ import annotations

@@ -1,0 +1,114 @@
+"""Prose: documents, docstrings, comments and messages use the terms of the field, not a private vocabulary."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.support import prose
+from tests.support.prose import Prose
+
+# word -> what to write instead. A word in `code` is a name and may stay.
+BANNED = {
+    "who|whom": "name the subject: the process, the caller, a reader that …",
+    "whoever": "any process that …, the next process that …",
+    "nobody|somebody|everybody": "no process, a process, all processes",
+    "he|him|his|himself": "the process, the caller, the user; its, itself",
+    "behind": "after, or before",
+    "tells|told": "reports, notifies, returns, states",
+    "room": "module, or space",
+    "fate|fates": "result, outcome",
+    "house|houses": "package, project",
+    "heart|hearts": "heartbeat",
+    "beats?|beaten": "writes a heartbeat",
+    "twins?": "reference implementation, or asynchronous counterpart",
+    "lapses?|lapsed": "expires, expired",
+    "stands|stood": "is, contains, remains",
+    "lies": "is, is located",
+}
+WORD = re.compile(r"(?<![\w`./-])(?:" + "|".join(f"({words})" for words in BANNED) + r")(?![\w`/])(?! for\b)", re.IGNORECASE)
+CODE = re.compile(r"``.*?``|`[^`\n]*`|\]\([^)]*\)")
+
+# Files and folders whose prose is not converted yet. The list only becomes shorter.
+NOT_YET = (
+    "CHANGELOG.md",
+    "docs/configuration.md",
+    "docs/delivery.md",
+    "docs/differences.md",
+    "docs/groups.md",
+    "docs/producing.md",
+    "docs/recipes.md",
+    "docs/spark.md",
+    "embedlog/_native",
+    "embedlog/admin",
+    "embedlog/aio",
+    "embedlog/assignors.py",
+    "embedlog/columns",
+    "embedlog/config",
+    "embedlog/consumer",
+    "embedlog/coordination",
+    "embedlog/demo",
+    "embedlog/duckdb.py",
+    "embedlog/engine.py",
+    "embedlog/errors.py",
+    "embedlog/format",
+    "embedlog/group.py",
+    "embedlog/index.py",
+    "embedlog/log.py",
+    "embedlog/partition",
+    "embedlog/polars.py",
+    "embedlog/producer",
+    "embedlog/segment.py",
+    "embedlog/spark",
+    "embedlog/topic.py",
+    "embedlog/transaction.py",
+    "embedlog/types.py",
+    "tests/data/README.md",
+    "tests/faults/README.md",
+)
+
+
+def under(path: Path, folders: tuple[str, ...]) -> bool:
+    name = str(path.relative_to(ROOT))
+    return any(name == folder or name.startswith(f"{folder}/") for folder in folders)
+
+
+def words_in(each: Prose) -> Iterator[str]:
+    """Banned words of a text, with place and replacement."""
+    text = CODE.sub(lambda found: re.sub(r"[^\n]", "`", found[0]), each.text)
+    for found in WORD.finditer(text):
+        instead = list(BANNED.values())[next(index for index, group in enumerate(found.groups()) if group)]
+        yield f"{each.where(found.start())}: “{found[0]}”; write: {instead}"
+
+
+@cache
+def findings(path: Path) -> tuple[str, ...]:
+    texts = [prose.of_document(path, code=False)] if path.suffix == ".md" else prose.of_code(path, messages=True)
+    return tuple(sorted({word for each in texts for word in words_in(each)}))
+
+
+def sources() -> list[Path]:
+    return [*prose.documents(), *prose.code("embedlog")]
+
+
+def test_no_banned_word_is_used() -> None:
+    wrong = [word for path in sources() if not under(path, NOT_YET) for word in findings(path)]
+    assert wrong == [], "\n".join(wrong)
+
+
+@pytest.mark.parametrize("entry", NOT_YET)
+def test_what_is_not_converted_yet_is_needed(entry: str) -> None:
+    assert any(findings(path) for path in sources() if under(path, (entry,))), f"{entry} is converted: remove it from NOT_YET"
+
+
+def test_a_banned_word_is_found_and_a_name_is_not() -> None:
+    def said(text: str) -> list[str]:
+        return [word.partition("“")[2].partition("”")[0] for word in words_in(Prose(ROOT / "README.md", 1, text))]
+
+    assert said("Who waits behind the lock is told its fate.") == ["Who", "behind", "told", "fate"]
+    assert said("The housekeeper stands for a heartbeat; `behind` and `embedlog.door` are names.") == []

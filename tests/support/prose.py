@@ -1,0 +1,94 @@
+"""Prose of the project: documents, docstrings and comments of Python, comments of C, with the lines where they begin."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.conftest import ROOT
+
+C_COMMENT = re.compile(r"/\*(.*?)\*/", re.DOTALL)
+DIRECTIVE = re.compile(r"#\s*(?:noqa|type:|fmt:|pragma|!)")
+FENCE = re.compile(r"^(```.*?^```$|    .*?$)", re.DOTALL | re.MULTILINE)
+
+
+class Prose(NamedTuple):
+    """A piece of text and its place."""
+
+    path: Path
+    line: int
+    text: str
+
+    def where(self, offset: int = 0) -> str:
+        """Path and line of a character of the text."""
+        return f"{self.path.relative_to(ROOT)}:{self.line + self.text.count(chr(10), 0, offset)}"
+
+
+def documents() -> list[Path]:
+    """All Markdown files that the project consists of."""
+    folders = ("docs", "examples", "tests", "benchmarks", "embedlog")
+    return [*sorted(ROOT.glob("*.md")), *sorted(path for folder in folders for path in (ROOT / folder).rglob("*.md"))]
+
+
+def of_document(path: Path, *, code: bool = True) -> Prose:
+    """A document; without `code`, its fenced blocks are blank lines."""
+    text = path.read_text()
+    if not code:
+        text = FENCE.sub(lambda found: "\n" * found[0].count("\n"), text)
+    return Prose(path, 1, text)
+
+
+def of_python(path: Path) -> Iterator[Prose]:
+    """Docstrings and comments of a Python module."""
+    source = path.read_text()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
+            first = node.body[0]
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+                yield Prose(path, first.lineno, first.value.value)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and not DIRECTIVE.match(token.string):
+            yield Prose(path, token.start[0], token.string)
+
+
+def messages_of_python(path: Path) -> Iterator[Prose]:
+    """Strings of a Python module that contain words: messages, not names and not docstrings."""
+    tree = ast.parse(path.read_text())
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings and " " in node.value:
+            yield Prose(path, node.lineno, node.value)
+
+
+def of_c(path: Path) -> Iterator[Prose]:
+    """Comments of a C file."""
+    source = path.read_text()
+    for found in C_COMMENT.finditer(source):
+        yield Prose(path, source.count("\n", 0, found.start()) + 1, found[1])
+
+
+def of_code(path: Path, *, messages: bool = False) -> Iterator[Prose]:
+    """The prose of one file of code."""
+    if path.suffix in (".py", ".pyi"):
+        yield from of_python(path)
+        if messages:
+            yield from messages_of_python(path)
+    else:
+        yield from of_c(path)
+
+
+def code(*folders: str) -> list[Path]:
+    """Files of Python and C in folders of the project."""
+    found = (path for folder in folders for path in (ROOT / folder).rglob("*"))
+    return sorted(path for path in found if path.suffix in (".py", ".pyi", ".c", ".h") and "build" not in path.parts)
