@@ -62,7 +62,6 @@ NOT_YET = (
     "embedlog/log.py",
     "embedlog/partition",
     "embedlog/polars.py",
-    "embedlog/producer",
     "embedlog/segment.py",
     "embedlog/spark",
     "embedlog/topic.py",
