@@ -259,6 +259,7 @@ class Rotation:
         wanted = {cursor.tp: cursor for cursor in cursors}
         for gone in [cursor for tp, cursor in self._cursors.items() if wanted.get(tp) is not cursor]:
             gone.drop_ahead()
+            gone.tail = None  # gives its descriptor back, though a traceback may still refer to the cursor
             self.dropped_count += gone.dropped_count
         kept = [cursor for cursor in self._row if wanted.get(cursor.tp) is cursor]
         known = set(map(id, kept))

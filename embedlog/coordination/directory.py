@@ -240,12 +240,15 @@ class Directory:
         self._check_there()
         path = self.path / file_names.BROKER_LOCK
         fd = files.open_file(path, files.CREATE, self._mode)
-        free = system.lock_try(fd, False) == 0
-        if not free or not self._still_ours(fd, path, settle=False) or files.exists(self.path / file_names.CLEAN_MARK):
+        try:
+            free = system.lock_try(fd, False) == 0
+            if not free or not self._still_ours(fd, path, settle=False) or files.exists(self.path / file_names.CLEAN_MARK):
+                raise DirectoryInUseError(
+                    "the lock file was taken away, and somebody else uses or used the directory: open it again", path=path
+                )
+        except BaseException:
             files.close(fd)
-            raise DirectoryInUseError(
-                "the lock file was taken away, and somebody else uses or used the directory: open it again", path=path
-            )
+            raise
         files.close(self._lock_fd)
         self._lock_fd = fd
 

@@ -56,9 +56,13 @@ def open_lock(path: str | os.PathLike[str], mode: int = 0o666) -> int:
         if parent is not None and not parent.mode & mode & whose & 0o222:
             mode &= ~whose
     fd = files.open_file(path, files.CREATE, mode)
-    found = files.facts(fd, path)
-    if found.mode & 0o666 & ~mode:
-        files.restrict(fd, found.mode & 0o777 & mode)  # only the file's owner can restrict it
+    try:
+        found = files.facts(fd, path)
+        if found.mode & 0o666 & ~mode:
+            files.restrict(fd, found.mode & 0o777 & mode)  # only the file's owner can restrict it
+    except BaseException:
+        files.close(fd)
+        raise
     return fd
 
 
