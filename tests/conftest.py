@@ -5,6 +5,7 @@ The environment is prepared once, so that processes which tests start find this 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -12,6 +13,7 @@ import random
 import shutil
 import signal
 import tarfile
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +27,7 @@ from embedlog.coordination.groups.group_coordinator import Groups
 from tests.faults.processes import Nursery
 from tests.kafka import oracle
 from tests.spark import session
+from tests.support import leaks
 from tests.support.campaign_report import (  # hooks: pytest finds them by their names
     leave_out_what_passed,
     pytest_runtest_call,  # noqa: F401
@@ -93,7 +96,61 @@ def rng(seed: int, request: pytest.FixtureRequest) -> random.Random:
     return random.Random(seed ^ zlib.crc32(request.node.name.encode()))
 
 
+# ---- leaks -----------------------------------------------------------------------------------------------------------
+
+_BASELINE = pytest.StashKey[leaks.Snapshot]()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_temporary_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A system's temporary directory of this process alone, for its children too: what is left there was left by a test."""
+    tmp_path_factory.getbasetemp()  # stays in the real one
+    own = tempfile.mkdtemp(prefix="embedlog-tests-")
+    os.chmod(own, 0o1777)  # as /tmp: some tests run as other users
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", own)
+        patch.setattr(tempfile, "tempdir", own)
+        yield
+    shutil.rmtree(own, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test that leaves descriptors, file mappings, threads or temporary files (`tests.support.leaks`).
+
+    Set up before the other fixtures of a test and torn down after them. A test that failed is not asked: its traceback holds
+    what it had open.
+    """
+    failed = request.session.testsfailed
+    before = request.node.stash[_BASELINE] = leaks.Snapshot()
+    yield
+    left = [] if request.session.testsfailed > failed else leaks.left_since(before)
+    if left:
+        pytest.fail("left open by this test:\n  " + "\n  ".join(left), pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> Iterator[Any]:
+    """What a fixture of a wider scope opens while a test runs belongs to the fixture."""
+    item = getattr(request, "_pyfuncitem", None)
+    baseline = None if fixturedef.scope == "function" or item is None else item.stash.get(_BASELINE, None)
+    if baseline is None:
+        return (yield)
+    before = leaks.Snapshot()
+    try:
+        return (yield)
+    finally:
+        baseline.granted(before, leaks.Snapshot())
+
+
 # ---- a log -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def until_end() -> Iterator[contextlib.ExitStack]:
+    """Takes what a test opens without `with`: it is closed when the test ends."""
+    with contextlib.ExitStack() as stack:
+        yield stack
 
 
 @pytest.fixture

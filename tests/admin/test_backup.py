@@ -176,6 +176,7 @@ def test_a_broker_that_comes_meanwhile_ends_the_backup(golden_copy: Callable[[st
     with embedlog.open(source, read_only=True, config={"lock.timeout.ms": 50}) as log, pytest.raises(DirectoryInUseError):
         log.backup(tmp_path / "copy", progress=lambda done, total: broker.start())
     assert not (tmp_path / "copy").exists()
+    broker.mark_and_unlock()
 
 
 # ---- others at work --------------------------------------------------------------------------------------------------

@@ -111,10 +111,13 @@ def test_what_a_call_raises_reaches_the_task(raised: BaseException) -> None:
         raise raised
 
     async def main() -> BaseException | None:
+        crew = Crew("crew")
         try:
-            await Crew("crew").run(call, lambda _: pytest.fail("nobody gave up"))
+            await crew.run(call, lambda _: pytest.fail("nobody gave up"))
         except BaseException as error:  # noqa: BLE001
             return error
+        finally:
+            crew.dismiss()
         return None
 
     found = asyncio.run(main())

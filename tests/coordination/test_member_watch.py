@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -361,8 +362,8 @@ def test_a_stranger_and_whoever_wants_the_whole_look_at_all(stage: Stage) -> Non
 # ---- with real slots -------------------------------------------------------------------------------------------------
 
 
-def test_killed_frozen_and_late_processes_are_told_apart(nursery: Nursery, tmp_path: Path) -> None:
-    here = Liveness(tmp_path)
+def test_killed_frozen_and_late_processes_are_told_apart(until_end: ExitStack, nursery: Nursery, tmp_path: Path) -> None:
+    here = until_end.enter_context(closing(Liveness(tmp_path)))
     lives = {}
     for name, poll_ms in (("b", 1 << 30), ("c", 1 << 30), ("d", 1), ("e", 1 << 30)):
         victim = nursery.spawn()

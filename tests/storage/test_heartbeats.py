@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -215,9 +216,11 @@ begin = lambda: [liveness.lease(session_timeout_ms=1, heartbeat_interval_ms=1, m
 
 
 @pytest.mark.parametrize("mutant", ["", "forgive_lapse"])
-def test_rule_34_who_was_frozen_knows_it_before_it_goes_on(nursery: Nursery, tmp_path: Path, mutant: str) -> None:
+def test_rule_34_who_was_frozen_knows_it_before_it_goes_on(
+    until_end: ExitStack, nursery: Nursery, tmp_path: Path, mutant: str
+) -> None:
     """Its thread may beat before anything else of it runs: the lease stays lapsed all the same."""
-    victim, here = nursery.spawn(), Liveness(tmp_path)
+    victim, here = nursery.spawn(), until_end.enter_context(closing(Liveness(tmp_path)))
     victim.call("mutants", *([mutant] if mutant else []))
     life = Life(*victim.call("lease", str(tmp_path), SESSION_MS, HEARTBEAT_MS))
     wait_for_beat(here, life)
@@ -236,9 +239,11 @@ def test_rule_34_who_was_frozen_knows_it_before_it_goes_on(nursery: Nursery, tmp
 
 
 @pytest.mark.parametrize("python", [False, True], ids=["native", "python"])
-def test_rule_34_who_computes_without_a_pause_is_alive(nursery: Nursery, tmp_path: Path, python: bool) -> None:
+def test_rule_34_who_computes_without_a_pause_is_alive(
+    until_end: ExitStack, nursery: Nursery, tmp_path: Path, python: bool
+) -> None:
     """The interpreter's lock is held for longer than a session: a thread of Python's own would be silent for as long."""
-    victim, here = nursery.spawn(), Liveness(tmp_path)
+    victim, here = nursery.spawn(), until_end.enter_context(closing(Liveness(tmp_path)))
     life = Life(*victim.call("lease", str(tmp_path), SESSION_MS, HEARTBEAT_MS, python=python))
     wait_for_beat(here, life)
     victim.start("hold_interpreter", 3 * SESSION_MS)
@@ -252,8 +257,10 @@ def test_rule_34_who_computes_without_a_pause_is_alive(nursery: Nursery, tmp_pat
         assert victim.call("lease_state") == (False, False)
 
 
-def test_rule_35_a_killed_one_is_dead_at_once_whatever_its_session(nursery: Nursery, tmp_path: Path) -> None:
-    victim, here = nursery.spawn(), Liveness(tmp_path)
+def test_rule_35_a_killed_one_is_dead_at_once_whatever_its_session(
+    until_end: ExitStack, nursery: Nursery, tmp_path: Path
+) -> None:
+    victim, here = nursery.spawn(), until_end.enter_context(closing(Liveness(tmp_path)))
     life = Life(*victim.call("lease", str(tmp_path), LONG_MS, HEARTBEAT_MS))
     assert here.sign(life).held
     victim.kill()
@@ -261,8 +268,10 @@ def test_rule_35_a_killed_one_is_dead_at_once_whatever_its_session(nursery: Nurs
 
 
 @pytest.mark.parametrize("mutant", ["", "keep_inherited"])
-def test_rule_35_a_forked_child_does_not_keep_its_parent_alive(nursery: Nursery, tmp_path: Path, mutant: str) -> None:
-    victim, here = nursery.spawn(), Liveness(tmp_path)
+def test_rule_35_a_forked_child_does_not_keep_its_parent_alive(
+    until_end: ExitStack, nursery: Nursery, tmp_path: Path, mutant: str
+) -> None:
+    victim, here = nursery.spawn(), until_end.enter_context(closing(Liveness(tmp_path)))
     victim.call("mutants", *([mutant] if mutant else []))
     life = Life(*victim.call("lease", str(tmp_path), LONG_MS, HEARTBEAT_MS))
     child = victim.call("leave_child")
@@ -275,8 +284,8 @@ def test_rule_35_a_forked_child_does_not_keep_its_parent_alive(nursery: Nursery,
         os.kill(child, signal.SIGKILL)
 
 
-def test_a_forked_child_ends_nothing_of_its_parents(tmp_path: Path) -> None:
-    mine, here = Liveness(tmp_path), Liveness(tmp_path)
+def test_a_forked_child_ends_nothing_of_its_parents(until_end: ExitStack, tmp_path: Path) -> None:
+    mine, here = until_end.enter_context(closing(Liveness(tmp_path))), until_end.enter_context(closing(Liveness(tmp_path)))
     lease = mine.lease(session_timeout_ms=LONG_MS, heartbeat_interval_ms=HEARTBEAT_MS, max_poll_interval_ms=LONG_MS)
     pid = os.fork()
     if pid == 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,9 @@ from tests.support.mutants import mutated
 
 
 @pytest.fixture
-def two(tmp_path: Path) -> tuple[Liveness, Liveness]:
+def two(until_end: ExitStack, tmp_path: Path) -> tuple[Liveness, Liveness]:
     """Two open logs of one directory."""
-    return Liveness(tmp_path), Liveness(tmp_path)
+    return until_end.enter_context(closing(Liveness(tmp_path))), until_end.enter_context(closing(Liveness(tmp_path)))
 
 
 def test_a_life_is_seen_from_both_sides_until_it_ends(two: tuple[Liveness, Liveness]) -> None:
@@ -46,8 +47,8 @@ def test_a_slot_that_is_used_again_belongs_to_somebody_else(two: tuple[Liveness,
     assert mine.probe(successor)
 
 
-def test_without_a_file_nobody_is_alive(tmp_path: Path) -> None:
-    assert not Liveness(tmp_path).probe(Life(0, 7))
+def test_without_a_file_nobody_is_alive(until_end: ExitStack, tmp_path: Path) -> None:
+    assert not until_end.enter_context(closing(Liveness(tmp_path))).probe(Life(0, 7))
     assert not (tmp_path / file_names.SLOTS).exists()
 
 
@@ -59,10 +60,10 @@ def test_a_nonce_that_was_cut_off_is_nobodys(two: tuple[Liveness, Liveness]) -> 
     assert not theirs.probe(life)
 
 
-def test_a_killed_process_is_dead_at_once(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_killed_process_is_dead_at_once(until_end: ExitStack, nursery: Nursery, tmp_path: Path) -> None:
     victim = nursery.spawn()
     life = Life(*victim.call("live", str(tmp_path)))
-    here = Liveness(tmp_path)
+    here = until_end.enter_context(closing(Liveness(tmp_path)))
     assert here.probe(life)
     victim.stop()
     assert here.probe(life), "who is frozen may come back"
@@ -70,17 +71,17 @@ def test_a_killed_process_is_dead_at_once(nursery: Nursery, tmp_path: Path) -> N
     assert not here.probe(life)
 
 
-def test_a_forked_child_does_not_keep_its_parent_alive(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_forked_child_does_not_keep_its_parent_alive(until_end: ExitStack, nursery: Nursery, tmp_path: Path) -> None:
     victim = nursery.spawn()
     life = Life(*victim.call("live", str(tmp_path), fork=True))
-    here = Liveness(tmp_path)
+    here = until_end.enter_context(closing(Liveness(tmp_path)))
     assert here.probe(life)
     victim.kill()
     until(lambda: not here.probe(life), "the child to have given up what it inherited", 10)
 
 
-def test_a_forked_child_begins_no_life_with_what_it_inherited(tmp_path: Path) -> None:
-    mine = Liveness(tmp_path)
+def test_a_forked_child_begins_no_life_with_what_it_inherited(until_end: ExitStack, tmp_path: Path) -> None:
+    mine = until_end.enter_context(closing(Liveness(tmp_path)))
     life = mine.begin()
     pid = os.fork()
     if pid == 0:
@@ -90,7 +91,7 @@ def test_a_forked_child_begins_no_life_with_what_it_inherited(tmp_path: Path) ->
             os._exit(0)
         os._exit(1)
     assert os.waitpid(pid, 0)[1] == 0
-    assert Liveness(tmp_path).probe(life)
+    assert until_end.enter_context(closing(Liveness(tmp_path))).probe(life)
 
 
 @pytest.mark.parametrize("mutant", ["no_nonce", "no_probe"])

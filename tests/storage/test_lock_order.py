@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -52,10 +53,12 @@ def test_a_whole_life_takes_locks_in_order(tmp_path: Path) -> None:
         (file_names.LOCK, file_names.LOCK),
     ],
 )
-def test_a_lock_taken_too_late_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, second: str) -> None:
+def test_a_lock_taken_too_late_is_refused(
+    tmp_path: Path, until_end: ExitStack, monkeypatch: pytest.MonkeyPatch, first: str, second: str
+) -> None:
     monkeypatch.setattr(lock_order, "enabled", True)
-    one = locks.LockFile(tmp_path / first)
-    other = locks.LockFile(tmp_path / second)
+    one = until_end.enter_context(closing(locks.LockFile(tmp_path / first)))
+    other = until_end.enter_context(closing(locks.LockFile(tmp_path / second)))
     soon = system.boot_ns() + 10**9
     with one.hold(soon), pytest.raises(RuntimeError, match="out of order"), other.hold(soon):
         pass
