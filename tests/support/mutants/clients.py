@@ -10,18 +10,13 @@ from tests.support.mutants.registry import replaces
 # ---- engine and administration -----------------------------------------------------------------------
 
 
-@replaces("close_own_only", "embedlog.engine:Log._close_all")
+@replaces("close_own_only", "embedlog.engine:Engine._close_all")
 def _nothing_is_closed_in_order(original, self):
     return None
 
 
 @replaces("keep_offsets", "embedlog.coordination.groups.offset_commits:Offsets.forget_topic")
 def _offsets_outlive_the_topic(original, self, topic, deadline_ns):
-    return None
-
-
-@replaces("no_deleted_flag", "embedlog.admin.topics:_set_deleted_locked")
-def _no_flag(original, path, directory_page, locked):
     return None
 
 

@@ -29,6 +29,11 @@ def _the_mark_stays(original, directory):
     return False
 
 
+@replaces("no_deleted_flag", "embedlog.coordination.topic_changes:_set_deleted_locked")
+def _no_flag(original, path, directory_page, locked):
+    return None
+
+
 # ---- internal topics ---------------------------------------------------------------------------------
 
 
