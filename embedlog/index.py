@@ -111,6 +111,17 @@ def last_entry(path: Path, layout_: struct.Struct) -> tuple[int, int] | None:
     return first, second
 
 
+def last_time_entry(path: Path, base: int, end: int) -> tuple[int, int] | None:
+    """The last entry of the time index of a segment with the offsets [base, end): timestamp in ms, relative offset.
+
+    (-1, 0) if the index is empty or absent. None if the entry names no record of the segment: the index must be made again.
+    """
+    timestamp, relative = found = last_entry(path, TIME_ENTRY) or (-1, 0)
+    if found != (-1, 0) and (timestamp < 0 or not base <= base + relative < end):
+        return None
+    return found
+
+
 class Builder:
     """Makes both indexes from batch headers, by the rule that an append follows too (format.md 2.5)."""
 

@@ -215,11 +215,16 @@ class Evidence:
         if size == info.size and info.next_offset < following and joined:
             raise self._missing(info.next_offset, f"offset {info.next_offset}", f"offset {following}")
 
-    def _from_files(self, base: int, size: int, following: int) -> SegmentInfo:
-        """A sealed segment that an orderly broker left: its last time-index entry has its largest timestamp."""
+    def _from_files(self, base: int, size: int, following: int) -> SegmentInfo | None:
+        """A sealed segment that an orderly broker left: its last time-index entry has its largest timestamp.
+
+        None if that entry names no record of the segment.
+        """
         paths = segment.paths(self._directory, base)
-        newest = index.last_entry(paths.time_index, index.TIME_ENTRY) if files.exists(paths.time_index) else None
-        timestamp, relative = newest or (-1, 0)
+        newest = index.last_time_entry(paths.time_index, base, following)
+        if newest is None:
+            return None
+        timestamp, relative = newest
         epoch = self._epochs.epoch_for(following - 1) if following > base else -1
         end = following if self.loading.gaps_allowed else self._end_of(base, size)
         if end is not None:

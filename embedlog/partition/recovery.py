@@ -145,17 +145,23 @@ class _Loader:
             return None
         if known is not None and (chain.next_offset != known.next_offset or (states and chain.digest != known.digest)):
             return None  # read whole, it shows what is wrong
-        newest = index.last_entry(paths.time_index, index.TIME_ENTRY)
-        timestamp, relative = newest or (-1, 0)
+        newest = index.last_time_entry(paths.time_index, base, chain.next_offset)
+        if newest is None:
+            return None
+        timestamp, offset = newest[0], base + newest[1]
         times = index.count(paths.time_index, index.TIME_ENTRY.size)
-        if known is not None and (known.time_entries, known.max_timestamp) != (times, timestamp):
+        if known is not None and (known.time_entries, known.max_timestamp, known.max_timestamp_offset) != (
+            times,
+            timestamp,
+            offset,
+        ):
             return None  # the time index was changed since: make it again
         return SegmentInfo(
             base,
             size,
             chain.next_offset,
             timestamp,
-            base + relative,
+            offset,
             known.digest if known else 0,
             entries,
             times,

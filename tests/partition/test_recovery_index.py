@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from pathlib import Path
 
 import pytest
 
 import embedlog
+from embedlog import index
 
 COUNT = 300
 ENTRIES = {
@@ -44,3 +46,25 @@ def test_an_index_entry_that_points_elsewhere_costs_time_not_records(
             for offset in range(0, COUNT, 13):
                 consumer.seek(tp, offset)
                 assert [record.offset for record in consumer.poll(5)] == [offset]
+
+
+@pytest.mark.parametrize("which", [0, -1], ids=["first segment", "active segment"])
+@pytest.mark.parametrize("known", [True, False], ids=["with the manifest", "as a broker leaves it"])
+def test_a_flipped_bit_of_the_last_time_entry_costs_time_not_records(closed: Path, which: int, known: bool) -> None:
+    """A sign bit there once made an offset that no control page takes: the partition could not be opened."""
+    path = sorted((closed / "t-0").glob("*.timeindex"))[which]
+    right = path.read_bytes()
+    with embedlog.open(closed, read_only=True) as log:
+        newest = log.scan("t").to_arrow()["timestamp"].to_pylist()[-1]
+    for byte, bit in itertools.product(range(-index.TIME_ENTRY.size, 0), (0, 7)):
+        damaged = bytearray(right)
+        damaged[byte] ^= 1 << bit
+        path.write_bytes(damaged)
+        if not known:
+            for own in (*closed.glob("embedlog.*"), *(closed / "t-0").glob("embedlog.*")):
+                own.unlink()
+        with embedlog.open(closed) as log:
+            assert [record.offset for record in log.scan("t").records()] == list(range(COUNT)), (byte, bit)
+            if known:
+                assert list(log.scan("t", start_time=newest).records()), (byte, bit)
+        path.write_bytes(right)
