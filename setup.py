@@ -20,7 +20,7 @@ if not sys.platform.startswith("linux") or platform.machine() not in {"x86_64", 
     sys.exit(f"embedlog runs on Linux on x86-64 and arm64 only; this is {sys.platform} on {platform.machine()}")
 
 # Both modules contain checksums, hashes and the sealing of headers.
-SHARED = [NATIVE / "codec" / name for name in ("crc32c.c", "hash.c", "header.c")]
+SHARED = [NATIVE / "codec" / name for name in ("crc32c.c", "header.c", "murmur2.c", "xxh3.c")]
 
 core = runpy.run_path(str(NATIVE / "build.py"))
 rows = Extension(

@@ -20,8 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import xxhash
-
+from embedlog._native import codec
 from embedlog.config.options import nearest
 from embedlog.errors import ForeignDirectoryError, InvalidTopicError, UnknownTopicOrPartitionError, UnsupportedFormatError
 from embedlog.storage import files
@@ -323,6 +322,6 @@ def _decode(path: Path, data: bytes) -> _Content:
 
 
 def _checksum(document: Mapping[str, Any]) -> str:
-    """xxh3 over the one canonical spelling of the content, so that spaces and order do not matter."""
+    """XXH3 over the canonical form of the content: spaces and order do not matter."""
     canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return "xxh3:" + xxhash.xxh3_64_hexdigest(canonical.encode())
+    return f"xxh3:{codec.xxh3_64(canonical.encode(), 0):016x}"

@@ -76,7 +76,7 @@ def murmur2(key: bytes) -> int:
 
 
 def xxh3_64(data: Any, seed: int) -> int:
-    """XXH3 of 17 to 128 bytes."""
+    """XXH3 with 64 bits."""
     view = ffi.from_buffer("uint8_t[]", data)
     return int(lib.el_xxh3_64(view, len(view), seed))
 

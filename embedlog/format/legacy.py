@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-import xxhash
-
 from embedlog.errors import CorruptRecordError
 from embedlog.format import compression
 from embedlog.format.record_columns import CODEC_MASK, LOG_APPEND_TIME, LOG_OFFSET_MAX, RELATIVE_MAX, Batches
@@ -159,11 +157,32 @@ def _inner(view: memoryview) -> Iterator[Message]:
 
 def _decompressed(codec: int, data: bytes, magic: int, limit: int) -> Any:
     if codec == compression.LZ4 and magic == 0 and data[:4] == compression.LZ4_MAGIC:
-        # The first writers hashed the frame's magic too; what is right goes in its place.
+        # The first writers hashed the magic of the frame too; the right checksum replaces theirs.
         end = 6 + (8 if data[4:5] and data[4] & 0x08 else 0)
-        check = xxhash.xxh32_intdigest(data[4:end]) >> 8 & 0xFF
+        check = xxh32(data[4:end]) >> 8 & 0xFF
         data = data[:end] + bytes([check]) + data[end + 1 :]
     return compression.expand(codec, data, limit)
+
+
+def xxh32(data: bytes) -> int:
+    """XXH32 with seed 0 of at most 15 bytes, such as the header of an LZ4 frame."""
+    number, at = PRIME_5 + len(data), 0
+    for at in range(4, len(data) + 1, 4):
+        number = _rotated(number + int.from_bytes(data[at - 4 : at], "little") * PRIME_3, 17) * PRIME_4
+    for byte in data[at:]:
+        number = _rotated(number + byte * PRIME_5, 11) * PRIME_1
+    for shift, prime in ((15, PRIME_2), (13, PRIME_3), (16, 1)):
+        number &= 0xFFFFFFFF
+        number = (number ^ number >> shift) * prime
+    return number & 0xFFFFFFFF
+
+
+def _rotated(number: int, bits: int) -> int:
+    number &= 0xFFFFFFFF
+    return number << bits | number >> 32 - bits
+
+
+PRIME_1, PRIME_2, PRIME_3, PRIME_4, PRIME_5 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1
 
 
 # ---- as a records section ------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import zlib
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ import pytest
 import xxhash
 
 from embedlog.errors import CorruptRecordError
-from embedlog.format import compression
+from embedlog.format import compression, legacy
 from embedlog.format.record_batch import Chain, decode, scan
 from tests.support.batches import Row, batch
 
@@ -69,6 +70,12 @@ def test_the_logs_own_time_overrides_that_of_inner_messages() -> None:
     found = decode(data, scan(data, Chain()).batches)
     assert found.timestamp_types is not None
     assert found.timestamp_types.tolist() == [1, 1]
+
+
+def test_xxh32_as_its_library(rng: random.Random) -> None:
+    for size in range(16):
+        data = rng.randbytes(size)
+        assert legacy.xxh32(data) == xxhash.xxh32_intdigest(data), size
 
 
 def test_the_first_lz4_writers_wrong_header_checksum() -> None:

@@ -20,7 +20,7 @@ int el_crc32c_select(const char *name);
 /* Kafka's murmur2 (32 bit, its seed). */
 uint32_t el_murmur2(const uint8_t *data, size_t size);
 
-/* XXH3, 64 bit, with a seed, for 17 .. 128 bytes. REQUIRES: a size in this range; other sizes return 0. */
+/* XXH3 with 64 bits, the default secret and a seed. */
 uint64_t el_xxh3_64(const uint8_t *data, size_t size, uint64_t seed);
 
 /* One step of a partition's running digest: XXH3 of bytes 0 .. 20 of a batch, seeded with the previous digest. */

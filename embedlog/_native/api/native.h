@@ -43,6 +43,7 @@ static inline uint32_t load_be32(const uint8_t *at) { uint32_t x; memcpy(&x, at,
 static inline uint64_t load_be64(const uint8_t *at) { uint64_t x; memcpy(&x, at, sizeof x); return EL_BE64(x); }
 static inline uint32_t load_le32(const uint8_t *at) { uint32_t x; memcpy(&x, at, sizeof x); return EL_LE32(x); }
 static inline uint64_t load_le64(const uint8_t *at) { uint64_t x; memcpy(&x, at, sizeof x); return EL_LE64(x); }
+static inline void store_le64(uint8_t *at, uint64_t x) { x = EL_LE64(x); memcpy(at, &x, sizeof x); }
 
 /* Numbers in the byte order of the machine: Arrow's offsets. Another thread may write them, so each is read from memory once
  * (the asm hides the register from the compiler): the checked value is the used value. */
