@@ -1,9 +1,9 @@
 """One open log directory: its topics by name, its partitions by number, and the lifetime of everything opened in it.
 
-G1  opening reads one file of topics; a partition is opened when it is first used
-G2  an engine belongs to the process that opened it: in a forked child it refuses
-G3  closing is idempotent; the last process out leaves the directory as Kafka leaves it after an orderly shutdown
-G4  closing order: producers and consumers, services, partitions that are dirty (by the last process), this process's handles
+ENGINE-1  opening reads one file of topics; a partition is opened when it is first used
+ENGINE-2  an engine belongs to the process that opened it: in a forked child it refuses
+ENGINE-3  closing is idempotent; the last process out leaves the directory as Kafka leaves it after an orderly shutdown
+ENGINE-4  closing order: producers and consumers, services, dirty partitions (by the last process), handles of this process
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ class Engine:
         with self._mutex:
             found = self._partitions.get((name, number))
             if found is None:
-                path = self.path / topic_directories.partition_name(name, number)
+                path = self.path / file_names.partition_name(name, number)
                 topic_directories.check_link(path, self.config.follow_links)
                 found = Partition(self.context, name, number, path, topic.id_bytes, self.config.topic_config(topic.config))
                 self._partitions[name, number] = found
@@ -284,7 +284,7 @@ class Engine:
                 if (
                     not loaded_only
                     or (name, number) in self._partitions
-                    or files.exists(self.path / topic_directories.partition_name(name, number) / file_names.DIRTY)
+                    or files.exists(self.path / file_names.partition_name(name, number) / file_names.DIRTY)
                 ):
                     with contextlib.suppress(UnknownTopicOrPartitionError):
                         found.append(self.partition(name, number))

@@ -24,7 +24,7 @@ from typing import Final
 
 from embedlog.errors import CorruptRecordError
 from embedlog.format.consumer_protocol import TYPE, decode_subscription, same_subscription
-from embedlog.storage.liveness import Life
+from embedlog.format.process_slot import Life
 
 NO_GENERATION: Final = -1
 GENERATION_MAX: Final = 2**31 - 1

@@ -20,10 +20,10 @@ from embedlog._native import codec
 from embedlog.errors import CorruptRecordError
 from embedlog.format.record_batch import Batches
 from embedlog.storage import file_names, files, interval_digests
+from embedlog.storage.manifest import EMPTY_MS
 
 OFFSET_ENTRY: Final = struct.Struct(">ii")  # relative offset, position
 TIME_ENTRY: Final = struct.Struct(">qi")  # timestamp, relative offset
-EMPTY_MS: Final = 2**63 - 1  # the smallest timestamp of no record
 
 
 class Place(NamedTuple):

@@ -1,8 +1,8 @@
 """The public `Log`: one open directory, its administration, and its producers and consumers; and `open`.
 
-F1  a verb makes one object and hands it the engine, or calls one part; the work is done in the modules of the parts
-F2  what a log has made is closed with it: what a producer still holds is appended, a wait of a consumer is ended
-F3  the asyncio clients are imported on first use: `import embedlog` does without asyncio
+LOG-1  a verb makes one object and hands it the engine, or calls one part; the work is done in the modules of the parts
+LOG-2  what a log has made is closed with it: what a producer still holds is appended, a wait of a consumer is ended
+LOG-3  the asyncio clients are imported on first use: `import embedlog` does without asyncio
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from embedlog._native import codec
 from embedlog.config.options import nearest
 from embedlog.errors import ForeignDirectoryError, InvalidTopicError, UnknownTopicOrPartitionError, UnsupportedFormatError
 from embedlog.storage import files
-from embedlog.storage.checkpoints import INT_MAX, NAME_LENGTH_MAX
+from embedlog.storage.file_names import INT_MAX, NAME_LENGTH_MAX
 from embedlog.storage.identity import id_bytes
 
 TOPICS = "embedlog.topics"

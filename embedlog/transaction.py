@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from typing import Final, NamedTuple
 
-from embedlog.storage.liveness import Life
+from embedlog.format.process_slot import Life
 
 EPOCH_MAX: Final = 2**15 - 1
 EPOCH_LAST: Final = EPOCH_MAX - 1  # the last one that a transaction can have: its decision still needs to raise it

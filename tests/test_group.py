@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from embedlog import group as rules
+from embedlog.format.process_slot import Life
 from embedlog.group import Group, Limits, Refusal, State, Verdict
-from embedlog.storage.liveness import Life
 from tests.support.group_members import (
     BOTH,
     LATER,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from embedlog import transaction as rules
-from embedlog.storage.liveness import Life
+from embedlog.format.process_slot import Life
 from embedlog.transaction import (
     EPOCH_LAST,
     EPOCH_MAX,

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embedlog import index, segment
-from embedlog.coordination import topic_directories
 from embedlog.errors import CorruptRecordError, EmbedlogError, ForeignDirectoryError, StorageError, UnknownTopicOrPartitionError
 from embedlog.format import aborted_transactions
 from embedlog.format.producer_state import ProducerState
@@ -112,7 +111,7 @@ class _Target:
 
     def open(self) -> None:
         """Make the directory and lay our mark into it; of two who come at once only one can."""
-        self._own_root = files.mkdir(self.root, topic_directories.directory_mode(self.mode), exist_ok=True)
+        self._own_root = files.mkdir(self.root, files.directory_mode(self.mode), exist_ok=True)
         try:
             with files.opened(self.root / file_names.UNFINISHED, files.EXCLUSIVE, self.mode) as fd:
                 self._made.append(self.root / file_names.UNFINISHED)
@@ -126,7 +125,7 @@ class _Target:
     def directory(self, name: str) -> Path:
         path = self.root / name
         self._made.append(path)
-        files.mkdir(path, topic_directories.directory_mode(self.mode))
+        files.mkdir(path, files.directory_mode(self.mode))
         return path
 
     def put(self, path: Path, data: Buffer) -> None:
@@ -180,7 +179,7 @@ class _Copier:
         try:
             topic: Topic = self._engine.topic(name)
             for pin in pins:
-                directories.append(self._target.directory(topic_directories.partition_name(name, pin.partition.number)))
+                directories.append(self._target.directory(file_names.partition_name(name, pin.partition.number)))
                 self._partition(pin, directories[-1], topic)
         except UnknownTopicOrPartitionError:
             for directory in directories:

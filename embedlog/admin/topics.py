@@ -26,7 +26,7 @@ from embedlog.errors import (
     TopicExistsError,
 )
 from embedlog.partition import retention
-from embedlog.storage import files
+from embedlog.storage import file_names, files
 from embedlog.storage.identity import new_id
 from embedlog.topic import Topic, check_collision, check_name, is_internal
 from embedlog.types import NewTopic, PartitionDescription, TopicDescription, TopicPartition, by_partition
@@ -130,7 +130,7 @@ class TopicAdmin:
             raise TopicExistsError(f"there is a topic {name!r} already; with exist_ok=True that is right", path=self._engine.path)
         check_collision(name, [topic.name for topic in self._registry.all()])
         for number in range(count):
-            path = self._engine.path / topic_directories.partition_name(name, number)
+            path = self._engine.path / file_names.partition_name(name, number)
             if files.exists(path):
                 raise ForeignDirectoryError("something that is not this log's lies where a partition would", path=path)
 

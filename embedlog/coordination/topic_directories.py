@@ -32,7 +32,6 @@ from embedlog.topic import RESERVED_TOPICS, Topic, TopicRegistry
 DIRECTORY_NAME_LENGTH_MAX = 255
 SIDE_BY_SIDE = 8  # partitions that are made at once
 
-_LIVE = re.compile(r"([a-zA-Z0-9._-]+)-(0|[1-9][0-9]{0,9})")
 _SET_ASIDE = re.compile(r"(\S+)-(\S+)\.(\S+)-(delete|future|stray)")
 _NOT_TOPICS = ("remote-log-index-cache",)
 
@@ -62,26 +61,12 @@ def check_link(path: Path, follow_links: bool) -> None:
         )
 
 
-def partition_name(topic: str, number: int) -> str:
-    """The directory of a live partition."""
-    return f"{topic}-{number}"
-
-
-def parse_partition_name(name: str) -> tuple[str, int] | None:
-    """(topic, partition) of a live partition's directory, split at the last "-"; None for every other name."""
-    match = _LIVE.fullmatch(name)
-    if match is None or match[1] in (".", "..") or len(match[1]) > checkpoints.NAME_LENGTH_MAX:
-        return None
-    number = int(match[2])
-    return (match[1], number) if number <= checkpoints.INT_MAX else None
-
-
 def scan_directories(path: Path) -> Directories:
     """Look at all names in a log directory; nothing is opened. Raises StorageError."""
     live: dict[str, dict[int, Path]] = {}
     aside: dict[str, list[Path]] = {"delete": [], "future": [], "stray": [], "unknown": []}
     for name in files.directories(path):
-        found, match = parse_partition_name(name), _SET_ASIDE.fullmatch(name)
+        found, match = file_names.parse_partition_name(name), _SET_ASIDE.fullmatch(name)
         if found and found[0] not in RESERVED_TOPICS:
             live.setdefault(found[0], {})[found[1]] = path / name
         elif not found and name not in _NOT_TOPICS:
@@ -94,7 +79,7 @@ def scan_directories(path: Path) -> Directories:
 
 def check_lengths(name: str, partitions: int) -> None:
     """Raises InvalidPartitionsError if the last partition's directory could not have its name."""
-    longest = partition_name(name, partitions - 1)
+    longest = file_names.partition_name(name, partitions - 1)
     if len(longest) > DIRECTORY_NAME_LENGTH_MAX:
         expected = f"a directory name of {DIRECTORY_NAME_LENGTH_MAX} characters or fewer"
         raise InvalidPartitionsError(f"too many partitions for so long a name as {name}", expected=expected, found=len(longest))
@@ -134,8 +119,8 @@ def make_partition(directory: Path, topic: Topic, number: int, mode: int = 0o666
 
     Raises ForeignDirectoryError if the directory is there and belongs to a topic of another id.
     """
-    path = directory / partition_name(topic.name, number)
-    if not files.mkdir(path, directory_mode(mode), exist_ok=True):
+    path = directory / file_names.partition_name(topic.name, number)
+    if not files.mkdir(path, files.directory_mode(mode), exist_ok=True):
         check_link(path, follow_links)
     found = read_topic_id(path)
     if found is None:
@@ -144,11 +129,6 @@ def make_partition(directory: Path, topic: Topic, number: int, mode: int = 0o666
         expected = f"topic id {topic.topic_id}"
         raise ForeignDirectoryError("the directory belongs to another topic", path=path, expected=expected, found=found)
     return path
-
-
-def directory_mode(file_mode: int) -> int:
-    """Permissions of a directory whose files have `file_mode`: who may read may also enter."""
-    return file_mode | (file_mode & 0o444) >> 2
 
 
 # ---- deletion ------------------------------------------------------------------------------------
@@ -188,7 +168,7 @@ def finish_deletion(
 
 def retire_partition(directory: Path, topic: Topic, number: int, retire: Callable[[int, Path], None] | None = None) -> None:
     """Rename one partition's directory, if it is there and this topic's; the parent is not synced yet."""
-    path = directory / partition_name(topic.name, number)
+    path = directory / file_names.partition_name(topic.name, number)
     if not files.is_directory(path) or read_topic_id(path) not in (topic.topic_id, None):
         return  # gone already, or a newer topic of this name that a broker made
     if retire is not None:

@@ -25,7 +25,7 @@ from embedlog.partition import producer_recovery as history
 from embedlog.partition.consistency import Comparison, Evidence, Loading, Run
 from embedlog.partition.segment_list import published_of
 from embedlog.storage import checkpoints, file_names, files, interval_digests
-from embedlog.storage.manifest import CLOSED, DIGESTED, GAPLESS, Manifest, SegmentInfo
+from embedlog.storage.manifest import CLOSED, DIGESTED, EMPTY_MS, GAPLESS, Manifest, SegmentInfo
 
 logger = logging.getLogger("embedlog")
 _Examined = tuple[SegmentInfo, Published, bool]  # whole: nothing had to be cut
@@ -108,7 +108,7 @@ class _Loader:
         path = file_names.segment_path(self.directory, base)
         size = self.evidence.size(base) if path.name in self.names else 0  # made just now: what it reserves is no data
         if path.name not in self.names and not self.loading.write:  # a reader of a partition that nobody has written to yet
-            info = SegmentInfo(base, 0, base, max_timestamp_offset=base, flags=GAPLESS | DIGESTED, min_timestamp=index.EMPTY_MS)
+            info = SegmentInfo(base, 0, base, max_timestamp_offset=base, flags=GAPLESS | DIGESTED, min_timestamp=EMPTY_MS)
             return info, published_of(info, 0, 0), True
         short = None
         if following is None and (self.loading.clean or closed is not None) and self.evidence.indexed(base):
@@ -171,7 +171,7 @@ class _Loader:
             flags=known.flags if known else GAPLESS | DIGESTED if size == 0 else 0,
             kind=CLOSED,
             transaction_digest=known.transaction_digest if known else 0,
-            min_timestamp=known.min_timestamp if known else index.EMPTY_MS if size == 0 else -1,
+            min_timestamp=known.min_timestamp if known else EMPTY_MS if size == 0 else -1,
             lateness_ms=known.lateness_ms if known else 0,
         )
 

@@ -20,7 +20,7 @@ from embedlog.format.record_batch import Chain
 from embedlog.partition import compaction, repair, truncate
 from embedlog.partition.segment_list import active_info, start_of
 from embedlog.storage import file_names, files
-from embedlog.storage.manifest import DIGESTED, GAPLESS, SEALED
+from embedlog.storage.manifest import DIGESTED, EMPTY_MS, GAPLESS, SEALED
 
 if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
@@ -62,7 +62,7 @@ def fresh(now: Published, base: int, jitter_ms: int) -> Published:
         segment_size=0,
         max_timestamp=-1,
         max_timestamp_offset=base,
-        min_timestamp=index.EMPTY_MS,
+        min_timestamp=EMPTY_MS,
         lateness_ms=0,
         last_time_entry=-1,
         first_timestamp=-1,

@@ -22,12 +22,11 @@ from numpy.typing import NDArray
 
 from embedlog.errors import CorruptRecordError, ForeignDirectoryError, UnsupportedFormatError
 from embedlog.storage import file_names, files
+from embedlog.storage.file_names import INT_MAX, NAME_LENGTH_MAX
 
 logger = logging.getLogger("embedlog")
 
 LONG_MAX = 2**63 - 1
-INT_MAX = 2**31 - 1
-NAME_LENGTH_MAX = 249  # of a topic: the directory's name also contains "-" and the partition
 
 _LINE_END = re.compile(r"\r\n|\n|\r")  # Java's readLine; str.splitlines() splits at more characters
 _BLANKS = re.compile(r"[ \t\n\x0b\f\r]+")  # Java's \s+

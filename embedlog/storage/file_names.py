@@ -56,6 +56,10 @@ _SEGMENT_FILE = re.compile(r"([0-9]{20})(\.[a-z.]+)")
 _NUMBER = re.compile(r"[0-9]{1,20}")
 _TEMPORARY = re.compile(r"(.+?)(?:\.[0-9a-f]{16})?\.tmp")  # temporaries of Kafka and of older embedlog versions have no number
 _OFFSET_MAX = 2**63 - 1
+_PARTITION = re.compile(r"([a-zA-Z0-9._-]+)-(0|[1-9][0-9]{0,9})")
+
+INT_MAX: Final = 2**31 - 1
+NAME_LENGTH_MAX: Final = 249  # of a topic: the directory's name also contains "-" and the partition
 
 
 def file_name(base: int, suffix: str) -> str:
@@ -100,3 +104,17 @@ def bases(names: list[str], suffix: str = LOG) -> list[int]:
     """Base offsets of all files with exactly this suffix, rising."""
     found = (parse(name) for name in names)
     return sorted(each[0] for each in found if each is not None and each[1] == suffix)
+
+
+def partition_name(topic: str, number: int) -> str:
+    """The directory of a live partition."""
+    return f"{topic}-{number}"
+
+
+def parse_partition_name(name: str) -> tuple[str, int] | None:
+    """(topic, partition) of a live partition's directory, split at the last "-"; None for every other name."""
+    match = _PARTITION.fullmatch(name)
+    if match is None or match[1] in (".", "..") or len(match[1]) > NAME_LENGTH_MAX:
+        return None
+    number = int(match[2])
+    return (match[1], number) if number <= INT_MAX else None

@@ -175,6 +175,11 @@ def unlink(path: str | os.PathLike[str], missing_ok: bool = False) -> bool:
     return True
 
 
+def directory_mode(file_mode: int) -> int:
+    """Permissions of a directory whose files have `file_mode`: who may read may also enter."""
+    return file_mode | (file_mode & 0o444) >> 2
+
+
 def mkdir(path: str | os.PathLike[str], mode: int = 0o777, exist_ok: bool = False) -> bool:
     """True if this call created the directory."""
     code = system.mkdir(os.fspath(path), mode)

@@ -23,8 +23,8 @@ from pathlib import Path
 from embedlog._native import codec
 from embedlog.errors import ForeignDirectoryError, UnsupportedFormatError
 from embedlog.storage import files
-from embedlog.storage.checkpoints import INT_MAX, lines_of, malformed, number_of
-from embedlog.storage.file_names import CLEAN_MARK, META_PROPERTIES, PARTITION_METADATA, VISIT
+from embedlog.storage.checkpoints import lines_of, malformed, number_of
+from embedlog.storage.file_names import CLEAN_MARK, INT_MAX, META_PROPERTIES, PARTITION_METADATA, VISIT
 
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{22}")

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from embedlog._native import system
 from embedlog._native.system import SLOT_BYTES
 from embedlog.errors import ForkedError, StorageError
+from embedlog.format.process_slot import Life
 from embedlog.storage import file_names, files, locks
 
 SLOTS_MAX: Final = 1 << 16
@@ -27,13 +28,6 @@ _ROOMS_AT: Final = 1 << 41  # with `shared="locks"`: offset of the locks that a 
 _NONCE_BYTES: Final = 8
 
 _all: weakref.WeakSet[Liveness] = weakref.WeakSet()
-
-
-class Life(NamedTuple):
-    """One use of a process slot. It has ended when the slot is not locked, or locked with another nonce."""
-
-    slot: int
-    nonce: int
 
 
 class Sign(NamedTuple):

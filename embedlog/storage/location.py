@@ -11,7 +11,6 @@ import os
 import re
 from pathlib import Path
 
-from embedlog.coordination import topic_directories
 from embedlog.errors import ForeignDirectoryError, StorageError
 from embedlog.storage import file_names, files
 
@@ -70,7 +69,7 @@ def enter(path: Path, *, read_only: bool, create: bool, mode: int) -> None:
     while not files.exists(missing[-1].parent):
         missing.append(missing[-1].parent)
     for each in reversed(missing):
-        files.mkdir(each, topic_directories.directory_mode(mode), exist_ok=True)
+        files.mkdir(each, files.directory_mode(mode), exist_ok=True)
         files.sync_directory(each.parent)
 
 
@@ -79,7 +78,7 @@ def _check(path: Path, *, reading: bool) -> None:
     names = files.listing(path)
     whole = [file_names.temporary_of(name) or name for name in names]  # a crash in the first open may leave only these
     ours = (name.startswith("embedlog.") or name.endswith("-checkpoint") or name in _OF_A_LOG for name in whole)
-    if any(ours) or any(topic_directories.parse_partition_name(name) for name in files.directories(path)):
+    if any(ours) or any(file_names.parse_partition_name(name) for name in files.directories(path)):
         return
     others = [name for name in names if not name.startswith(".") and name != _LOST_AND_FOUND]
     if others or reading:

@@ -21,7 +21,6 @@ from typing import Final, NamedTuple
 
 from embedlog._native import codec
 from embedlog.errors import UnsupportedFormatError
-from embedlog.index import EMPTY_MS
 from embedlog.storage import file_names, files
 
 MAGIC: Final = b"ELOGMNFT"
@@ -40,6 +39,8 @@ CLOSED: Final = 2
 START: Final = 3
 GAPLESS: Final = 1  # every offset exists: a gap is damage
 DIGESTED: Final = 2  # the digest was carried forward while appending
+
+EMPTY_MS: Final = 2**63 - 1  # the smallest timestamp of no record
 
 SPARE_RECORDS: Final = 1024  # obsolete records before the file is rewritten
 

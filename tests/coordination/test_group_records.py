@@ -25,8 +25,8 @@ from embedlog.coordination.groups.group_records import (
     key_kind,
 )
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
+from embedlog.format.process_slot import Life
 from embedlog.group import Group, Member, State
-from embedlog.storage.liveness import Life
 from embedlog.types import OffsetAndMetadata, TopicPartition
 
 TIME_MS = 1_700_000_000_000

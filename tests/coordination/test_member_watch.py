@@ -14,8 +14,9 @@ from embedlog import group as rules
 from embedlog._native import system
 from embedlog.coordination.groups import member_watch
 from embedlog.coordination.groups.member_watch import LOOK_NS, Watch
+from embedlog.format.process_slot import Life
 from embedlog.group import Group, Member, Verdict
-from embedlog.storage.liveness import Life, Liveness, Sign
+from embedlog.storage.liveness import Liveness, Sign
 from tests.faults.processes import Nursery, until
 from tests.support.group_members import NOW, completing, member, preparing, stable
 from tests.support.mutants import apply_mutant, undo_mutants

@@ -72,7 +72,7 @@ def left_alone(number: int, path: Path) -> None:
      ("a-0.0123456789abcdef0123456789abcdef-delete", None), ("a" * 250 + "-0", None), ("a-٣", None)],
 )  # fmt: skip
 def test_directories_are_split_at_the_last_dash(name: str, expected: tuple[str, int] | None) -> None:
-    assert topic_directories.parse_partition_name(name) == expected
+    assert file_names.parse_partition_name(name) == expected
 
 
 def test_a_scan_tells_kafkas_forms_apart(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import embedlog
 from embedlog.coordination.transactions.transaction_records import decode, decode_key, encode, encode_key
 from embedlog.coordination.transactions.transaction_view import Entries
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
+from embedlog.format.process_slot import Life
 from embedlog.format.record_batch import decode as decode_batches
-from embedlog.storage.liveness import Life
 from embedlog.transaction import Beginning, Outcome, Status, Transaction
 from tests.kafka import CLEAN, GOLDEN
 

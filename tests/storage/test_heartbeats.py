@@ -15,7 +15,8 @@ import pytest
 from embedlog._native import system
 from embedlog._native.system import SLOT_BYTES
 from embedlog.errors import StorageError
-from embedlog.storage.liveness import Lease, Life, Liveness, Sign
+from embedlog.format.process_slot import Life
+from embedlog.storage.liveness import Lease, Liveness, Sign
 from tests.conftest import ROOT
 from tests.faults.processes import Nursery, state_of, until
 from tests.support.mutants import mutated

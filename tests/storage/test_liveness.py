@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from embedlog.errors import ForkedError
+from embedlog.format.process_slot import Life
 from embedlog.storage import file_names
-from embedlog.storage.liveness import SLOT_BYTES, Life, Liveness
+from embedlog.storage.liveness import SLOT_BYTES, Liveness
 from tests.faults.processes import Nursery, until
 from tests.support.mutants import mutated
 

@@ -16,8 +16,9 @@ from embedlog.consumer.consumer import Consumer
 from embedlog.consumer.membership import Phase
 from embedlog.coordination.groups.commit_checks import admitted, checked_offsets, refused
 from embedlog.errors import DeadlineError, ListenerError, LockTimeoutError, UnknownTopicOrPartitionError
+from embedlog.format.process_slot import Life
 from embedlog.group import Group, Limits, Refusal
-from embedlog.storage.liveness import Life, Sign
+from embedlog.storage.liveness import Sign
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.support.fake_engine import FakeEngine
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from embedlog import group as rules
 from embedlog.format.consumer_protocol import Subscription, encode_subscription
+from embedlog.format.process_slot import Life
 from embedlog.group import Group, Limits, Member, Refusal, State
-from embedlog.storage.liveness import Life
 
 NOW = 1_700_000_000_000
 LATER = NOW + 1000

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from embedlog import group as rules
 from embedlog.format.consumer_protocol import Subscription, encode_subscription
+from embedlog.format.process_slot import Life
 from embedlog.group import Group, Limits, Member, Refusal, State, Verdict
-from embedlog.storage.liveness import Life
 
 RECORDS = 6
 SAID = encode_subscription(Subscription(("t",)))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from embedlog import transaction as rules
 from embedlog.coordination.transactions import recovery
 from embedlog.errors import FencedError
-from embedlog.storage.liveness import Life
+from embedlog.format.process_slot import Life
 from embedlog.transaction import PREPARED, SETTLED, Moment, Outcome, Refusal, Status, Transaction
 from tests.support.mutants import is_mutated
 

@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
+from embedlog.format.process_slot import Life
 from embedlog.format.wire import LONG, NUMBER, SHORT, Fields, Flexible, Plain, uvarint
 from embedlog.group import Group, Member, State, Tags
-from embedlog.storage.liveness import Life
 from embedlog.types import OffsetAndMetadata, TopicPartition
 
 OFFSET_KEY: Final = 1

@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from embedlog.format.process_slot import Life
 from embedlog.group import Group, Member, State, Verdict
-from embedlog.storage.liveness import Life, Liveness, Sign
+from embedlog.storage.liveness import Liveness, Sign
 
 LOOK_NS: Final = 100_000_000  # between two looks
 RING: Final = 8  # whom one member looks after

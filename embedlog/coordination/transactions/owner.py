@@ -28,11 +28,12 @@ from embedlog.transaction import PREPARED, SETTLED, Outcome, Refusal, Status, Tr
 if TYPE_CHECKING:
     from embedlog.coordination.internal_topic import Decision, InternalTopic
     from embedlog.coordination.transactions.transaction_view import Entries
+    from embedlog.format.process_slot import Life
     from embedlog.format.record_batch import EncodedRun
     from embedlog.partition.context import Appended
     from embedlog.partition.partition import Partition
     from embedlog.partition.producer_sequences import Going
-    from embedlog.storage.liveness import Life, Liveness
+    from embedlog.storage.liveness import Liveness
     from embedlog.types import GroupMetadata
 
 T = TypeVar("T")

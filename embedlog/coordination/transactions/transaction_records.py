@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
+from embedlog.format.process_slot import Life
 from embedlog.format.wire import LONG, SHORT, Fields, Flexible, Plain, uvarint
-from embedlog.storage.liveness import Life
 from embedlog.transaction import COMPLETED, NO_ID, PREPARED, Beginning, Outcome, Status, Transaction
 
 KEY_VERSION: Final = 0

@@ -1,0 +1,12 @@
+"""The identity of a process slot, as records of internal topics contain it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Life(NamedTuple):
+    """One use of a process slot. It has ended when the slot is not locked, or locked with another nonce."""
+
+    slot: int
+    nonce: int
