@@ -47,7 +47,7 @@ class Subscription:
         self.topics = names
 
     def trial(self, topics: Iterable[str] | None, pattern: str | re.Pattern[str] | None) -> Subscription:
-        """What this one would be with other topics; it stays as it is. Raises what `subscribe` does, and for names unknown."""
+        """A subscription to other topics; this one does not change. Raises as `subscribe` does, and for unknown names."""
         made = Subscription(self._engine, exclude_internal=self._exclude_internal)
         made.kind = self.kind
         made.subscribe(topics, pattern)

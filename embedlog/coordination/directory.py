@@ -1,14 +1,15 @@
-"""Who is in a log directory: the door, `.lock`, incarnations, the clean mark (`docs/protocol.md`, opening and closing).
+"""Opens and closes a log directory: the open lock, `.lock`, incarnations, the clean mark (`docs/protocol.md`, opening and
+closing).
 
-DIRECTORY-1  a door serialises openers and closers, for the whole of what they do
-DIRECTORY-2  a broker holds `.lock` exclusively, each of us holds it shared; who gets it exclusively is the first one in
-DIRECTORY-3  after locking, and once more behind foreign use, the name must still lead to what was locked: a broker unlinks it
-    late
-DIRECTORY-4  the first one in takes the clean mark away, durably, before anything is written; the last one out writes it after the
-    syncs
-DIRECTORY-5  our mark is signed with the incarnation: a signed mark proves, in a copy too, that no broker was here since; one
-    without is known by inode and time, and if ours is gone, or another one is there, somebody else was here; the number of that
-    visit is noted first: of a partition that was not loaded since, the manifest is of a time before it
+DIRECTORY-1  the open lock serializes openers and closers, during all of their work
+DIRECTORY-2  a broker holds `.lock` exclusively, each embedlog process holds it shared; a process that gets it exclusively is the
+    first one
+DIRECTORY-3  after locking, and again after foreign use, the name must still lead to the locked file: a broker unlinks it late
+DIRECTORY-4  the first process removes the clean mark, durably, before anything is written; the last one writes it after the syncs
+DIRECTORY-5  our mark is signed with the incarnation: a signed mark proves, in a copy too, that no broker used the directory
+    since. An unsigned mark is identified by inode and time. If our mark is missing or replaced, a broker used the directory. The
+    number of that visit is recorded first: the manifest of a partition that was not loaded since describes a time before the
+    visit
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from embedlog.storage import file_names, files, lock_holders, locks
 from embedlog.storage.control_page import boot_number, cache_number
 from embedlog.storage.identity import ensure_meta, mark_owner, note_visit, read_visit, remove_clean_mark, write_clean_mark
 
-SETTLING_S: Final = 0.05  # a broker unlinks `.lock` some time after it has unlocked it
+SETTLING_S: Final = 0.05  # a broker unlinks `.lock` some time after the unlock
 
 # f_type of statfs for file systems whose locks and shared mappings hold between processes of one host.
 LOCAL_FILESYSTEMS: Final = {
@@ -65,7 +66,7 @@ MARK_INODE, MARK_NS, WAS_CLEAN, WAS_FOREIGN, BY_LOCKS, BOOT = 0, 1, 2, 3, 12, 15
 
 
 class Directory:
-    """One process's presence in a log directory. Threads: `enter` and `leave` once each; the rest may be read from any."""
+    """The state of one process in a log directory. Threads: `enter` and `leave` once each; the rest may be read from any."""
 
     def __init__(self, path: Path, *, read_only: bool, mode: int, lock_timeout_ms: int, shared: str) -> None:
         self.path, self.read_only, self._mode = path, read_only, mode
@@ -77,22 +78,22 @@ class Directory:
         self.clean = False
         self.foreign = False
         self.visit = 0
-        self.seen: object = None  # by a reader, at its last look: differs once somebody has come or gone
+        self.seen: object = None  # by a reader, at its last refresh: changes after each open or close
 
     def _deadline(self) -> int:
         return system.boot_ns() + self._timeout_ms * 1_000_000
 
-    # ---- coming in -------------------------------------------------------------------------------
+    # ---- open ------------------------------------------------------------------------------------
 
     def enter(self, prepare: Callable[[bool], None]) -> None:
-        """Come in; `prepare(first)` runs inside the door, with `.lock` held exclusively if first.
+        """Open the directory; `prepare(first)` runs under the open lock, with `.lock` held exclusively if first.
 
         Raises DirectoryInUseError, UnsupportedFilesystemError, ForeignDirectoryError, LockTimeoutError.
         """
         check_filesystem(self.path, self._shared)
         if files.exists(self.path / file_names.UNFINISHED):
             raise ForeignDirectoryError(
-                "a backup that was broken off: it is not whole; make it again", path=self.path / file_names.UNFINISHED
+                "an incomplete backup, which was interrupted: delete it and make it again", path=self.path / file_names.UNFINISHED
             )
         if self.read_only:
             self._enter_read_only()
@@ -124,7 +125,7 @@ class Directory:
         self.refresh()
 
     def refresh(self) -> bool:
-        """Look whether somebody of ours is writing here: True if so, with their incarnation. Refuses a broker. Read-only use."""
+        """Whether an embedlog process is writing here; adopts its incarnation. Refuses a broker. Read-only use."""
         state = self._probe()
         if state == 2:
             raise DirectoryInUseError(
@@ -150,7 +151,7 @@ class Directory:
         return True
 
     def _probe(self) -> int:
-        """State of `.lock`; an exclusive holder is looked at until it had time to be an opener or closer of ours."""
+        """State of `.lock`; an exclusive holder is probed until an opener or closer of embedlog would be done."""
         try:
             fd = files.open_file(self.path / file_names.BROKER_LOCK, files.READ)
         except StorageError as problem:
@@ -166,7 +167,7 @@ class Directory:
             files.close(fd)
 
     def _take_lock(self) -> bool:
-        """Hold `.lock`: True if exclusively, that is as the first one in."""
+        """Hold `.lock`: True if exclusively, as the first process."""
         path = self.path / file_names.BROKER_LOCK
         deadline = self._deadline()
         while True:
@@ -182,13 +183,14 @@ class Directory:
             files.close(fd)
             self._lock_fd = -1
             if system.boot_ns() > deadline:
-                raise DirectoryInUseError("somebody keeps replacing the lock file", path=path)
+                raise DirectoryInUseError("another process keeps replacing the lock file", path=path)
 
     def _nobody_in(self, path: Path) -> bool:
-        """Others hold `.lock` shared: are they none of ours? Whoever may read the file can hold it so. REQUIRES the door.
+        """Whether none of the shared holders of `.lock` is an embedlog process: any reader of the file can hold it. REQUIRES the
+        open lock.
 
-        Raises DirectoryInUseError behind a broker's visit, also of one that was killed and left no mark: what a control page
-        says of the time before it must not be believed.
+        Raises DirectoryInUseError after a broker's visit, also of a broker that was killed and left no mark: the control page's
+        information about the time before must not be used.
         """
         if self.foreign and self.page is not None:
             raise self._bystander()
@@ -196,11 +198,13 @@ class Directory:
 
     def _bystander(self) -> DirectoryInUseError:
         path = self.path / file_names.BROKER_LOCK
-        holder = lock_holders.held_by(path, others=True) or "a process that cannot be seen"
-        return DirectoryInUseError("somebody who is no embedlog holds the lock file, shared", path=path, found=holder)
+        holder = lock_holders.held_by(path, others=True) or "a process that is not visible"
+        return DirectoryInUseError("a process that is not embedlog holds the lock file, shared", path=path, found=holder)
 
     def _was_left(self, page: system.Page) -> bool:
-        """Whether the page proves that none of ours is in: they wipe what it remembers of a mark, and end with the boot."""
+        """Whether the page proves that no embedlog process is in: an open clears the mark's words, and processes end with the
+        boot.
+        """
         if page.word(MARK_INODE) != 0:
             return True
         boot, then = boot_number(), page.word(BOOT)
@@ -213,12 +217,12 @@ class Directory:
         return named is not None and (named.device, named.inode) == (held.device, held.inode)
 
     def held_lock(self) -> tuple[str, int, int]:
-        """Path, device and inode of the `.lock` that we hold, for who looks before every append."""
+        """Path, device and inode of our `.lock`, for the check before every append."""
         found = files.facts(self._lock_fd)
         return os.fspath(self.path / file_names.BROKER_LOCK), found.device, found.inode
 
     def check_still_in(self) -> None:
-        """Raises StorageError if the directory, or its lock file, is not what this process came into any more."""
+        """Raises StorageError if the directory or its lock file was replaced since the open."""
         if self.still_in():
             return
         self._check_there()
@@ -234,7 +238,10 @@ class Directory:
             raise StorageError("the log directory is gone: it was removed or renamed", errno=errno.ENOENT, path=self.path)
 
     def retake(self) -> None:
-        """`.lock` is gone or another file: hold it again. Raises DirectoryInUseError if somebody else is or was here."""
+        """Hold `.lock` again after its removal or replacement.
+
+        Raises DirectoryInUseError if another process uses or used the directory.
+        """
         if self.still_in():
             return
         self._check_there()
@@ -253,7 +260,7 @@ class Directory:
         self._lock_fd = fd
 
     def still_in(self) -> bool:
-        """Whether `.lock` is still the file that we hold: if not, a broker may have come in, and writing must stop."""
+        """Whether `.lock` is still the file that we hold: if not, a broker may have started, and writing must stop."""
         if self.read_only:
             return True
         return self._lock_fd >= 0 and self._still_ours(self._lock_fd, self.path / file_names.BROKER_LOCK, settle=False)
@@ -264,11 +271,11 @@ class Directory:
         self._judge(files.facts_of(self.path / file_names.CLEAN_MARK), self._map())
 
     def _judge(self, mark: system.Facts | None, page: system.Page | None) -> None:
-        """Was the directory left in order, and by us (DIRECTORY-5)?"""
+        """Decide whether the directory was closed cleanly, and by embedlog (D5)."""
         self.visit = read_visit(self.path)
         owner = mark_owner(self.path) if mark is not None else None
         self.clean = mark is not None
-        if owner is not None:  # a copy that was begun before we came in, and ended after, has our mark beside a later page
+        if owner is not None:  # a copy that was made during an open has our mark beside a later page
             self.foreign = False
             self.clean = page is None or page.version() < 0 or page.incarnation() == owner
         elif page is None:
@@ -276,7 +283,7 @@ class Directory:
         elif mark is not None:
             self.foreign = (page.word(MARK_INODE), page.word(MARK_NS)) != (mark.inode, mark.modified_ns)
         else:
-            self.foreign = page.word(MARK_INODE) != 0  # ours was there and is gone: a broker takes it away when it starts
+            self.foreign = page.word(MARK_INODE) != 0  # our mark was removed: a broker removes it when it starts
 
     def _map(self) -> system.Page | None:
         path = self.path / file_names.CONTROL
@@ -294,7 +301,7 @@ class Directory:
                 "the control page was written by a newer embedlog", path=path, expected=system.PAGE_VERSION, found=page.version()
             )
         if self.foreign or self.visit < 0:
-            self.visit = note_visit(self.path, self._mode)  # before what tells of it goes
+            self.visit = note_visit(self.path, self._mode)  # before the evidence of the visit is removed
         remove_clean_mark(self.path)
         ensure_meta(self.path, self._mode)
         made = page is None
@@ -304,7 +311,7 @@ class Directory:
             page = self._map()
         found = files.facts_of(path)
         if page is None or found is None:
-            raise StorageError("the control page vanished while it was being made", path=path)
+            raise StorageError("the control page disappeared while it was created", path=path)
         page.write_directory(system.identity(self.incarnation, bytes(16), -1, found.device, found.inode))
         page.set(BOOT, boot_number())
         state = {WAS_CLEAN: self.clean, WAS_FOREIGN: self.foreign, BY_LOCKS: self._by_locks}
@@ -312,7 +319,7 @@ class Directory:
             page.set(word, int(value))
         recovery.note_opening(page, self.clean or made, self.foreign, cache_number(self.path))
         with files.opened(path, files.WRITE) as fd:
-            files.sync(fd, path)  # else a power loss could bring back what it remembered of a mark, or lose it: both look foreign
+            files.sync(fd, path)  # otherwise a power loss could restore or lose the words of a mark: both look like foreign use
         if made:
             files.sync_directory(self.path)
 
@@ -320,7 +327,7 @@ class Directory:
         page = self._map()
         if page is None or page.version() < 0:
             raise ForeignDirectoryError(
-                "others hold this directory, but their control page is gone", path=self.path / file_names.CONTROL
+                "other processes hold this directory, but their control page is missing", path=self.path / file_names.CONTROL
             )
         if page.version() != system.PAGE_VERSION:
             raise UnsupportedFormatError(
@@ -334,10 +341,12 @@ class Directory:
         self.clean, self.foreign = bool(page.word(WAS_CLEAN)), bool(page.word(WAS_FOREIGN))
 
     def _check_same_way(self, page: system.Page) -> None:
-        """Raises StateError: who maps pages and who copies them under locks would undo each other's changes."""
+        """Raises StateError: processes that map pages and processes that copy them under locks would undo each other's
+        changes.
+        """
         if bool(page.word(BY_LOCKS)) != self._by_locks:
             raise StateError(
-                "others have this directory open with another setting of `shared`",
+                "other processes have this directory open with another setting of `shared`",
                 path=self.path,
                 expected='shared="no"' if self._by_locks else 'shared="locks"',
                 found=f'shared="{self._shared}"',
@@ -347,10 +356,10 @@ class Directory:
     def _by_locks(self) -> bool:
         return self._shared == "locks"
 
-    # ---- going out -------------------------------------------------------------------------------
+    # ---- close -----------------------------------------------------------------------------------
 
     def leave(self, close_all: Callable[[], None]) -> None:
-        """Go; the last one out runs `close_all` and then writes the clean mark, not if that fails."""
+        """Close the directory; the last process runs `close_all` and, if that succeeds, writes the clean mark."""
         if self._door is None:
             self._let_go()
             return
@@ -374,10 +383,10 @@ class Directory:
             self.page.set(MARK_NS, mark.modified_ns)
             path = self.path / file_names.CONTROL
             with files.opened(path, files.WRITE) as fd:
-                files.sync(fd, path)  # else a power loss much later would make our own mark look foreign
+                files.sync(fd, path)  # otherwise a later power loss would make our own mark look foreign
 
     def _unlock(self) -> None:
-        """Give `.lock` back. Who may have it exclusively does so behind the door: the next one in takes that for a broker."""
+        """Release `.lock`. An exclusive holder does so under the open lock: the next opener would consider it a broker."""
         fd, self._lock_fd = self._lock_fd, -1
         files.close(fd)
 
@@ -391,16 +400,16 @@ class Directory:
             self.page = None
 
     def abandon(self) -> None:
-        """In a forked child: give up what was inherited, touching nothing that the parent still uses."""
+        """Close inherited descriptors in a forked child, without effect on the parent."""
         fd, self._lock_fd = self._lock_fd, -1
         files.close_inherited(fd)
 
 
 def check_filesystem(path: Path, shared: str) -> None:
-    """Refuse a file system whose locks and mappings cannot be trusted, unless `shared="locks"` accepts that."""
+    """Refuse a file system with unreliable locks or mappings, unless `shared="locks"` accepts that."""
     kind = system.filesystem(os.fspath(path))
     if kind < 0:
-        raise StorageError("cannot look at the file system", errno=system.errno_of(kind), path=path)
+        raise StorageError("cannot read the type of the file system", errno=system.errno_of(kind), path=path)
     if kind in LOCAL_FILESYSTEMS or shared == "locks":
         return
     name = REMOTE_FILESYSTEMS.get(kind, f"type 0x{kind:x}")

@@ -1,15 +1,14 @@
-"""Lock, catch up, decide, append: the one way in which processes decide something together, over a topic of the log's own.
+"""Decisions of several processes over an internal topic of the log: lock, catch up, decide, append.
 
-INTERNALTOPIC-1  what a partition's records add up to is kept per process, as a view, and brought up to date from the last look
-INTERNALTOPIC-2  a look whose end lies below `purged_to`, or in another epoch, proves nothing: the view begins again at the log
+INTERNALTOPIC-1  each process keeps a view, the sum of a partition's records, and updates it from its last position
+INTERNALTOPIC-2  a position whose log end is below `purged_to`, or in another epoch, is invalid: the view is rebuilt from the log
     start
-INTERNALTOPIC-3  catching up is done outside the lock first; inside only a bounded rest is read, else the lock is given back once
-    more
-INTERNALTOPIC-4  a decision is made from a view that is current, and appended, before the lock goes; who refuses has written
-    nothing
-INTERNALTOPIC-5  who follows a partition is told of what concerns him behind the append, by a word of its page; who tells may die
-    before he has told, so this saves waiting and is no promise
-INTERNALTOPIC-6  a topic that is there is used as it is, a broker's included; only if there is none it is made
+INTERNALTOPIC-3  catching up first happens without the lock; under it only a bounded rest is read, otherwise the lock is released
+    once more
+INTERNALTOPIC-4  a decision is made from a current view and appended before the lock is released; a refusal writes nothing
+INTERNALTOPIC-5  followers of a partition are notified after the append, by a futex word of its page. A process may end before it
+    notifies, so this shortens waits and guarantees nothing
+INTERNALTOPIC-6  an existing topic is used as it is, also a broker's; a missing one is created
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("embedlog")
 
-REST_BYTES: Final = 1 << 20  # what is read under the lock at most
+REST_BYTES: Final = 1 << 20  # read under the lock at most
 LOOK_BYTES: Final = 1 << 20
 
 Record = replay.Record
@@ -55,7 +54,7 @@ V = TypeVar("V", bound=View)
 
 
 class _Look(NamedTuple, Generic[V]):
-    """How far a view has come, and in which leader epoch the log's end lay then. Replaced as a whole."""
+    """The position of a view, and the leader epoch of the log's end then. Replaced as a whole."""
 
     position: int
     epoch: int
@@ -63,7 +62,7 @@ class _Look(NamedTuple, Generic[V]):
 
 
 class _Mirror(Generic[V]):
-    """One partition with what this process knows of it."""
+    """One partition with this process's view of it."""
 
     def __init__(self, partition: Partition, make_view: Callable[[], V]) -> None:
         self.partition = partition
@@ -71,8 +70,8 @@ class _Mirror(Generic[V]):
         view = make_view()
         self.discerning = isinstance(view, DiscerningView)
         self.look = _Look(-1, -1, view)
-        self.topics = 1  # the word of the topics when the partition was last looked up; odd: it tells nothing
-        self.mutex = threading.Lock()  # to move the look on; never held while waiting or reading
+        self.topics = 1  # the topics' version at the last lookup of the partition; odd: a change was in progress
+        self.mutex = threading.Lock()  # for updates of the position; never held during a wait or a read
 
 
 class Decision(Generic[V]):
@@ -83,30 +82,30 @@ class Decision(Generic[V]):
         self.view = mirror.look.view
         self.deadline_ns = deadline_ns
         self.writing = False
-        self.end = mirror.look.position  # offset behind the last record of the outcome
+        self.end = mirror.look.position  # offset after the last appended record
         self.late = False
 
     def append(self, records: list[Record], *, notice: bool = False) -> None:
-        """Append the outcome as one batch; all of it counts, or nothing does. `notice`: wake who follows this partition."""
+        """Append the decision as one batch, which counts as a whole or not at all. `notice`: wake followers of this partition."""
         mirror = self._mirror
         self.writing = True
         base, self.end, unsynced_ms = _append_locked(mirror.partition, encode_records(records, system.wall_ms()))
         self.late = unsynced_ms > mirror.partition.config.flush_ms
         self.writing = False
         with mirror.mutex:
-            if mirror.look.position == base:  # else a thread that only looked was faster
+            if mirror.look.position == base:  # otherwise a reading thread has applied them
                 for key, value in records:
                     self.view.apply(key, value)
                 mirror.look = mirror.look._replace(position=self.end)
         if notice:
-            with contextlib.suppress(StorageError):  # appended it is, and who waits looks now and then anyhow
+            with contextlib.suppress(StorageError):  # the append succeeded, and waiting processes also check at intervals
                 mirror.partition.page.notify()
 
     def append_stamped(self, records: list[Record], stamp: Stamp) -> None:
-        """Append as part of a producer's transaction, opened here if `stamp.opens`: it counts when that is committed.
+        """Append as part of a producer's transaction, opened here if `stamp.opens`: it counts once that is committed.
 
-        Raises FencedError, InvalidTransactionStateError with nothing written. Every call appends, so what is repeated must do no
-        harm. The view learns of it with its next look.
+        Raises FencedError, InvalidTransactionStateError with nothing written. Every call appends, so a repetition must be
+        harmless. The view gets it with its next update.
         """
         partition = self._mirror.partition
         now = partition.page.read()
@@ -123,7 +122,7 @@ class Decision(Generic[V]):
 
 
 class InternalTopic(Generic[V]):
-    """One topic of the log's own. Threads: any."""
+    """One internal topic of the log. Threads: any."""
 
     def __init__(
         self, host: PartitionHost, name: str, *, partitions: int, config: Mapping[str, str], view: Callable[[], V]
@@ -135,10 +134,10 @@ class InternalTopic(Generic[V]):
         self._mirrors: dict[int, _Mirror[V]] = {}
         self._mutex = threading.Lock()
 
-    # ---- which partition -------------------------------------------------------------------------
+    # ---- partitions ------------------------------------------------------------------------------
 
     def count(self) -> int:
-        """How many partitions it has, which never changes; 0 while there is no such topic."""
+        """The number of partitions, which never changes; 0 while the topic does not exist."""
         if not self._count:
             try:
                 self._count = self._host.partition_count(self.name)
@@ -147,7 +146,7 @@ class InternalTopic(Generic[V]):
         return self._count
 
     def partition_of(self, text: str) -> int:
-        """The partition that decides for a name; makes the topic if there is none (INTERNALTOPIC-6)."""
+        """The partition that decides for a name; creates the topic if it is missing (INTERNALTOPIC-6)."""
         count = self.count()
         if count == 0:
             self._host.make_internal_topic(self.name, self._partitions, self._config)
@@ -162,18 +161,18 @@ class InternalTopic(Generic[V]):
         found = self._mirrors.get(number)
         if found is not None and found.topics == topics and not topics & 1 and not found.partition.closed:
             found.partition.home.check_open()
-            return found  # no topic has changed since it was looked up
+            return found  # no topic has changed since the lookup
         partition = self._host.partition(self.name, number)
         with self._mutex:
             if found is None or found.partition is not partition:
                 found = self._mirrors.get(number)
-            if found is None or found.partition is not partition:  # another one of that name: what is known says nothing of it
+            if found is None or found.partition is not partition:  # another topic of that name: the view is not valid for it
                 found = self._mirrors[number] = _Mirror(partition, self._make_view)
             found.topics = topics
         return found
 
     def here(self) -> list[int]:
-        """Its partitions in this directory: all, but where a broker of a cluster has left it, which had some."""
+        """Its local partitions: all, except in a directory of one broker of a cluster."""
         found = []
         for number in range(self.count()):
             with contextlib.suppress(UnknownTopicOrPartitionError):
@@ -182,27 +181,28 @@ class InternalTopic(Generic[V]):
         return found
 
     def written(self) -> list[int]:
-        """Those that hold anything."""
+        """Its partitions with records."""
         return [number for number in self.here() if not self.is_blank(number)]
 
     def is_blank(self, number: int) -> bool:
-        """Whether nobody has written to this partition, as far as its directory tells without opening it."""
+        """Whether the partition was never written, as far as its directory shows without an open."""
         if number in self._mirrors:
             return False
         partition = self._host.partition(self.name, number)
         if partition.page_file is not None or files.exists(partition.path / file_names.PAGE):
             return False
-        if number not in self._blank and _holds_data(partition):  # by whom it may be: whoever writes now makes a page first
+        if number not in self._blank and _holds_data(partition):  # written by a broker: an embedlog process creates a page first
             return False
         self._blank.add(number)
         return True
 
-    # ---- looking ---------------------------------------------------------------------------------
+    # ---- views -----------------------------------------------------------------------------------
 
     def notice(self, number: int) -> int:
-        """A word that moves behind every append that gave notice. Read it, then look, then wait for it to move (`Log._wait`).
+        """A futex word that changes after every append with notice. Read it, then the view, then wait for its change
+        (`Log._wait`).
 
-        -1 where there is nothing to wait for: nobody writes this directory.
+        -1 if there is nothing to wait for: no process writes this directory.
         """
         partition = self.partition(number)
         if partition.page_file is None:
@@ -211,22 +211,22 @@ class InternalTopic(Generic[V]):
         return -1 if mapped is None else mapped.page.notice()
 
     def look(self, number: int) -> V:
-        """The view, as current as a reader can be; no lock is taken, nothing is written."""
+        """The view, as current as a reader can be; takes no lock and writes nothing."""
         return self._look(self._mirror(number))
 
     @staticmethod
     def _look(mirror: _Mirror[V]) -> V:
-        look = mirror.look  # before the end is read, which is then no lower
+        look = mirror.look  # read before the end, which is then not lower
         _catch_up(mirror, look, mirror.partition.published())
         return mirror.look.view
 
-    # ---- deciding --------------------------------------------------------------------------------
+    # ---- decisions -------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def deciding(self, number: int, deadline_ns: int) -> Iterator[Decision[V]]:
-        """The partition's lock with a current view, for as long as it takes to decide and append.
+        """The partition's lock with a current view, for a decision and its append.
 
-        An error of ours that is raised inside leaves everything as it was, unless it came in the middle of an append.
+        An error of embedlog raised inside leaves everything unchanged, unless it occurred during an append.
         Raises LockTimeoutError.
         """
         mirror = self._mirror(number)
@@ -237,14 +237,14 @@ class InternalTopic(Generic[V]):
             with mirror.partition.exclusive(deadline_ns) as now:
                 if not _catch_up(mirror, mirror.look, now, REST_BYTES):
                     if system.boot_ns() >= deadline_ns:
-                        raise LockTimeoutError("others append faster than this process can follow", path=mirror.partition.path)
+                        raise LockTimeoutError("other processes append faster than this one reads", path=mirror.partition.path)
                     continue
                 decision = Decision(mirror, deadline_ns)
                 try:
                     yield decision
                 except EmbedlogError as problem:
                     if decision.writing:
-                        raise  # the next holder looks at what is there
+                        raise  # the next holder repairs the end
                     refused = problem
         if decision.late:
             _flush_late(mirror.partition, decision.end, deadline_ns)
@@ -256,7 +256,7 @@ class InternalTopic(Generic[V]):
 
 
 def _catch_up(mirror: _Mirror[V], look: _Look[V], now: Published, limit_bytes: int | None = None) -> bool:
-    """Bring the view to the published end; False if that takes more than the limit. `look` is no younger than `now`."""
+    """Bring the view to the published end; False if that needs more than the limit. `look` was read before `now`."""
     if look.position == now.log_end and look.epoch == now.epoch:
         return True
     if look.position < max(now.log_start, now.purged_to) or look.position > now.log_end or look.epoch != now.epoch:
@@ -276,7 +276,7 @@ def _catch_up(mirror: _Mirror[V], look: _Look[V], now: Published, limit_bytes: i
 
 
 def _move(mirror: _Mirror[V], before: _Look[V], after: _Look[V], records: replay.Records) -> _Look[V]:
-    """Take records in and move the look on, unless another thread was faster; returns where it is now."""
+    """Apply records and advance the position, unless another thread was faster; returns the present one."""
     with mirror.mutex:
         if mirror.look is before:
             records.into(after.view)
@@ -293,7 +293,7 @@ def _holds_data(partition: Partition) -> bool:
 
 
 def _append_locked(partition: Partition, batch: bytes) -> tuple[int, int, int]:
-    """One batch at the end: base offset, next offset, age in ms of what is not durable. REQUIRES `exclusive`."""
+    """Append one batch: base offset, next offset, age in ms of unsynced data. REQUIRES `exclusive`."""
     partition.mark_dirty()
     while True:
         writer = partition.appender()
@@ -311,17 +311,17 @@ def _append_locked(partition: Partition, batch: bytes) -> tuple[int, int, int]:
 
 
 def _flush_late(partition: Partition, end: int, deadline_ns: int) -> None:
-    """Sync in the housekeeper's stead; what goes wrong is logged, as nobody waits for it."""
+    """Sync instead of the housekeeper; errors are logged, since no caller waits for it."""
     try:
         partition.syncer.sync(end, deadline_ns)
-    except LockTimeoutError as problem:  # somebody syncs, and takes his time; who decides does not always have as much
+    except LockTimeoutError as problem:  # another process syncs slowly; a decision cannot always wait
         logger.info("background flush of %s-%d: %s", partition.topic, partition.number, problem)
     except (ClosedError, DurabilityError) as problem:
         what = f"background flush of {partition.topic}-{partition.number}"
         _logging.report(logger, logging.ERROR, (partition.path, "flush"), what, problem)
 
 
-# ---- Kafka's way to find a partition ---------------------------------------------------------------
+# ---- Kafka's partition of a name -----------------------------------------------------------------
 
 
 def java_hash(text: str) -> int:
@@ -335,6 +335,6 @@ def java_hash(text: str) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def java_partition(text: str, count: int) -> int:
-    """`abs(hash) mod count`, where Java's abs of the smallest number is taken as 0."""
+    """`abs(hash) mod count`, where Java's abs of the smallest number counts as 0."""
     number = java_hash(text)
     return 0 if number == -(1 << 31) else abs(number) % count

@@ -1,8 +1,8 @@
-"""How records of an internal topic come into a view: in log order, those of transactions with what became of them.
+"""Applies records of an internal topic to a view, in log order; records of transactions with their outcome.
 
-REPLAY-1  a view that does not tell them apart gets every record as it comes: nobody writes transactions to its topic
-REPLAY-2  one that does gets what a transaction wrote as pending, and the transaction's marker as the word that settles it
-REPLAY-3  everything is decoded before the first record is taken in: a view is fed as a whole or not at all
+REPLAY-1  a view that is not discerning gets every record as it is: its topic contains no transactions
+REPLAY-2  a discerning view gets records of a transaction as pending, and the transaction's marker as their outcome
+REPLAY-3  everything is decoded before the first record is applied: a read is applied as a whole or not at all
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ Record = tuple[bytes, bytes | None]
 
 
 class View(Protocol):
-    """What the records of one partition add up to. It is fed in log order, never by two threads at once."""
+    """The sum of one partition's records. Records are applied in log order, never by two threads at once."""
 
     def apply(self, key: bytes, value: bytes | None) -> None:
-        """Take the next record in."""
+        """Apply the next record."""
 
 
 @runtime_checkable
 class DiscerningView(View, Protocol):
-    """One for which a transaction's records count only once it is committed."""
+    """A view in which a transaction's records count only once it is committed."""
 
     def apply_pending(self, producer_id: int, key: bytes, value: bytes | None) -> None:
-        """The next record, of a transaction that is open."""
+        """Apply the next record, of an open transaction."""
 
     def settle(self, producer_id: int, commit: bool) -> None:
-        """The end of a producer's transaction."""
+        """Apply the end of a producer's transaction."""
 
 
 class _Turn(NamedTuple):
-    """Where among the records something else begins: `records` of an open transaction, or the end of one."""
+    """A row where the kind of records changes: `records` of an open transaction, or the end of one."""
 
     row: int
     producer_id: int
@@ -45,13 +45,13 @@ class _Turn(NamedTuple):
 
 
 class Records(NamedTuple):
-    """Some records in log order, ready to be taken in."""
+    """Records in log order, ready to be applied."""
 
     records: list[Record]
     turns: list[_Turn]
 
     def into(self, view: View) -> None:
-        """Take all of them in."""
+        """Apply all of them."""
         row = 0
         for turn in self.turns:
             assert isinstance(view, DiscerningView)
@@ -104,6 +104,6 @@ def _turns(data: Any, batches: Batches, offsets: list[int], position: int) -> li
         row = bisect_left(offsets, base)
         if not attributes & CONTROL:
             turns.append(_Turn(row, producer_id, bisect_left(offsets, base + delta + 1) - row))
-        elif base >= position and base in ends:  # else compaction has emptied it, as nothing of the transaction is left
+        elif base >= position and base in ends:  # otherwise compaction emptied it, since no data of the transaction is left
             turns.append(_Turn(row, producer_id, commit=ends[base]))
     return turns

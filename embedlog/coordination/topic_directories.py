@@ -1,15 +1,15 @@
-"""The directories of topics: found, made, retired, adopted from a broker.
+"""Finds, creates and retires the directories of topics, and recovers topics that a broker changed.
 
 TOPICDIRECTORY-1  creation: `creating` in the registry, then directories and partition.metadata, then the parent synced, then
     `live`
 TOPICDIRECTORY-2  deletion: `deleting` in the registry, then each directory renamed, the parent synced, the checkpoints' lines,
-    what groups have committed, then the entry
-TOPICDIRECTORY-3  both can be repeated from any point; the topic id in partition.metadata, not the name, says whose directory it
-    is
-TOPICDIRECTORY-4  what is retired keeps its files for `file.delete.delay.ms`, counted from the renaming
-TOPICDIRECTORY-5  a directory that does not parse is left alone: a broker would not start with it, and it is not ours to judge
-TOPICDIRECTORY-6  a partition that is a symbolic link is refused unless `follow.links` allows it: nothing is written or removed
-    where it leads
+    the committed offsets of groups, then the entry
+TOPICDIRECTORY-3  both can be repeated from any point; the topic id in partition.metadata, not the name, identifies the owner of a
+    directory
+TOPICDIRECTORY-4  a retired directory keeps its files for `file.delete.delay.ms` after its renaming
+TOPICDIRECTORY-5  a directory whose name does not parse is left unchanged: a broker would not start with it
+TOPICDIRECTORY-6  a partition that is a symbolic link is refused unless `follow.links` allows it: nothing is written or removed at
+    its target
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from embedlog.storage.identity import id_of_name, new_id, read_topic_id, write_t
 from embedlog.topic import RESERVED_TOPICS, Topic, TopicRegistry
 
 DIRECTORY_NAME_LENGTH_MAX = 255
-SIDE_BY_SIDE = 8  # partitions that are made at once
+SIDE_BY_SIDE = 8  # partitions that are created in parallel
 
 _SET_ASIDE = re.compile(r"(\S+)-(\S+)\.(\S+)-(delete|future|stray)")
 _NOT_TOPICS = ("remote-log-index-cache",)
@@ -40,7 +40,7 @@ _logger = logging.getLogger("embedlog")
 
 @dataclass(frozen=True)
 class Directories:
-    """What a log directory holds, by the forms of names that Kafka knows; `unknown` is everything else."""
+    """The content of a log directory, by the forms of Kafka's names; `unknown` is everything else."""
 
     live: Mapping[str, Mapping[int, Path]] = field(default_factory=dict)
     deleted: tuple[Path, ...] = ()
@@ -53,7 +53,7 @@ def check_link(path: Path, follow_links: bool) -> None:
     """Raises ForeignDirectoryError for a partition that is a symbolic link, unless links are followed (TOPICDIRECTORY-6)."""
     if not follow_links and files.is_link(path):
         raise ForeignDirectoryError(
-            "the partition is a symbolic link, perhaps to what is none of this log's: mount its disk here, or allow links by"
+            "the partition is a symbolic link, perhaps to files of others: mount its disk here, or allow links by"
             " follow.links=true",
             path=path,
             expected="a directory",
@@ -62,7 +62,7 @@ def check_link(path: Path, follow_links: bool) -> None:
 
 
 def scan_directories(path: Path) -> Directories:
-    """Look at all names in a log directory; nothing is opened. Raises StorageError."""
+    """Classify all names in a log directory; nothing is opened. Raises StorageError."""
     live: dict[str, dict[int, Path]] = {}
     aside: dict[str, list[Path]] = {"delete": [], "future": [], "stray": [], "unknown": []}
     for name in files.directories(path):
@@ -101,13 +101,16 @@ def finish_creation(
 
 
 def _make_partitions(directory: Path, topic: Topic, mode: int, follow_links: bool) -> None:
-    """Each is synced by itself: many of them side by side, as a disk commits at once what comes together."""
+    """Create the directories.
+
+    Each is synced separately; many are made in parallel, since a disk commits concurrent syncs together.
+    """
     make, numbers = partial(make_partition, directory, topic, mode=mode, follow_links=follow_links), list(topic.numbers)
     if len(numbers) <= SIDE_BY_SIDE:
         for number in numbers:
             make(number)
         return
-    from concurrent.futures import ThreadPoolExecutor  # dear to import, and few need it
+    from concurrent.futures import ThreadPoolExecutor  # slow to import, and seldom needed
 
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         for _ in pool.map(make, numbers):
@@ -115,9 +118,9 @@ def _make_partitions(directory: Path, topic: Topic, mode: int, follow_links: boo
 
 
 def make_partition(directory: Path, topic: Topic, number: int, mode: int = 0o666, *, follow_links: bool = False) -> Path:
-    """The directory of one partition, with its partition.metadata; the parent is not synced yet.
+    """Create the directory of one partition, with its partition.metadata; the parent is not synced yet.
 
-    Raises ForeignDirectoryError if the directory is there and belongs to a topic of another id.
+    Raises ForeignDirectoryError if the directory exists and belongs to a topic with another id.
     """
     path = directory / file_names.partition_name(topic.name, number)
     if not files.mkdir(path, files.directory_mode(mode), exist_ok=True):
@@ -150,8 +153,8 @@ def finish_deletion(
 ) -> None:
     """Rename the rest of a `deleting` topic, then remove it from checkpoints and memory (TOPICDIRECTORY-2, TOPICDIRECTORY-3).
 
-    `retire(number, path)` is called before each renaming: it takes the partition's append lock and sets its DELETED flag; it
-    is needed unless the directory is held exclusively. `forget` is called last, and is needed unless the topic was never live.
+    `retire(number, path)` is called before each renaming: it takes the partition's append lock and sets its DELETED flag. It is
+    needed unless the directory is held exclusively. `forget` is called last, and is needed unless the topic was never live.
     **Threads and processes**: the caller holds the directory lock.
     """
     for number in scan_directories(directory).live.get(topic.name, {}):
@@ -170,22 +173,22 @@ def retire_partition(directory: Path, topic: Topic, number: int, retire: Callabl
     """Rename one partition's directory, if it is there and this topic's; the parent is not synced yet."""
     path = directory / file_names.partition_name(topic.name, number)
     if not files.is_directory(path) or read_topic_id(path) not in (topic.topic_id, None):
-        return  # gone already, or a newer topic of this name that a broker made
+        return  # renamed already, or a newer topic of this name that a broker created
     if retire is not None:
         retire(number, path)
     files.rename(path, directory / retired_name(topic.name, number, uuid.uuid4().hex))
 
 
 def purge_retired(directory: Path, now_ms: int, delay_ms: int, *, follow_links: bool = False) -> list[Path]:
-    """Remove retired directories whose time is over (TOPICDIRECTORY-4); returns them. `now_ms` is the wall clock.
+    """Remove retired directories after their delay (TOPICDIRECTORY-4); returns them. `now_ms` is the wall clock.
 
-    Readers that have files open go on; a directory that cannot be removed is reported and tried again the next time. Of a link
+    Readers with open files continue; a directory that cannot be removed is reported and tried again the next time. Of a link
     only the name is removed. With followed links the files are removed too; the empty directory stays (TOPICDIRECTORY-6).
     """
     gone = []
     for path in scan_directories(directory).deleted:
         try:
-            # The renaming changed the directory's ctime; its mtime tells only of the files inside.
+            # The renaming changed the directory's ctime; its mtime changes only with the files inside.
             found = files.look(path)
             if found is None or now_ms - found.changed_ms < delay_ms:
                 continue
@@ -195,17 +198,17 @@ def purge_retired(directory: Path, now_ms: int, delay_ms: int, *, follow_links: 
             files.unlink(path) if linked else files.rmdir(path)
             gone.append(path)
         except OSError as problem:
-            if problem.errno != errno.ENOENT:  # another housekeeper was here, under an older embedlog
+            if problem.errno != errno.ENOENT:  # another housekeeper, of an older embedlog, removed it
                 _logging.report(_logger, logging.WARNING, path, "a deleted topic's directory stays", problem)
     return gone
 
 
-# ---- adoption ------------------------------------------------------------------------------------
+# ---- recovery of topics ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Adoption:
-    """What the registry has to learn from the directories."""
+    """The changes of the registry that the directories require."""
 
     topics: tuple[Topic, ...] = ()
     gone: tuple[str, ...] = ()
@@ -215,12 +218,12 @@ class Adoption:
 
 
 def adopt(known: Mapping[str, Topic], found: Directories, *, foreign: bool, reading: bool = False) -> Adoption:
-    """Compare registry and directories: topics, partitions and identities that only the directories know.
+    """Compare registry and directories: topics, partitions and identities that only the directories contain.
 
-    `foreign`: somebody else used the directory since we closed it. Only then is a topic without directories taken for deleted,
-    and one with another id for a new one of the same name. Without foreign use such a topic is left as it is, and its
-    partitions will say what is missing. `reading`: nothing will be written, so a topic without an id, as brokers before 2.8 made
-    them, has one of its name. Raises ForeignDirectoryError if the partitions of a topic have different ids.
+    `foreign`: a broker used the directory since our last close. Only then does a topic without directories count as deleted,
+    and one with another id as a new topic of the same name. Without foreign use such a topic is left unchanged, and its
+    partitions report the loss. `reading`: nothing will be written, so a topic without an id, as brokers before 2.8 created
+    them, gets one derived from its name. Raises ForeignDirectoryError if the partitions of a topic have different ids.
     """
     topics = []
     for name, numbers in found.live.items():
@@ -236,7 +239,7 @@ def adopt(known: Mapping[str, Topic], found: Directories, *, foreign: bool, read
 
 
 def _seen(name: str, topic: Topic | None, numbers: Mapping[int, Path], reading: bool) -> Topic | None:
-    """The topic as its directories show it, with the settings we know if it is still the same one."""
+    """The topic according to its directories, with its known settings if it is still the same topic."""
     ids = {number: read_topic_id(path) for number, path in numbers.items()}
     distinct = sorted({each for each in ids.values() if each is not None})
     if len(distinct) > 1:
@@ -247,7 +250,7 @@ def _seen(name: str, topic: Topic | None, numbers: Mapping[int, Path], reading: 
     topic_id = distinct[0] if distinct else topic.topic_id if topic else made()
     if topic is not None and topic.topic_id == topic_id:
         return topic if topic.state == "deleting" else _grown(topic, numbers)
-    state = "live" if reading or all(ids.values()) else "creating"  # the id has to be written where it is missing
+    state = "live" if reading or all(ids.values()) else "creating"  # missing ids must be written
     return _with_numbers(Topic(name, topic_id, max(numbers) + 1, state=state), numbers)
 
 
@@ -263,5 +266,5 @@ def _with_numbers(topic: Topic, numbers: Mapping[int, Path]) -> Topic:
 
 
 def _share(partitions: int, numbers: Collection[int]) -> tuple[int, ...]:
-    """What `Topic.only` says where these numbers are here."""
+    """The value of `Topic.only` for these local numbers."""
     return () if len(numbers) == partitions == max(numbers) + 1 else tuple(sorted(numbers))

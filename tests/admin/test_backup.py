@@ -390,7 +390,7 @@ def test_a_crash_in_the_middle_leaves_nothing_that_is_taken_for_a_log(nursery: N
             assert not target.exists() or (target / "embedlog.backup").exists() or nth > 20
         for read_only in (True, False):
             if (target / "embedlog.backup").exists():
-                with pytest.raises(ForeignDirectoryError, match="broken off"):
+                with pytest.raises(ForeignDirectoryError, match="incomplete backup"):
                     embedlog.open(target, read_only=read_only)
     play.leave(keeper)
 

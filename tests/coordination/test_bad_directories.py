@@ -119,7 +119,7 @@ DIRECTORIES: list[tuple[str, Callable[[Path], None], type[Exception], str]] = [
     ("a checkpoint of no topic", rewritten("log-start-offset-checkpoint", b"0\n1\nto!ic 0 0\n"), ForeignDirectoryError, "line 3"),
     ("malformed epochs", rewritten("t-0/leader-epoch-checkpoint", b"0\n1\n0\n"), ForeignDirectoryError, "line 3"),
     ("a batch of another kind", foreign_magic, CorruptRecordError, "magic"),
-    ("an unfinished backup", rewritten("embedlog.backup", b""), ForeignDirectoryError, "broken off"),
+    ("an unfinished backup", rewritten("embedlog.backup", b""), ForeignDirectoryError, "incomplete backup"),
 ]
 
 

@@ -45,8 +45,8 @@ def test_a_groups_life_is_told_line_by_line(log: embedlog.Log, lines: Callable[.
             pass
         said = lines()
         assert [each for each in said if "joins for ['orders']" in each and "'g'" in each], said
-        assert [each for each in said if "has orders[0-2] (new: orders[0-2]; given up: nothing)" in each], said
-        assert [each for each in said if "nothing of orders[0-2]: auto.offset.reset=earliest" in each], said
+        assert [each for each in said if "has orders[0-2] (new: orders[0-2]; revoked: nothing)" in each], said
+        assert [each for each in said if "no committed offsets of orders[0-2]: auto.offset.reset=earliest" in each], said
         while consumer.poll(0.0):
             pass
         assert lines() == [], "reading says nothing"

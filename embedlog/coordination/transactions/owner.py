@@ -1,10 +1,10 @@
-"""The owner of a transactional id: a producer's way through its transactions.
+"""The owner of a transactional id: executes the transactions of one producer.
 
-OWNER-1  an owner holds a slot for life, so that its death is seen at once; whoever begins with the same id fences it
-OWNER-2  every call may be repeated after an error or an interrupt, with the same arguments: it finds what it had done
-OWNER-3  where nothing was registered, an end writes nothing and asks nobody
-OWNER-4  a group's offsets are data of the transaction like any other: registered and written under `__transaction_state`'s lock
-    and then their partition's, with the group's consent asked for under the latter
+OWNER-1  an owner holds a process slot, so its end is detected at once; another owner of the same id fences it
+OWNER-2  every call may be repeated after an error or an interrupt, with the same arguments: it finds its completed steps
+OWNER-3  if nothing was registered, an end writes nothing and takes no lock
+OWNER-4  offsets of a group are data of the transaction like any other: registered and written under the lock of
+    `__transaction_state` and then of their partition; the group's consent is checked under the latter
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 TopicPartition = tuple[str, int]
-SHARE_NS: Final = 50_000_000  # how long others wait for `__transaction_state` because somebody is in a data partition
+SHARE_NS: Final = 50_000_000  # a lock of `__transaction_state` is held at most this long to wait for a data partition
 
 
 class OffsetCommit(Protocol):
@@ -69,7 +69,7 @@ class TransactionHost(Host, Protocol):
 
 
 class Coordinator(Protocol):
-    """The decisions about all transactional ids of one open directory."""
+    """Decisions about all transactional ids of one open directory."""
 
     host: TransactionHost
     liveness: Liveness
@@ -85,7 +85,7 @@ class Coordinator(Protocol):
 
 
 class _Written(NamedTuple):
-    """What this transaction wrote to a partition: of which topic, as a name may be another topic's by now, and up to where."""
+    """The end of this transaction's data in a partition, and the topic's id, since another topic may get the same name."""
 
     topic_id: bytes
     end: int
@@ -99,31 +99,32 @@ class Owner:
         self._all = transactions
         self._life: Life | None = None
         self._id: tuple[int, int] | None = None
-        self._touched = False  # whether a registration was tried in this transaction
+        self._touched = False  # whether a registration was attempted in this transaction
         self._opened: dict[TopicPartition, _Written] = {}
 
     @property
     def stamp(self) -> Stamp:
-        """What the batches of the present transaction carry. Raises StateError before `init`."""
+        """The stamp of the present transaction's batches. Raises StateError before `init`."""
         return Stamp(*self._identity(), transactional=True)
 
     def _identity(self) -> tuple[int, int]:
         if self._id is None:
-            raise StateError(f"transactional id {self.transactional_id!r}: init_transactions() comes first")
+            raise StateError(f"transactional id {self.transactional_id!r}: call init_transactions() first")
         return self._id
 
     def close(self) -> None:
-        """Give the slot back: what is open counts as left behind from now on. Idempotent."""
+        """Release the process slot: an open transaction then counts as abandoned. Idempotent."""
         life, self._life = self._life, None
         if life is not None:
             self._all.liveness.end(life)
 
-    # ---- the verbs -------------------------------------------------------------------------------
+    # ---- calls -----------------------------------------------------------------------------------
 
     def init(self, deadline_ns: int | None = None) -> Outcome | None:
-        """Take the id over: fence whoever had it, finish or abort what was left; what became of the last transaction.
+        """Take over the id: fence its previous owner, finish or abort its transaction; returns the outcome of the last
+        transaction.
 
-        Raises FencedError if a newer producer has taken the id since this one had it, LockTimeoutError, DeadlineError.
+        Raises FencedError if a newer producer took over the id since this one had it, LockTimeoutError, DeadlineError.
         """
         everything, until = self._all, self._all.deadline(deadline_ns)
         everything.host.check_writable()
@@ -137,19 +138,21 @@ class Owner:
 
     def _take(self, old: Transaction | None) -> Transaction | Refusal:
         assert self._life is not None
-        if old is not None and old.status is Status.ONGOING:  # by whomever: a new beginning ends it
+        if old is not None and old.status is Status.ONGOING:  # of any owner: a new start ends it
             claimed = self._id is None or self._id == (old.producer_id, old.epoch)
             given_up = machine.give_up(old, old, new_producer_id(), now()) if claimed else None
             return given_up or Refusal.PRODUCER_FENCED
         return machine.initialize(old, self._life, self.timeout_ms, new_producer_id(), now(), self._id)
 
     def begin(self) -> None:
-        """A transaction begins: nothing of it is anywhere yet."""
+        """Begin a transaction, without any effect on the log."""
         self._touched, self._opened = False, {}
 
     def begin_in(self, runs: Sequence[tuple[Partition, EncodedRun, Going]], deadline_ns: int | None = None) -> None:
-        """Register several partitions in one record, and write what is first in each under the same lock, as far as that can be
-        done without waiting long. `append` goes on from there, so an error here is not the last word.
+        """Register several partitions in one record, and write the first run of each under the same lock, if that needs no long
+        wait.
+
+        `append` continues from there, so an error here is not final.
         """
         until, stamp = self._all.deadline(deadline_ns), self.stamp
         fresh = {(each[0].topic, each[0].number): each for each in runs}
@@ -178,10 +181,10 @@ class Owner:
     ) -> Appended:
         """Append stamped batches; the first ones in a partition are registered and written under both locks.
 
-        Raises FencedError if this transaction is not open any more, and whatever `Partition.append` raises.
+        Raises FencedError if this transaction is not open any more, and the errors of `Partition.append`.
         """
         where, until = (partition.topic, partition.number), self._all.deadline(deadline_ns)
-        if going is not None and going.complete:  # `begin_in` has done it
+        if going is not None and going.complete:  # done by `begin_in`
             done = _flushed(partition, going.appended(), until)
         elif self._wrote_to(partition):
             done = partition.append(run, deadline_ns=until, stamp=self.stamp, going=going)
@@ -192,7 +195,7 @@ class Owner:
         return done
 
     def _wrote_to(self, partition: Partition) -> bool:
-        """Whether data of this transaction is in this partition, and not in one of a deleted topic of the same name."""
+        """Whether this partition contains data of this transaction, and is not one of a newer topic with the same name."""
         written = self._opened.get((partition.topic, partition.number))
         return written is not None and written.topic_id == partition.topic_id
 
@@ -200,7 +203,7 @@ class Owner:
         self, partition: Partition, run: EncodedRun, where: TopicPartition, deadline_ns: int, going: Going | None
     ) -> Appended:
         stamp, done, self._touched = self.stamp, None, True
-        partition.ensure_open()  # which may take its time
+        partition.ensure_open()  # may be slow
         write = partial(self._write_first, partition, run, going)
         while done is None:
             with self._deciding(deadline_ns) as decision:
@@ -213,13 +216,13 @@ class Owner:
                 self._all.finish_before(problem, deadline_ns)
             elif done is None:
                 with partition.exclusive(deadline_ns):
-                    pass  # somebody was in there: wait here, where nobody waits for us
+                    pass  # the partition was locked: wait here, without a lock that others need
         return done
 
     def end(self, commit: bool, deadline_ns: int | None = None) -> None:
-        """Decide, write the markers, complete. When it returns, read_committed readers see it, or never will.
+        """Decide, write the markers, complete. When it returns, read_committed readers see the transaction, or never will.
 
-        Raises FencedError, InvalidTransactionStateError, LockTimeoutError, StorageError; behind the last two the same call may be
+        Raises FencedError, InvalidTransactionStateError, LockTimeoutError, StorageError. After the last two the same call may be
         repeated, and after a commit no other one: it may have been decided.
         """
         if not self._touched:
@@ -233,7 +236,7 @@ class Owner:
         def event(old: Transaction | None) -> Transaction | Refusal:
             mine = old is not None and (old.producer_id, old.epoch) == (producer_id, epoch)
             if old is not None and mine and old.status in SETTLED and not self._opened:
-                return old  # the registration did not come through, so there is nothing to decide
+                return old  # the registration failed, so there is nothing to decide
             return machine.end(old, producer_id, epoch, life, commit, new_producer_id(), now())
 
         decided = self._without_predecessor(event, until)
@@ -243,10 +246,10 @@ class Owner:
         self.begin()
 
     def _put_on_disk(self, deadline_ns: int) -> None:
-        """The data of this transaction, where its topics ask for that."""
+        """Sync the data of this transaction, where its topics require that."""
         found: list[Partition] = []
         for topic, number in self._opened:
-            with contextlib.suppress(UnknownTopicOrPartitionError):  # deleted: there is nothing to keep
+            with contextlib.suppress(UnknownTopicOrPartitionError):  # deleted: nothing to sync
                 found.append(self._all.host.partition(topic, number))
         for partition in to_be_durable([each for each in found if self._wrote_to(each)]):
             end = self._opened[partition.topic, partition.number].end
@@ -254,10 +257,10 @@ class Owner:
                 partition.syncer.wait(end, deadline_ns)
 
     def add_offsets(self, offsets: Mapping[Any, Any], group: GroupMetadata, deadline_ns: int | None = None) -> None:
-        """Commit a group's offsets with the transaction: nobody sees them before its marker.
+        """Commit a group's offsets with the transaction: they are invisible before its marker.
 
-        The group is asked under its lock whether this is still its member; what is registered for a refused one is empty. May be
-        repeated. Raises FencedError for this transaction, and as `Offsets.commit` for the group and the offsets.
+        The group's consent is checked under its lock; the registration of a refused commit stays empty. May be repeated. Raises
+        FencedError for this transaction, and as `Offsets.commit` for the group and the offsets.
         """
         commit, until = self._all.host.groups.prepare(offsets, group), self._all.deadline(deadline_ns)
         if commit is None:
@@ -272,7 +275,7 @@ class Owner:
         self._opened[where] = _Written(commit.partition.topic_id, commit.end)
 
     def _open_with(self, commit: OffsetCommit, where: TopicPartition, deadline_ns: int) -> bool:
-        """Register and append under both locks; False if something is to be awaited or looked at outside of them."""
+        """Register and append under both locks; False if a wait or a read is needed without them first."""
         stamp, self._touched = self.stamp, True
         try:
             with self._deciding(deadline_ns) as decision:
@@ -288,14 +291,17 @@ class Owner:
             commit.wait(deadline_ns)
         return bool(done)
 
-    # ---- what they share -------------------------------------------------------------------------
+    # ---- registration ----------------------------------------------------------------------------
 
     def _deciding(self, deadline_ns: int) -> AbstractContextManager[Decision[Entries]]:
         topic = self._all.topic
         return topic.deciding(topic.partition_of(self.transactional_id), deadline_ns)
 
     def _register(self, decision: Decision[Entries], stamp: Stamp, places: Iterable[TopicPartition]) -> EmbedlogError | None:
-        """Record that the transaction writes to these partitions; the error if it may not. REQUIRES the lock of `decision`."""
+        """Record that the transaction writes to these partitions; returns the error if it may not.
+
+        REQUIRES the lock of `decision`.
+        """
         old = decision.view.get(self.transactional_id)
         new = machine.register(old, stamp.producer_id, stamp.epoch, places, now())
         if isinstance(new, Refusal):
@@ -310,7 +316,7 @@ class Owner:
             decision.view.keep(self.transactional_id, new)
 
     def _without_predecessor(self, event: Callable[[Transaction | None], Transaction | Refusal], deadline_ns: int) -> Transaction:
-        """The event's outcome, with every decision that stands in its way carried out first."""
+        """The event's outcome, after any earlier decision was carried out."""
         while True:
             try:
                 new = self._all.decide(self.transactional_id, event, deadline_ns)
@@ -320,18 +326,18 @@ class Owner:
             assert new is not None
             if new.status in SETTLED or new.owner is not None:
                 return new
-            self._all.finish(self.transactional_id, new, deadline_ns)  # `init` gave up what it found, and begins once more
+            self._all.finish(self.transactional_id, new, deadline_ns)  # `init` aborted the open transaction, and starts again
 
 
 def _flushed(partition: Partition, done: Appended, deadline_ns: int) -> Appended:
-    """What is due behind an append under the lock that others need: outside of it."""
+    """Do the flush that is due after an append, without the lock that others need."""
     end = done.last_offset + 1
     partition.syncer.flush_if_due(end, end - partition.durable_offset, 0, deadline_ns)
     return done
 
 
 def _unless_locked(write: Callable[..., T], deadline_ns: int) -> T | None:
-    """Append now; None if somebody is in the partition: the lock of `__transaction_state` is not kept while waiting for him."""
+    """Append now; None if the partition is locked: the lock of `__transaction_state` is not held during a wait for it."""
     try:
         return write(deadline_ns=min(deadline_ns, system.boot_ns() + SHARE_NS))
     except LockTimeoutError:

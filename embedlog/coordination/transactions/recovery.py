@@ -1,12 +1,11 @@
-"""Behind a power loss: what was written for transactions of which nothing is known any more (`docs/protocol.md`).
+"""Aborts data of unknown transactions after a power loss (`docs/protocol.md`).
 
-TXNRECOVERY-1  due when the page cache was lost under an open directory, until it was done once; the directory's control page
-    remembers
-TXNRECOVERY-2  open data that no record of its own epoch speaks of is aborted, under the epoch above its own: nobody can go on
-    with it
-TXNRECOVERY-3  an id goes on no lower than the highest epoch that any partition has stored for it; a transaction in whose middle
-    it stands is taken to its end first
-TXNRECOVERY-4  all of it can be broken off and repeated, by any number of processes at once
+TXNRECOVERY-1  due after the page cache was lost while the directory was open, until it was done once; the directory's control
+    page contains that state
+TXNRECOVERY-2  open data without a record of its epoch is aborted, under the next epoch: no producer can continue it
+TXNRECOVERY-3  an id continues with at least the highest epoch that any partition has stored for it; a transaction that is decided
+    is completed first
+TXNRECOVERY-4  all steps can be interrupted and repeated, by any number of processes at once
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ UNKNOWN_CACHE: Final = 0
 
 
 def note_opening(page: system.Page, clean: bool, foreign: bool, cache: int) -> None:
-    """The first one in: was the page cache lost while the directory was open? `cache` is its number now. REQUIRES the door."""
+    """Record at the first open whether the page cache was lost; `cache` is its present number. REQUIRES the open lock."""
     if foreign:
-        page.set(SWEEP_DUE, 0)  # whoever wrote it has his own records of what is open
+        page.set(SWEEP_DUE, 0)  # a broker has its own records of open transactions
     elif not clean and (cache == UNKNOWN_CACHE or page.word(LAST_CACHE) != cache):
         page.set(SWEEP_DUE, 1)
     page.set(LAST_CACHE, cache)
 
 
 def is_due(page: system.Page | None) -> bool:
-    """Whether open data may be there that no record speaks of."""
+    """Whether open data without a record may exist."""
     return page is not None and bool(page.word(SWEEP_DUE))
 
 
@@ -55,11 +54,11 @@ def sweep(
     partitions: Iterable[Partition],
     deadline_ns: int,
 ) -> dict[str, tuple[int, int]]:
-    """Abort open data that no record covers; returns the transactional ids to be lifted: producer id and epoch.
+    """Abort open data that no record covers; returns the producer id and epoch to which transactional ids must be lifted.
 
-    `newest` looks a producer id up as it is now: what was written before that look was registered before it, so that nobody's
-    transaction is taken for debris that began since `known` was read. Raises LockTimeoutError, StorageError; then it is to be
-    repeated. A partition that cannot be read is reported and left.
+    `newest` returns the present state of a producer id. Data read before that call was registered before it, so a transaction
+    that began after `known` was read is never aborted by mistake. Raises LockTimeoutError, StorageError; then repeat the call. A
+    partition that cannot be read is reported and skipped.
     """
     lifted: dict[str, tuple[int, int]] = {}
     for partition in partitions:
@@ -67,7 +66,7 @@ def sweep(
             for producer_id, epoch, first in partition.open_transactions():
                 if not covers(newest(producer_id), (partition.topic, partition.number), epoch):
                     logger.warning(
-                        "aborted what transaction %d/%d left from offset %d on in %s-%d: its record was lost with the power",
+                        "aborted transaction %d/%d from offset %d on in %s-%d: its record was lost in a power loss",
                         producer_id, epoch, first, partition.topic, partition.number,
                     )  # fmt: skip
                     partition.append_marker(producer_id, min(epoch + 1, EPOCH_MAX), commit=False, deadline_ns=deadline_ns)
@@ -79,6 +78,6 @@ def sweep(
         except UnknownTopicOrPartitionError:
             continue
         except CorruptRecordError as problem:
-            what = f"open transactions of {partition.topic}-{partition.number} are not known"
+            what = f"open transactions of {partition.topic}-{partition.number} are unknown"
             _logging.report(logger, logging.ERROR, (partition.path, "sweep"), what, problem)
     return lifted

@@ -1,8 +1,8 @@
-"""What decisions about transactions are made with: this moment, fresh ids, refusals as errors, disks that must be asked.
+"""Clock, error mapping and durability checks for transactions.
 
-TXNSUPPORT-1  the pure rules (`transaction`) know no clock and no chance: they get both from here
-TXNSUPPORT-2  a refusal becomes an error by what a caller can do: give up its place, wait for others to finish, or mend its own
-    order
+TXNSUPPORT-1  the pure rules (`transaction`) have no clock and no random numbers: both are arguments
+TXNSUPPORT-2  a refusal becomes an error by the caller's remedy: give up the id, wait for other processes, or correct the order of
+    its calls
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Concurrent(EmbedlogError):
-    """The last transaction of the id is decided and not complete: it is to be finished first. Never leaves this package."""
+    """The last transaction of the id is decided and not complete: it must be finished first. Never leaves this package."""
 
     def __init__(self, name: str, state: Transaction) -> None:
         super().__init__(f"the last transaction of {name!r} is not complete")
@@ -30,7 +30,7 @@ class Concurrent(EmbedlogError):
 
 
 def refused(name: str, refusal: Refusal, state: Transaction | None) -> EmbedlogError:
-    """The error that tells why an event was not taken."""
+    """The error for a refused event."""
     found = "no record of it" if state is None else f"{state.producer_id}/{state.epoch}, {state.status.name}"
     if refusal is Refusal.CONCURRENT_TRANSACTIONS and state is not None:
         return Concurrent(name, state)
@@ -39,24 +39,24 @@ def refused(name: str, refusal: Refusal, state: Transaction | None) -> EmbedlogE
 
 
 def now() -> Moment:
-    """This moment on both clocks."""
+    """The present time on both clocks."""
     return Moment(system.wall_ms(), time.monotonic_ns(), boot_number())
 
 
 def asks_for_durability(partition: Partition) -> bool:
-    """Whether what is acknowledged there must survive a power loss."""
+    """Whether acknowledged records of the partition must survive a power loss."""
     return partition.config.flush_messages == 1
 
 
 def to_be_durable(partitions: Iterable[Partition]) -> list[Partition]:
-    """Those of a transaction that must survive a power loss: if one asks for that, a group's offsets beside it must as well."""
+    """The partitions of a transaction that must survive a power loss: if one must, a group's offsets must as well."""
     every = list(partitions)
     asked = any(map(asks_for_durability, every))
     return [each for each in every if asks_for_durability(each) or (asked and is_internal(each.topic))]
 
 
 def put_on_disk(partition: Partition, deadline_ns: int) -> None:
-    """Everything that is published there now. Raises DurabilityError."""
+    """Sync all published records. Raises DurabilityError."""
     end = partition.published().log_end
     if partition.durable_offset < end:
         partition.syncer.wait(end, deadline_ns)

@@ -1,16 +1,16 @@
-"""Transactions without a coordinator: whoever needs a decision takes it, whoever finds one carries it out.
+"""Transactions without a coordinator process: any process may decide, and carry out an existing decision.
 
-TXNCOORDINATOR-1  the first batch of a transaction in a partition is registered and written under two locks:
-    `__transaction_state`'s, then the partition's; never while the last transaction of the id is prepared, never under an old
-    epoch
-TXNCOORDINATOR-2  a decision is one record that raises the epoch; its markers carry the raised one and go to every listed
-    partition; one whose topic is gone counts as done; the completing record is written only over that same decision
-TXNCOORDINATOR-3  so anybody may carry out any of it again: the next owner, a reader that waits, the housekeeper
-TXNCOORDINATOR-4  an undecided transaction is aborted by others when its owner is dead, or has had it open for longer than its
-    timeout
-TXNCOORDINATOR-5  where a topic asks for durability: data is on stable storage before the decision, that before the markers, they
-    before the end
-TXNCOORDINATOR-6  who only reads writes nothing: he waits at the last stable offset until somebody else has finished
+TXNCOORDINATOR-1  the first batch of a transaction in a partition is registered and written under two locks: that of
+    `__transaction_state`, then the partition's; never while the last transaction of the id is prepared, never under an old epoch
+TXNCOORDINATOR-2  a decision is one record that raises the epoch; its markers have the raised epoch and go to every listed
+    partition; a partition of a deleted topic counts as done; the completing record is written only after that same decision
+TXNCOORDINATOR-3  so any process may repeat any step: the next owner, a waiting reader, the housekeeper
+TXNCOORDINATOR-4  an undecided transaction is aborted by other processes if its owner has ended, or has had it open for longer
+    than its timeout
+TXNCOORDINATOR-5  if a topic requires durability: data is on stable storage before the decision, the decision before the markers,
+    the markers before the end
+TXNCOORDINATOR-6  a read-only process writes nothing: it waits at the last stable offset until another process has finished the
+    transaction
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog")
 
 STATE_TOPIC: Final = "__transaction_state"
-HELP_NS: Final = 100_000_000  # how long who waits for records waits for a lock on the way
-REMEMBERED_IDS: Final = 10_000  # where the state of which producer id was found
+HELP_NS: Final = 100_000_000  # the longest wait of a reader for a lock
+REMEMBERED_IDS: Final = 10_000  # cached partitions of producer ids
 
 Event = Callable[[Transaction | None], Transaction | Refusal | None]
 
@@ -71,7 +71,7 @@ class Transactions:
                 "cleanup.policy": "compact",
                 "compression.type": "uncompressed",
                 "segment.bytes": str(config.transaction_state_log_segment_bytes),
-                "flush.messages": str(LONG_MAX),  # what has to be synced is synced where it has to be (TXNCOORDINATOR-5)
+                "flush.messages": str(LONG_MAX),  # synced explicitly where needed (TXNCOORDINATOR-5)
             },
             view=Entries,
         )
@@ -89,15 +89,15 @@ class Transactions:
         return Owner(self, transactional_id, timeout_ms)
 
     def close(self) -> None:
-        """End the lives that began here. Idempotent."""
+        """Release the process slots of this object. Idempotent."""
         self.liveness.close()
 
-    # ---- deciding --------------------------------------------------------------------------------
+    # ---- decisions -------------------------------------------------------------------------------
 
     def decide(self, name: str, event: Event, deadline_ns: int) -> Transaction | None:
-        """What an event makes of an id's state, appended if it changes anything; None if the event has nothing to say now.
+        """Apply an event to an id's state, and append the result if it is a change; None if the event does not apply now.
 
-        Raises FencedError, InvalidTransactionStateError, and Concurrent with the state that has to be finished first.
+        Raises FencedError, InvalidTransactionStateError, and Concurrent with the state that must be finished first.
         """
         with self.topic.deciding(self.topic.partition_of(name), deadline_ns) as decision:
             old = decision.view.get(name)
@@ -114,9 +114,10 @@ class Transactions:
 
     @contextlib.contextmanager
     def standing_still(self) -> Iterator[None]:
-        """Nothing is registered, decided or completed meanwhile: for a cut through all partitions that tears no transaction.
+        """Hold all locks of the topic: nothing is registered, decided or completed, so a snapshot of all partitions is
+        consistent.
 
-        A log that only reads cannot make others wait.
+        A read-only log cannot make other processes wait.
         """
         until, numbers = self.deadline(None), [] if self.host.read_only else self.topic.here()
         with contextlib.ExitStack() as held:
@@ -124,12 +125,12 @@ class Transactions:
                 held.enter_context(partition.exclusive(until))
             yield
 
-    # ---- carrying out ----------------------------------------------------------------------------
+    # ---- completion ------------------------------------------------------------------------------
 
     def finish(self, name: str, seen: Transaction, deadline_ns: int) -> None:
-        """Write the markers of a decision and complete it; whoever else is at it does no harm.
+        """Write the markers of a decision and complete it; several processes may do so at once.
 
-        Raises LockTimeoutError, StorageError, DurabilityError; then the decision stands, and the rest is to be repeated.
+        Raises LockTimeoutError, StorageError, DurabilityError; then the decision is valid, and the call must be repeated.
         """
         targets = list(self._targets(seen))
         durable = to_be_durable(targets)
@@ -145,7 +146,7 @@ class Transactions:
         system.point("txn-completed")
 
     def _targets(self, seen: Transaction) -> Iterator[Partition]:
-        """The listed partitions that are still there, in the order in which locks are taken."""
+        """The listed partitions that exist, in the order of locks."""
         for topic, number in sorted(seen.partitions):
             try:
                 yield self.host.partition(topic, number)
@@ -160,18 +161,18 @@ class Transactions:
             pass  # deleted in the meantime
 
     def finish_before(self, problem: Concurrent, deadline_ns: int) -> None:
-        """Carry out the decision that stands in the way. Raises DeadlineError behind the deadline."""
+        """Carry out the decision that blocks another one. Raises DeadlineError after the deadline."""
         if system.boot_ns() >= deadline_ns:
             raise DeadlineError(f"the last transaction of {problem.name!r} was not complete before the deadline")
         self.finish(problem.name, problem.state, deadline_ns)
 
-    # ---- helping ---------------------------------------------------------------------------------
+    # ---- completion for others -------------------------------------------------------------------
 
     def help(self, partition: Partition, deadline_ns: int | None = None) -> bool:
-        """For who waits at a last stable offset: finish what is decided there, abort what nobody will decide.
+        """For a reader that waits at a last stable offset: finish decided transactions, abort abandoned ones.
 
-        Returns whether anything was done. Cheap enough to be called ten times a second; a read-only log does nothing. What cannot
-        be done now, because somebody holds a lock or a disk fails, is left to the next call: who asks came to read.
+        Returns whether any work was done. May be called ten times per second; a read-only log does nothing. Work that a held lock
+        or a failing disk prevents is left to the next call, because the caller only reads.
         """
         if self.host.read_only:
             return False
@@ -190,7 +191,7 @@ class Transactions:
         return done
 
     def _find(self, producer_id: int) -> tuple[str, Transaction] | None:
-        """The transactional id of a producer id and its state, if any partition of the topic knows it."""
+        """The transactional id of a producer id and its state, if a partition of the topic contains it."""
         known = self._where.get(producer_id)
         numbers = self.topic.here()
         for number in numbers if known is None or known not in numbers else (known, *numbers):
@@ -207,7 +208,7 @@ class Transactions:
         return None
 
     def settle(self, name: str, state: Transaction, deadline_ns: int) -> bool:
-        """Do for one id what others may do: True if there was something."""
+        """Do the work on one id that any process may do: True if there was any."""
         if state.status is Status.ONGOING:
             alive = state.owner is not None and self.liveness.probe(state.owner)
             if not machine.forsaken(state, alive, now()):
@@ -225,7 +226,7 @@ class Transactions:
         return True
 
     def housekeep(self, deadline_ns: int) -> None:
-        """Look at every unfinished transaction: one round for all who wait. What fails is reported and tried again."""
+        """Process every unfinished transaction, for all waiting readers. Failures are reported and tried again."""
         if self.topic.count() == 0:
             return
         self.sweep_if_due(deadline_ns)
@@ -241,7 +242,7 @@ class Transactions:
                     _logging.report(logger, logging.WARNING, key, f"transaction of {name!r}", problem)
 
     def forget_idle(self, deadline_ns: int) -> None:
-        """Forget the ids that were unused for `transactional.id.expiration.ms` and whose owner is not alive."""
+        """Remove ids that were unused for `transactional.id.expiration.ms` and whose owner has ended."""
         limit_ms = self.host.config.transactional_id_expiration_ms
         for number in self.topic.written():
             for name, state in self._states(number):
@@ -251,7 +252,7 @@ class Transactions:
                             decision.append([(encode_key(name), None)])
 
     def _states(self, number: int) -> Iterator[tuple[str, Transaction]]:
-        """Every id of a partition that can be read; others are reported and left alone."""
+        """Every readable id of a partition; unreadable ones are reported and skipped."""
         view = self.topic.look(number)
         for name in view.names():
             try:
@@ -272,10 +273,10 @@ class Transactions:
         found = self._find(producer_id)
         return found[1] if found is not None else None
 
-    # ---- behind a power loss ---------------------------------------------------------------------
+    # ---- recovery after a power loss -------------------------------------------------------------
 
     def sweep_if_due(self, deadline_ns: int) -> None:
-        """Before any id goes on behind an unclean end of the machine: see `recovery`."""
+        """Recover once after a power loss, before any id continues: see `recovery`."""
         if recovery.is_due(self.host.context.directory_page):
             known = dict(each for number in self.topic.written() for each in self._states(number))
             every = self.host.all_partitions(loaded_only=False)
@@ -286,10 +287,10 @@ class Transactions:
     def _lift(self, name: str, producer_id: int, epoch: int, deadline_ns: int) -> None:
         found = self.topic.look(self.topic.partition_of(name)).get(name)
         if found is not None:
-            self.settle(name, found, deadline_ns)  # its own decision says its own epoch: no lift before that is carried out
+            self.settle(name, found, deadline_ns)  # its decision contains its epoch: finish it before the epoch rises
         event = lambda old: old and machine.lift(old, producer_id, epoch, now())  # noqa: E731
         self.decide(name, event, deadline_ns)
 
 
 def _why(state: Transaction, alive: bool) -> str:
-    return f"open for longer than {state.timeout_ms} ms" if alive else "its producer is gone"
+    return f"open for longer than {state.timeout_ms} ms" if alive else "its producer has ended"

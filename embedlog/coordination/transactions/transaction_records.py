@@ -1,9 +1,8 @@
-"""Keys and values of `__transaction_state` in Kafka's schema (format.md 9.3), and what we add to them as tagged fields.
+"""Keys and values of `__transaction_state` in Kafka's schema (format.md 9.3), with our additions as tagged fields.
 
 TXNRECORD-1  values are written in version 1, which has tagged fields; versions 0 and 1 are read
-TXNRECORD-2  what we add has high tags, and fields whose default holds are left out: to a broker they are fields that it does not
-    know
-TXNRECORD-3  tagged fields that we do not know are kept, byte for byte, and written again
+TXNRECORD-2  our fields have high tags, and are omitted if they have their default: to a broker they are unknown fields
+TXNRECORD-3  unknown tagged fields are kept, byte for byte, and written again
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from embedlog.transaction import COMPLETED, NO_ID, PREPARED, Beginning, Outcome,
 
 KEY_VERSION: Final = 0
 VALUE_VERSION: Final = 1
-OWNER_TAG: Final = 10_000  # ours begin here: Kafka numbers from 0
+OWNER_TAG: Final = 10_000  # first of our tags: Kafka numbers from 0
 BEGAN_TAG: Final = 10_001
 OUTCOME_TAG: Final = 10_002
 
@@ -48,7 +47,7 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def decode_key(key: bytes) -> str | None:
-    """The transactional id; None for a key of a kind that only a newer Kafka knows. Raises CorruptRecordError."""
+    """The transactional id; None for a key of a kind that only a newer Kafka uses. Raises CorruptRecordError."""
     if len(key) < 4:
         raise CorruptRecordError("key in __transaction_state", found=key.hex())
     if SHORT.unpack_from(key)[0] != KEY_VERSION:
@@ -72,7 +71,7 @@ def encode(state: Transaction) -> bytes:
 
 @functools.lru_cache(maxsize=64)
 def _partitions(partitions: frozenset[tuple[str, int]]) -> bytes:
-    """Those of a transaction stay the same through its decision, and often from one to the next."""
+    """The encoded partitions: they stay the same through a decision, and often from one transaction to the next."""
     by_topic: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
         by_topic.setdefault(topic, []).append(number)
@@ -107,7 +106,7 @@ def _tagged(fields: Iterable[tuple[int, bytes]]) -> bytes:
 
 
 def decode(value: bytes) -> Transaction:
-    """The state that a value holds. Raises UnsupportedFormatError for a newer one, CorruptRecordError for a broken one."""
+    """The state in a value. Raises UnsupportedFormatError for a newer version, CorruptRecordError for a malformed value."""
     try:
         version, producer_id, epoch, timeout_ms, status = _HEAD.unpack_from(value)
         if version not in (0, VALUE_VERSION):
@@ -124,7 +123,7 @@ def decode(value: bytes) -> Transaction:
 
 
 def _with_tags(state: Transaction, tags: Fields) -> Transaction:
-    """The state with the tagged fields in it; those of another number or size are kept as they are."""
+    """The state with its tagged fields; those with another number or size are kept unchanged."""
     known: dict[str, object] = {}
     others = []
     for tag, data in tags:

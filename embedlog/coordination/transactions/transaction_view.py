@@ -1,8 +1,8 @@
-"""What the records of one partition of `__transaction_state` add up to: the newest state of every transactional id.
+"""The view of one partition of `__transaction_state`: the newest state of every transactional id.
 
-TXNVIEW-1  values are decoded when they are asked for: a process looks at few of the ids that a partition holds
-TXNVIEW-2  two facts are read off every value at once, as they are searched for: the producer id, and whether anything is
-    unfinished
+TXNVIEW-1  values are decoded on demand: a process needs few of the ids in a partition
+TXNVIEW-2  two facts are read from every value at once, since they are searched for: the producer id, and whether the transaction
+    is unfinished
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Final
 from embedlog.coordination.transactions.transaction_records import decode, decode_key
 from embedlog.transaction import SETTLED, Status, Transaction
 
-_ID_AND_STATUS: Final = struct.Struct(">2xq6xb")  # behind the version: producer id; behind epoch and timeout: status
+_ID_AND_STATUS: Final = struct.Struct(">2xq6xb")  # after the version: producer id; after epoch and timeout: status
 _SETTLED: Final = frozenset(map(int, SETTLED))
 
 
 class Entries:
-    """The view. Threads: `apply` from one at a time; asking from any."""
+    """The view. Threads: `apply` from one at a time; reads from any."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
-        self._states: dict[str, tuple[bytes, Transaction]] = {}  # beside the bytes that they come from
+        self._states: dict[str, tuple[bytes, Transaction]] = {}  # with the bytes that they were decoded from
         self._names: dict[int, str] = {}
         self._unsettled: set[str] = set()
 
     def apply(self, key: bytes, value: bytes | None) -> None:
-        """The next record: a new state, or the end of an id."""
+        """Apply the next record: a new state, or the removal of an id."""
         name = decode_key(key)
         if name is None:
             return
@@ -45,7 +45,7 @@ class Entries:
             self._unsettled.add(name)
 
     def keep(self, name: str, state: Transaction) -> None:
-        """The decoded form of what was applied last, from who has it anyhow."""
+        """Store the decoded form of the last applied value, if the caller has it."""
         value = self._values.get(name)
         if value is not None:
             self._states[name] = value, state
