@@ -1,5 +1,9 @@
-"""The C core: `_core` (no Python object inside) and `_rows` (objects only).
+"""The C core: the extensions `_core` (bytes and files, no Python objects) and `_rows` (Python objects of the fast paths).
 
-N1  `lib` and `ffi` are seen in this folder alone; what leaves it is typed Python
-N2  a pointer lives as long as the call it is made for; the interpreter's lock is free during every call into `_core`
+C files: `codec` knows bytes only, `system` makes system calls, `log` has control page, append and tail, `objects` is `_rows`,
+`api` has the declarations, `testing` exists only in the test build. The package must not know topics or clients. It exports the
+modules `codec`, `system` and `calls`, and the extension `_rows`.
+
+NATIVEPY-1  only this package uses `lib` and `ffi`; its functions are typed Python
+NATIVEPY-2  a pointer lives as long as its call; the GIL is released during every call into `_core`
 """

@@ -1,11 +1,11 @@
-"""Types of the extension `_rows`; what each does is said in its docstrings and in objects/objects.h."""
+"""Types of the extension `_rows`; its docstrings and objects/objects.h describe them."""
 
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Generic, TypeAlias, final
 
-from typing_extensions import TypeVar  # checkers know it wherever it is not installed
+from typing_extensions import TypeVar  # known to type checkers even if it is not installed
 
-Buffer: TypeAlias = Any  # whatever has the buffer protocol
+Buffer: TypeAlias = Any  # any object with the buffer protocol
 Column: TypeAlias = tuple[Buffer, Buffer] | tuple[Buffer, Buffer, Buffer | None] | tuple[Buffer, Buffer, Buffer | None, int]
 RecordHeaders: TypeAlias = tuple[tuple[str, bytes | None], ...]
 ArrowNode: TypeAlias = tuple[str, str, int, int, int, tuple[ArrowView | None, ...], tuple[Any, ...], bool]
@@ -14,8 +14,8 @@ K_co = TypeVar("K_co", covariant=True, default=Any)
 V_co = TypeVar("V_co", covariant=True, default=Any)
 T_co = TypeVar("T_co", covariant=True, default=Any)
 
-# K and V are what the deserializers make, bytes without any. A key or value may also be None, which no deserializer sees. The
-# type says so with Any, as typeshed does for `re.Match.group`: whose topic has no nulls needs no check, and typing errors show.
+# K and V are the results of the deserializers, bytes without any. A key or value may also be None, which no deserializer gets.
+# The type expresses this with Any, as typeshed does for `re.Match.group`: a topic without nulls needs no check.
 @final
 class Record(Generic[K_co, V_co]):
     def __new__(

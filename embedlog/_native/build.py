@@ -1,10 +1,12 @@
-"""Builder of `_core`: the C files of `codec`, `system` and `log`, declared by the headers of `api`.
+"""Builds `_core` from the C files of `codec`, `system` and `log`, declared by the headers of `api`.
 
-B1  a header of `api` has no directives (except `native.h`, which includes the others): cffi and the C compiler read the same text
-B2  one binary per platform, not one per Python: the limited API
-B3  release builds never fail on a warning of a newer compiler; EMBEDLOG_STRICT=1 and EMBEDLOG_SANITIZE=1 are for development
-B4  fault injection and mutants (`testing`) exist only in the test build: EMBEDLOG_TEST_BUILD=1, or an editable install without
-    EMBEDLOG_TEST_BUILD=0; a wheel has neither
+BUILD-1  a header of `api` has no directives (except `native.h`, which includes the others): cffi and the C compiler read the
+    same text
+BUILD-2  one binary per platform, not one per Python: the limited API
+BUILD-3  release builds never fail on a warning of a newer compiler; EMBEDLOG_STRICT=1 and EMBEDLOG_SANITIZE=1 are for
+    development
+BUILD-4  fault injection and mutants (`testing`) exist only in the test build: EMBEDLOG_TEST_BUILD=1, or an editable install
+    without EMBEDLOG_TEST_BUILD=0; a wheel has neither
 """
 
 from __future__ import annotations

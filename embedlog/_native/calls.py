@@ -1,7 +1,7 @@
-"""Calls, faults and locks of the core: everything below the control pages (`system` hands these on under its own name).
+"""System calls, fault injection, locks on files and heartbeats of the C core; `system` exports the same names.
 
-L1  results are numbers; a negative code below -1000 is a system error: ``errno_of`` tells which
-L2  every wait that may be long comes in slices of at most 50 ms, so that Ctrl-C and SIGTERM are seen
+CALLS-1  results are numbers; a negative code below -1000 is a system error: ``errno_of`` returns its errno
+CALLS-2  every wait that may be long is divided into slices of at most 50 ms, so that Ctrl-C and SIGTERM are handled
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ MUTANTS: set[str] = set()
 
 
 def errno_of(code: int) -> int:
-    """The errno inside a negative code of the core, 0 if it holds none."""
+    """The errno in a negative code of the core, 0 if there is none."""
     return -code - 1000 if code <= -1000 else 0
 
 
@@ -124,7 +124,7 @@ def errno_of(code: int) -> int:
 def fault_arm(
     kinds: Sequence[str], nth: int = 1, action: str = "fail", error: int = errno.EIO, *, sticky: bool = False, name: str = ""
 ) -> None:
-    """Let the nth call of these kinds whose path (or point) holds `name` suffer `action`; no kinds: off."""
+    """Subject the nth call of these kinds whose path (or point) contains `name` to `action`; no kinds: off."""
     mask = 0
     for kind in kinds:
         mask |= 1 << CALLS.index(kind)
@@ -136,7 +136,7 @@ def fault_off() -> None:
 
 
 def fault_counters(reset: bool = False) -> tuple[dict[str, int], int]:
-    """Calls made so far by kind, and how often the armed fault struck."""
+    """Calls so far by kind, and how often the armed fault struck."""
     counts = ffi.new("int64_t[]", len(CALLS))
     struck = lib.el_fault_counts(counts, reset)
     return dict(zip(CALLS, counts, strict=True)), struck
@@ -157,7 +157,7 @@ def mutated(name: str) -> bool:
 
 
 def point(name: str) -> int:
-    """A named place where a fault may strike."""
+    """A named place where a fault can strike; 0 outside the test build."""
     return int(lib.el_point(name.encode())) if TEST_BUILD else 0
 
 
@@ -165,7 +165,7 @@ def point(name: str) -> int:
 
 
 class Facts(NamedTuple):
-    """What fstat tells, as far as we ask."""
+    """The fields of fstat that embedlog uses."""
 
     size: int
     device: int
@@ -177,24 +177,26 @@ class Facts(NamedTuple):
 
     @property
     def changed_ms(self) -> int:
-        """On the scale of `system.wall_ms`, which never falls behind it."""
+        """Time of the last change, comparable with `system.wall_ms`."""
         return self.changed_ns // 1_000_000
 
 
-def _facts(code: int, room: Any) -> Facts | int:
+def _facts(code: int, found: Any) -> Facts | int:
     return (
-        code if code < 0 else Facts(room.size, room.device, room.inode, room.modified_ns, room.links, room.mode, room.changed_ns)
+        code
+        if code < 0
+        else Facts(found.size, found.device, found.inode, found.modified_ns, found.links, found.mode, found.changed_ns)
     )
 
 
 def facts(fd: int) -> Facts | int:
-    room = ffi.new("el_file_facts *")
-    return _facts(lib.el_facts(fd, room), room)
+    found = ffi.new("el_file_facts *")
+    return _facts(lib.el_facts(fd, found), found)
 
 
 def facts_of(path: str) -> Facts | int:
-    room = ffi.new("el_file_facts *")
-    return _facts(lib.el_facts_of(os.fsencode(path), room), room)
+    found = ffi.new("el_file_facts *")
+    return _facts(lib.el_facts_of(os.fsencode(path), found), found)
 
 
 def open_file(path: str, flags: int, mode: int) -> int:
@@ -220,7 +222,7 @@ def sync(fd: int, data_only: bool) -> int:
 
 
 def failed_syncs() -> int:
-    """How many syncs of this process have failed. Counted in C: an interrupt behind the call cannot hide a failure."""
+    """Count of failed syncs in this process. Counted in C: an interrupt after the call cannot hide a failure."""
     return int(lib.el_failed_syncs())
 
 
@@ -261,15 +263,15 @@ def filesystem(path: str) -> int:
 
 
 def mount_id(path: str) -> int:
-    """The id of the mount that holds a path, unique in a boot; 0 before Linux 6.8, which has none; or a negative code."""
+    """The id of the mount of a path, unique in a boot; 0 before Linux 6.8, which has none; or a negative code."""
     found = ffi.new("uint64_t *")
     code = int(lib.el_mount(os.fsencode(path), found))
     return int(found[0]) if code > 0 else code
 
 
 def boot_ns() -> int:
-    """The clock of deadlines and leases: monotonic, the same in every process, counting through a suspend."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)  # what `el_boot_ns` reads, without a crossing that lets go of the GIL
+    """The clock of deadlines and leases: monotonic, the same in every process, including suspends."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)  # as `el_boot_ns`, without a call into C that releases the GIL
 
 
 def wall_ms() -> int:
@@ -278,7 +280,7 @@ def wall_ms() -> int:
 
 
 def shift_wall(ms: int) -> None:
-    """Move the wall clock of this process, for tests."""
+    """Shift the wall clock of this process, for tests."""
     lib.el_shift_wall(ms)
 
 
@@ -311,7 +313,7 @@ def lock_probe(fd: int) -> int:
 
 
 def byte_lock_try(fd: int, position: int) -> int:
-    """One byte of a file, exclusively: 0, or EAGAIN if somebody else has it."""
+    """Lock one byte of a file exclusively: 0, or EAGAIN if another descriptor has locked it."""
     return int(lib.el_byte_lock_try(fd, position))
 
 
@@ -325,8 +327,8 @@ def byte_lock_probe(fd: int, position: int) -> int:
 
 
 def guard() -> None:
-    """Install the SIGBUS handler for mapped pages, once more if somebody replaced it."""
-    lib.el_guard()
+    """Install the SIGBUS handler for mapped pages, again if it was replaced."""
+    lib.el_install_handler()
 
 
 def lost_pages() -> int:
@@ -334,7 +336,7 @@ def lost_pages() -> int:
 
 
 def crash_now() -> None:
-    """End this process as a power cut would: nothing runs behind it. For tests."""
+    """End this process like a power loss: no further code runs. For tests."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -342,23 +344,27 @@ def crash_now() -> None:
 
 SLOT_BYTES: Final[int] = lib.EL_SLOT_BYTES
 SLOT_ENTRY: Final = struct.Struct(
-    ">Q"  # nonce: who has the slot
-    "Q"  # heartbeat: another one at every heartbeat
-    "Q"  # 1: it left, as its polls stopped
-    "Q"  # nobody's yet
+    ">Q"  # nonce: identifies the process
+    "Q"  # heartbeat: changes with every heartbeat
+    "Q"  # 1: the lease was left, as its polls stopped
+    "Q"  # reserved
 )
 assert SLOT_ENTRY.size == SLOT_BYTES
 
 
 class Heartbeat:
-    """A thread that beats for a slot's holder. Threads: any; `code` of the start is below 0 if there is none."""
+    """A native thread that writes the heartbeats of a process slot. `code` is below 0 if it could not start. Threads: any.
 
-    def __init__(self, fd: int, position: int, room_at: int, session_ms: int, heartbeat_ms: int, poll_ms: int) -> None:
+    The thread ends before its memory is freed: with `end`, or with the last reference. `lapsed` reads memory and clock
+    without a call into the core, as it is checked for every record.
+    """
+
+    def __init__(self, fd: int, position: int, guard_at: int, session_ms: int, heartbeat_ms: int, poll_ms: int) -> None:
         self._raw: Any = ffi.gc(ffi.new("el_lease *"), lib.el_lease_end)
         self._mutex = threading.Lock()
         million = 1_000_000
         self.code = int(
-            lib.el_lease_start(self._raw, fd, position, room_at, session_ms * million, heartbeat_ms * million, poll_ms * million)
+            lib.el_lease_start(self._raw, fd, position, guard_at, session_ms * million, heartbeat_ms * million, poll_ms * million)
         )
 
     @property
@@ -390,11 +396,11 @@ class Heartbeat:
     def abandon(self) -> None:
         """In a forked child: the thread and the file are the parent's."""
         lib.el_lease_abandon(self._raw)
-        self._mutex = threading.Lock()  # the parent's may have been held in that moment
+        self._mutex = threading.Lock()  # the parent may have held it during the fork
 
 
-def read_slot(fd: int, lock_at: int, position: int, room_at: int) -> tuple[int, bytes]:
-    """(0 free, above 0 held, or a code, the entry's bytes)."""
+def read_slot(fd: int, lock_at: int, position: int, guard_at: int) -> tuple[int, bytes]:
+    """Result code (0: free, above 0: held, below 0: error) and the bytes of the entry."""
     entry = ffi.new(f"uint8_t[{SLOT_BYTES}]")
-    code = int(lib.el_slot_look(fd, lock_at, position, room_at, entry))
+    code = int(lib.el_slot_read(fd, lock_at, position, guard_at, entry))
     return code, bytes(ffi.buffer(entry))

@@ -1,7 +1,7 @@
-"""The codec half of `_core` as Python calls: numpy arrays in, numbers and filled arrays out.
+"""Python calls of the codec in `_core`: take numpy arrays, return numbers and filled arrays.
 
-C1  nothing here decides: sizes, columns and errors are the callers'; here is only the crossing
-C2  every array stays referenced for as long as C works on it
+CODEC-1  these functions only convert arguments and results: sizes, columns and errors are chosen by the callers
+CODEC-2  every array stays referenced during the call of C that uses it
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ ECORRUPT: int = lib.EL_ECORRUPT
 EINVALID: int = lib.EL_EINVALID
 ECHANGED: int = lib.EL_ECHANGED
 
-# What a problem is, in words.
+# Texts of the errors in `el_problem`.
 WORDS: dict[int, str] = {
     lib.EL_BAD_SIZE: "size of a batch",
     lib.EL_BAD_MAGIC: "magic of a batch",
     lib.EL_BAD_CRC: "checksum of a batch",
     lib.EL_BAD_COUNT: "record count of a batch",
-    lib.EL_BAD_OFFSET: "base offset of a batch does not follow",
-    lib.EL_BAD_EPOCH: "leader epoch of a batch falls",
-    lib.EL_BAD_VARINT: "number in a record is cut off or too long",
-    lib.EL_BAD_RECORD_SIZE: "size of a record is not what its fields take",
+    lib.EL_BAD_OFFSET: "base offset of a batch does not continue the log",
+    lib.EL_BAD_EPOCH: "leader epoch of a batch decreases",
+    lib.EL_BAD_VARINT: "integer in a record is cut off or too long",
+    lib.EL_BAD_RECORD_SIZE: "size of a record differs from the size of its fields",
     lib.EL_BAD_LENGTH: "length in a record points outside it",
     lib.EL_BAD_HEADER_COUNT: "header count of a record",
-    lib.EL_SURPLUS: "bytes behind the last record of a batch",
-    lib.EL_BAD_RANGE: "offsets of a batch lie outside its segment",
-    lib.EL_BAD_DELTA: "offset of a record is outside its batch or falls",
+    lib.EL_SURPLUS: "bytes after the last record of a batch",
+    lib.EL_BAD_RANGE: "offsets of a batch are outside its segment",
+    lib.EL_BAD_DELTA: "offset of a record is outside its batch or decreases",
 }
 BAD_CRC: int = lib.EL_BAD_CRC
 BAD_RANGE: int = lib.EL_BAD_RANGE
@@ -50,24 +50,24 @@ def pointer(kind: str, array: Any) -> Any:
 
 
 def crc32c(data: Any, crc: int = 0) -> int:
-    """CRC-32C of a buffer, going on from `crc`."""
+    """CRC-32C of a buffer, continued from `crc`."""
     view = ffi.from_buffer("uint8_t[]", data)
     return int(lib.el_crc32c(crc, view, len(view)))
 
 
 def crc32c_combine(crc1: int, crc2: int, size2: int) -> int:
-    """CRC of a + b from those of a and of b, which is `size2` bytes long."""
+    """CRC of a + b from the CRCs of a and of b; b has `size2` bytes."""
     return int(lib.el_crc32c_combine(crc1, crc2, size2))
 
 
 def crc32c_backend() -> str:
-    """Which implementation this processor gets."""
+    """Name of the implementation in use."""
     name: str = ffi.string(lib.el_crc32c_backend()).decode()
     return name
 
 
 def crc32c_select(name: str) -> bool:
-    """Switches to another implementation, for tests; False if this machine does not have it."""
+    """Switches to another implementation, for tests; False if this machine does not support it."""
     return int(lib.el_crc32c_select(name.encode())) == 0
 
 
@@ -85,7 +85,7 @@ def xxh3_64(data: Any, seed: int) -> int:
 
 
 def set_bytes(to: Any, data: Any, offsets: Any, validity: Any, validity_offset: int) -> list[Any]:
-    """Fills an el_bytes; returns what must stay referenced."""
+    """Fills an el_bytes; returns the buffers that must stay referenced."""
     pins = [pointer("uint8_t[]", data), ffi.from_buffer(offsets), pointer("uint8_t[]", validity)]
     to.data, to.offsets, to.validity = pins
     to.data_size = len(data)
@@ -119,7 +119,7 @@ def group_rows(numbers: Any, partition_count: int, rows: Any, starts: Any) -> in
 
 
 class Encoder:
-    """The state of one encoding: pointers to all columns, and the row that comes next."""
+    """The state of one encoding: pointers to all columns, and the next row."""
 
     __slots__ = ("_count", "_pins", "_state")
 
@@ -150,8 +150,8 @@ class Encoder:
 
     def run(self, out: Any, batches: Any) -> tuple[int, int]:
         """Encodes into `out` as el_encode does: (size or code, count of batches)."""
-        room, rows = ffi.from_buffer("uint8_t[]", out), ffi.from_buffer("el_batch[]", batches)
-        written = lib.el_encode(self._state, room, len(out), rows, len(batches), self._count)
+        target, rows = ffi.from_buffer("uint8_t[]", out), ffi.from_buffer("el_batch[]", batches)
+        written = lib.el_encode(self._state, target, len(out), rows, len(batches), self._count)
         return int(written), int(self._count[0])
 
 
@@ -160,20 +160,20 @@ def reseal(batch: Any, body_size: int, codec: int) -> int:
 
 
 def stamp(run: Any, base_offset: int, leader_epoch: int, digest: int) -> tuple[int, int]:
-    """Offsets and epoch into every batch of a run: (next offset or code, digest)."""
+    """Stamp offsets and epoch into every batch of a run: (next offset or code, digest)."""
     view, chained = ffi.from_buffer("uint8_t[]", run), ffi.new("uint64_t *", digest)
     following = lib.el_stamp(view, len(view), base_offset, leader_epoch, chained)
     return int(following), int(chained[0])
 
 
 def stamp_producer(run: Any, batches: Any, producer_id: int, epoch: int, sequence: int, transactional: bool) -> int:
-    """The producer into every batch of a run and its row: the sequence that follows, or a code."""
+    """Stamp the producer into every batch of a run and its row: the next sequence, or a code."""
     view, rows = ffi.from_buffer("uint8_t[]", run), ffi.from_buffer("el_batch[]", batches)
     return int(lib.el_stamp_producer(view, len(view), rows, len(rows), producer_id, epoch, sequence, transactional))
 
 
 def set_header_fields(batch: Any, fields: Any, attributes: bool, max_timestamp: bool, producer: bool, sequence: bool) -> int:
-    """Fields from a row of BATCH into a sealed batch, its CRC mended."""
+    """Change fields of a sealed batch to those of a BATCH row, and update the CRC."""
     mask = (
         (lib.EL_SET_ATTRIBUTES if attributes else 0)
         | (lib.EL_SET_MAX_TIMESTAMP if max_timestamp else 0)
@@ -199,13 +199,13 @@ def scan(
     return int(count), int(sizes[0]), int(sizes[1]), (int(chain.next_offset), int(chain.epoch), int(chain.digest)), problem
 
 
-# ---- digests by index interval -------------------------------------------------------------------
+# ---- interval digests ----------------------------------------------------------------------------
 
 DIGEST_RECORD_SIZE: int = lib.EL_DIGEST_RECORD_SIZE
 
 
 class Digests:
-    """The first `count` records of a segment's file of digests. A negative result is a system error."""
+    """The first `count` records of a segment's digest file. A negative result is a system error."""
 
     __slots__ = ("_file",)
 
@@ -213,7 +213,7 @@ class Digests:
         self._file = ffi.new("el_digests *", {"base": base, "count": count, "fd": fd})
 
     def at(self, number: int, position: int) -> tuple[int, int]:
-        """(1, digest), or (0, 0) if that record does not hold."""
+        """(1, digest), or (0, 0) if the record is missing or damaged."""
         digest = ffi.new("uint64_t *")
         return int(lib.el_digest_at(self._file, number, position, digest)), int(digest[0])
 
@@ -223,7 +223,7 @@ class Digests:
     def compare(
         self, number: int, data: Any, batches: Any, state: tuple[int, int, int]
     ) -> tuple[int, tuple[int, int, int], tuple[int, int, int] | None]:
-        """(next number or code, (position, agreed, digest), (position, expected, found) of what differs)."""
+        """(next number or code, (position, agreed, digest), (position, expected, found) of a difference)."""
         view, rows = ffi.from_buffer("uint8_t[]", data), ffi.from_buffer("el_batch[]", batches)
         after, problem = ffi.new("el_compared *"), ffi.new("el_problem *")
         after.position, after.agreed, after.digest = state
@@ -235,7 +235,7 @@ class Digests:
 
 
 def digests_before(data: Any, batches: Any, digest: int, out: Any) -> int:
-    """The chain digest before each of the batches that lie in `data`, into an array of u64."""
+    """Write the chain digest before each batch of `data` into an array of u64."""
     view, rows = ffi.from_buffer("uint8_t[]", data), ffi.from_buffer("el_batch[]", batches)
     return int(lib.el_digests_before(view, len(view), rows, len(batches), digest, ffi.from_buffer("uint64_t[]", out)))
 
@@ -280,7 +280,7 @@ def survey(batches: Any) -> Any:
 
 
 class Decoder:
-    """One decoding: where records go, and what has been counted so far."""
+    """One decoding: destination columns and counts so far."""
 
     __slots__ = ("_memory", "bad", "columns", "problem", "size", "starts", "wanted")
 
@@ -292,7 +292,7 @@ class Decoder:
         self.size = int(lib.el_lay_out(self.columns, wanted, records, body_size, ffi.NULL, self.starts))
 
     def use(self, memory: Any, values: Any) -> None:
-        """Gives it `size` bytes for its columns; `values`: other memory for the values' bytes, or None."""
+        """Set the memory of the columns, `size` bytes; `values`: other memory for the values' bytes, or None."""
         self._memory = (ffi.from_buffer("uint8_t[]", memory), pointer("uint8_t[]", values))
         columns = self.columns
         lib.el_lay_out(columns, self.wanted, columns.record_capacity, columns.key_capacity, self._memory[0], self.starts)
@@ -300,12 +300,12 @@ class Decoder:
             columns.value_data, columns.value_capacity = self._memory[1], min(len(values), 2**31 - 1)
 
     def run(self, data: Any, base: int, batches: Any, within: Any) -> int:
-        """Decodes batches that lie in `data` uncompressed."""
+        """Decode uncompressed batches in `data`."""
         view, rows = ffi.from_buffer("uint8_t[]", data), ffi.from_buffer("el_batch[]", batches)
         return int(lib.el_decode_run(view, len(view), base, rows, len(batches), within, self.columns, self.bad, self.problem))
 
     def bodies(self, bodies: list[Any], batches: Any, within: Any) -> int:
-        """Decodes records sections that lie apart."""
+        """Decode separate records sections."""
         views = [ffi.from_buffer("uint8_t[]", body) for body in bodies]
         starts, sizes = ffi.new("uint8_t *[]", views), ffi.new("int64_t[]", [len(view) for view in views])
         rows = ffi.from_buffer("el_batch[]", batches)
@@ -313,7 +313,7 @@ class Decoder:
 
 
 def decode_headers(arrays: dict[str, Any], capacities: dict[str, int], bodies: list[Any], batches: Any, within: Any) -> int:
-    """The second pass, over all bodies: headers into the arrays, which are named as in el_headers."""
+    """Second pass over all bodies: decode headers into the arrays, which are named as in el_headers."""
     out = ffi.new("el_headers *")
     kinds = {name: "int32_t[]" if name.endswith("offsets") else "uint8_t[]" for name in arrays}
     pins = {name: ffi.from_buffer(kinds[name], array) for name, array in arrays.items()}
@@ -344,7 +344,7 @@ def time_floor(entries: Any, timestamp_ms: int) -> int:
 
 
 def index_floor_file(fd: int, count: int, target: int) -> tuple[int, bytes] | None:
-    """Number and bytes of the last of the first `count` entries of a file that is not greater; None if all are."""
+    """Number and bytes of the last entry <= target among the first `count` of a file; None if all are greater."""
     return _found(lib.el_index_floor_file, fd, count, target, lib.EL_INDEX_ENTRY_SIZE)
 
 
@@ -360,7 +360,7 @@ def _found(search: Any, fd: int, count: int, target: int, entry_size: int) -> tu
     if number == -1:
         return None
     if number == EMORE:
-        raise CorruptRecordError("an index is shorter than its count says", expected=f"{count} entries of {entry_size} bytes")
+        raise CorruptRecordError("an index is shorter than its count", expected=f"{count} entries of {entry_size} bytes")
     raise StorageError("reading an index", errno=-number - 1000)
 
 
@@ -383,7 +383,7 @@ class OffsetTable:
         self.problem = ffi.new("el_problem *")
 
     def add(self, batch: Any, body: Any, start_offset: int) -> int:
-        """`batch`: one BATCH row in an array of its own; `body`: its records section, uncompressed."""
+        """Add one batch: `batch` is its BATCH row in an array, `body` its uncompressed records section."""
         view = ffi.from_buffer("uint8_t[]", body)
         rows = ffi.from_buffer("el_batch[]", batch)
         return int(lib.el_map_add(self.raw, rows, view, len(view), start_offset, self.problem))
@@ -393,7 +393,7 @@ class OffsetTable:
 
 
 class Cleaner:
-    """One pass: what is compared with, and when."""
+    """One compaction pass: the offset map, and the time."""
 
     def __init__(self, table: OffsetTable, now_ms: int, horizon_ms: int) -> None:
         self._table = table
@@ -401,8 +401,8 @@ class Cleaner:
         self._done, self.problem = ffi.new("int64_t *"), ffi.new("el_problem *")
 
     def run(self, data: Any, base: int, batches: Any, orders: Any, out: Any, cleaned: Any) -> tuple[int, int]:
-        """(bytes written or a code, batches dealt with)."""
-        view, room = ffi.from_buffer("uint8_t[]", data), ffi.from_buffer("uint8_t[]", out)
+        """(bytes written or a code, count of processed batches)."""
+        view, target = ffi.from_buffer("uint8_t[]", data), ffi.from_buffer("uint8_t[]", out)
         rows, answer = ffi.from_buffer("el_batch[]", batches), ffi.from_buffer("el_batch[]", cleaned)
         written = lib.el_clean_run(
             self._raw,
@@ -412,8 +412,8 @@ class Cleaner:
             rows,
             ffi.from_buffer("uint8_t[]", orders),
             len(batches),
-            room,
-            len(room),
+            target,
+            len(target),
             answer,
             self._done,
             self.problem,

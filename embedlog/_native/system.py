@@ -1,10 +1,11 @@
-"""The system half of the core, as Python sees it: calls with fault hooks, locks, control pages, the append.
+"""Control pages, waiting, the append and the tail of the C core, and the names of `calls`.
 
-S1  nothing here knows what a topic is; results are numbers, codes are the C core's (``api_system.h``)
-S2  a negative code below -1000 is a system error: ``errno_of`` tells which
-S3  every wait of the main thread that may be long comes in slices of at most 100 ms, so that Ctrl-C and SIGTERM are seen
-S4  pointers live as long as the object here that made them; a page that is closed shows zeros to who still reads it or sleeps on
-    it, at once or when nobody holds it for writing any more, and its file is in use no longer
+SYSTEM-1  this module knows no topics; results are numbers, codes are those of the C core (``api/log.h``)
+SYSTEM-2  a negative code below -1000 is a system error: ``errno_of`` returns its errno
+SYSTEM-3  every wait of the main thread that may be long is divided into slices of at most 100 ms, so that Ctrl-C and SIGTERM are
+    handled
+SYSTEM-4  pointers live as long as the object here that made them. A closed page reads as zeros, and its file is no longer in use:
+    immediately, or when the last `hold` ends
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from embedlog._native.calls import *  # noqa: F403  (who knows `system` knows its lower half)
+from embedlog._native.calls import *  # noqa: F403  (`system` exports the names of `calls`)
 from embedlog._native.calls import TIMED_OUT, boot_ns, errno_of, facts, ffi, lib
 from embedlog.errors import CorruptRecordError, StorageError
 
@@ -35,7 +36,7 @@ FLAG_REPLACED: Final[int] = lib.EL_FLAG_REPLACED
 
 
 class Published(NamedTuple):
-    """The tuple that a partition's page publishes: see `el_tuple` in api_system.h."""
+    """The published tuple of a partition's control page: see `el_tuple` in api/log.h."""
 
     segment_base: int = 0
     segment_size: int = 0
@@ -72,7 +73,7 @@ def _tuple(published: Published) -> Any:
 
 
 def identity(incarnation: bytes, topic_id: bytes, partition: int, device: int, inode: int) -> Any:
-    """What a page must carry to be taken for this partition's, in this incarnation of the directory."""
+    """The expected identity of a partition's control page in this incarnation of the directory."""
     return ffi.new(
         "el_identity *",
         {"incarnation": list(incarnation), "topic_id": list(topic_id), "partition": partition, "device": device, "inode": inode},
@@ -80,7 +81,7 @@ def identity(incarnation: bytes, topic_id: bytes, partition: int, device: int, i
 
 
 def _written(code: int) -> None:
-    """Raises StorageError: a page that is no mapping can fail to be locked or written."""
+    """Raises StorageError: locking or writing a private copy can fail."""
     if code < 0:
         raise StorageError("cannot change a control page", errno=errno_of(code) or errno.EIO)
 
@@ -103,19 +104,19 @@ class Page:
         self.raw = ffi.gc(raw, lib.el_unmap)
         self.writable, self.locked = writable, locked
         self.closed = False
-        self._room = threading.local()
+        self._local = threading.local()
         self._closing = threading.Lock()
         self._holders = 0
 
     def close(self) -> None:
-        """Begin nothing with it any more. Its file is unmapped, or will be when the last who holds it lets it go (S4)."""
+        """Stop using the page. Its file is unmapped now, or when the last `hold` ends (SYSTEM-4)."""
         with self._closing:
             self.closed = True
             if not self._holders:
-                lib.el_let_go(self.raw)
+                lib.el_page_release(self.raw)
 
     def hold(self) -> bool:
-        """What is written into it reaches its file until `let_go`; False if it is closed. For who writes beside a `close`."""
+        """Keep the file mapped until `let_go`, for writers that run concurrently with `close`; False if it is closed."""
         with self._closing:
             self._holders += not self.closed
             return not self.closed
@@ -124,24 +125,24 @@ class Page:
         with self._closing:
             self._holders -= 1
             if self.closed and not self._holders:
-                lib.el_let_go(self.raw)
+                lib.el_page_release(self.raw)
 
     def check(self, expected: Any) -> int:
         """VALID, FOREIGN, LOST, NEWER, DAMAGED or OLDER."""
         return int(lib.el_page_check(self.raw, expected))
 
     def alive(self) -> bool:
-        """Whether the mapping still shows a page: zeros or rubbish mean that the file was cut or overwritten."""
+        """Whether the memory shows a control page: other content means that the file was truncated or overwritten."""
         return bool(lib.el_page_alive(self.raw))
 
     def incarnation(self) -> bytes:
-        room = ffi.new("el_identity *")
-        lib.el_page_identity(self.raw, room)
-        return bytes(ffi.buffer(room.incarnation))
+        buffer = ffi.new("el_identity *")
+        lib.el_page_identity(self.raw, buffer)
+        return bytes(ffi.buffer(buffer.incarnation))
 
     def version(self) -> int:
-        room = ffi.new("el_identity *")
-        return int(room.version) if lib.el_page_identity(self.raw, room) == 0 else -1
+        buffer = ffi.new("el_identity *")
+        return int(buffer.version) if lib.el_page_identity(self.raw, buffer) == 0 else -1
 
     def write(self, expected: Any, published: Published, durable: int) -> None:
         lib.el_page_init(self.raw, expected, _tuple(published), durable)
@@ -150,29 +151,29 @@ class Page:
         lib.el_directory_init(self.raw, expected)
 
     def read(self) -> Published | None:
-        """The published tuple; None if the page cannot be read any more."""
-        room = getattr(self._room, "tuple", None)
-        if room is None:
-            room = self._room.tuple = ffi.new("el_tuple *")
-            self._room.bytes = ffi.buffer(room)
-        if lib.el_page_read(self.raw, room) < 0:
+        """The published tuple; None if the page is not readable any more."""
+        buffer = getattr(self._local, "tuple", None)
+        if buffer is None:
+            buffer = self._local.tuple = ffi.new("el_tuple *")
+            self._local.bytes = ffi.buffer(buffer)
+        if lib.el_page_read(self.raw, buffer) < 0:
             return None
-        return Published._make(_TUPLE.unpack(self._room.bytes))
+        return Published._make(_TUPLE.unpack(self._local.bytes))
 
     def topics(self) -> int:
-        """A directory's page: the word that moves with its topics, odd while they are being changed."""
+        """Of a directory's page: the topics word, which changes with the topics and is odd during a change."""
         return int(lib.el_topics(self.raw))
 
     def move_topics(self, done: bool) -> None:
-        """Before and behind a change of the topics: wakes who follows them. REQUIRES the directory's lock."""
+        """Change the topics word before and after a change of the topics, and wake its waiters. REQUIRES the directory lock."""
         lib.el_topics_move(self.raw, done)
 
     def notice(self) -> int:
-        """The word that `notify` moves: read it, then look, then wait for it to move."""
+        """The notice word, which `notify` changes. Order: read it, then read the data, then wait for a change."""
         return int(lib.el_page_notice(self.raw))
 
     def notify(self) -> None:
-        """Something worth a look was published here: wakes who waits for this word."""
+        """Change the notice word and wake its waiters, after a publication that they must read."""
         _written(lib.el_page_notify(self.raw))
 
     def publish(self, published: Published, directory: Page | None) -> None:
@@ -188,16 +189,16 @@ class Page:
         _written(lib.el_page_add(self.raw, word, value))
 
     def nap(self, word: int, seen: int, deadline_ns: int) -> None:
-        """Sleep while a word is `seen`, a millisecond at most: its owner may die before it stirs anybody."""
-        lib.el_page_nap(self.raw, word, seen, deadline_ns)
+        """Sleep while a field equals `seen`, at most a millisecond: its owner may be killed before `stir`."""
+        lib.el_page_sleep(self.raw, word, seen, deadline_ns)
 
     def stir(self, word: int) -> None:
-        """Wake who naps on a word."""
-        lib.el_page_stir(self.raw, word)
+        """Wake the processes that sleep on a field."""
+        lib.el_page_wake(self.raw, word)
 
     def doubt(self) -> None:
-        """Whoever remembers anything of a producer here has to look again. REQUIRES the append lock."""
-        lib.el_page_doubt(self.raw)
+        """Invalidate all cached producer state of the partition. REQUIRES the append lock."""
+        lib.el_page_invalidate_producers(self.raw)
 
 
 # ---- waiting --------------------------------------------------------------------------------------
@@ -205,13 +206,13 @@ class Page:
 
 WAIT_COMMITTED, WAIT_UNCOUNTED = 1, 2
 NOTICES_MAX: Final[int] = lib.EL_NOTICES_MAX
-NOT_FOLLOWED: Final = -1  # the topics are nothing that this wait is about
-WAKEFUL_SLICE_NS: Final = 100_000_000  # of the main thread: a signal ends its sleep, unless it came a moment before that
-DEAF_SLICE_NS: Final = 1_000_000_000  # of a thread that runs no signal handlers: only the main thread does
+NOT_FOLLOWED: Final = -1  # the wait ignores the topics
+WAKEFUL_SLICE_NS: Final = 100_000_000  # main thread: a signal ends the sleep, unless it arrived just before
+DEAF_SLICE_NS: Final = 1_000_000_000  # other threads: they run no signal handlers
 
 
 def _moved(directory: Page | None, topics: int, notices: Sequence[tuple[Page, int]]) -> bool:
-    """Whether the topics' word or a notice is another one than was seen."""
+    """Whether the topics word or a notice word differs from the given value."""
     if topics >= 0 and directory is not None and directory.topics() != topics:
         return True
     return any(page.notice() != seen for page, seen in notices)
@@ -237,11 +238,11 @@ class Waiter:
     ) -> int:
         """Index of a tail that is ready; len(tails) if woken otherwise; TIMED_OUT at the deadline.
 
-        `topics` is what the directory's `Page.topics` was when the caller last looked at the topics, and `notices` has the
-        words that `Page.notice` gave for at most NOTICES_MAX pages before he looked at what they tell of.
+        `topics` is the value of the directory's `Page.topics` before the caller last read the topics. `notices` has values of
+        `Page.notice` for at most NOTICES_MAX pages, each read before the data that it announces.
         """
-        told = ffi.new("el_notice[]", [(page.raw, seen) for page, seen in notices])
-        room = ffi.new("el_tail[]", [(page.raw, offset) for page, offset in tails])
+        watched_notices = ffi.new("el_notice[]", [(page.raw, seen) for page, seen in notices])
+        buffer = ffi.new("el_tail[]", [(page.raw, offset) for page, offset in tails])
         shared = directory.raw if directory else ffi.NULL
         watched = [page for page, _ in tails] + ([] if directory is None else [directory])
         uncounted = any(page.locked or not page.writable for page in watched) or any(page.locked for page, _ in notices)
@@ -249,7 +250,7 @@ class Waiter:
         slice_ns = WAKEFUL_SLICE_NS if threading.get_ident() == threading.main_thread().ident else DEAF_SLICE_NS
         while True:
             until = min(deadline_ns, boot_ns() + slice_ns)
-            code = int(lib.el_wait(room, len(tails), told, len(notices), flags, shared, topics, self._word, until))
+            code = int(lib.el_wait(buffer, len(tails), watched_notices, len(notices), flags, shared, topics, self._word, until))
             if code == len(tails) and not self._word[0] and not _moved(directory, topics, notices):
                 code = TIMED_OUT
             if code != TIMED_OUT or boot_ns() >= deadline_ns:
@@ -271,7 +272,7 @@ NULL: Final[Any] = ffi.NULL
 
 
 def known(producer_id: int) -> Any:
-    """An `el_known` that holds nothing yet."""
+    """An `el_known` without state."""
     return ffi.new("el_known *", {"producer_id": producer_id, "seen": -1, "epoch": -1})
 
 
@@ -286,7 +287,7 @@ class Writer:
     ) -> None:
         lock = facts(lock_fd)
         if isinstance(lock, int):
-            raise StorageError("cannot look at the lock", errno=errno_of(lock), path=lock_path)
+            raise StorageError("cannot read the state of the append lock file", errno=errno_of(lock), path=lock_path)
         self._names = (ffi.new("char[]", os.fsencode(lock_path)), ffi.new("char[]", os.fsencode(page_path)))
         self.raw = ffi.new(
             "el_writer *",
@@ -309,10 +310,10 @@ class Writer:
             },
         )
         self.out = ffi.new("el_appended *")
-        self._pages = (page, directory)  # as long as this may write into them
+        self._pages = (page, directory)  # referenced while this object may write to them
 
     def guard(self, path: str, device: int, inode: int) -> None:
-        """Look before every append whether the directory's `.lock` is still this file."""
+        """Check before every append that the directory's `.lock` is still this file."""
         self._directory_lock = ffi.new("char[]", os.fsencode(path))
         self.raw.directory_lock_path = self._directory_lock
         self.raw.directory_lock_device, self.raw.directory_lock_inode = device, inode
@@ -327,9 +328,9 @@ class Writer:
         raw.segment_base, raw.log_fd, raw.index_fd, raw.time_fd, raw.digest_fd = base, log_fd, index_fd, time_fd, digest_fd
 
     def append(self, run: Buffer, start: int, rows: Any, deadline_ns: int, known: Any = ffi.NULL) -> int:
-        """A code above; `out` tells what was appended of run[start:], whose batches are described by `rows`.
+        """Append run[start:], whose batches `rows` describes; returns a code above, and fills `out`.
 
-        MUST_CATCH_UP unless it follows on what is `known`.
+        MUST_CATCH_UP if the run does not continue the cached state `known`.
         """
         with ffi.from_buffer("uint8_t[]", run) as view, ffi.from_buffer("el_batch[]", rows) as numbers:
             count = len(numbers)
@@ -337,12 +338,12 @@ class Writer:
 
     @property
     def addresses(self) -> tuple[int, int]:
-        """Of el_append and of its first argument, for the other extension; they live as long as this object."""
+        """Addresses of el_append and of its first argument, for the other extension; valid as long as this object."""
         return int(ffi.cast("uintptr_t", ffi.addressof(lib, "el_append"))), int(ffi.cast("uintptr_t", self.raw))
 
     @property
     def segment_base(self) -> int:
-        """The segment that the descriptors belong to, -1 if none."""
+        """The segment of the descriptors, -1 if there is none."""
         return int(self.raw.segment_base)
 
     def begin(self, deadline_ns: int) -> int:
@@ -364,17 +365,17 @@ class Writer:
 
 
 def walk_headers(fd: int, position: int, size: int, batches: Any, base: int = -1) -> tuple[int, int]:
-    """BATCH rows of [position, size) of the log file of segment `base` (-1: unknown): (count, first byte behind them).
+    """BATCH rows of [position, size) of the log file of segment `base` (-1: unknown): (count, first byte after them).
 
-    Bodies are not read. Raises CorruptRecordError for what is no chain of batches of magic 2, StorageError.
+    Bodies are not read. Raises CorruptRecordError if they are no chain of batches of magic 2, and StorageError.
     """
     end = ffi.new("int64_t *")
     rows = ffi.from_buffer("el_batch[]", batches)
     count = int(lib.el_walk_headers(fd, base, position, size, rows, len(batches), end))
     if count == lib.EL_ECORRUPT:
-        raise CorruptRecordError("heads of batches are no chain", position=position)
+        raise CorruptRecordError("batch headers do not form a chain", position=position)
     if count < 0:
-        raise StorageError("reading a segment", errno=errno_of(count))
+        raise StorageError("cannot read a segment", errno=errno_of(count))
     return count, int(end[0])
 
 
@@ -384,14 +385,14 @@ TAIL_DATA, TAIL_NOTHING, TAIL_OTHERWISE = range(3)
 
 
 class Tailing:
-    """A reader at the end of a log: where it stands, and room for what comes. Threads: one at a time."""
+    """A reader at the end of a log: its position, and a buffer. Threads: one at a time."""
 
     def __init__(
-        self, page: Page, published: Published, position: int, offset: int, digest: int, room: bytearray, committed: bool
+        self, page: Page, published: Published, position: int, offset: int, digest: int, buffer: bytearray, committed: bool
     ) -> None:
         self._page = page
-        self.room = room
-        self._view = ffi.from_buffer("uint8_t[]", room)
+        self.buffer = buffer
+        self._view = ffi.from_buffer("uint8_t[]", buffer)
         self._raw = ffi.new(
             "el_tailing *",
             {
@@ -406,18 +407,18 @@ class Tailing:
                 "generation": published.generation,
             },
         )
-        self._room_bytes = len(room)
+        self._capacity = len(buffer)
         self._taken, self._end = ffi.new("int64_t *"), ffi.new("int64_t *")
 
     def use(self, fd: int) -> None:
-        """The active segment's descriptor, for the reads to come."""
+        """Set the descriptor of the active segment for later reads."""
         self._raw.fd = fd
 
     def read(self) -> tuple[int, int, int]:
-        """(TAIL_DATA, TAIL_NOTHING or TAIL_OTHERWISE, bytes in `room`, the end that this reader sees)."""
+        """(TAIL_DATA, TAIL_NOTHING or TAIL_OTHERWISE, bytes in `buffer`, end for this reader)."""
         if self._page.closed:
             return TAIL_OTHERWISE, 0, 0
-        code = lib.el_tail_read(self._raw, self._view, self._room_bytes, self._taken, self._end)
+        code = lib.el_tail_read(self._raw, self._view, self._capacity, self._taken, self._end)
         return code, self._taken[0], self._end[0]
 
     @property

@@ -64,7 +64,7 @@ class Tail:
         if code != system.TAIL_DATA:
             return None
         topic, number = self._place
-        found = _rows.records_from_run(topic, number, self._tailing.room, size_bytes, self.offset, self._committed)
+        found = _rows.records_from_run(topic, number, self._tailing.buffer, size_bytes, self.offset, self._committed)
         if found is not None:
             self.offset, self.end, self.size_bytes = self._tailing.offset, end, size_bytes
         return found

@@ -369,7 +369,7 @@ def test_a_stream_that_is_asked_from_inside_its_exporter_fails_instead_of_waitin
         return next(stream)
 
     stream = _rows.arrow_from_stream(_rows.arrow_array_stream(("l", "x", True, (), None), ask))
-    with pytest.raises(ValueError, match="asked by this thread already"):
+    with pytest.raises(ValueError, match="already inside the Arrow stream"):
         next(stream)
 
 

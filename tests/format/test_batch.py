@@ -154,7 +154,7 @@ def test_base_offsets_must_follow_and_may_leap_where_compaction_was(base: int, g
         assert found.problem is None
     else:
         assert found.problem is not None
-        assert found.problem.message == "base offset of a batch does not follow"
+        assert found.problem.message == "base offset of a batch does not continue the log"
         assert (found.problem.expected, found.problem.found) == (10, base)
 
 
@@ -190,10 +190,10 @@ def test_offsets_that_a_segment_cannot_hold_are_refused(tmp_path: Path, base: in
         assert problem is None
     else:
         assert problem is not None
-        assert (problem.message, problem.found) == ("offsets of a batch lie outside its segment", first)
+        assert (problem.message, problem.found) == ("offsets of a batch are outside its segment", first)
     path = tmp_path / "log"
     path.write_bytes(raw)
-    with path.open("rb") as file, nullcontext() if fits else pytest.raises(CorruptRecordError, match="no chain"):
+    with path.open("rb") as file, nullcontext() if fits else pytest.raises(CorruptRecordError, match="do not form a chain"):
         assert system.walk_headers(file.fileno(), 0, len(raw), np.empty(4, BATCH), base) == (1, len(raw))
 
 
@@ -211,7 +211,7 @@ def test_a_falling_epoch_is_refused() -> None:
     data = batch(0, [Row(b"a")], leader_epoch=3) + batch(1, [Row(b"b")], leader_epoch=2)
     found = scan(data, Chain())
     assert found.problem is not None
-    assert (found.problem.message, found.problem.expected, found.problem.found) == ("leader epoch of a batch falls", 3, 2)
+    assert (found.problem.message, found.problem.expected, found.problem.found) == ("leader epoch of a batch decreases", 3, 2)
 
 
 def test_the_chain_stays_where_the_good_batches_end() -> None:

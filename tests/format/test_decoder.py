@@ -212,7 +212,7 @@ BROKEN = {
     "header name beyond the record": (record_of(b"\0\0\0\1\1" + varint(1) + varint(9) + b"\0"), "length in a record"),
     "bytes behind the headers": (record_of(b"\0\0\0\1\1" + varint(1) + b"\0\0" + b"x"), "size of a record"),
     "bytes behind the value": (record_of(b"\0\0\0\1\2v\0x"), "size of a record"),
-    "bytes behind the last record": (FINE + b"\0", "bytes behind the last record"),
+    "bytes after the last record": (FINE + b"\0", "bytes after the last record"),
     "offset beyond the batch": (record_of(b"\0\0\2\1\2v\0"), "offset of a record"),
     "offset negative": (record_of(b"\0\0\1\1\2v\0"), "offset of a record"),
 }

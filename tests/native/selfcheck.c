@@ -266,7 +266,7 @@ static void check_notices(void) {
 
 static uint64_t beat_of(int fd) {
     uint8_t entry[EL_SLOT_BYTES];
-    return el_slot_look(fd, INT64_C(1) << 40, 0, 0, entry) < 0 ? 0 : load_be64(entry + EL_SLOT_BEAT);
+    return el_slot_read(fd, INT64_C(1) << 40, 0, 0, entry) < 0 ? 0 : load_be64(entry + EL_SLOT_BEAT);
 }
 
 static int until_left(el_lease *lease, int64_t ns) {
@@ -288,7 +288,7 @@ static void check_leases(const char *folder) {
     int left = until_left(&lease, 30 * second);
     check("... until its polls stop", left && lease.good_until_ns == 0);
     check("... and again when they go on", el_lease_renew(&lease) == EL_OK && lease.good_until_ns > 0 && !until_left(&lease, second / 5));
-    el_slot_look(fd, INT64_C(1) << 40, 0, 0, entry);
+    el_slot_read(fd, INT64_C(1) << 40, 0, 0, entry);
     check("... which others see", load_be64(entry + EL_SLOT_LEFT) == 0);
     fflush(stdout);
     pid_t child = fork();

@@ -8,15 +8,15 @@ enum el_slot_layout { EL_SLOT_BYTES = 32, EL_SLOT_BEAT = 8, EL_SLOT_LEFT = 16 };
 
 typedef struct {
     int64_t good_until_ns;           /* boot clock: the lease expires at this moment; 0 after it expired or was left, until it is renewed */
-    int64_t room[31];
+    int64_t reserved[31];
 } el_lease;
 
 /* Writes a first heartbeat and starts a thread that writes the next ones every `heartbeat_ns` until el_lease_end; it takes no signals.
  * The lease expires `session_ns` after the last written heartbeat. It is left `poll_ns` after el_lease_polled. Both last until
- * el_lease_renew. `position`: of the entry, which has its nonce already. `room_at` > 0: every write holds a lock on this byte, so that a
+ * el_lease_renew. `position`: of the entry, which has its nonce already. `guard_at` > 0: every write holds a lock on this byte, so that a
  * network file system shows it to others. REQUIRES: `fd` and the zeroed `lease` live until el_lease_end; el_lease_end and el_lease_renew
  * are never called at the same time. */
-int32_t el_lease_start(el_lease *lease, int32_t fd, int64_t position, int64_t room_at, int64_t session_ns, int64_t heartbeat_ns,
+int32_t el_lease_start(el_lease *lease, int32_t fd, int64_t position, int64_t guard_at, int64_t session_ns, int64_t heartbeat_ns,
                        int64_t poll_ns);
 /* During a poll the poll interval does not run; el_lease_polled starts it. Both return 1 if the lease was left. */
 int32_t el_lease_polling(el_lease *lease);
@@ -30,5 +30,5 @@ int32_t el_lease_end(el_lease *lease);
 int32_t el_lease_abandon(el_lease *lease);
 
 /* Copies the entry of another process into `entry` (EL_SLOT_BYTES; zeros after the end of the file): 0 if the byte at `lock_at` is
- * free, above 0 if it is locked. `room_at` as above. */
-int32_t el_slot_look(int32_t fd, int64_t lock_at, int64_t position, int64_t room_at, uint8_t *entry);
+ * free, above 0 if it is locked. `guard_at` as above. */
+int32_t el_slot_read(int32_t fd, int64_t lock_at, int64_t position, int64_t guard_at, uint8_t *entry);

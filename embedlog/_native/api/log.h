@@ -14,11 +14,11 @@ uint8_t *el_map(int32_t fd, int32_t writable, int32_t *error);
 uint8_t *el_copy_page(int32_t fd, int32_t writable, int32_t *error);
 int32_t el_unmap(uint8_t *page);
 /* Replaces a mapped page by zeros, so that its file is no longer in use; el_unmap is still required. */
-int32_t el_let_go(uint8_t *page);
+int32_t el_page_release(uint8_t *page);
 /* Count of the pages that this process lost by SIGBUS. */
 int64_t el_lost_pages(void);
 /* Installs the SIGBUS handler before the present one. Each el_map does this too, as another handler may have been installed. */
-int32_t el_guard(void);
+int32_t el_install_handler(void);
 
 /* The published tuple in the control page of a partition. Sizes in bytes, times in ms. */
 typedef struct {
@@ -91,11 +91,11 @@ int32_t el_page_set(uint8_t *page, int32_t word, int64_t value);
 /* Adds to a field, atomically. */
 int32_t el_page_add(uint8_t *page, int32_t word, int64_t value);
 /* Invalidates all cached producer state: every producer slot gets a number that no append has seen. REQUIRES: the append lock. */
-int32_t el_page_doubt(uint8_t *page);
-/* Sleeps while a field of the page equals `seen`, until el_page_stir or the deadline, at most a millisecond. */
-int32_t el_page_nap(const uint8_t *page, int32_t word, int64_t seen, int64_t deadline_ns);
+int32_t el_page_invalidate_producers(uint8_t *page);
+/* Sleeps while a field of the page equals `seen`, until el_page_wake or the deadline, at most a millisecond. */
+int32_t el_page_sleep(const uint8_t *page, int32_t word, int64_t seen, int64_t deadline_ns);
 /* Wakes the processes that sleep on a field. */
-int32_t el_page_stir(const uint8_t *page, int32_t word);
+int32_t el_page_wake(const uint8_t *page, int32_t word);
 /* Changes the page's notice word and wakes its waiters, after a change that they must read. */
 int32_t el_page_notify(uint8_t *page);
 /* The notice word, below 2^32. Order of a reader: this word, then the data, then a wait for another word. */
@@ -214,11 +214,11 @@ typedef struct {
 
 enum el_tail_code { EL_TAIL_DATA = 0, EL_TAIL_NOTHING = 1, EL_TAIL_OTHERWISE = 2 };
 
-/* Reads the published batches from `offset` on into `room`, verifies them and advances the state. Returns EL_TAIL_DATA with *taken > 0,
+/* Reads the published batches from `offset` on into `buffer`, verifies them and advances the state. Returns EL_TAIL_DATA with *taken > 0,
  * EL_TAIL_NOTHING at the end, or EL_TAIL_OTHERWISE for every unusual case (another segment, epoch or generation, an open transaction below
  * the end of a committed reader, a gap, a bad or too large batch): the caller then uses the general reader. *end is the first offset that
  * the reader must not see. */
-int32_t el_tail_read(el_tailing *tailing, uint8_t *room, int64_t capacity, int64_t *taken, int64_t *end);
+int32_t el_tail_read(el_tailing *tailing, uint8_t *buffer, int64_t capacity, int64_t *taken, int64_t *end);
 
 /* ---- Index search -------------------------------------------------------------------------------------------- */
 

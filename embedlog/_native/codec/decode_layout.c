@@ -16,8 +16,8 @@ void el_survey_batches(const el_batch *batches, int64_t count, el_survey *survey
         if (compressed) survey->kinds |= EL_HAS_COMPRESSED;
         if (old) survey->kinds |= EL_HAS_LEGACY;
         if (i > 0 && batch->position <= batches[i - 1].position) survey->kinds |= EL_UNORDERED;
-        int lies = batch->records < 0 || (!compressed && !old && batch->records > body / EL_RECORD_SIZE_MIN);
-        if (lies && survey->bad < 0) survey->bad = i;
+        int impossible = batch->records < 0 || (!compressed && !old && batch->records > body / EL_RECORD_SIZE_MIN);
+        if (impossible && survey->bad < 0) survey->bad = i;
     }
 }
 

@@ -85,8 +85,8 @@ static uint8_t *put_headers(uint8_t *to, const uint8_t *limit, const el_encoder 
     for (int64_t i = row->header_first; i < row->header_first + row->header_count; i++) {
         el_cell key, value;
         if (load_header_cells(encoder, i, &key, &value)) return NULL;
-        int64_t room = limit - to;
-        if (key.size + value.size + 2 * VARINT_SIZE_MAX > room && cell_size(&key) + cell_size(&value) > room) return NULL;
+        int64_t left = limit - to;
+        if (key.size + value.size + 2 * VARINT_SIZE_MAX > left && cell_size(&key) + cell_size(&value) > left) return NULL;
         to = put_cell(put_cell(to, limit, &key), limit, &value);
     }
     return to;

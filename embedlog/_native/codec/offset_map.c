@@ -60,7 +60,7 @@ typedef struct {
     int64_t offset_and_one;
 } el_slot;
 
-_Static_assert(sizeof(el_slot) == EL_MAP_SLOT_BYTES, "a slot has the size that the caller was told");
+_Static_assert(sizeof(el_slot) == EL_MAP_SLOT_BYTES, "a slot has the declared size");
 
 /* Finds the slot of the key, or the free slot for it; `slot` gets its content. */
 static uint8_t *slot_of(const el_offset_map *map, const uint64_t hash[2], el_slot *slot) {

@@ -185,7 +185,7 @@ static int32_t append_run(el_writer *writer, const uint8_t *data, int64_t size, 
     if (taken < 0 || rc_ending < 0) {
         int32_t cut = el_truncate(writer->log_fd, before.segment_size);
         if (cut >= 0)
-            cut = el_entries_take_back(&run.entries, writer, &before);
+            cut = el_entries_undo(&run.entries, writer, &before);
         rc = (int32_t)(taken < 0 ? taken : rc_ending);
         return cut < 0 ? EL_MUST_REPAIR : rc == CONTROL_INSIDE ? EL_NOT_DATA : rc;
     }
@@ -221,14 +221,14 @@ int32_t el_append(el_writer *writer, const uint8_t *data, int64_t size, const el
     int32_t rc = el_append_begin(writer, deadline_ns);
     if (rc != EL_OK)
         return rc;
-    if (known && el_in_doubt(writer, data, size, known))
+    if (known && el_must_catch_up(writer, data, size, known))
         rc = EL_MUST_CATCH_UP;
     else
         rc = append_run(writer, data, size, rows, row_count, NULL, out);
     if (known && rc == EL_APPENDED)
-        el_know(known, data, out);
+        el_known_advance(known, data, out);
     el_append_end(writer, rc == EL_MUST_REPAIR);
     return rc;
 }
 
-_Static_assert(_Generic(&el_append, el_append_call: 1, default: 0), "the other module calls it as it is");
+_Static_assert(_Generic(&el_append, el_append_call: 1, default: 0), "the other extension calls it by this type");

@@ -19,7 +19,7 @@ void el_entries_start(el_entries *entries, const el_tuple *tuple);
 void el_entries_gather(el_entries *entries, el_tuple *tuple, int64_t interval, int64_t last_offset);
 int64_t el_entries_write(el_entries *entries, const el_writer *writer);
 /* After a failed append: removes digests that were written and not published, as the next append writes others. */
-int32_t el_entries_take_back(const el_entries *entries, const el_writer *writer, const el_tuple *before);
+int32_t el_entries_undo(const el_entries *entries, const el_writer *writer, const el_tuple *before);
 
 enum {
     STAMPED_BYTES = MAGIC_AT,             /* base offset, size, leader epoch */
@@ -50,8 +50,8 @@ int64_t el_touch_producers(el_page *page, const el_run *run);
 /* Writes the end of a transaction after its marker and before the publication (APPEND-6). EL_OK or an error. */
 int64_t el_write_ending(el_run *run, const el_ending *ending);
 /* Whether the log must be read first: the run does not continue the cached state, or the producer's slot has changed. */
-int el_in_doubt(const el_writer *writer, const uint8_t *data, int64_t size, const el_known *known);
+int el_must_catch_up(const el_writer *writer, const uint8_t *data, int64_t size, const el_known *known);
 /* Advances the cached state over the appended run. */
-void el_know(el_known *known, const uint8_t *data, const el_appended *out);
+void el_known_advance(el_known *known, const uint8_t *data, const el_appended *out);
 
 #endif

@@ -18,9 +18,9 @@ static int same_identity(const el_identity *one, const el_identity *other) {
            one->device == other->device && one->inode == other->inode && one->partition == other->partition;
 }
 
-static int32_t doubt(uint8_t *raw) {
+static int32_t invalidate_producers(uint8_t *raw) {
     el_page *page = as_page(raw);
-    int64_t next = (int64_t)(atomic_load(&page->sequence) + 1);  /* the number of the next publication; an append that changes a slot uses a later one */
+    int64_t next = (int64_t)(atomic_load(&page->sequence) + 1);  /* the number of the next publication */
     for (int slot = 0; slot < EL_PRODUCER_SLOTS; slot++)
         atomic_store(&page->producers[slot], next);
     return EL_OK;
@@ -45,7 +45,7 @@ static int32_t init(uint8_t *raw, const el_identity *identity, const el_tuple *t
         atomic_store(&page->words[word], 0);
     atomic_store(&page->words[EL_WORD_DURABLE], durable);
     atomic_store(&page->words[EL_WORD_PRODUCED], tuple->log_end);
-    doubt(raw);
+    invalidate_producers(raw);
     uint64_t next = atomic_load(&page->sequence) + 1;
     page->slots[next & 1].tuple = *tuple;
     page->slots[next & 1].check = check_of(tuple);
@@ -148,9 +148,9 @@ static int32_t publish(uint8_t *raw, const el_tuple *tuple, uint8_t *directory) 
  *
  * A read ignores the result of el_page_enter: a page that cannot be locked or read is zeros, and zeros are no page (CPRIVATE-3). */
 
-int32_t el_page_doubt(uint8_t *raw) {
+int32_t el_page_invalidate_producers(uint8_t *raw) {
     el_page_enter(raw, 1);
-    int32_t rc = doubt(raw), put = el_page_leave(raw, 1);
+    int32_t rc = invalidate_producers(raw), put = el_page_leave(raw, 1);
     return rc < 0 ? rc : put;
 }
 
@@ -247,20 +247,20 @@ static _Atomic uint32_t *low_half(const uint8_t *page, int32_t word) {
     return (_Atomic uint32_t *)(uintptr_t)&as_page(page)->words[word];
 }
 
-int32_t el_page_nap(const uint8_t *page, int32_t word, int64_t seen, int64_t deadline_ns) {
+int32_t el_page_sleep(const uint8_t *page, int32_t word, int64_t seen, int64_t deadline_ns) {
     int64_t left = deadline_ns - el_boot_ns();
     if (word < 0 || word >= EL_WORDS)
         return EL_EINVALID;
     if (left <= 0)
         return EL_SYSTEM_ERROR(ETIMEDOUT);
     if (el_page_is_private(page))           /* a private copy has no futex that others could wake */
-        el_nap(left);
+        el_sleep(left);
     else
-        el_futex_wait(low_half(page, word), (uint32_t)seen, left < EL_NAP_NS ? left : EL_NAP_NS);
+        el_futex_wait(low_half(page, word), (uint32_t)seen, left < EL_SLEEP_NS ? left : EL_SLEEP_NS);
     return EL_OK;
 }
 
-int32_t el_page_stir(const uint8_t *page, int32_t word) {
+int32_t el_page_wake(const uint8_t *page, int32_t word) {
     if (word < 0 || word >= EL_WORDS)
         return EL_EINVALID;
     if (!el_page_is_private(page))

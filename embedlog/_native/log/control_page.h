@@ -27,7 +27,7 @@ typedef struct {
     _Alignas(64) _Atomic int64_t producers[EL_PRODUCER_SLOTS];  /* number of the last publication with a producer of this slot */
 } el_page;
 
-_Static_assert(sizeof(el_page) <= EL_PAGE_BYTES, "the page must hold its layout");
+_Static_assert(sizeof(el_page) <= EL_PAGE_BYTES, "the layout must fit into the page");
 _Static_assert(sizeof(el_tuple) == 18 * 8 + 6 * 4, "no padding inside the checked tuple");
 
 #define EL_PAGE_MAGIC UINT64_C(0x45474150474f4c45)      /* "ELOGPAGE" in little-endian memory */
@@ -41,7 +41,7 @@ static inline el_page *page_of(const el_writer *writer) { return (el_page *)(uin
 int32_t el_page_enter(const uint8_t *page, int exclusive);
 int32_t el_page_leave(const uint8_t *page, int changed);
 int el_page_is_private(const uint8_t *page);
-int32_t el_drop_copy(uint8_t *page);
-int32_t el_close_copy(uint8_t *page);
+int32_t el_copy_free(uint8_t *page);
+int32_t el_copy_close(uint8_t *page);
 
 #endif

@@ -47,7 +47,7 @@ int64_t el_entries_write(el_entries *entries, const el_writer *writer) {
     return rc < 0 ? rc : EL_OK;
 }
 
-int32_t el_entries_take_back(const el_entries *entries, const el_writer *writer, const el_tuple *before) {
+int32_t el_entries_undo(const el_entries *entries, const el_writer *writer, const el_tuple *before) {
     if (writer->digest_fd < 0 || entries->from == before->index_entries)
         return EL_OK;
     int32_t rc = el_truncate(writer->digest_fd, (int64_t)before->index_entries * EL_DIGEST_RECORD_SIZE);

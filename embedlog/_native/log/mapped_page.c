@@ -64,14 +64,14 @@ static void on_bus_error(int number, siginfo_t *info, void *context) {
     pass_on(number, info, context);
 }
 
-int32_t el_guard(void) {
-    struct sigaction now, ours = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
-    sigemptyset(&ours.sa_mask);
+int32_t el_install_handler(void) {
+    struct sigaction now, handler = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER};
+    sigemptyset(&handler.sa_mask);
     pthread_mutex_lock(&table);
     int failed = sigaction(SIGBUS, NULL, &now) < 0;
     if (!failed && !((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == on_bus_error)) {
         previous = now;
-        failed = sigaction(SIGBUS, &ours, NULL) < 0;
+        failed = sigaction(SIGBUS, &handler, NULL) < 0;
     }
     int number = errno;
     pthread_mutex_unlock(&table);
@@ -117,19 +117,19 @@ uint8_t *el_map(int32_t fd, int32_t writable, int32_t *error) {
         return NULL;
     }
     el_after(EL_CALL_MMAP);
-    (void)el_guard();
+    (void)el_install_handler();
     return page;
 }
 
-int32_t el_let_go(uint8_t *page) {
+int32_t el_page_release(uint8_t *page) {
     if (el_page_is_private(page))
-        return el_close_copy(page);
+        return el_copy_close(page);
     return zeros_over((uintptr_t)page) == MAP_FAILED ? EL_SYSTEM_ERROR(errno) : EL_OK;
 }
 
 int32_t el_unmap(uint8_t *page) {
     if (el_page_is_private(page))
-        return el_drop_copy(page);
+        return el_copy_free(page);
     pthread_mutex_lock(&table);
     for (int place = 0; place < atomic_load(&pages_used); place++)
         if (atomic_load(&pages[place]) == (uintptr_t)page)

@@ -14,9 +14,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { PAGE_AT = 64, ROOM_BYTES = 3 * EL_PAGE_BYTES };
+enum { PAGE_AT = 64, MEMORY_BYTES = 3 * EL_PAGE_BYTES };
 
-static const int64_t PATIENCE_NS = INT64_C(10000000000);
+static const int64_t LOCK_TIMEOUT_NS = INT64_C(10000000000);
 
 typedef struct {
     pthread_mutex_t mutex;                /* the OFD lock does not exclude threads of this process */
@@ -31,26 +31,26 @@ static el_private *private_of(const uint8_t *page) {
 
 uint8_t *el_copy_page(int32_t fd, int32_t writable, int32_t *error) {
     pthread_mutexattr_t kind;
-    uint8_t *room = mmap(NULL, ROOM_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    *error = room == MAP_FAILED ? EL_SYSTEM_ERROR(errno) : EL_OK;
+    uint8_t *memory = mmap(NULL, MEMORY_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    *error = memory == MAP_FAILED ? EL_SYSTEM_ERROR(errno) : EL_OK;
     if (*error)
         return NULL;
-    el_private *own = private_of(room + PAGE_AT);
+    el_private *own = private_of(memory + PAGE_AT);
     own->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     own->writable = writable;
     if (own->fd < 0) {
         *error = EL_SYSTEM_ERROR(errno);
-        munmap(room, ROOM_BYTES);
+        munmap(memory, MEMORY_BYTES);
         return NULL;
     }
     pthread_mutexattr_init(&kind);
     pthread_mutexattr_settype(&kind, PTHREAD_MUTEX_RECURSIVE);
     pthread_mutex_init(&own->mutex, &kind);
     pthread_mutexattr_destroy(&kind);
-    return room + PAGE_AT;
+    return memory + PAGE_AT;
 }
 
-int32_t el_close_copy(uint8_t *page) {
+int32_t el_copy_close(uint8_t *page) {
     el_private *own = private_of(page);
     if (pthread_mutex_trylock(&own->mutex))
         return EL_OK;                     /* in use by another thread: the descriptor is closed with the last reference */
@@ -63,12 +63,12 @@ int32_t el_close_copy(uint8_t *page) {
     return EL_OK;
 }
 
-int32_t el_drop_copy(uint8_t *page) {
+int32_t el_copy_free(uint8_t *page) {
     el_private *own = private_of(page);
     if (own->fd >= 0)
         close(own->fd);
     pthread_mutex_destroy(&own->mutex);
-    return munmap(page - PAGE_AT, ROOM_BYTES) < 0 ? EL_SYSTEM_ERROR(errno) : EL_OK;
+    return munmap(page - PAGE_AT, MEMORY_BYTES) < 0 ? EL_SYSTEM_ERROR(errno) : EL_OK;
 }
 
 int32_t el_page_enter(const uint8_t *page, int exclusive) {
@@ -81,7 +81,7 @@ int32_t el_page_enter(const uint8_t *page, int exclusive) {
     if (el_is_mutant(EL_TRUST_COPY) && ((const el_page *)(uintptr_t)page)->magic && !exclusive)
         return EL_OK;                     /* violates CPRIVATE-2 */
     own->changed = 0;
-    own->failed = el_lock_until(own->fd, exclusive && own->writable, NULL, el_boot_ns() + PATIENCE_NS);
+    own->failed = el_lock_until(own->fd, exclusive && own->writable, NULL, el_boot_ns() + LOCK_TIMEOUT_NS);
     if (own->failed == EL_OK) {
         int64_t got = el_pread(own->fd, (uint8_t *)(uintptr_t)page, EL_PAGE_BYTES, 0);
         if (got == EL_PAGE_BYTES)

@@ -7,7 +7,7 @@
 
 static unsigned slot_of(int64_t producer_id) { return (unsigned)(((uint64_t)producer_id * UINT64_C(0x9E3779B97F4A7C15)) >> 57); }
 
-_Static_assert(EL_PRODUCER_SLOTS == 128, "seven bits of a hash name the slot");
+_Static_assert(EL_PRODUCER_SLOTS == 128, "seven bits of a hash select the slot");
 
 void el_note_producer(el_run *run, const uint8_t *head) {
     int64_t producer = (int64_t)load_be64(head + PRODUCER_ID_AT);
@@ -45,7 +45,7 @@ int64_t el_write_ending(el_run *run, const el_ending *ending) {
     return EL_OK;
 }
 
-int el_in_doubt(const el_writer *writer, const uint8_t *data, int64_t size, const el_known *known) {
+int el_must_catch_up(const el_writer *writer, const uint8_t *data, int64_t size, const el_known *known) {
     el_page_enter(writer->page, 0);
     int64_t touched = atomic_load(&page_of(writer)->producers[slot_of(known->producer_id)]);
     el_page_leave(writer->page, 0);
@@ -57,7 +57,7 @@ int el_in_doubt(const el_writer *writer, const uint8_t *data, int64_t size, cons
            (transactional ? !known->open && !known->may_open : known->open);
 }
 
-void el_know(el_known *known, const uint8_t *data, const el_appended *out) {
+void el_known_advance(el_known *known, const uint8_t *data, const el_appended *out) {
     known->seen = out->seen;
     known->next_sequence = out->next_sequence;
     known->open = (data[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BATCH) != 0;

@@ -8,7 +8,7 @@
 enum { EL_TAIL_BATCHES = 64 };
 
 /* Scans the bytes that were read. Returns the size of the whole good batches, or -1 if one does not continue the chain. */
-static int64_t verify(el_tailing *tailing, const uint8_t *room, int64_t size) {
+static int64_t verify(el_tailing *tailing, const uint8_t *buffer, int64_t size) {
     el_batch batches[EL_TAIL_BATCHES];
     el_problem problem;
     el_chain chain = {.next_offset = tailing->offset, .segment_base = tailing->segment_base, .digest = tailing->digest,
@@ -16,7 +16,7 @@ static int64_t verify(el_tailing *tailing, const uint8_t *room, int64_t size) {
     int64_t taken = 0;
     for (;;) {
         int64_t consumed = 0, need = 0;
-        int64_t count = el_scan(room + taken, size - taken, &chain, batches, EL_TAIL_BATCHES, &consumed, &need, &problem);
+        int64_t count = el_scan(buffer + taken, size - taken, &chain, batches, EL_TAIL_BATCHES, &consumed, &need, &problem);
         for (int64_t at = 0; at < count; at++)
             if (batches[at].leader_epoch != tailing->epoch)
                 return -1;
@@ -32,7 +32,7 @@ static int64_t verify(el_tailing *tailing, const uint8_t *room, int64_t size) {
     return taken;
 }
 
-int32_t el_tail_read(el_tailing *tailing, uint8_t *room, int64_t capacity, int64_t *taken, int64_t *end) {
+int32_t el_tail_read(el_tailing *tailing, uint8_t *buffer, int64_t capacity, int64_t *taken, int64_t *end) {
     el_tuple now;
     *taken = 0;
     if (!el_page_alive(tailing->page) || el_page_read(tailing->page, &now) < 0)
@@ -48,10 +48,10 @@ int32_t el_tail_read(el_tailing *tailing, uint8_t *room, int64_t capacity, int64
     if (held_back)
         return EL_TAIL_OTHERWISE;
     int64_t size = now.segment_size - tailing->position;
-    if (size <= 0 || size > capacity || el_pread(tailing->fd, room, size, tailing->position) != size)
+    if (size <= 0 || size > capacity || el_pread(tailing->fd, buffer, size, tailing->position) != size)
         return EL_TAIL_OTHERWISE;
     el_tailing before = *tailing;
-    *taken = verify(tailing, room, size);
+    *taken = verify(tailing, buffer, size);
     if (*taken < 0 || tailing->digest != now.digest || el_page_read(tailing->page, &now) < 0 || now.generation != tailing->generation) {
         *tailing = before;
         return EL_TAIL_OTHERWISE;

@@ -82,14 +82,14 @@ static int sleep_on(el_waitv *words, int used, int64_t deadline_ns) {
     return syscall(SYS_futex_waitv, words, used, 0, &until, CLOCK_MONOTONIC) < 0 ? -errno : 0;
 }
 
-enum { EL_BLIND_NAP_NS = 1000000, EL_WAIT_COMMITTED = 1, EL_WAIT_UNCOUNTED = 2 };
+enum { EL_POLL_NS = 1000000, EL_WAIT_COMMITTED = 1, EL_WAIT_UNCOUNTED = 2 };
 
 /* For uncounted waiters, which nothing wakes: checks every millisecond. The first `fixed` words belong to the caller, the others change
  * with data. */
-static int nap_on(el_waitv *words, int used, int fixed, const el_tail *tails, int64_t count, int committed, const el_notice *notices,
+static int poll_on(el_waitv *words, int used, int fixed, const el_tail *tails, int64_t count, int committed, const el_notice *notices,
                   int64_t notice_count, int64_t deadline_ns) {
     for (;;) {
-        int64_t until = el_boot_ns() + EL_BLIND_NAP_NS;
+        int64_t until = el_boot_ns() + EL_POLL_NS;
         int rc = sleep_on(words, used, until < deadline_ns ? until : deadline_ns);
         if (rc != -ETIMEDOUT || el_boot_ns() >= deadline_ns || first_ready(tails, count, committed) >= 0)
             return rc;
@@ -128,13 +128,13 @@ int64_t el_wait(const el_tail *tails, int64_t count, const el_notice *notices, i
     int rc = 0;
     if (found < 0 && !(own && atomic_load(own)))
         rc = !used       ? -ETIMEDOUT
-             : uncounted ? nap_on(words, used, fixed, tails, count, committed, notices, notice_count, deadline_ns)
+             : uncounted ? poll_on(words, used, fixed, tails, count, committed, notices, notice_count, deadline_ns)
                          : sleep_on(words, used, deadline_ns);
     if (rc == -ENOSYS) {                /* no futex_waitv (before Linux 5.16): one word, a millisecond at a time */
         int64_t left = deadline_ns - el_boot_ns();
         _Atomic uint32_t *word = (_Atomic uint32_t *)(uintptr_t)words[used - 1].address;
         if (left > 0)
-            el_futex_wait(word, (uint32_t)words[used - 1].value, left < EL_BLIND_NAP_NS ? left : EL_BLIND_NAP_NS);
+            el_futex_wait(word, (uint32_t)words[used - 1].value, left < EL_POLL_NS ? left : EL_POLL_NS);
         rc = left > 0 ? 0 : -ETIMEDOUT;
     }
     if (!uncounted)

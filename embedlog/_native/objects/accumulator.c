@@ -7,7 +7,7 @@
 
 PyTypeObject *el_accumulator_type;
 
-enum { NAP_US = 1000 };
+enum { POLL_US = 1000 };
 
 static int64_t clock_read(clockid_t clock, int64_t per_second) {
     struct timespec now;
@@ -108,9 +108,9 @@ static void accumulator_dealloc(PyObject *object) {
 static PyLockStatus wake_lock_wait(el_accumulator *self, PY_TIMEOUT_T limit_us) {
     PyLockStatus status = PY_LOCK_FAILURE;
     uint32_t seen = self->direct_count;
-    for (PY_TIMEOUT_T slept_us = 0; status != PY_LOCK_ACQUIRED && (limit_us < 0 || slept_us < limit_us); slept_us += NAP_US) {
-        PY_TIMEOUT_T left_us = limit_us < 0 ? NAP_US : limit_us - slept_us;
-        status = PyThread_acquire_lock_timed(self->wake_lock, left_us < NAP_US ? left_us : NAP_US, 0);
+    for (PY_TIMEOUT_T slept_us = 0; status != PY_LOCK_ACQUIRED && (limit_us < 0 || slept_us < limit_us); slept_us += POLL_US) {
+        PY_TIMEOUT_T left_us = limit_us < 0 ? POLL_US : limit_us - slept_us;
+        status = PyThread_acquire_lock_timed(self->wake_lock, left_us < POLL_US ? left_us : POLL_US, 0);
         if (__atomic_load_n(&self->memory_used, __ATOMIC_RELAXED)) break;
         uint32_t now = __atomic_load_n(&self->direct_count, __ATOMIC_RELAXED);
         if (now == seen) break; /* the callers have stopped: sleep without polling */

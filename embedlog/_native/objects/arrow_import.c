@@ -198,7 +198,7 @@ static void stream_dealloc(PyObject *object) {
 static int stream_enter(Stream *self) {
     unsigned long me = PyThread_get_thread_ident();
     if (!PyThread_acquire_lock(self->turn, NOWAIT_LOCK)) {
-        if (self->thread == me) return PyErr_SetString(PyExc_RuntimeError, "the Arrow stream is being asked by this thread already"), -1;
+        if (self->thread == me) return PyErr_SetString(PyExc_RuntimeError, "this thread is already inside the Arrow stream"), -1;
         Py_BEGIN_ALLOW_THREADS
         PyThread_acquire_lock(self->turn, WAIT_LOCK);
         Py_END_ALLOW_THREADS
@@ -260,7 +260,7 @@ PyMethodDef el_arrow_import_methods[] = {
     {"arrow_from_array", arrow_from_array, METH_VARARGS,
      "arrow_from_array(schema capsule, array capsule) -> node\n\n"
      "A node is (name, format, length, offset, null_count, buffers, children, has_dictionary); a buffer is None or has the buffer\n"
-     "protocol, and keeps the whole array alive. Formats we have no use for have no buffers."},
+     "protocol, and keeps the whole array alive. Unsupported formats have no buffers."},
     {"arrow_from_stream", arrow_from_stream, METH_O, "arrow_from_stream(capsule) -> iterator of nodes, of struct format for a table."},
     {NULL},
 };

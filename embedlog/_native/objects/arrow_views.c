@@ -32,7 +32,7 @@ static int views_take(PyObject *args, el_views *given) {
     if (validity != Py_None && PyObject_GetBuffer(validity, &given->validity, PyBUF_SIMPLE) < 0) return -1;
     Py_ssize_t end = given->start + given->count;
     if (given->start < 0 || given->count < 0 || end > given->views.len / VIEW_SIZE || (given->validity.obj && (end + 7) / 8 > given->validity.len))
-        return PyErr_SetString(PyExc_ValueError, "start or count lies outside the views"), -1;
+        return PyErr_SetString(PyExc_ValueError, "start or count is outside the views"), -1;
     return 0;
 }
 
@@ -55,7 +55,7 @@ static int64_t views_measure(const el_views *given) {
     const uint8_t *data;
     for (Py_ssize_t row = 0; row < given->count; row++) {
         int64_t size = view_find(given, row, &data);
-        if (size < 0) return PyErr_Format(PyExc_ValueError, "row %zd of a view column lies outside its data", row), -1;
+        if (size < 0) return PyErr_Format(PyExc_ValueError, "row %zd of a view column is outside its data", row), -1;
         total += size;
     }
     return total;

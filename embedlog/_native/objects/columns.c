@@ -50,7 +50,7 @@ int el_column_find(const el_column *column, Py_ssize_t row, const uint8_t **data
     }
     int64_t start = offset_at(column->offsets.buf, row, column->width), end = offset_at(column->offsets.buf, row + 1, column->width);
     if (start < 0 || end < start || end > column->data.len)
-        return PyErr_Format(PyExc_ValueError, "row %zd of a column lies outside its data", row), -1;
+        return PyErr_Format(PyExc_ValueError, "row %zd of a column is outside its data", row), -1;
     *data = (const uint8_t *)column->data.buf + start;
     *size = (Py_ssize_t)(end - start);
     return 1;
@@ -138,7 +138,7 @@ static PyObject *column_fill(PyObject *module, PyObject *args) {
     int64_t used = 0;
     if (!PyArg_ParseTuple(args, "O!nw*w*O:column_fill", &PyList_Type, &list, &start, &data, &offsets, &validity)) return NULL;
     Py_ssize_t next = -1;
-    if (start < 0 || start > PyList_Size(list)) PyErr_SetString(PyExc_IndexError, "start lies outside the list");
+    if (start < 0 || start > PyList_Size(list)) PyErr_SetString(PyExc_IndexError, "start is outside the list");
     else if (validity == Py_None || PyObject_GetBuffer(validity, &bits, PyBUF_WRITABLE) == 0)
         next = items_move(list, start, &data, &offsets, &bits, &used);
     PyBuffer_Release(&data);
@@ -149,11 +149,11 @@ static PyObject *column_fill(PyObject *module, PyObject *args) {
 
 PyMethodDef el_column_methods[] = {
     {"list_take", list_take, METH_O,
-     "list_take(items) -> (a copy, bytes of all, bytes of the largest, how many are None)\n\n"
-     "A TypeError for what is neither bytes nor None carries the type."},
+     "list_take(items) -> (a copy, bytes of all, bytes of the largest, count of None)\n\n"
+     "Raises TypeError with the type of an item that is neither bytes nor None."},
     {"column_fill", column_fill, METH_VARARGS,
      "column_fill(items, start, data, offsets, validity) -> (next, bytes)\n\n"
-     "Bytes and None from `start` on into buffers: int32 offsets, and a bitmap, or None where no item is None. As many as there is room for.\n"
-     "What was taken is None in the list behind it."},
+     "Copies bytes and None from `start` on into buffers: int32 offsets, and a bitmap (None if no item is None). As many as fit.\n"
+     "The copied items of the list become None."},
     {NULL},
 };

@@ -11,9 +11,9 @@ PyObject *el_no_headers;
 
 /* From Python 3.14 on the interpreter defers deallocations deep in the stack. It checks the type, not tp_is_gc, and links such objects
  * through the header before an object of the collector: records of bytes have memory for it, or the link would overwrite other memory. */
-enum { PUT_OFF_SINCE = 0x030E0000, ROOM = 2 * sizeof(uintptr_t) };
+enum { DEFERRED_SINCE = 0x030E0000, HEADER_BYTES = 2 * sizeof(uintptr_t) };
 
-static size_t room_before(void) { return Py_Version >= PUT_OFF_SINCE ? ROOM : 0; }
+static size_t header_bytes(void) { return Py_Version >= DEFERRED_SINCE ? HEADER_BYTES : 0; }
 
 /* ---- the type --------------------------------------------------------------------------------------------------- */
 
@@ -24,7 +24,7 @@ static void record_free(el_record *record) {
     Py_XDECREF(record->value);
     Py_XDECREF(record->headers);
     if (record->shared) PyObject_GC_Del(record);
-    else PyObject_Free((char *)record - room_before());
+    else PyObject_Free((char *)record - header_bytes());
     Py_DECREF(type);
 }
 
@@ -79,11 +79,11 @@ static int record_clear(PyObject *self) {
 }
 
 el_record *el_record_alloc(void) {
-    size_t room = room_before();
-    char *block = PyObject_Malloc(room + sizeof(el_record));
+    size_t before = header_bytes();
+    char *block = PyObject_Malloc(before + sizeof(el_record));
     if (!block) return (el_record *)PyErr_NoMemory();
-    memset(block, 0, room + sizeof(el_record));
-    return (el_record *)PyObject_Init((PyObject *)(void *)(block + room), el_record_type);
+    memset(block, 0, before + sizeof(el_record));
+    return (el_record *)PyObject_Init((PyObject *)(void *)(block + before), el_record_type);
 }
 
 /* The same for any objects. The caller tracks it after filling it. */
@@ -169,18 +169,18 @@ static PyObject *record_reduce(PyObject *self, PyObject *unused) {
 static PyMemberDef record_members[] = {
     {"topic", T_OBJECT_EX, offsetof(el_record, topic), READONLY, "Name of the topic."},
     {"partition", T_INT, offsetof(el_record, partition), READONLY, "Number of the partition."},
-    {"offset", T_LONGLONG, offsetof(el_record, offset), READONLY, "Its place in the partition."},
+    {"offset", T_LONGLONG, offsetof(el_record, offset), READONLY, "Offset in the partition."},
     {"timestamp_ms", T_LONGLONG, offsetof(el_record, timestamp_ms), READONLY, "Milliseconds since 1970 UTC, or -1."},
     {"timestamp_type", T_BYTE, offsetof(el_record, timestamp_type), READONLY, "0 CreateTime, 1 LogAppendTime."},
     {"key", T_OBJECT_EX, offsetof(el_record, key), READONLY, "bytes, or None."},
     {"value", T_OBJECT_EX, offsetof(el_record, value), READONLY, "bytes, or None."},
     {"headers", T_OBJECT_EX, offsetof(el_record, headers), READONLY, "Tuple of (str, bytes or None)."},
-    {"leader_epoch", T_INT, offsetof(el_record, leader_epoch), READONLY, "Epoch of the batch it came in, or -1."},
+    {"leader_epoch", T_INT, offsetof(el_record, leader_epoch), READONLY, "Leader epoch of its batch, or -1."},
     {NULL},
 };
 
 static PyMethodDef record_own_methods[] = {
-    {"__reduce__", record_reduce, METH_NOARGS, "How to make it again."},
+    {"__reduce__", record_reduce, METH_NOARGS, "Arguments that create an equal record."},
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "Record[K, V]: for annotations."},
     {NULL},
 };

@@ -25,7 +25,7 @@ static int source_check(const el_source *source) {
     int good = source->start >= 0 && source->start <= n && source->offsets.len / 8 >= n && source->timestamps.len / 8 >= n &&
                source->types.len >= n && source->epochs.len / 4 >= n && (!source->keys.width || source->keys.count >= n) &&
                (!source->values.width || source->values.count >= n) && (!source->header_starts.obj || source->header_starts.len / 4 > n);
-    if (!good) PyErr_SetString(PyExc_ValueError, "start or stop lies outside the columns");
+    if (!good) PyErr_SetString(PyExc_ValueError, "start or stop is outside the columns");
     return good ? 0 : -1;
 }
 
@@ -68,7 +68,7 @@ static PyObject *source_headers(const el_source *source, Py_ssize_t row) {
     if (source->header_starts.obj) memcpy(bounds, (const char *)source->header_starts.buf + row * 4, sizeof bounds);
     if (bounds[0] == bounds[1]) return Py_NewRef(el_no_headers);
     if (bounds[0] < 0 || bounds[1] < bounds[0] || bounds[1] > source->header_keys.count || bounds[1] > source->header_values.count)
-        return PyErr_Format(PyExc_ValueError, "the headers of row %zd lie outside their columns", row), NULL;
+        return PyErr_Format(PyExc_ValueError, "the headers of row %zd are outside their columns", row), NULL;
     PyObject *all = PyTuple_New(bounds[1] - bounds[0]);
     for (int32_t place = bounds[0]; all && place < bounds[1]; place++) {
         PyObject *pair = source_header(source, place);

@@ -121,6 +121,6 @@ PyMethodDef el_run_methods[] = {
     {"records_from_run", records_from_run, METH_VARARGS,
      "records_from_run(topic, partition, data, size, start_offset, committed)\n\n"
      "The records from start_offset on of the verified batches in the first `size` bytes, as a list of Record; None if one is not plain,\n"
-     "or `committed` and a transaction is aborted in there."},
+     "or if `committed` and they contain an abort marker."},
     {NULL},
 };

@@ -27,7 +27,7 @@ void el_announce(_Atomic uint32_t *word, _Atomic uint32_t *waiters) {
 
 enum { EL_BLIND_SLEEP_NS = 200000 };
 
-void el_nap(int64_t left_ns) {
-    struct timespec nap = {.tv_nsec = left_ns < EL_BLIND_SLEEP_NS ? left_ns : EL_BLIND_SLEEP_NS};
-    nanosleep(&nap, NULL);
+void el_sleep(int64_t left_ns) {
+    struct timespec pause = {.tv_nsec = left_ns < EL_BLIND_SLEEP_NS ? left_ns : EL_BLIND_SLEEP_NS};
+    nanosleep(&pause, NULL);
 }

@@ -23,7 +23,7 @@ typedef struct {
     _Atomic int32_t left;
     _Atomic int32_t running;
     int32_t fd;
-    int64_t position, room_at;
+    int64_t position, guard_at;
     int64_t session_ns, heartbeat_ns, poll_ns;
     int64_t next_ns;                    /* time of the next heartbeat; this and the following fields are under the mutex */
     uint64_t heartbeats;
@@ -34,7 +34,7 @@ typedef struct {
 } lease_state;
 
 _Static_assert(sizeof(lease_state) <= sizeof(el_lease), "the state fits into the memory of the caller");
-_Static_assert(offsetof(lease_state, good_until_ns) == offsetof(el_lease, good_until_ns), "Python reads this word");
+_Static_assert(offsetof(lease_state, good_until_ns) == offsetof(el_lease, good_until_ns), "Python reads this field");
 
 static lease_state *state_of(const el_lease *lease) { return (lease_state *)(uintptr_t)lease; }
 
@@ -48,9 +48,9 @@ static int64_t monotonic_ns(void) {
 
 /* A network file system writes back when a lock is released and reads again when one is taken. If the lock is taken, the call goes on
  * without it: the next heartbeat follows. */
-static int room_lock(int fd, int64_t room_at, short type) {
-    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = room_at, .l_len = 1};
-    return room_at > 0 ? fcntl(fd, F_OFD_SETLK, &lock) : 0;
+static int guard_lock(int fd, int64_t guard_at, short type) {
+    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = guard_at, .l_len = 1};
+    return guard_at > 0 ? fcntl(fd, F_OFD_SETLK, &lock) : 0;
 }
 
 static int write_entry(lease_state *lease, uint64_t heartbeat, int left) {
@@ -58,21 +58,21 @@ static int write_entry(lease_state *lease, uint64_t heartbeat, int left) {
     ssize_t size = sizeof entry;
     store_be64(entry, heartbeat);
     store_be64(entry + EL_SLOT_LEFT - EL_SLOT_BEAT, (uint64_t)left);
-    room_lock(lease->fd, lease->room_at, F_WRLCK);
+    guard_lock(lease->fd, lease->guard_at, F_WRLCK);
     int whole = pwrite(lease->fd, entry, sizeof entry, lease->position + EL_SLOT_BEAT) == size;
     int number = whole ? 0 : errno;
-    room_lock(lease->fd, lease->room_at, F_UNLCK);
+    guard_lock(lease->fd, lease->guard_at, F_UNLCK);
     return whole ? EL_OK : EL_SYSTEM_ERROR(number ? number : EIO);
 }
 
-int32_t el_slot_look(int32_t fd, int64_t lock_at, int64_t position, int64_t room_at, uint8_t *entry) {
+int32_t el_slot_read(int32_t fd, int64_t lock_at, int64_t position, int64_t guard_at, uint8_t *entry) {
     memset(entry, 0, EL_SLOT_BYTES);
     int32_t held = el_byte_lock_probe(fd, lock_at);
     if (held < 0)
         return held;
-    room_lock(fd, room_at, F_RDLCK);
+    guard_lock(fd, guard_at, F_RDLCK);
     int64_t size = el_pread(fd, entry, EL_SLOT_BYTES, position);
-    room_lock(fd, room_at, F_UNLCK);
+    guard_lock(fd, guard_at, F_UNLCK);
     return size < 0 ? (int32_t)size : held;
 }
 
@@ -110,13 +110,13 @@ static int64_t run_due_work(lease_state *lease) {
             write_heartbeat(lease);                /* after a failed write the next heartbeat is the retry */
         lease->next_ns = now_ns + lease->heartbeat_ns;
     }
-    int64_t nap_ns = lease->next_ns - now_ns;
+    int64_t sleep_ns = lease->next_ns - now_ns;
     if (!atomic_load(&lease->left)) {
         int64_t late_ns = (polled_ns ? polled_ns - now_ns : 0) + lease->poll_ns;
-        nap_ns = late_ns < nap_ns ? late_ns : nap_ns;
+        sleep_ns = late_ns < sleep_ns ? late_ns : sleep_ns;
     }
     pthread_mutex_unlock(&lease->mutex);
-    return nap_ns;
+    return sleep_ns;
 }
 
 static void *heartbeat_thread(void *raw) {
@@ -125,9 +125,9 @@ static void *heartbeat_thread(void *raw) {
         uint32_t seen = atomic_load(&lease->word);
         if (!atomic_load(&lease->running))
             return NULL;
-        int64_t nap_ns = run_due_work(lease);
-        if (nap_ns > 0)
-            el_futex_wait(&lease->word, seen, nap_ns);
+        int64_t sleep_ns = run_due_work(lease);
+        if (sleep_ns > 0)
+            el_futex_wait(&lease->word, seen, sleep_ns);
     }
 }
 
@@ -150,14 +150,14 @@ static int start_thread(lease_state *lease) {
 
 /* ---- the interface -------------------------------------------------------------------------------------------------- */
 
-int32_t el_lease_start(el_lease *raw, int32_t fd, int64_t position, int64_t room_at, int64_t session_ns, int64_t heartbeat_ns,
+int32_t el_lease_start(el_lease *raw, int32_t fd, int64_t position, int64_t guard_at, int64_t session_ns, int64_t heartbeat_ns,
                        int64_t poll_ns) {
     lease_state *lease = state_of(raw);
     if (fd < 0 || position < 0 || session_ns <= 0 || heartbeat_ns <= 0 || poll_ns <= 0 || atomic_load(&lease->running))
         return EL_EINVALID;
     lease->fd = fd;
     lease->position = position;
-    lease->room_at = room_at;
+    lease->guard_at = guard_at;
     lease->session_ns = session_ns;
     lease->heartbeat_ns = heartbeat_ns;
     lease->poll_ns = poll_ns;

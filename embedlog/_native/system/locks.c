@@ -66,8 +66,8 @@ int32_t el_lock_until(int32_t fd, int32_t exclusive, uint32_t *word, int64_t dea
             continue;
         }
         if (lock_word)
-            el_futex_wait(lock_word, seen, left < EL_NAP_NS ? left : EL_NAP_NS);
+            el_futex_wait(lock_word, seen, left < EL_SLEEP_NS ? left : EL_SLEEP_NS);
         else
-            el_nap(left);
+            el_sleep(left);
     }
 }

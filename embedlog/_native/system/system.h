@@ -13,9 +13,9 @@
 /* Writes all bytes of the pieces, or returns an error. */
 int64_t el_write_all(int fd, const struct iovec *pieces, int count, int64_t position);
 
-enum { EL_NAP_NS = 1000000 };             /* longest sleep of a waiter that may miss a wake */
+enum { EL_SLEEP_NS = 1000000 };             /* longest sleep of a waiter that may miss a wake */
 /* Sleeps 0.2 ms, or `left_ns` if that is less: for waiters that nothing can wake. */
-void el_nap(int64_t left_ns);
+void el_sleep(int64_t left_ns);
 void el_futex_wake(_Atomic uint32_t *word, int count);
 int el_futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t timeout_ns);
 /* Moves the futex word and wakes its waiters, if `waiters` counts any. */

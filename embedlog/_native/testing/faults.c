@@ -56,14 +56,14 @@ int32_t el_fault_trace(int32_t fd) {
 }
 
 /* The path of a descriptor: looked up only while a hook or a trace needs it. */
-static const char *name_of(int fd, const char *path, char *room, size_t size) {
+static const char *name_of(int fd, const char *path, char *memory, size_t size) {
     if (path)
         return path;
     char link[64];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t length = fd < 0 ? -1 : readlink(link, room, size - 1);
-    room[length < 0 ? 0 : length] = 0;
-    return room;
+    ssize_t length = fd < 0 ? -1 : readlink(link, memory, size - 1);
+    memory[length < 0 ? 0 : length] = 0;
+    return memory;
 }
 
 static void trace(int trace_fd, int kind, const char *name, int64_t size) {
@@ -89,8 +89,8 @@ static int strike(void) {
 }
 
 static int slow_before(int kind, int fd, const char *path, int64_t size, int trace_fd) {
-    char room[4097];
-    const char *name = name_of(fd, path, room, sizeof room);
+    char memory[4097];
+    const char *name = name_of(fd, path, memory, sizeof memory);
     if (trace_fd >= 0)
         trace(trace_fd, kind, name, size);
     if (!(atomic_load(&hook.kinds) >> kind & 1) || !strstr(name, hook.name))

@@ -41,13 +41,13 @@ static void put(int fd, const void *bytes, size_t size) {
 }
 
 void el_record(int kind, int fd, const char *path, const char *second, int64_t number, const struct iovec *pieces, int64_t size) {
-    char link[64], room[4097];
+    char link[64], memory[4097];
     int out = atomic_load_explicit(&record_fd, memory_order_relaxed);
     if (!path) {
         snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-        ssize_t length = readlink(link, room, sizeof room - 1);
-        room[length < 0 ? 0 : length] = 0;
-        path = room;
+        ssize_t length = readlink(link, memory, sizeof memory - 1);
+        memory[length < 0 ? 0 : length] = 0;
+        path = memory;
     }
     el_record_head head = {.kind = kind, .number = number, .name_size = (int64_t)strlen(path),
                            .second_size = second ? (int64_t)strlen(second) : 0, .data_size = size};

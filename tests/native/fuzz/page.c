@@ -63,11 +63,11 @@ static void append(input *in, uint8_t flags) {
     if (el_page_read(page, &before) == EL_OK) writer.segment_base = before.segment_base;
     uint8_t *run = take_rest(in);
     if (flags & 128) mend(run, in->size);
-    el_in_doubt(&writer, run, (int64_t)in->size, &known);
+    el_must_catch_up(&writer, run, (int64_t)in->size, &known);
     int32_t code = el_append_held(&writer, run, (int64_t)in->size, rows, 2, &out);
     if (code == EL_APPENDED) {
         DEMAND(el_page_read(page, &after) == EL_OK && after.log_end > before.log_end && out.consumed <= (int64_t)in->size);
-        el_know(&known, run, &out);
+        el_known_advance(&known, run, &out);
     }
     free(run);
 }
@@ -101,7 +101,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
         if (more & 4) DEMAND(el_page_publish(page, &found, NULL) == EL_OK && el_page_read(page, &found) == EL_OK);
     }
     for (int word = -1; word <= EL_WORDS; word++) el_page_word(page, word);
-    if (more & 8) el_page_doubt(page);
+    if (more & 8) el_page_invalidate_producers(page);
     if (flags & 4) tail(in.data, in.size, more);
     append(&in, flags);
     return 0;
