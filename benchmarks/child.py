@@ -107,7 +107,7 @@ def lookup(directory: str, topic: str, limit: str) -> dict[str, Any]:
     rng = random.Random(1)
     with embedlog.open(directory) as log:
         partition = log._engine.partition(topic, 0)
-        bases = [info.base for info in partition.segments.all(partition.published())]
+        bases = [info.base for info in partition._segments.all(partition.published())]
         per_segment = bases[1] - bases[0]
         cold_offsets = [base + rng.randrange(per_segment) for base in rng.sample(bases[:-1], min(2000, len(bases) - 1))]
         warm_offsets = [offset + at % 3 for at in range(40) for offset in cold_offsets[-50:]]
@@ -116,7 +116,7 @@ def lookup(directory: str, topic: str, limit: str) -> dict[str, Any]:
             for offset in offsets:
                 now = partition.published()  # one look at the page serves a whole fetch
                 began = time.perf_counter_ns()
-                partition.reader.place(partition.segments.at(offset, now), offset)
+                partition._reader.place(partition._segments.at(offset, now), offset)
                 times.append(time.perf_counter_ns() - began)
     return {
         "segments": len(bases),

@@ -13,7 +13,6 @@ import pyarrow as pa
 
 import embedlog
 from embedlog._native import system
-from embedlog.partition import compaction as cleaner
 
 from .child import resident_bytes
 from .context import Context, child, remove
@@ -57,17 +56,17 @@ def clean_once(directory: str) -> dict[str, float]:
     with embedlog.open(directory, config={"housekeeping": False}) as log:
         partition = log._engine.partition("bench", 0)
         now = partition.published()
-        before = sum(info.size for info in partition.segments.all(now)[:-1])
+        before = sum(info.size for info in partition._segments.all(now)[:-1])
         resident, peak, stop = resident_bytes(), [0], threading.Event()
         watcher = threading.Thread(target=watch, args=(peak, stop))
         watcher.start()
         began, spent_cpu, known, passes = time.perf_counter(), time.process_time(), -1, 0
-        while (end := cleaner.compact(partition, known, MAP_BYTES, system.wall_ms())) >= 0:
+        while (end := partition.compact(known, MAP_BYTES, system.wall_ms())) >= 0:
             known, passes = end, passes + 1
         seconds, cpu = time.perf_counter() - began, time.process_time() - spent_cpu
         stop.set()
         watcher.join()
-        after = sum(info.size for info in partition.segments.all(partition.published())[:-1])
+        after = sum(info.size for info in partition._segments.all(partition.published())[:-1])
     return {"seconds": seconds, "cpu": cpu, "before": before, "after": after, "passes": passes, "grown": peak[0] - resident}
 
 

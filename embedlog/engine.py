@@ -32,8 +32,7 @@ from embedlog.errors import (
     ReadOnlyError,
     UnknownTopicOrPartitionError,
 )
-from embedlog.partition import leftovers, shutdown
-from embedlog.partition.context import Checkpointed, Home, Keepers, Shares
+from embedlog.partition.context import CheckpointedOffsets, Context, KeptDescriptors, Shares, write_checkpoints
 from embedlog.partition.partition import Partition
 from embedlog.storage import file_names, files, location
 from embedlog.storage.descriptors import Handles
@@ -100,7 +99,7 @@ class Engine:
     def _prepare(self, first: bool) -> None:
         """Inside the door: know the topics, and finish what a crash left half done if we are alone."""
         if first:
-            leftovers.sweep_temporaries(self.path, files.listing(self.path))
+            files.sweep_temporaries(self.path, files.listing(self.path))
         self.registry.load()
         if not (first or self.read_only):
             return
@@ -141,9 +140,9 @@ class Engine:
             for path in numbers.values():
                 files.unlink(path / file_names.DIRTY, missing_ok=True)
 
-    def _make_context(self) -> Home:
+    def _make_context(self) -> Context:
         directory, shares = self.directory, Shares.of(self.config.max_open_files)
-        return Home(
+        return Context(
             self.path,
             directory.incarnation,
             directory.page,
@@ -157,13 +156,13 @@ class Engine:
             producer_expiration_ms=self.config.producer_id_expiration_ms,
             decompressed_max=self.config.max_decompressed_batch_bytes,
             seen=directory.seen,
-            recovery_points=Checkpointed(self.path / file_names.RECOVERY_POINTS),
-            log_starts=Checkpointed(self.path / file_names.LOG_STARTS),
-            cleaned=Checkpointed(self.path / file_names.CLEANER),
+            recovery_points=CheckpointedOffsets(self.path / file_names.RECOVERY_POINTS),
+            log_starts=CheckpointedOffsets(self.path / file_names.LOG_STARTS),
+            cleaned=CheckpointedOffsets(self.path / file_names.CLEANER),
             check_open=self.check_open,
             handles=Handles(shares.handles, fresh=self.config.shared == "locks"),
-            writers=Keepers(shares.writers, lambda partition: partition.release()),
-            syncers=Keepers(shares.syncers, lambda partition: partition.syncer.release()),
+            writers=KeptDescriptors(shares.writers),
+            syncers=KeptDescriptors(shares.syncers),
             refresh=self._refresh_live if self.read_only else None,
             held_lock=None if self.read_only else directory.held_lock,
             retake=directory.retake,
@@ -318,9 +317,8 @@ class Engine:
         self.check_open()
         waiter = self.waiter(owner)
         deadline = files.deadline_after(timeout_s)
-        pages = [(partition.page_file, offset) for partition, offset in tails]
-        live = [(mapped.page, offset) for mapped, offset in pages if mapped is not None]
-        words = [(mapped.page, seen) for partition, seen in notices if (mapped := partition.page_file) is not None]
+        live = [(page, offset) for partition, offset in tails if (page := partition.mapped_page) is not None]
+        words = [(page, seen) for partition, seen in notices if (page := partition.mapped_page) is not None]
         if len(live) == len(tails):
             told = waiter.wait(live, committed, self.context.directory_page, deadline, topics, words)
         else:
@@ -388,12 +386,14 @@ class Engine:
         problems: list[EmbedlogError] = []
         for partition in dirty:
             try:
-                shutdown.close_in_order(partition)
+                partition.close_in_order()
             except EmbedlogError as problem:  # the others are put on stable storage all the same
                 problems.append(problem)
         if problems:
             raise problems[0]
-        shutdown.write_checkpoints(dirty, closing=True)
+        if dirty:
+            found = {(each.topic, each.number): each.checkpoint(closing=True) for each in dirty}
+            write_checkpoints(self.path, found, self.config.file_mode)
 
     @property
     def closed(self) -> bool:

@@ -25,7 +25,6 @@ from embedlog.errors import CorruptRecordError, EmbedlogError, ForeignDirectoryE
 from embedlog.format import aborted_transactions
 from embedlog.format.producer_state import ProducerState
 from embedlog.format.record_batch import Chain
-from embedlog.partition import producer_recovery
 from embedlog.partition.pinned_segments import Pin, held, pin_of
 from embedlog.storage import checkpoints, file_names, files, identity, location
 from embedlog.storage.manifest import CLOSED, SEALED, Manifest, SegmentInfo, Start
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from embedlog.engine import Engine
-    from embedlog.partition.partition import Partition
 
 Progress = Callable[[int, int], object]  # bytes copied so far, bytes to copy in all
 
@@ -198,7 +196,7 @@ class _Copier:
             self._target.remove(directory / each for each in files.listing(directory))
             with held(pin.partition) as opened:
                 taken, state = self._segments(opened, directory)
-        self._beside(pin.partition, directory, taken, state)
+        self._beside(pin, directory, taken, state)
         self._target.note(directory / file_names.PARTITION_METADATA)
         identity.write_topic_id(directory, topic.topic_id, self._target.mode)
         self._taken[pin.partition.topic, pin.partition.number] = taken
@@ -206,7 +204,7 @@ class _Copier:
     def _segments(self, pin: Pin, directory: Path) -> tuple[_Taken, ProducerState]:
         """The segments up to the pinned end; those that retention deletes meanwhile are left out. Raises _Moved."""
         partition, taken = pin.partition, _Taken(pin.now.log_start, pin.now.log_end)
-        state = _producers(pin)
+        state = pin.producers()
         for info in pin.segments:
             last = info is pin.segments[-1]
             try:
@@ -223,19 +221,15 @@ class _Copier:
                 if pin.held is not None or partition.published().generation == pin.now.generation:
                     raise
                 raise _Moved from problem
-        partition.check_deleted()
-        moved = partition.published().generation != pin.now.generation or partition.static is not pin.static
-        if moved and pin.held is None:
-            raise _Moved
-        if not taken.segments:
+        if (pin.moved() and pin.held is None) or not taken.segments:
             raise _Moved
         taken.start = max(taken.start, taken.segments[0].base)
         state.offset = taken.end
         return taken, state
 
-    def _beside(self, partition: Partition, directory: Path, taken: _Taken, state: ProducerState) -> None:
+    def _beside(self, pin: Pin, directory: Path, taken: _Taken, state: ProducerState) -> None:
         """What lies beside the segments: snapshots, epochs, the manifest."""
-        target = self._target
+        target, partition = self._target, pin.partition
         for base in (info.base for info in taken.segments if taken.start < info.base < taken.end):
             source = file_names.segment_path(partition.path, base, file_names.SNAPSHOT)
             with contextlib.suppress(CorruptRecordError):  # of use only if the one at the end is lost
@@ -245,9 +239,7 @@ class _Copier:
                     target.put(directory / source.name, data)
         if taken.end > taken.start:
             target.put(file_names.segment_path(directory, taken.end, file_names.SNAPSHOT), state.encode())
-        static = partition.static
-        epochs = checkpoints.read_epochs(partition.path / file_names.EPOCHS) if static is None else static.epochs
-        kept = checkpoints.EpochCache(entry for entry in epochs.entries if entry[1] <= taken.end)
+        kept = checkpoints.EpochCache(entry for entry in pin.epochs().entries if entry[1] <= taken.end)
         kept.truncate_from_start(taken.start)
         checkpoints.write_epochs(target.note(directory / file_names.EPOCHS), kept, target.mode)
         manifest = Manifest(directory, partition.topic_id, target.mode)
@@ -295,16 +287,6 @@ class _Copier:
         target.close()
 
 
-def _producers(pin: Pin) -> ProducerState:
-    """The producers as of the newest snapshot below the end; what is copied is replayed into them."""
-    if pin.partition.static is not None:
-        known = pin.partition.static.history.state
-        return ProducerState(known.offset, known.producers.values())
-    offsets = file_names.bases(files.listing(pin.partition.path), file_names.SNAPSHOT)
-    found = producer_recovery.newest(pin.partition.path, [offset for offset in offsets if offset <= pin.now.log_end])
-    return found or ProducerState(pin.segments[0].base)
-
-
 class _Segment:
     """One segment on its way."""
 
@@ -342,10 +324,10 @@ class _Segment:
     def _copy_batches(self, fd: int, out: int, target: Path, chain: Chain, builder: index.Builder) -> segment.Walk:
         walk = segment.Walk(fd, self._source, chain, 0, self._info.size)
         for data, batches in walk.chunks():
-            self._pin.partition.reader.check_epochs(self._source, batches, 0)
+            self._pin.partition.check_epochs(self._source, batches)
             files.write_all(out, data, int(batches["position"][0]), target)
             builder.add(batches, walk.before)
-            self._state.replay(batches, producer_recovery.markers_in(data, batches))
+            self._pin.replay(self._state, data, batches)
             self._copier.copied(len(data))
         return walk
 

@@ -15,12 +15,11 @@ from embedlog import _callbacks, _logging
 from embedlog._native import system
 from embedlog.coordination import topic_directories
 from embedlog.errors import ClosedError, EmbedlogError, UnknownTopicOrPartitionError
-from embedlog.partition import compaction, retention, shutdown
+from embedlog.partition.context import write_checkpoints
 from embedlog.storage import checkpoints, file_names, files, locks
 
 if TYPE_CHECKING:
     from embedlog.engine import Engine
-    from embedlog.partition.compaction_rules import Bounds
     from embedlog.partition.partition import Partition
 
 logger = logging.getLogger("embedlog")
@@ -165,7 +164,7 @@ class Housekeeper:
                     partition.sync()
 
     def _is_due(self, partition: Partition) -> bool:
-        age_ns = system.boot_ns() - partition.page.word(system.WORD_UNSYNCED_SINCE)
+        age_ns = system.boot_ns() - partition.unsynced_since_ns
         slack_ms = self._engine.config.log_flush_scheduler_interval_ms
         return age_ns >= max(0, partition.config.flush_ms - 2 * slack_ms) * 1_000_000
 
@@ -195,9 +194,7 @@ class Housekeeper:
     def _round(self, by_hand: bool = False) -> None:
         for partition in self._engine.all_partitions(loaded_only=False):
             with self._reported(f"{partition.topic}-{partition.number}"):
-                if retention.wants(partition) or partition.bounds().log_start > 0:
-                    retention.retain(partition)
-                retention.unlink_deleted(partition)
+                partition.retain()
                 partition.expire_producers()
                 if by_hand and partition.durable_offset < partition.bounds().log_end and self._is_due(partition):
                     partition.sync()
@@ -208,15 +205,15 @@ class Housekeeper:
     def _clean(self) -> None:
         """Compact what is worth it, the dirtiest first, each until nothing is left to do."""
         now_ms = system.wall_ms()
-        partitions = [each for each in self._engine.all_partitions(loaded_only=False) if compaction.wants(each)]
-        bounds = [(found, each) for each in partitions if (found := self._due(each, now_ms)) is not None]
-        for _, partition in sorted(bounds, key=lambda pair: -pair[0].ratio):
+        partitions = [each for each in self._engine.all_partitions(loaded_only=False) if each.config.compacted]
+        due = [(ratio, each) for each in partitions if (ratio := self._dirty_ratio(each, now_ms)) is not None]
+        for _, partition in sorted(due, key=lambda pair: -pair[0]):
             with self._reported(f"compaction of {partition.topic}-{partition.number}"):
                 self._compact(partition, now_ms)
 
-    def _due(self, partition: Partition, now_ms: int) -> Bounds | None:
+    def _dirty_ratio(self, partition: Partition, now_ms: int) -> float | None:
         with self._reported(f"compaction of {partition.topic}-{partition.number}"):
-            return compaction.due(partition, self._known(partition), now_ms)
+            return partition.dirty_ratio(self._known(partition), now_ms)
         return None
 
     def _known(self, partition: Partition) -> int:
@@ -224,7 +221,7 @@ class Housekeeper:
 
     def _compact(self, partition: Partition, now_ms: int) -> None:
         memory_bytes = self._engine.config.log_cleaner_dedupe_buffer_size
-        while (end := compaction.compact(partition, self._known(partition), memory_bytes, now_ms)) >= 0:
+        while (end := partition.compact(self._known(partition), memory_bytes, now_ms)) >= 0:
             self._cleaned[partition.topic, partition.number] = end
             if self._stop.is_set():
                 return
@@ -234,9 +231,9 @@ class Housekeeper:
             if self._cleaned:
                 checkpoints.update(self._engine.path / file_names.CLEANER, self._cleaned, self._engine.config.file_mode)
                 self._cleaned = {}
-            shutdown.write_checkpoints(
-                [each for each in self._engine.all_partitions(loaded_only=True) if each.page_file is not None], closing=False
-            )
+            loaded = [each for each in self._engine.all_partitions(loaded_only=True) if each.mapped_page is not None]
+            found = {(each.topic, each.number): each.checkpoint(closing=False) for each in loaded}
+            write_checkpoints(self._engine.path, found, self._engine.config.file_mode)
 
 
 class _Reported:

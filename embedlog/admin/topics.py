@@ -25,7 +25,6 @@ from embedlog.errors import (
     PolicyViolationError,
     TopicExistsError,
 )
-from embedlog.partition import retention
 from embedlog.storage import file_names, files
 from embedlog.storage.identity import new_id
 from embedlog.topic import Topic, check_collision, check_name, is_internal
@@ -61,8 +60,7 @@ class TopicAdmin:
     @staticmethod
     def _describe(partition: Partition) -> PartitionDescription:
         bounds = partition.bounds()
-        size = sum(info.size for info in partition.segments.all(partition.published()))
-        return PartitionDescription(partition.number, str(partition.path), *bounds, size_bytes=size)
+        return PartitionDescription(partition.number, str(partition.path), *bounds, size_bytes=partition.size_bytes())
 
     # ---- making ----------------------------------------------------------------------------------
 
@@ -200,7 +198,7 @@ class TopicAdmin:
         checked = {tp: _whole_number(offset, "an offset") for tp, offset in by_partition("offsets", offsets).items()}
         targets = {tp: self._deletable(tp, offset) for tp, offset in checked.items()}
         with self._engine.topic_changes.begin():
-            return {tp: retention.delete_records(partition, checked[tp]) for tp, partition in targets.items()}
+            return {tp: partition.delete_records(checked[tp]) for tp, partition in targets.items()}
 
     def _deletable(self, tp: TopicPartition, offset: int) -> Partition:
         partition = self._engine.partition(check_name(tp.topic), tp.partition)

@@ -180,7 +180,7 @@ class Source:
 
     def _take(self, number: int, partition: Any, window: Window) -> bool:
         """Reads on; False if there is nothing more."""
-        useful = partition.pruning.skip(self._position, window.start_ms, window.end_ms)
+        useful = partition.skip_by_time(self._position, window.start_ms, window.end_ms)
         if useful > self._position:
             self._position = useful
             return True

@@ -135,7 +135,7 @@ class Scan:
             found = partition.offset_for_time(self._start_ms, self.isolation_level)
             first = last if found is None else min(last, max(first, int(found.offset)))
         if self._end_ms < OFFSET_MAX and first < last:
-            last = partition.pruning.end(first, last, self._end_ms)
+            last = partition.end_by_time(first, last, self._end_ms)
         return first, last
 
     @property

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from embedlog.config.topic import LogConfig
-    from embedlog.partition.context import Home
+    from embedlog.partition.context import Context
     from embedlog.partition.partition import Partition
     from embedlog.topic import Topic, TopicRegistry
 
@@ -32,7 +32,7 @@ class Host(PartitionHost, Protocol):
     @property
     def config(self) -> LogConfig: ...
     @property
-    def context(self) -> Home: ...
+    def context(self) -> Context: ...
     @property
     def registry(self) -> TopicRegistry: ...
     def check_open(self) -> None: ...

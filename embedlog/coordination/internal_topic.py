@@ -36,7 +36,6 @@ from embedlog.errors import (
 )
 from embedlog.format.encoder import encode_records
 from embedlog.format.record_columns import Stamp
-from embedlog.partition import roll
 from embedlog.storage import file_names, files
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ class Decision(Generic[V]):
         """Append the decision as one batch, which counts as a whole or not at all. `notice`: wake followers of this partition."""
         mirror = self._mirror
         self.writing = True
-        base, self.end, unsynced_ms = _append_locked(mirror.partition, encode_records(records, system.wall_ms()))
+        base, self.end, unsynced_ms = mirror.partition.append_held(encode_records(records, system.wall_ms()))
         self.late = unsynced_ms > mirror.partition.config.flush_ms
         self.writing = False
         with mirror.mutex:
@@ -99,7 +98,7 @@ class Decision(Generic[V]):
                 mirror.look = mirror.look._replace(position=self.end)
         if notice:
             with contextlib.suppress(StorageError):  # the append succeeded, and waiting processes also check at intervals
-                mirror.partition.page.notify()
+                mirror.partition.notify()
 
     def append_stamped(self, records: list[Record], stamp: Stamp) -> None:
         """Append as part of a producer's transaction, opened here if `stamp.opens`: it counts once that is committed.
@@ -108,15 +107,9 @@ class Decision(Generic[V]):
         harmless. The view gets it with its next update.
         """
         partition = self._mirror.partition
-        now = partition.page.read()
-        if now is None:
-            raise StorageError("the control page is damaged", path=partition.path / file_names.PAGE)
-        sequence = partition.sequencing.following_locked(stamp, now)
-        batch = encode_records(records, system.wall_ms(), stamp, sequence)
+        batch = encode_records(records, system.wall_ms(), stamp, partition.following_sequence(stamp))
         self.writing = True
-        _, self.end, unsynced_ms = _append_locked(partition, batch)
-        out = partition.appender().out
-        partition.sequencing.note(stamp, out.next_sequence, out.seen)
+        _, self.end, unsynced_ms = partition.append_held(batch, stamp)
         self.late = unsynced_ms > partition.config.flush_ms
         self.writing = False
 
@@ -160,7 +153,7 @@ class InternalTopic(Generic[V]):
         topics = self._host.mapped_topics_version()
         found = self._mirrors.get(number)
         if found is not None and found.topics == topics and not topics & 1 and not found.partition.closed:
-            found.partition.home.check_open()
+            found.partition.check_open()
             return found  # no topic has changed since the lookup
         partition = self._host.partition(self.name, number)
         with self._mutex:
@@ -189,7 +182,7 @@ class InternalTopic(Generic[V]):
         if number in self._mirrors:
             return False
         partition = self._host.partition(self.name, number)
-        if partition.page_file is not None or files.exists(partition.path / file_names.PAGE):
+        if partition.mapped_page is not None or files.exists(partition.path / file_names.PAGE):
             return False
         if number not in self._blank and _holds_data(partition):  # written by a broker: an embedlog process creates a page first
             return False
@@ -205,10 +198,10 @@ class InternalTopic(Generic[V]):
         -1 if there is nothing to wait for: no process writes this directory.
         """
         partition = self.partition(number)
-        if partition.page_file is None:
-            partition.ensure_open()
-        mapped = partition.page_file
-        return -1 if mapped is None else mapped.page.notice()
+        if (page := partition.mapped_page) is None:
+            partition.open()
+            page = partition.mapped_page
+        return -1 if page is None else page.notice()
 
     def look(self, number: int) -> V:
         """The view, as current as a reader can be; takes no lock and writes nothing."""
@@ -234,8 +227,8 @@ class InternalTopic(Generic[V]):
         decision: Decision[V] | None = None
         while decision is None:
             self._look(mirror)
-            with mirror.partition.exclusive(deadline_ns) as now:
-                if not _catch_up(mirror, mirror.look, now, REST_BYTES):
+            with mirror.partition.exclusive(deadline_ns) as held:
+                if not _catch_up(mirror, mirror.look, held.now, REST_BYTES):
                     if system.boot_ns() >= deadline_ns:
                         raise LockTimeoutError("other processes append faster than this one reads", path=mirror.partition.path)
                     continue
@@ -292,28 +285,10 @@ def _holds_data(partition: Partition) -> bool:
 # ---- appending -----------------------------------------------------------------------------------
 
 
-def _append_locked(partition: Partition, batch: bytes) -> tuple[int, int, int]:
-    """Append one batch: base offset, next offset, age in ms of unsynced data. REQUIRES `exclusive`."""
-    partition.mark_dirty()
-    while True:
-        writer = partition.appender()
-        code = writer.held(batch, 0)
-        if code == system.APPENDED:
-            out = writer.out
-            return out.base_offset, out.next_offset, out.unsynced_ms
-        now = partition.page.read()
-        if now is not None and code in (system.MUST_ROLL, system.IS_POISONED):
-            roll.roll_locked(partition, now)
-        elif now is not None and code == system.MUST_REOPEN:
-            partition.open_active()
-        else:
-            raise StorageError("cannot append", errno=system.errno_of(code) or None, path=partition.path)
-
-
 def _flush_late(partition: Partition, end: int, deadline_ns: int) -> None:
     """Sync instead of the housekeeper; errors are logged, since no caller waits for it."""
     try:
-        partition.syncer.sync(end, deadline_ns)
+        partition.sync_to(end, deadline_ns)
     except LockTimeoutError as problem:  # another process syncs slowly; a decision cannot always wait
         logger.info("background flush of %s-%d: %s", partition.topic, partition.number, problem)
     except (ClosedError, DurabilityError) as problem:

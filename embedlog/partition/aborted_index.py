@@ -9,29 +9,33 @@ L3  page and manifest know how many entries each index has; one that holds fewer
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from embedlog.errors import CorruptRecordError, EmbedlogError, UnsupportedFormatError
 from embedlog.format import aborted_transactions
 from embedlog.format.aborted_transactions import Entries
-from embedlog.partition import producer_recovery
+from embedlog.partition.recovery import producer_history
 from embedlog.storage import file_names, files
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from embedlog._native.system import Published
-    from embedlog.partition.partition import Partition
+    from embedlog.partition.segment_list import SegmentList
+    from embedlog.partition.state import PartitionState
     from embedlog.storage.manifest import SegmentInfo
+
+Store = Callable[["Path", bytes, int], None]  # writes a file under the append lock, unless the generation has changed
 
 logger = logging.getLogger("embedlog")
 
 
-class Aborted:
+class AbortedIndex:
     """The transaction indexes of one partition. Threads: any; the cache is only ever replaced whole."""
 
-    def __init__(self, partition: Partition) -> None:
-        self._partition = partition
+    def __init__(self, state: PartitionState, segments: SegmentList, store: Store) -> None:
+        self._state, self._segments, self._store = state, segments, store
         self._read: dict[int, tuple[tuple[int, int, int, int], Entries]] = {}
 
     def forget(self) -> None:
@@ -42,8 +46,7 @@ class Aborted:
 
         What was read before a swap must not be judged by an index from behind it: the caller looks at the generation afterwards.
         """
-        partition = self._partition
-        info = partition.segments.at(start, now)
+        info = self._segments.at(start, now)
         found: list[tuple[int, int]] = []
         while info is not None:
             entries = self.entries(info, now)
@@ -52,7 +55,7 @@ class Aborted:
                 found += [(each.producer_id, each.first_offset) for each in hits]
                 if enough:
                     break
-            following = partition.segments.after(info.base, now)
+            following = self._segments.after(info.base, now)
             if following is None:
                 break
             info = following
@@ -60,14 +63,14 @@ class Aborted:
 
     def entries(self, info: SegmentInfo, now: Published) -> Entries:
         """The index of one segment, whole: made again from the log if the file is not."""
-        static, base = self._partition.static, info.base
+        static, base = self._state.static, info.base
         if static is not None and base in static.history.indexes:
             return aborted_transactions.decode(
                 static.history.indexes[base],
                 base,
-                file_names.segment_path(self._partition.path, base, file_names.TRANSACTION_INDEX),
+                file_names.segment_path(self._state.path, base, file_names.TRANSACTION_INDEX),
             )
-        path: Path = file_names.segment_path(self._partition.path, base, file_names.TRANSACTION_INDEX)
+        path: Path = file_names.segment_path(self._state.path, base, file_names.TRANSACTION_INDEX)
         facts = files.facts_of(path)
         key = (*((facts.inode, facts.size) if facts is not None else (0, 0)), info.transaction_entries, info.transaction_digest)
         known = self._read.get(base)
@@ -93,16 +96,12 @@ class Aborted:
         return aborted_transactions.decode(made, info.base, path)
 
     def _again(self, info: SegmentInfo, now: Published, path: Path) -> bytes:
-        partition = self._partition
-        if partition.published().generation != now.generation:
+        state = self._state
+        if state.published().generation != now.generation:
             raise CorruptRecordError("segments were replaced meanwhile", path=path)
-        segments = [each for each in partition.segments.all(now) if each.base <= info.base]
-        past = producer_recovery.load(
-            partition.path, segments, end=info.next_offset, clean=False, read_again=[info.base], replay=True
-        )
+        segments = [each for each in self._segments.all(now) if each.base <= info.base]
+        past = producer_history.load(state.path, segments, end=info.next_offset, clean=False, read_again=[info.base], replay=True)
         made = past.indexes[info.base]
-        if not partition.home.read_only:
-            with partition.exclusive() as then:  # a broker needs it, too
-                if then.generation == now.generation:
-                    files.write_atomically(path, made, partition.home.mode)
+        if not state.context.read_only:
+            self._store(path, made, now.generation)  # a broker needs it, too
         return made

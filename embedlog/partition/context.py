@@ -1,6 +1,6 @@
 """What partitions share: the directory they lie in, the bound on their descriptors, the shapes of their answers.
 
-T1  a `Home` is made when a log is opened and outlives its partitions
+T1  a `Context` is made when a log is opened and outlives its partitions
 T2  descriptors that a partition keeps for appends, or for syncs, are given back by whoever has been idle longest, never while
     they are in use; the bounds of `Shares` add up to `max.open.files`
 """
@@ -9,32 +9,20 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from embedlog._native import system
+from embedlog.config.topic import TopicConfig
 from embedlog.format.compression import LIMIT_BYTES
-from embedlog.storage import checkpoints, files
+from embedlog.format.record_columns import Batches, EncodedRun
+from embedlog.storage import checkpoints, file_names, files
 from embedlog.storage.descriptors import Handles
-
-if TYPE_CHECKING:
-    from embedlog.partition.partition import Partition
-
-
-UNDONE: Final = {
-    system.MUST_REPAIR: "an append that was not finished is still to be repaired",
-    system.MUST_ROLL: "a new segment is still to be begun",
-    system.MUST_REOPEN: "the files of the active segment are still to be opened",
-    system.MUST_REMAP: "the control page is still to be mapped",
-    system.TOO_LARGE: "the batch is too large",
-    system.IS_POISONED: "the segment whose sync failed is still to be left",
-    system.LOST_DIRECTORY: "the directory's lock file is still to be taken again",
-    system.MUST_CATCH_UP: "what others appended is still to be read",
-    system.NOT_DATA: "the batch holds no data",
-}  # what stands in the way where a deadline has passed
 
 
 class Appended(NamedTuple):
@@ -72,6 +60,35 @@ class Appended(NamedTuple):
         return self.append_time_ms
 
 
+class AppendProgress:
+    """How much of a run was appended, and at which offsets."""
+
+    def __init__(self, run: EncodedRun) -> None:
+        self.run = run
+        self.start = 0  # byte in the run
+        self.pieces: list[tuple[int, int]] = []
+        self.times_ms: list[int] = []
+
+    @property
+    def complete(self) -> bool:
+        return self.start == len(self.run.buffer)
+
+    def appended(self) -> Appended:
+        """The place of the run. REQUIRES: at least one batch was appended."""
+        pieces, times_ms = self.pieces, self.times_ms
+        return Appended(pieces[0][0], pieces[-1][1] - 1, times_ms[-1], tuple(pieces), tuple(times_ms))
+
+    @property
+    def rows_left(self) -> Batches:
+        batches = self.run.batches
+        return batches if self.start == 0 else batches[np.searchsorted(batches["position"], self.start) :]
+
+    def take(self, base_offset: int, next_offset: int, size: int, time_ms: int) -> None:
+        self.pieces.append((base_offset, next_offset))
+        self.times_ms.append(time_ms)
+        self.start += size
+
+
 class Bounds(NamedTuple):
     """The published offsets: readers see [log_start, high_watermark), committed ones below last_stable."""
 
@@ -80,6 +97,22 @@ class Bounds(NamedTuple):
     high_watermark: int
     last_stable: int
     epoch: int
+
+
+class DirectTarget(Protocol):
+    """An object to which the C core appends for a caller: under the mutex, while `writer` and `config` are those it was given."""
+
+    config: TopicConfig
+    mutex: threading.RLock
+    writer: system.Writer | None
+
+
+class Checkpoint(NamedTuple):
+    """The offsets of one partition that belong in the checkpoints of the directory."""
+
+    recovery_point: int
+    log_start: int
+    high_watermark: int
 
 
 class Shares(NamedTuple):
@@ -94,51 +127,52 @@ class Shares(NamedTuple):
         return cls(max(8, limit // 2), max(2, limit // 16), max(2, 3 * limit // 32))
 
 
-class Keepers:
-    """Bounds the partitions that keep descriptors of one kind: the longest idle gives its own back. Threads: any.
+class Holder(Protocol):
+    """An object that keeps descriptors open between uses."""
 
-    `release` asks one for that: False if it is at work.
-    """
+    def release(self) -> bool:
+        """Close them; False if they are in use."""
 
-    def __init__(self, limit: int, release: Callable[[Partition], bool]) -> None:
-        self._limit, self._release = limit, release
+    def seen_end(self) -> int:
+        """The log end, which moves with use; -1 if it is not known."""
+
+
+class KeptDescriptors:
+    """Bounds the holders of descriptors of one kind: beyond the limit the longest idle ones are released. Threads: any."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._mutex = threading.Lock()
-        self._open: OrderedDict[int, tuple[Partition, int]] = OrderedDict()  # with the log end when it was last looked at
+        self._open: OrderedDict[int, tuple[Holder, int]] = OrderedDict()  # with the log end at the last check
 
-    def opened(self, partition: Partition) -> None:
+    def opened(self, holder: Holder) -> None:
         with self._mutex:
-            self._open[id(partition)] = (partition, _end_of(partition))
-            idle = self._idle(partition)
+            self._open[id(holder)] = (holder, holder.seen_end())
+            idle = self._idle(holder)
         for each in idle:
-            if self._release(each):
+            if each.release():
                 self.closed(each)
 
-    def _idle(self, partition: Partition) -> list[Partition]:
-        """The longest unused beyond the limit. Who waits for a record writes it past `used`: the log has grown then."""
+    def _idle(self, holder: Holder) -> list[Holder]:
+        """The longest unused beyond the limit. A caller may append without `used`: the log end has moved then."""
         for key, (each, end) in list(self._open.items()):
-            if (now := _end_of(each)) != end:
+            if (now := each.seen_end()) != end:
                 self._open[key] = (each, now)
                 self._open.move_to_end(key)
-        others = [each for each, _ in self._open.values() if each is not partition]
+        others = [each for each, _ in self._open.values() if each is not holder]
         return others[: max(0, len(self._open) - self._limit)]
 
-    def used(self, partition: Partition) -> None:
+    def used(self, holder: Holder) -> None:
         with self._mutex:
-            if id(partition) in self._open:
-                self._open.move_to_end(id(partition))
+            if id(holder) in self._open:
+                self._open.move_to_end(id(holder))
 
-    def closed(self, partition: Partition) -> None:
+    def closed(self, holder: Holder) -> None:
         with self._mutex:
-            self._open.pop(id(partition), None)
+            self._open.pop(id(holder), None)
 
 
-def _end_of(partition: Partition) -> int:
-    mapped = partition.page_file
-    now = mapped.page.read() if mapped is not None else None
-    return -1 if now is None else now.log_end
-
-
-class Checkpointed:
+class CheckpointedOffsets:
     """Offsets in a checkpoint of the directory, as it is when they are asked for: others write it, too. Threads: any."""
 
     def __init__(self, path: Path) -> None:
@@ -155,8 +189,21 @@ class Checkpointed:
         return known[1].get((topic, number), 0)
 
 
+def write_checkpoints(root: Path, found: Mapping[tuple[str, int], Checkpoint], mode: int) -> None:
+    """Write recovery points, log starts and high watermarks of these partitions.
+
+    REQUIRES the directory lock, or the open lock as the last process.
+    """
+    if not found:
+        return
+    checkpoints.update(root / file_names.RECOVERY_POINTS, {name: each.recovery_point for name, each in found.items()}, mode)
+    # Kafka leaves a log start at a segment's start out, but then a missing one would go unnoticed.
+    checkpoints.update(root / file_names.LOG_STARTS, {name: each.log_start or None for name, each in found.items()}, mode)
+    checkpoints.update(root / file_names.HIGH_WATERMARKS, {name: each.high_watermark for name, each in found.items()}, mode)
+
+
 @dataclass
-class Home:
+class Context:
     """What a partition must know of the directory it lies in. Shared by all partitions of one open log."""
 
     root: Path
@@ -172,13 +219,13 @@ class Home:
     producer_expiration_ms: int = 86_400_000
     decompressed_max: int = LIMIT_BYTES  # uncompressed bytes of a batch that is read
     seen: object = None  # for a reader: differs once somebody has come or gone since
-    recovery_points: Checkpointed | None = None
-    log_starts: Checkpointed | None = None
-    cleaned: Checkpointed | None = None  # how far each partition was ever compacted
+    recovery_points: CheckpointedOffsets | None = None
+    log_starts: CheckpointedOffsets | None = None
+    cleaned: CheckpointedOffsets | None = None  # how far each partition was ever compacted
     check_open: Callable[[], None] = lambda: None
     handles: Handles = field(default_factory=lambda: Handles(400))
-    writers: Keepers = field(default_factory=lambda: Keepers(32, lambda partition: partition.release()))
-    syncers: Keepers = field(default_factory=lambda: Keepers(64, lambda partition: partition.syncer.release()))
+    writers: KeptDescriptors = field(default_factory=lambda: KeptDescriptors(32))
+    syncers: KeptDescriptors = field(default_factory=lambda: KeptDescriptors(64))
     held_lock: Callable[[], tuple[str, int, int]] | None = None  # the directory's `.lock`: path, device, inode
     retake: Callable[[], None] = lambda: None  # it is another file now: hold it again, or refuse
     refresh: Callable[[], bool] | None = None  # for a reader: does somebody write here now?

@@ -10,17 +10,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from embedlog._native import system
 from embedlog.errors import CorruptRecordError, StorageError
 from embedlog.format.record_batch import Batches, Problem, Scanned
 from embedlog.index import Place
+from embedlog.partition.state import PartitionState
 from embedlog.storage import file_names, interval_digests
 from embedlog.storage.manifest import SegmentInfo
-
-if TYPE_CHECKING:
-    from embedlog.partition.partition import Partition
 
 
 def corrupt(path: Path, problem: Problem, start: int = 0) -> CorruptRecordError:
@@ -30,17 +27,17 @@ def corrupt(path: Path, problem: Problem, start: int = 0) -> CorruptRecordError:
     )
 
 
-class Comparing:
+class DigestCheck:
     """The digests of one partition's segments, for its reader. Threads: any."""
 
-    def __init__(self, partition: Partition) -> None:
-        self._partition = partition
-        self._directory = str(partition.path)
+    def __init__(self, state: PartitionState) -> None:
+        self._state = state
+        self._directory = str(state.path)
 
     @contextlib.contextmanager
     def _records(self, info: SegmentInfo, number: int) -> Iterator[interval_digests.Records]:
         """The digests of a segment from a number on; none if there are no more, or their file is not there."""
-        handles = self._partition.home.handles
+        handles = self._state.context.handles
         try:
             handle = handles.borrow(self._directory, info.base, file_names.DIGESTS) if number < info.index_entries else None
         except StorageError as problem:
@@ -93,5 +90,5 @@ class Comparing:
 
     def _grown(self, info: SegmentInfo) -> bool:
         """Whether the segment is active and has moved on since `info` was read."""
-        now = self._partition.published()
+        now = self._state.published()
         return now.segment_base == info.base and now.segment_size != info.size

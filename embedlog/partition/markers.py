@@ -7,28 +7,25 @@ M3  a marker goes in wherever it is asked for, an open transaction or not: its e
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from embedlog._native import system
-from embedlog._native.system import Published
 from embedlog.errors import FencedError, StorageError
 from embedlog.format import aborted_transactions
 from embedlog.format.aborted_transactions import AbortedTransaction
 from embedlog.format.producer_state import Marker, Producer, ProducerState
 from embedlog.format.record_batch import marker_batch
+from embedlog.partition.append_lock import AppendLock
+from embedlog.partition.held import Held
 from embedlog.storage import file_names, files
-
-if TYPE_CHECKING:
-    from embedlog.partition.partition import Partition
 
 
 def append_marker(
-    partition: Partition, producer_id: int, epoch: int, commit: bool, coordinator_epoch: int | None, deadline_ns: int
+    lock: AppendLock, producer_id: int, epoch: int, commit: bool, coordinator_epoch: int | None, deadline_ns: int
 ) -> tuple[int, int] | None:
     """(code, offset) of an attempt; None if the stored epoch is as high. REQUIRES the partition's mutex. Raises FencedError."""
-    partition.sequencing.catch_up()
-    with partition.exclusive_mutexed(deadline_ns) as now:
-        state = partition.sequencing.state_locked(now)
+    lock.producers.catch_up()
+    with lock.exclusive_mutexed(deadline_ns) as held:
+        now, writer = held.now, held.writer.native()
+        state = held.producer_state(now)
         producer = state.producers.get(producer_id) or Producer(producer_id)
         if producer.epoch >= epoch and not system.mutated("marker_not_skipped"):
             return None
@@ -36,51 +33,51 @@ def append_marker(
             coordinator_epoch = max(producer.coordinator_epoch, 0)
         fenced = coordinator_epoch < producer.coordinator_epoch
         if not fenced:
-            partition.mark_dirty()
+            held.state.mark_dirty()
             now_ms = system.wall_ms()
             batch = marker_batch(producer_id, epoch, commit, coordinator_epoch, now_ms)
-            code = _write_locked(partition, now, state, producer, batch, commit)
+            code = _write(held, state, producer, batch, commit)
             if code == system.APPENDED:
                 marker = Marker(commit, coordinator_epoch)
-                partition.sequencing.marked(producer_id, epoch, marker, now_ms, partition.appender().out)
+                held.producers.marked(producer_id, epoch, marker, now_ms, writer)
     if fenced:
         raise FencedError(
             f"a marker for producer {producer_id} by an older coordinator",
             expected=f"coordinator epoch {producer.coordinator_epoch} or later",
             found=coordinator_epoch,
         )
-    return code, partition.appender().out.base_offset
+    return code, writer.out.base_offset
 
 
-def _write_locked(
-    partition: Partition, now: Published, state: ProducerState, producer: Producer, batch: bytes, commit: bool
-) -> int:
+def _write(held: Held, state: ProducerState, producer: Producer, batch: bytes, commit: bool) -> int:
+    now, writer = held.now, held.writer.native()
     others = [start for producer_id, start in state.open_transactions() if producer_id != producer.producer_id]
     unstable = min(others, default=-1)
     if commit or producer.transaction_start < 0:
-        code = partition.appender().marker(batch, unstable, None, -1)
+        code = writer.marker(batch, unstable, None, -1)
     else:
         stable = unstable if unstable >= 0 else now.log_end + 1
         entry = aborted_transactions.encode(
             [AbortedTransaction(producer.producer_id, producer.transaction_start, now.log_end, stable)]
         )
-        path = file_names.segment_path(partition.path, now.segment_base, file_names.TRANSACTION_INDEX)
-        with files.opened(path, files.CREATE, partition.home.mode) as fd:
+        path = file_names.segment_path(held.path, now.segment_base, file_names.TRANSACTION_INDEX)
+        with files.opened(path, files.CREATE, held.mode) as fd:
             if system.mutated("entry_after_publish"):
-                return _entry_last(partition, now, batch, unstable, entry, fd)
-            code = partition.appender().marker(batch, unstable, entry, fd)
+                return _entry_last(held, batch, unstable, entry, fd)
+            code = writer.marker(batch, unstable, entry, fd)
         if code != system.APPENDED and now.transaction_entries == 0:
             files.unlink(path, missing_ok=True)  # Kafka has one only where something was aborted
     if code == system.MUST_REPAIR:
-        raise StorageError("a marker that could not be written whole could not be taken back either", path=partition.path)
+        raise StorageError("a marker that could not be written whole could not be taken back either", path=held.path)
     return code
 
 
-def _entry_last(partition: Partition, now: Published, batch: bytes, unstable: int, entry: bytes, fd: int) -> int:
+def _entry_last(held: Held, batch: bytes, unstable: int, entry: bytes, fd: int) -> int:
     """What M1 is there to prevent."""
-    code = partition.appender().marker(batch, unstable, None, -1)
-    if code == system.APPENDED and (after := partition.page.read()) is not None:
-        files.write_all(fd, entry, now.transaction_entries * len(entry), partition.path)
+    now, writer = held.now, held.writer.native()
+    code = writer.marker(batch, unstable, None, -1)
+    if code == system.APPENDED and (after := held.page.read()) is not None:
+        files.write_all(fd, entry, now.transaction_entries * len(entry), held.path)
         count, digest = after.transaction_entries + 1, aborted_transactions.digest(entry, after.transaction_digest)
-        partition.publish_locked(after._replace(transaction_entries=count, transaction_digest=digest))
+        held.publish_replaced(after._replace(transaction_entries=count, transaction_digest=digest))
     return code

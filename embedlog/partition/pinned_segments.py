@@ -16,11 +16,15 @@ from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError, StorageError
 from embedlog.format import aborted_transactions
-from embedlog.storage import file_names, files
+from embedlog.format.producer_state import ProducerState
+from embedlog.format.record_columns import Batches
+from embedlog.partition.recovery import producer_history
+from embedlog.storage import checkpoints, file_names, files
 from embedlog.storage.manifest import SegmentInfo
 
 if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
+    from embedlog.partition.recovery.loader import Loaded
 
 LOOK_S: Final = 0.001  # between two tries to open all files of a partition
 
@@ -30,7 +34,7 @@ class Pin(NamedTuple):
 
     partition: Partition
     now: Published
-    static: object  # what a reader without a live page had loaded
+    loaded: Loaded | None  # the files as a reader without a live control block had loaded them
     segments: list[SegmentInfo]
     held: dict[int, int] | None = None  # descriptors of the segments, by base (N2)
     aborted: dict[int, bytes] | None = None  # their transaction indexes, read when they were opened
@@ -48,15 +52,39 @@ class Pin(NamedTuple):
         """The transactions that were aborted up to the pinned end, as their file has them."""
         if self.aborted is not None:
             return self.aborted[info.base]
-        entries = self.partition.aborted.entries(info, self.now)
+        entries = self.partition.aborted_entries(info, self.now)
         return bytes(entries[entries["last_offset"] < self.now.log_end].tobytes())
+
+    def moved(self) -> bool:
+        """Whether the files of the partition are not those of the pin any more. Raises UnknownTopicOrPartitionError."""
+        self.partition.check_deleted()
+        return self.partition.published().generation != self.now.generation or self.partition.loaded is not self.loaded
+
+    def epochs(self) -> checkpoints.EpochCache:
+        """The leader epochs of the partition."""
+        loaded = self.partition.loaded
+        return checkpoints.read_epochs(self.partition.path / file_names.EPOCHS) if loaded is None else loaded.epochs
+
+    def producers(self) -> ProducerState:
+        """The producers as of the newest snapshot below the end, in an object of its own; `replay` continues it."""
+        if self.partition.loaded is not None:
+            known = self.partition.loaded.history.state
+            return ProducerState(known.offset, known.producers.values())
+        path = self.partition.path
+        offsets = [offset for offset in producer_history.snapshots(path) if offset <= self.now.log_end]
+        return producer_history.newest(path, offsets) or ProducerState(self.segments[0].base)
+
+    @staticmethod
+    def replay(state: ProducerState, data: memoryview, batches: Batches) -> None:
+        """Take batches into the state of the producers; `data` begins at the first one."""
+        state.replay(batches, producer_history.markers_in(data, batches))
 
 
 def pin_of(partition: Partition, now: Published | None = None) -> Pin:
     """A partition as it is now, or as it was in a moment that has just passed."""
     now = now or partition.published()
     partition.check_deleted()
-    return Pin(partition, now, partition.static, partition.segments.all(now))
+    return Pin(partition, now, partition.loaded, partition.segments(now))
 
 
 @contextlib.contextmanager
@@ -78,7 +106,7 @@ def _opened(partition: Partition, fds: dict[int, int]) -> Pin | None:
     """All files of one moment, None if it has passed before all were open. Raises CorruptRecordError, StorageError."""
     aborted: dict[int, bytes] = {}
     with _moment(partition) as now:
-        partition.segments.forget()
+        partition.forget_segments()
         pin = pin_of(partition, now)
         try:
             for info in pin.segments:
@@ -97,11 +125,11 @@ def _opened(partition: Partition, fds: dict[int, int]) -> Pin | None:
 @contextlib.contextmanager
 def _moment(partition: Partition) -> Iterator[Published]:
     """What is published: nobody replaces files inside the block, but where we may not lock."""
-    if partition.home.read_only:
+    if partition.read_only:
         yield partition.settled()
         return
-    with partition.exclusive() as now:
-        yield now
+    with partition.exclusive() as held:
+        yield held.now
 
 
 def _whole(pin: Pin, info: SegmentInfo, raw: bytes) -> bytes:
@@ -120,7 +148,7 @@ def _same(pin: Pin) -> bool:
     """Whether the partition's files are still those of the pin, and its log start."""
     then = pin.partition.published()
     same = (then.generation, then.log_start) == (pin.now.generation, pin.now.log_start)
-    return same and pin.partition.static is pin.static
+    return same and pin.partition.loaded is pin.loaded
 
 
 def _let_go(fds: dict[int, int]) -> None:

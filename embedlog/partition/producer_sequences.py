@@ -21,62 +21,29 @@ import numpy as np
 
 from embedlog._native import system
 from embedlog._native.system import Published
-from embedlog.errors import CorruptRecordError, EmbedlogError, OutOfOrderSequenceError, StorageError, in_file
+from embedlog.errors import CorruptRecordError, OutOfOrderSequenceError, StorageError, in_file
 from embedlog.format import sequence_rules
 from embedlog.format.producer_state import Marker, ProducerState, add_sequence
 from embedlog.format.record_batch import Chain
 from embedlog.format.record_columns import BATCH, Batches, EncodedRun, Stamp
-from embedlog.partition import producer_recovery
-from embedlog.partition.context import Appended
+from embedlog.partition.recovery import producer_history
 from embedlog.segment import Walk
 from embedlog.storage import file_names, files
 from embedlog.storage.manifest import SegmentInfo
 
 if TYPE_CHECKING:
-    from embedlog.partition.partition import Partition
+    from embedlog.partition.segment_list import SegmentList
+    from embedlog.partition.state import PartitionState
 
 KNOWN_MAX = 1024  # producers of this process that are remembered; a forgotten one costs a look at the log
 ROWS_AT_ONCE = 1024
 
 
-class Going:
-    """A run on its way into the log: how far it is, and where what is in came to lie."""
-
-    def __init__(self, run: EncodedRun) -> None:
-        self.run = run
-        self.start = 0  # byte in the run
-        self.pieces: list[tuple[int, int]] = []
-        self.times_ms: list[int] = []
-
-    @property
-    def complete(self) -> bool:
-        return self.start == len(self.run.buffer)
-
-    def appended(self) -> Appended:
-        """Where it lies. REQUIRES: something of it is in."""
-        pieces, times_ms = self.pieces, self.times_ms
-        return Appended(pieces[0][0], pieces[-1][1] - 1, times_ms[-1], tuple(pieces), tuple(times_ms))
-
-    @property
-    def rows_left(self) -> Batches:
-        batches = self.run.batches
-        return batches if self.start == 0 else batches[np.searchsorted(batches["position"], self.start) :]
-
-    def take(self, base_offset: int, next_offset: int, size: int, time_ms: int) -> None:
-        self.pieces.append((base_offset, next_offset))
-        self.times_ms.append(time_ms)
-        self.start += size
-
-
-class _Undone(Exception):
-    """An append that failed could not be undone either: the lock is left as after a death."""
-
-
-class Sequencing:
+class ProducerSequences:
     """The producers of one partition, as this process knows them."""
 
-    def __init__(self, partition: Partition) -> None:
-        self._partition = partition
+    def __init__(self, state: PartitionState, segments: SegmentList) -> None:
+        self._partition, self._segments = state, segments
         self._known: dict[int, Any] = {}  # el_known by producer id
         self._state: ProducerState | None = None
         self._generation = 0
@@ -111,27 +78,28 @@ class Sequencing:
         known = self.known(stamp)
         known.epoch, known.next_sequence, known.open, known.seen = stamp.epoch, next_sequence, stamp.transactional, seen
 
-    def appended(self, run: EncodedRun, start: int, out: Any) -> None:
+    def appended(self, run: EncodedRun, start: int, writer: system.Writer) -> None:
         """Data of a transaction was appended, from this byte of the run on: what is in memory need not be read again (N5)."""
-        rows = run.batches
+        rows, out = run.batches, writer.out
         if out.consumed < len(run.buffer):
             rows = rows[slice(*np.searchsorted(rows["position"], (start, start + out.consumed)))]
-        self._follow(out, lambda state: state.follow(rows, out.base_offset, out.append_time_ms))
+        self._follow(writer, lambda state: state.follow(rows, out.base_offset, out.append_time_ms))
 
-    def marked(self, producer_id: int, epoch: int, marker: Marker, timestamp: int, out: Any) -> None:
+    def marked(self, producer_id: int, epoch: int, marker: Marker, timestamp: int, writer: system.Writer) -> None:
         """A marker was appended; the same for it."""
+        out = writer.out
         self.note(Stamp(producer_id, epoch), 0, out.seen)
         timestamp = out.append_time_ms if out.append_time_ms >= 0 else timestamp
-        self._follow(out, lambda state: state.follow_marker(producer_id, epoch, marker, out.base_offset, timestamp))
+        self._follow(writer, lambda state: state.follow_marker(producer_id, epoch, marker, out.base_offset, timestamp))
 
-    def _follow(self, out: Any, take: Callable[[ProducerState], None]) -> None:
-        state = self._state
+    def _follow(self, writer: system.Writer, take: Callable[[ProducerState], None]) -> None:
+        state, out = self._state, writer.out
         if state is None or state.offset != out.base_offset:
             return
         self._state = None  # an interrupt leaves nothing half done
         state.noted_ms = system.boot_ns() // 1_000_000
         take(state)
-        self._place = (self._partition.appender().segment_base, out.position + out.consumed)
+        self._place = (writer.segment_base, out.position + out.consumed)
         self._state = state
 
     def seen_plain(self, stamp: Stamp) -> int:
@@ -149,47 +117,7 @@ class Sequencing:
 
     # ---- in doubt --------------------------------------------------------------------------------
 
-    def append(self, stamp: Stamp, going: Going, deadline_ns: int) -> int:
-        """Look at the log, then append or find what is there already; a code as the writer's. Raises what `admission` says."""
-        self.catch_up()
-        try:
-            verdict, code = self._append_checked(stamp, going, deadline_ns)
-        except _Undone:
-            return system.MUST_REPAIR
-        if isinstance(verdict, EmbedlogError):
-            raise verdict
-        if verdict:
-            self._take_duplicates(stamp, going, verdict)
-        return code
-
-    def _append_checked(self, stamp: Stamp, going: Going, deadline_ns: int) -> tuple[int | EmbedlogError, int]:
-        partition = self._partition
-        with partition.exclusive_mutexed(deadline_ns) as now:
-            verdict = sequence_rules.judge(self.state_locked(now), stamp, going.rows_left)
-            if verdict != 0:
-                return verdict, system.APPENDED
-            writer = partition.appender()
-            code = writer.held(going.run.buffer, going.start, going.rows_left)
-            if code == system.MUST_REPAIR:
-                raise _Undone
-            if code == system.APPENDED:
-                out = writer.out
-                self.note(stamp, out.next_sequence, out.seen)
-                if stamp.transactional:
-                    self.appended(going.run, going.start, out)
-                going.take(out.base_offset, out.next_offset, out.consumed, out.append_time_ms)
-            return 0, code
-
-    def _take_duplicates(self, stamp: Stamp, going: Going, count: int) -> None:
-        """The answer for batches that are here already: where they lie."""
-        rows = going.rows_left[:count]
-        places = self._places(stamp, rows)
-        append_time = self._partition.config.message_timestamp_type == "LogAppendTime"
-        for row in rows:
-            base, following, timestamp = places[int(row["base_sequence"])]
-            going.take(base, following, int(row["size"]), timestamp if append_time else -1)
-
-    def _places(self, stamp: Stamp, rows: Batches) -> dict[int, tuple[int, int, int]]:
+    def places(self, stamp: Stamp, rows: Batches) -> dict[int, tuple[int, int, int]]:
         """Base offset, next offset and timestamp of batches that are in the log, by first sequence."""
         producer = self._state.producers.get(stamp.producer_id) if self._state is not None else None
         found = {
@@ -201,7 +129,7 @@ class Sequencing:
             return found
         partition = self._partition
         now = partition.published()
-        for info in reversed(partition.segments.all(now)):  # a run that went in partly lies at the end, as a rule
+        for info in reversed(self._segments.all(now)):  # a run that went in partly lies at the end, as a rule
             for batches, _ in self._headers(info, 0):
                 own = (batches["producer_id"] == stamp.producer_id) & (batches["producer_epoch"] == stamp.epoch)
                 for row in batches[own & np.isin(batches["base_sequence"], rows["base_sequence"])]:
@@ -236,18 +164,10 @@ class Sequencing:
         """The producers as of the log end."""
         return self._advance(now)
 
-    def present(self) -> ProducerState:
-        """The producers as of a log end that was published when this was called, or later; for questions."""
-        partition = self._partition
-        if partition.static is not None:
-            return partition.static.history.state
-        self.catch_up()
-        if self._state is not None:
-            return self._state
-        if partition.home.read_only:
-            return self._advance(partition.published())
-        with partition.exclusive_mutexed(partition.deadline()) as now:
-            return self.state_locked(now)
+    @property
+    def caught_up(self) -> ProducerState | None:
+        """The state as of the last `catch_up`; None if it could not be read."""
+        return self._state
 
     def _advance(self, now: Published) -> ProducerState:
         state = self._state
@@ -273,17 +193,17 @@ class Sequencing:
         page = partition.page
         newest, nobody = page.word(system.WORD_SNAPSHOT) - 1, page.word(system.WORD_NO_PRODUCERS) - 1
         known = [newest] if nobody <= newest <= now.log_end and newest >= 0 else []
-        state = producer_recovery.newest(partition.path, known)
+        state = producer_history.newest(partition.path, known)
         if state is None and 0 <= nobody <= now.log_end:
             return ProducerState(nobody)
         if state is None:
-            state = producer_recovery.newest(
-                partition.path, [each for each in producer_recovery.snapshots(partition.path) if each <= now.log_end]
+            state = producer_history.newest(
+                partition.path, [each for each in producer_history.snapshots(partition.path) if each <= now.log_end]
             )
-        return state or ProducerState(partition.segments.all(now)[0].base)
+        return state or ProducerState(self._segments.all(now)[0].base)
 
     def _walk(self, state: ProducerState, now: Published) -> None:
-        for info in self._partition.segments.since(state.offset, now):
+        for info in self._segments.since(state.offset, now):
             at = self._place[1] if self._place[0] == info.base else 0
             with in_file(file_names.segment_path(self._partition.path, info.base)):
                 for batches, marker_of in self._headers(info, at):
@@ -293,7 +213,7 @@ class Sequencing:
         """The batches of a segment from a position on, and how to read the markers among them."""
         partition = self._partition
         path = file_names.segment_path(partition.path, info.base)
-        with partition.home.handles.borrow(str(partition.path), info.base, file_names.LOG) as fd:
+        with partition.context.handles.borrow(str(partition.path), info.base, file_names.LOG) as fd:
             while position < info.size:
                 rows = np.empty(ROWS_AT_ONCE, BATCH)
                 try:
@@ -304,7 +224,7 @@ class Sequencing:
             if position < info.size:  # old messages, or damage: the long way says which
                 walk = Walk(fd, path, Chain(gaps_allowed=True), position, info.size)
                 for data, batches in walk.chunks():
-                    yield batches, producer_recovery.markers_in(data, batches)
+                    yield batches, producer_history.markers_in(data, batches)
                 if walk.problem is not None or walk.end < info.size:
                     raise CorruptRecordError(
                         walk.problem.message if walk.problem else "the segment ends inside a batch", path=path, position=walk.end
@@ -316,4 +236,4 @@ def _marker(fd: int, path: Path, rows: Batches, row: int) -> Marker | None:
         return None
     position = int(rows["position"][row])
     with in_file(path):
-        return producer_recovery.marker_in(files.pread(fd, int(rows["size"][row]), position, path), position)
+        return producer_history.marker_in(files.pread(fd, int(rows["size"][row]), position, path), position)

@@ -28,7 +28,7 @@ from embedlog.errors import CorruptRecordError, OffsetOutOfRangeError, StorageEr
 from embedlog.format.compression import LIMIT_BYTES
 from embedlog.format.record_batch import Batches, Chain, Scanned, Window, decode_some, joined, scan
 from embedlog.index import Place
-from embedlog.partition.digest_check import Comparing, corrupt
+from embedlog.partition.digest_check import DigestCheck, corrupt
 from embedlog.partition.tail import Tail
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 from embedlog.storage.descriptors import Handles
@@ -37,7 +37,9 @@ from embedlog.types import OffsetAndTimestamp
 
 if TYPE_CHECKING:
     from embedlog.format.buffer_pool import BufferPool
-    from embedlog.partition.partition import Partition
+    from embedlog.partition.aborted_index import AbortedIndex
+    from embedlog.partition.segment_list import SegmentList
+    from embedlog.partition.state import PartitionState
 
 T = TypeVar("T")
 
@@ -87,13 +89,16 @@ def _within(batches: Batches, offset: int, limit: int) -> Batches:
 class Reader:
     """Fetches from one partition. Threads: any number at a time."""
 
-    def __init__(self, partition: Partition) -> None:
-        self._partition = partition
-        self._directory = str(partition.path)
+    def __init__(
+        self, state: PartitionState, segments: SegmentList, aborted: AbortedIndex, settled: Callable[[], Published]
+    ) -> None:
+        self._state, self._segments, self.aborted, self._when_settled = state, segments, aborted, settled
+        self._directory = str(state.path)
+        self.handles: Handles = state.context.handles
         self._hints: OrderedDict[int, _Hint] = OrderedDict()
         self._mutex = threading.Lock()
         self._epochs: checkpoints.EpochCache | None = None
-        self._comparing = Comparing(partition)
+        self._digests = DigestCheck(state)
         self._generation = 0
 
     def forget(self) -> None:
@@ -102,10 +107,6 @@ class Reader:
         with self._mutex:
             self._hints.clear()
             self._epochs = None
-
-    @property
-    def handles(self) -> Handles:
-        return self._partition.home.handles
 
     # ---- by offset -------------------------------------------------------------------------------
 
@@ -117,15 +118,15 @@ class Reader:
                 now = self._by_file_size(now)
             if offset < now.log_start or offset > now.log_end:
                 raise OffsetOutOfRangeError(
-                    f"{self._partition.topic}-{self._partition.number} has no offset {offset}",
-                    path=self._partition.path,
+                    f"{self._state.name} has no offset {offset}",
+                    path=self._state.path,
                     expected=f"{now.log_start} to {now.log_end}",
                     found=offset,
                 )
             found = self._fetch(offset, self._limit(now, committed, upto), now, max_bytes, pool)
             if committed and len(found.batches):
                 judged = self._settled() if system.mutated("mixed_moments") else now
-                found.aborted = self._partition.aborted.between(int(found.batches["base_offset"][0]), found.next_offset, judged)
+                found.aborted = self.aborted.between(int(found.batches["base_offset"][0]), found.next_offset, judged)
             return found
 
         return self._undisturbed(found_in)
@@ -135,20 +136,20 @@ class Reader:
         until, missed = 0, False
         while True:
             now = self._settled()
-            self._partition.check_deleted()
+            self._state.check_deleted()
             try:
                 found = work(now)
-                if self._partition.published().generation == now.generation or system.mutated("mixed_moments"):
+                if self._state.published().generation == now.generation or system.mutated("mixed_moments"):
                     return found
             except (StorageError, CorruptRecordError) as problem:
                 gone = isinstance(problem, StorageError) and problem.errno == errno.ENOENT
-                if self._partition.published().generation == now.generation and (missed or not gone):
+                if self._state.published().generation == now.generation and (missed or not gone):
                     raise
                 missed = True
             self._stale()
-            until = until or self._partition.deadline()
+            until = until or self._state.deadline()
             if system.boot_ns() > until:
-                raise StorageError("the files of this partition keep changing under a reader", path=self._partition.path)
+                raise StorageError("the files of this partition keep changing under a reader", path=self._state.path)
 
     def _limit(self, now: Published, committed: bool, upto: int | None) -> int:
         limit = now.high_watermark
@@ -158,7 +159,7 @@ class Reader:
 
     def _by_file_size(self, now: Published) -> Published:
         """What Q1 is there to prevent."""
-        found = files.facts_of(file_names.segment_path(self._partition.path, now.segment_base))
+        found = files.facts_of(file_names.segment_path(self._state.path, now.segment_base))
         return now._replace(segment_size=found.size if found else 0, log_end=1 << 62, high_watermark=1 << 62)
 
     def _settled(self) -> Published:
@@ -166,30 +167,30 @@ class Reader:
 
         Raises LockTimeoutError.
         """
-        now = self._partition.published()
+        now = self._state.published()
         if now.generation % 2:
-            now = self._partition.settled()
+            now = self._when_settled()
         if now.generation != self._generation:
             self._stale()
             self._generation = now.generation
         return now
 
     def _stale(self) -> None:
-        self._partition.segments.forget()
+        self._segments.forget()
         self.forget()
 
     def _fetch(self, offset: int, limit: int, now: Published, max_bytes: int, pool: BufferPool | None) -> Fetched:
-        info = self._partition.segments.at(offset, now)
+        info = self._segments.at(offset, now)
         while offset < limit:
             found = self._from_segment(info, offset, limit, max_bytes, pool)
             if found is not None:
                 return found
-            following = self._partition.segments.after(info.base, now)
+            following = self._segments.after(info.base, now)
             if following is None:
                 break
             info = following
         return Fetched(
-            memoryview(b""), np.empty(0, self._dtype()), max(offset, min(limit, now.high_watermark)), self._partition.path, 0
+            memoryview(b""), np.empty(0, self._dtype()), max(offset, min(limit, now.high_watermark)), self._state.path, 0
         )
 
     @staticmethod
@@ -208,7 +209,7 @@ class Reader:
         if hint is None or hint.base != info.base:
             place, hint = self._enter(info, offset)
             expected = -1
-        path = file_names.segment_path(self._partition.path, info.base)
+        path = file_names.segment_path(self._state.path, info.base)
         while hint.position < info.size:
             chain = self._chain(info, hint, expected)
             data, scanned = self._read(path, info, hint, chain, max_bytes, pool)
@@ -216,7 +217,7 @@ class Reader:
                 place, hint = NOWHERE, self._start(info)  # the index lies: from the start then
                 continue
             self._check(path, info, hint, scanned, chain)
-            batches, state = self._comparing.compare(path, info, hint.chain, data, scanned)
+            batches, state = self._digests.compare(path, info, hint.chain, data, scanned)
             self.check_epochs(path, batches, hint.position)
             end = state.position if state is not None else hint.position + scanned.consumed
             after = _Hint(info.base, end, int(batches["leader_epoch"][-1]), state)
@@ -237,7 +238,7 @@ class Reader:
         place = self.place(info, offset)
         if place.number < 0 or (place.position >= info.size and not system.mutated("trust_index")):
             return NOWHERE, self._start(info)
-        chain = self._comparing.seed(info, place)
+        chain = self._digests.seed(info, place)
         if chain is None and info.digested and not (system.mutated("no_interval_digest") or system.mutated("trust_index")):
             return NOWHERE, self._start(info)  # a record is lost: that costs time
         return place, _Hint(info.base, place.position, -1, chain)
@@ -249,16 +250,16 @@ class Reader:
                 self._hints[next_offset] = after
                 while len(self._hints) > HINTS_MAX:
                     self._hints.popitem(last=False)
-        return Fetched(data, useful, next_offset, path, hint.position, decompressed_max=self._partition.home.decompressed_max)
+        return Fetched(data, useful, next_offset, path, hint.position, decompressed_max=self._state.context.decompressed_max)
 
     def tail(self, offset: int, committed: bool) -> Tail | None:
         """A state from which to tail, if `offset` is the end and was reached in the usual way."""
-        partition = self._partition
+        state = self._state
         with self._mutex:
             hint = self._hints.get(offset)
-        if partition.page_file is None or hint is None or partition.home.locked:
+        if state.page_file is None or hint is None or state.context.locked:
             return None
-        now = partition.published()
+        now = state.published()
         latest = self._epoch_cache(now.epoch).latest
         usual = (
             now.log_end == offset
@@ -268,18 +269,18 @@ class Reader:
             and now.generation % 2 == 0
             and (latest is None or (latest[0] == now.epoch and latest[1] <= offset))
         )
-        return Tail(partition, now, hint.position, now.digest, committed) if usual else None
+        return Tail(state, now, hint.position, now.digest, committed) if usual else None
 
     def unread_bytes(self, offset: int) -> int | None:
         """Bytes behind `offset`, if a fetch ended there and all that follows lies in the active segment."""
         with self._mutex:
             hint = self._hints.get(offset)
-        now = self._partition.published()
+        now = self._state.published()
         return now.segment_size - hint.position if hint is not None and hint.base == now.segment_base else None
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         """(largest epoch known here that is at most `epoch`, where it ended); (-1, -1) for one above all that are known."""
-        now = self._partition.published()
+        now = self._state.published()
         return self._epoch_cache(now.epoch).end_offset(epoch, now.log_end)
 
     def place(self, info: SegmentInfo, offset: int) -> Place:
@@ -306,7 +307,7 @@ class Reader:
             return otherwise
         except StorageError as problem:
             if problem.errno != errno.ENOENT:
-                problem.path = problem.path or str(file_names.segment_path(self._partition.path, info.base, suffix))
+                problem.path = problem.path or str(file_names.segment_path(self._state.path, info.base, suffix))
                 raise
             return otherwise
 
@@ -320,7 +321,7 @@ class Reader:
         self, path: Path, info: SegmentInfo, hint: _Hint, chain: Chain, max_bytes: int, pool: BufferPool | None
     ) -> tuple[memoryview, Scanned]:
         """Read and scan; more if the first batch alone is larger than what was asked for."""
-        want = self._comparing.reach(info, hint.chain, hint.position, max(max_bytes, HEADER_BYTES), SPARE_BYTES)
+        want = self._digests.reach(info, hint.chain, hint.position, max(max_bytes, HEADER_BYTES), SPARE_BYTES)
         while True:
             size = min(want, info.size - hint.position)
             spare = min(SPARE_BYTES, info.size - hint.position - size)
@@ -366,8 +367,8 @@ class Reader:
     def _epoch_cache(self, epoch: int) -> checkpoints.EpochCache:
         cache = self._epochs
         if cache is None or cache.latest_epoch < epoch:
-            static = self._partition.static
-            cache = static.epochs if static is not None else checkpoints.read_epochs(self._partition.path / file_names.EPOCHS)
+            static = self._state.static
+            cache = static.epochs if static is not None else checkpoints.read_epochs(self._state.path / file_names.EPOCHS)
             self._epochs = cache
         return cache
 
@@ -393,7 +394,7 @@ class Reader:
         """The first record at or after a time (format.md 2.7)."""
 
         def found_in(now: Published) -> OffsetAndTimestamp | None:
-            for info in self._partition.segments.all(now):
+            for info in self._segments.all(now):
                 unknown = info.max_timestamp < 0 and info.time_entries == 0
                 if info.max_timestamp >= timestamp_ms or unknown:
                     found = self._time_in(info, timestamp_ms, now, committed)

@@ -1,32 +1,127 @@
-"""What producers did in batches that a repair takes over: transactions that opened and ended, entries of the transaction index.
+"""Repair: files and control block agree again after an appender died or was broken off.
 
-U1  the state begins at the published end: what lies below it is in the log, whatever the dead appender had in mind
-U2  the transaction index gets exactly the entries of the markers that are there: published ones, then those taken over
-U3  whoever remembers a producer here looks again afterwards
+R1  a repair recovers before it cuts: valid batches after the published end may have been on disk after a crash
+R2  what is cut is copied aside first and reported
+R3  a repair can be broken off anywhere and done again
+R4  the state of the producers begins at the published end: batches below it are in the log, whatever the dead appender intended
+R5  the transaction index gets exactly the entries of the markers that are there: published ones, then the recovered ones
+R6  every process that remembers a producer here reads the log again afterwards
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
 
+from embedlog import segment
 from embedlog._native import system
 from embedlog._native.system import Published
+from embedlog.errors import CorruptRecordError
 from embedlog.format import aborted_transactions
 from embedlog.format.aborted_transactions import ENTRY_SIZE, AbortedTransaction
 from embedlog.format.producer_state import ProducerState
-from embedlog.format.record_batch import Batches
-from embedlog.partition import producer_recovery
+from embedlog.format.record_batch import Batches, Chain
+from embedlog.partition import truncate
+from embedlog.partition.compaction import swap
+from embedlog.partition.held import Held
+from embedlog.partition.recovery import producer_history
+from embedlog.partition.segment_info import builder_at, published_after
 from embedlog.storage import file_names, files
+from embedlog.storage.manifest import DIGESTED
 
-if TYPE_CHECKING:
-    from embedlog.partition.partition import Partition
+logger = logging.getLogger("embedlog")
 
 
-class Adoption:
-    """The producers' side of one repair. REQUIRES the append lock."""
+def repair(held: Held) -> Published:
+    """Make files and page agree again: adopt the valid tail, cut the rest, undo a roll that was not published."""
+    now = held.now
+    held.writer.close_segment()
+    held.segments.forget()
+    if held.page.word(system.WORD_CUT_INTENT):
+        now = truncate.resume(held)
+    elif now.generation % 2 and not system.mutated("swap_unfinished"):
+        now = swap.finish(held)
+    held.now = now
+    after = _recover_tail(held)
+    if held.page.word(system.WORD_SNAPSHOT) > after.segment_base + 1:
+        held.page.set(system.WORD_SNAPSHOT, 0)  # it may go with a segment that was not published
+    _remove_unpublished(held, after)
+    if after.segment_size < now.segment_size:
+        raise CorruptRecordError(
+            "published bytes are gone",
+            path=file_names.segment_path(held.path, now.segment_base),
+            expected=f"{now.segment_size} bytes",
+            found=after.segment_size,
+        )
+    held.publish(after)
+    held.page.set(system.WORD_ROLL_INTENT, 0)
+    _count_unsynced(held, now, after)
+    return after
 
-    def __init__(self, partition: Partition, now: Published) -> None:
-        self._partition, self._now = partition, now
+
+def _count_unsynced(held: Held, now: Published, after: Published) -> None:
+    """What was taken over is to be flushed in time, too, and whoever wrote it may have died before saying so."""
+    durable = held.page.word(system.WORD_DURABLE)
+    if after.log_end <= durable:
+        return
+    if now.log_end <= durable:
+        held.page.set(system.WORD_UNSYNCED_SINCE, held.page.word(system.WORD_OWNER_SINCE))
+    if held.state.context.directory_page is not None:
+        held.state.context.directory_page.add(system.WORD_UNSYNCED_COUNT, 1)
+
+
+def _recover_tail(held: Held) -> Published:
+    now, directory, base = held.now, held.path, held.now.segment_base
+    path = file_names.segment_path(directory, base)
+    size = segment.size_of(directory, base)
+    if size < now.segment_size:
+        raise CorruptRecordError("published bytes are gone", path=path, expected=f"{now.segment_size} bytes", found=size)
+    chain = Chain(now.log_end, now.epoch, now.digest)
+    builder = builder_at(now, held.state.config.index_interval_bytes)
+    first_timestamp = now.first_timestamp
+    with files.opened(path, files.WRITE) as fd:
+        walk = segment.Walk(
+            fd, path, chain, now.segment_size, now.segment_size if system.mutated("cut_instead_of_adopt") else size
+        )
+        adopted = _Producers(held)
+        for data, batches in walk.chunks():
+            adopted.take(data, batches)
+            builder.add(batches, walk.before)
+            if first_timestamp < 0 and now.segment_size == 0 and int(batches["position"][0]) == 0:
+                first_timestamp = int(batches["max_timestamp"][0])
+        if walk.end < size:
+            segment.copy_aside(path, walk.end, size, directory / f"{file_names.CUT}{base:020d}-{walk.end}", held.mode)
+            files.truncate(fd, walk.end, path)
+            logger.warning("repaired %s: cut %d bytes at byte %d that a broken-off append left", path, size - walk.end, walk.end)
+    if walk.end > now.segment_size:
+        logger.warning(
+            "repaired %s: took over offsets %d to %d, which a dead process had written", path, now.log_end, chain.next_offset - 1
+        )
+    digested = bool(now.flags & DIGESTED)
+    builder.write_tail(directory, now.index_entries, now.time_entries, held.mode, digested=digested)
+    before = (now.index_entries, now.time_entries)
+    after = published_after(adopted.finish(now), builder, walk.end, chain.next_offset, chain.digest, before=before)
+    return after._replace(first_timestamp=first_timestamp)
+
+
+def _remove_unpublished(held: Held, now: Published) -> None:
+    """Segments above the active one: a roll that did not come to publishing. They hold nothing that was acknowledged."""
+    for base in file_names.bases(files.listing(held.path)):
+        if base <= now.segment_base:
+            continue
+        path = file_names.segment_path(held.path, base)
+        size = segment.size_of(held.path, base)
+        if size:
+            segment.copy_aside(path, 0, size, held.path / f"{file_names.CUT}{base:020d}-0", held.mode)
+        for suffix in (*file_names.SEGMENT_SUFFIXES, file_names.SNAPSHOT, file_names.DIGESTS):
+            files.unlink(file_names.segment_path(held.path, base, suffix), missing_ok=True)
+        logger.warning("repaired %s: removed segment %d of a roll that was broken off", held.path, base)
+
+
+class _Producers:
+    """What the recovered batches say of producers and transactions (R4, R5)."""
+
+    def __init__(self, held: Held) -> None:
+        self._held = held
         self._state: ProducerState | None = None
         self._aborted: list[AbortedTransaction] = []
 
@@ -35,25 +130,25 @@ class Adoption:
         if self._state is None:
             if not (batches["producer_id"] >= 0).any():
                 return
-            self._state = self._partition.sequencing.state_locked(self._now)
-        self._aborted += self._state.replay(batches, producer_recovery.markers_in(data, batches))
+            self._state = self._held.producer_state(self._held.now)
+        self._aborted += self._state.replay(batches, producer_history.markers_in(data, batches))
 
     def finish(self, now: Published) -> Published:
         """The published tuple with what became of transactions."""
-        partition = self._partition
+        held = self._held
         entries = aborted_transactions.encode(self._aborted)
         count = now.transaction_entries + len(self._aborted)
         now = now._replace(transaction_digest=aborted_transactions.digest(entries, now.transaction_digest))
-        path = file_names.segment_path(partition.path, now.segment_base, file_names.TRANSACTION_INDEX)
+        path = file_names.segment_path(held.path, now.segment_base, file_names.TRANSACTION_INDEX)
         if self._aborted or files.exists(path):
-            with files.opened(path, files.CREATE, partition.home.mode) as fd:
+            with files.opened(path, files.CREATE, held.mode) as fd:
                 files.write_all(fd, entries, now.transaction_entries * ENTRY_SIZE, path)
                 if files.facts(fd, path).size > count * ENTRY_SIZE:
                     files.truncate(fd, count * ENTRY_SIZE, path)
         if not system.mutated("no_doubt"):
-            partition.page.doubt()
-            partition.sequencing.forget()
+            held.page.doubt()
+            held.producers.forget()
         if self._state is None or system.mutated("unstable_forgotten"):
             return now._replace(transaction_entries=count)
-        partition.page.set(system.WORD_PRODUCED, self._state.offset)
+        held.page.set(system.WORD_PRODUCED, self._state.offset)
         return now._replace(transaction_entries=count, first_unstable=self._state.first_unstable(self._state.offset))

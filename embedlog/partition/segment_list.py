@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from embedlog import index
-from embedlog._native import system
 from embedlog._native.system import Published
-from embedlog.format.aborted_transactions import ENTRY_SIZE
+from embedlog.partition.segment_info import active_info, info_from_files, transactions_in
+from embedlog.partition.state import PartitionState
 from embedlog.storage import file_names, files
-from embedlog.storage.manifest import CLOSED, GAPLESS, SegmentInfo, Start
-
-if TYPE_CHECKING:
-    from embedlog.partition.partition import Partition
+from embedlog.storage.manifest import SegmentInfo
 
 
 class _View(NamedTuple):
@@ -29,11 +25,11 @@ class _View(NamedTuple):
     infos: list[SegmentInfo]
 
 
-class Segments:
+class SegmentList:
     """Sealed segments of one partition in order, and the active one. Threads: any."""
 
-    def __init__(self, partition: Partition) -> None:
-        self._partition = partition
+    def __init__(self, state: PartitionState) -> None:
+        self._state = state
         self._view: _View | None = None
 
     def forget(self) -> None:
@@ -71,7 +67,7 @@ class Segments:
         view = self._view
         if view is not None and view.key == key:
             return view
-        static = self._partition.static
+        static = self._state.static
         if static is not None:
             infos = static.segments[:-1]
         else:
@@ -83,7 +79,7 @@ class Segments:
         """Take in segments that were sealed since, if nothing else happened: the usual case, and cheap with thousands of them."""
         if view is None or view.key[1:] != (now.log_start, now.generation) or view.key[0] > now.segment_base:
             return None
-        manifest = self._partition.manifest
+        manifest = self._state.manifest
         manifest.refresh()
         base, added = view.key[0], []
         while base < now.segment_base and (info := manifest.segments.get(base)) is not None and info.next_offset > base:
@@ -92,7 +88,7 @@ class Segments:
         return [*view.infos, *added] if base == now.segment_base else None
 
     def _from_manifest(self, now: Published) -> list[SegmentInfo]:
-        manifest = self._partition.manifest
+        manifest = self._state.manifest
         manifest.refresh()
         every = list(manifest.segments.values())
         known = sorted(info for info in every if info.base < now.segment_base and info.next_offset > now.log_start)
@@ -104,7 +100,7 @@ class Segments:
         return self._from_directory(now, manifest.segments)
 
     def _from_directory(self, now: Published, known: dict[int, SegmentInfo]) -> list[SegmentInfo]:
-        directory = self._partition.path
+        directory = self._state.path
         bases = [base for base in file_names.bases(files.listing(directory)) if base < now.segment_base]
         found = []
         for base, following in zip(bases, [*bases[1:], now.segment_base], strict=True):
@@ -112,71 +108,9 @@ class Segments:
             if facts is None or following <= now.log_start:
                 continue
             info = known.get(base)
-            found.append(info if info is not None and info.size == facts.size else self._looked_at(base, facts.size, following))
+            if info is None or info.size != facts.size:
+                info = info_from_files(directory, base, facts.size, following) or SegmentInfo(
+                    base, facts.size, following, transaction_entries=transactions_in(directory, base)
+                )  # without indexes it is read whole
+            found.append(info)
         return found
-
-    def _looked_at(self, base: int, size: int, following: int) -> SegmentInfo:
-        directory = self._partition.path
-        time_path = file_names.segment_path(directory, base, file_names.TIME_INDEX)
-        newest = index.last_entry(time_path, index.TIME_ENTRY)
-        timestamp, relative = newest or (-1, 0)
-        return SegmentInfo(
-            base,
-            size,
-            following,
-            timestamp,
-            base + relative,
-            index_entries=index.count(file_names.segment_path(directory, base, file_names.INDEX), index.OFFSET_ENTRY.size),
-            time_entries=index.count(time_path, index.TIME_ENTRY.size),
-            transaction_entries=index.count(file_names.segment_path(directory, base, file_names.TRANSACTION_INDEX), ENTRY_SIZE),
-        )
-
-
-def start_of(now: Published, visit: int) -> Start:
-    """Where the log starts, for the manifest."""
-    return Start(now.log_start, -1 if now.flags & GAPLESS else now.segment_base, visit)
-
-
-def active_info(now: Published) -> SegmentInfo:
-    """The active segment as the page describes it."""
-    return SegmentInfo(
-        now.segment_base,
-        now.segment_size,
-        now.log_end,
-        now.max_timestamp,
-        now.max_timestamp_offset,
-        now.digest,
-        now.index_entries,
-        now.time_entries,
-        now.transaction_entries,
-        now.created_ms,
-        now.epoch,
-        now.flags,
-        CLOSED,
-        now.transaction_digest,
-        now.min_timestamp,
-        now.lateness_ms,
-    )
-
-
-def published_of(info: SegmentInfo, since_entry: int, time_entries: int, last_time_entry: int | None = None) -> Published:
-    """The tuple whose active segment this is; what else it says is the caller's."""
-    return Published(
-        segment_base=info.base,
-        segment_size=info.size,
-        log_end=info.next_offset,
-        high_watermark=info.next_offset,
-        max_timestamp=info.max_timestamp,
-        max_timestamp_offset=info.max_timestamp_offset,
-        min_timestamp=info.min_timestamp,
-        lateness_ms=info.lateness_ms,
-        last_time_entry=info.max_timestamp if last_time_entry is None else last_time_entry,
-        created_ms=info.created_ms or system.wall_ms(),
-        bytes_since_entry=since_entry,
-        digest=info.digest,
-        epoch=info.epoch,
-        index_entries=info.index_entries,
-        time_entries=time_entries,
-        transaction_entries=info.transaction_entries,
-        flags=info.flags,
-    )

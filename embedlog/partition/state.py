@@ -11,6 +11,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -25,10 +26,10 @@ from embedlog.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from embedlog.partition import producer_recovery, recovery
-from embedlog.partition.consistency import Loading
-from embedlog.partition.context import Bounds, Home
-from embedlog.partition.segment_list import active_info, start_of
+from embedlog.partition.context import Bounds, Context
+from embedlog.partition.recovery import loader, producer_history
+from embedlog.partition.recovery.evidence import Loading
+from embedlog.partition.segment_info import active_info, start_of
 from embedlog.storage import checkpoints, file_names, files, identity, lock_holders, locks
 from embedlog.storage.control_page import DurableRecord, PageFile, cache_number, check, floor_of, in_place, make_page, map_page
 from embedlog.storage.manifest import Manifest
@@ -38,63 +39,77 @@ LOOK_S: Final = 0.001  # between two tries to load what others are changing
 LIVE_LOOK_INTERVAL_NS: Final = 100_000_000  # whether there still is one: a page that nobody holds tells nothing of a broker
 
 
-class Presence:
-    """What of a partition needs no appending: opening, the published offsets, closing."""
+class PartitionState:
+    """One partition as this process has it: control block, loaded files, settings, and the flags of its life.
 
-    def __init__(self, home: Home, topic: str, number: int, path: Path, topic_id: bytes, config: TopicConfig) -> None:
-        self.home, self.topic, self.number, self.path, self.topic_id = home, topic, number, path, topic_id
+    The other parts of a partition are composed around it. `connect` tells it what they have to do when files are replaced.
+    """
+
+    def __init__(self, context: Context, topic: str, number: int, path: Path, topic_id: bytes, config: TopicConfig) -> None:
+        self.context, self.topic, self.number, self.path, self.topic_id = context, topic, number, path, topic_id
         self.config = config
         self.mutex = threading.RLock()
         self.page_file: PageFile | None = None
-        self.manifest = Manifest(path, topic_id, home.mode)
-        self.static: recovery.Loaded | None = None
+        self.manifest = Manifest(path, topic_id, context.mode)
+        self.static: loader.Loaded | None = None
+        self.writer: system.Writer | None = None  # for appends of this process; set by `AppendWriter`
         self.closed = False
-        self._marked_dirty = False
+        self.marked_dirty = False
         self._looked_ns = 0
         self._seen: object = None
+        self._forget_caches: Callable[[], None] = _nothing
+        self._release_writer: Callable[[], None] = _nothing
+
+    def connect(self, *, forget_caches: Callable[[], None], release_writer: Callable[[], None]) -> None:
+        """Set what is called after files were replaced, and before the control block is unmapped."""
+        self._forget_caches, self._release_writer = forget_caches, release_writer
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.number}"
 
     # ---- opening and closing ---------------------------------------------------------------------
 
     def ensure_open(self) -> None:
         """Map the page, made and loaded first if this incarnation has none yet."""
         if self.closed:
-            self.home.check_open()  # the log closes its partitions, and lets go of those whose topic is gone
+            self.context.check_open()  # the log closes its partitions, and lets go of those whose topic is gone
             raise UnknownTopicOrPartitionError(f"topic {self.topic} was deleted", path=self.path)
         if self.page_file is not None:
             return
         with self.mutex:
             if self.page_file is None and self.static is None and not self.closed:
-                self._open_read_only() if self.home.read_only else self._open_for_writing()
+                self._open_read_only() if self.context.read_only else self._open_for_writing()
 
     def _expected(self, page_file: PageFile) -> object:
-        return system.identity(self.home.incarnation, self.topic_id, self.number, page_file.identity_device, page_file.inode)
+        return system.identity(self.context.incarnation, self.topic_id, self.number, page_file.identity_device, page_file.inode)
 
     def _look(self) -> None:
         """For a reader, now and then: follow a live page once somebody has made one, the files once nobody writes any more."""
         interval_ns = LOOK_INTERVAL_NS if self.page_file is None else LIVE_LOOK_INTERVAL_NS
-        if self.home.refresh is None or time.monotonic_ns() - self._looked_ns < interval_ns:
+        if self.context.refresh is None or time.monotonic_ns() - self._looked_ns < interval_ns:
             return
         with self.mutex:
             if self.closed or (self.page_file is None and self.static is None):
                 return
             self._looked_ns = time.monotonic_ns()
-            if self.home.refresh():
+            if self.context.refresh():
                 if self.page_file is None:
                     self._switch_to_live()
-            elif self._seen != self.home.seen:
+            elif self._seen != self.context.seen:
                 self._load_static()
 
     def _load_static(self) -> None:
         """From the files, as the last one out left them."""
         until, pause = self.deadline(), threading.Event()
         while True:
-            seen = self.home.seen
+            seen = self.context.seen
             try:
                 foreign = self._changed_by_others()
-                loaded = recovery.load(self.loading(write=False, foreign=foreign, floor=None if foreign else self._floor()))
+                loaded = loader.load(self.loading(write=False, foreign=foreign, floor=None if foreign else self._floor()))
                 break
             except (CorruptRecordError, StateError, StorageError):
-                if self.home.refresh is None or (not self.home.refresh() and self.home.seen == seen):
+                if self.context.refresh is None or (not self.context.refresh() and self.context.seen == seen):
                     raise
                 if self._switch_to_live():
                     return  # somebody came in meanwhile, and changed files under us
@@ -102,11 +117,11 @@ class Presence:
                     raise
                 pause.wait(LOOK_S)
         self.static, self.page_file, self._seen = loaded, None, seen
-        self._forget_files()
+        self.forget_files()
 
     def _floor(self) -> Published | None:
         """What a page of an earlier incarnation published, for a reader."""
-        mapped = map_page(self.path / file_names.PAGE, writable=False, locked=self.home.locked)
+        mapped = map_page(self.path / file_names.PAGE, writable=False, locked=self.context.locked)
         if mapped is None:
             return None
         try:
@@ -116,33 +131,33 @@ class Presence:
 
     def _switch_to_live(self) -> bool:
         """Follow a live page if somebody has made one since: a read-only reader of a directory that others write."""
-        mapped = map_page(self.path / file_names.PAGE, writable=False, locked=self.home.locked)
+        mapped = map_page(self.path / file_names.PAGE, writable=False, locked=self.context.locked)
         if mapped is None:
             return False
         if not check(mapped, self._expected(mapped)):
             mapped.close()
             return False
-        self.page_file, self.static, self._seen = mapped, None, self.home.seen
-        self._forget_files()
+        self.page_file, self.static, self._seen = mapped, None, self.context.seen
+        self.forget_files()
         return True
 
     def _open_read_only(self) -> None:
-        live = self.home.refresh is not None and self.home.refresh()
+        live = self.context.refresh is not None and self.context.refresh()
         self._looked_ns = time.monotonic_ns()
         if not (live and self._switch_to_live()):
             self._load_static()
 
     def _open_for_writing(self) -> None:
         """Map the page of this incarnation; if there is none yet, make it from the files, under the append lock."""
-        mapped = map_page(self.path / file_names.PAGE, writable=True, locked=self.home.locked)
+        mapped = map_page(self.path / file_names.PAGE, writable=True, locked=self.context.locked)
         if mapped is not None and check(mapped, self._expected(mapped)):
             self.page_file = mapped
             return
         if mapped is not None:
             mapped.close()
-        lock = self._open_lock()
+        lock = self.open_lock()
         try:
-            self._lock_os(lock, self.deadline())
+            self.lock_os(lock, self.deadline())
             try:
                 self.page_file = self._page_locked()
             finally:
@@ -150,16 +165,16 @@ class Presence:
         finally:
             lock.close()
 
-    def _open_lock(self) -> locks.LockFile:
+    def open_lock(self) -> locks.LockFile:
         """The lock file, made by whoever comes first. Raises UnknownTopicOrPartitionError if the partition is gone."""
         if not files.is_directory(self.path):
             raise UnknownTopicOrPartitionError(f"partition {self.topic}-{self.number} has no directory", path=self.path)
-        return locks.LockFile(self.path / file_names.LOCK, self.home.mode)
+        return locks.LockFile(self.path / file_names.LOCK, self.context.mode)
 
     def _page_locked(self) -> PageFile:
         """The valid page of this incarnation, loaded from the files if nobody has done so yet."""
         self._check_topic_locked()
-        mapped = make_page(self.path / file_names.PAGE, self.home.mode, self.home.locked)
+        mapped = make_page(self.path / file_names.PAGE, self.context.mode, self.context.locked)
         try:
             if not check(mapped, self._expected(mapped)):
                 self._load_locked(mapped)
@@ -182,33 +197,33 @@ class Presence:
         loading = self.loading(write=True, foreign=foreign, floor=floor)
         if not loading.clean:
             self.mark_dirty()
-        loaded = recovery.load(loading)
+        loaded = loader.load(loading)
         epochs = checkpoints.read_epochs(self.path / file_names.EPOCHS)
         if epochs.entries != loaded.epochs.entries:
-            checkpoints.write_epochs(self.path / file_names.EPOCHS, loaded.epochs, self.home.mode)
-        producer_recovery.write(
+            checkpoints.write_epochs(self.path / file_names.EPOCHS, loaded.epochs, self.context.mode)
+        producer_history.write(
             self.path,
             loaded.history,
             [info.base for info in loaded.segments],
             log_start=loaded.published.log_start,
-            mode=self.home.mode,
+            mode=self.context.mode,
         )
         self._note_loaded(loading, loaded)
         durable = self._durable_at_load(loading, loaded, moved=not in_place(mapped, self.topic_id, self.number))
         mapped.page.write(self._expected(mapped), loaded.published, durable)
-        if durable < loaded.published.log_end and self.home.directory_page is not None:
-            self.home.directory_page.add(system.WORD_UNSYNCED_COUNT, 1)  # what is found is to be flushed in time, too
+        if durable < loaded.published.log_end and self.context.directory_page is not None:
+            self.context.directory_page.add(system.WORD_UNSYNCED_COUNT, 1)  # what is found is to be flushed in time, too
         mapped.page.set(system.WORD_CACHE, cache_number(mapped.path))
         known = system.WORD_SNAPSHOT if loaded.history.state.producers else system.WORD_NO_PRODUCERS
         mapped.page.set(known, loaded.published.log_end + 1)
         for base in poisoned_bases(self.path):
             mapped.page.set(system.WORD_POISON, base + 1)
 
-    def _note_loaded(self, loading: Loading, loaded: recovery.Loaded) -> None:
+    def _note_loaded(self, loading: Loading, loaded: loader.Loaded) -> None:
         """Leave a manifest that is true of these files, and of nothing that was cut from them."""
         manifest, now, sealed = self.manifest, loaded.published, loaded.segments[:-1]
         manifest.refresh()
-        start = start_of(now, self.home.visit)
+        start = start_of(now, self.context.visit)
         if not sealed and not files.exists(manifest.path):
             manifest.begin(start)
         stale = any(base >= now.segment_base for base in manifest.segments) or manifest.start is None or not manifest.whole
@@ -218,7 +233,7 @@ class Presence:
             manifest.rewrite([*sealed, *([closed] if closed is not None and true else [])], start)
         manifest.note(start, active_info(now) if loading.clean and manifest.closed is None else None)
 
-    def _durable_at_load(self, loading: Loading, loaded: recovery.Loaded, *, moved: bool) -> int:
+    def _durable_at_load(self, loading: Loading, loaded: loader.Loaded, *, moved: bool) -> int:
         """What an orderly close, or else a checkpoint, says is on stable storage: below it damage is never cut away.
 
         A copy that somebody made says so too soon, so what a stranger left, or moved here, is put on stable storage first.
@@ -237,49 +252,49 @@ class Presence:
         """Whether a broker may have changed the files since we last loaded them, in this incarnation or in one before."""
         self.manifest.refresh()
         start = self.manifest.start
-        noted = start.visit if start is not None else 0 if files.exists(self.manifest.path) else self.home.visit
-        return self.home.foreign or noted != self.home.visit
+        noted = start.visit if start is not None else 0 if files.exists(self.manifest.path) else self.context.visit
+        return self.context.foreign or noted != self.context.visit
 
     def loading(self, *, write: bool, foreign: bool, floor: Published | None) -> Loading:
         """What the loader has to know of this partition."""
-        dirty = files.exists(self.path / file_names.DIRTY) and not self.home.foreign
-        points, starts, cleaned = self.home.recovery_points, self.home.log_starts, self.home.cleaned
+        dirty = files.exists(self.path / file_names.DIRTY) and not self.context.foreign
+        points, starts, cleaned = self.context.recovery_points, self.context.log_starts, self.context.cleaned
         durable = None if foreign else DurableRecord(self.path, self.topic_id).read()
         return Loading(
             self.path,
             self.topic_id,
-            clean=self.home.clean and not dirty,
+            clean=self.context.clean and not dirty,
             write=write,
             recovery_point=points.of(self.topic, self.number) if points else 0,
             log_start=starts.of(self.topic, self.number) if starts else 0,
             floor=floor,
             known_durable=durable.offset if durable else 0,
             interval_bytes=self.config.index_interval_bytes,
-            mode=self.home.mode,
+            mode=self.context.mode,
             allocate_bytes=self.config.segment_bytes if self.config.preallocate else 0,
             gaps_allowed=self.config.compacted or bool(cleaned and cleaned.of(self.topic, self.number)),
             foreign=foreign,
             begun=dirty,
-            producer_expiration_ms=self.home.producer_expiration_ms,
+            producer_expiration_ms=self.context.producer_expiration_ms,
         )
 
     def mark_dirty(self) -> None:
         """On disk before the first write of this incarnation: the last one out closes it. REQUIRES the append lock."""
-        if self._marked_dirty or system.mutated("no_dirty"):
+        if self.marked_dirty or system.mutated("no_dirty"):
             return
         path = self.path / file_names.DIRTY
         if not files.exists(path):
-            with files.opened(path, files.CREATE, self.home.mode) as fd:
+            with files.opened(path, files.CREATE, self.context.mode) as fd:
                 files.sync(fd, path)
             files.sync_directory(self.path)
-        self._marked_dirty = True
+        self.marked_dirty = True
 
     def close(self) -> None:
         """Give back descriptors and mapping; what was appended stays where it is. Idempotent."""
         with self.mutex:
             self.closed = True
-            self._drop_writer()
-            self._forget_files()
+            self._release_writer()
+            self.forget_files()
             if self.page_file is not None:
                 self.page_file.close()
                 self.page_file = None
@@ -295,6 +310,19 @@ class Presence:
         if mapped is not None and mapped.page.word(system.WORD_FLAGS) & system.FLAG_DELETED:
             raise UnknownTopicOrPartitionError(f"topic {self.topic} was deleted", path=self.path)
 
+    def seen_end(self) -> int:
+        """The log end that the mapped control block has, -1 if there is none."""
+        mapped = self.page_file
+        now = mapped.page.read() if mapped is not None else None
+        return -1 if now is None else now.log_end
+
+    def read_page(self) -> Published:
+        """The published tuple under the append lock. Raises StorageError if the control block is damaged."""
+        now = self.page.read()
+        if now is None:
+            raise StorageError("the control page is damaged", path=self.path / file_names.PAGE)
+        return now
+
     @property
     def page(self) -> system.Page:
         if self.page_file is None:
@@ -303,8 +331,11 @@ class Presence:
 
     def published(self) -> Published:
         """The published tuple. Raises StorageError if the page was destroyed under us and cannot be rebuilt."""
-        self.ensure_open()
-        mapped = self._mapped()
+        if self.closed or self.page_file is None:
+            self.ensure_open()
+        if self.context.read_only:
+            self._look()
+        mapped = self.page_file
         if mapped is None:
             with self.mutex:  # one of the two is there, unless it was closed
                 mapped, static = self.page_file, self.static
@@ -314,12 +345,6 @@ class Presence:
                 return static.published
         found = mapped.page.read()
         return found if found is not None and mapped.page.alive() else self._published_again()
-
-    def _mapped(self) -> PageFile | None:
-        """The page, if there is one: a reader looks whether that is so still."""
-        if self.home.read_only:
-            self._look()
-        return self.page_file
 
     def _published_again(self) -> Published:
         self.remap()
@@ -352,16 +377,16 @@ class Presence:
     # ---- the lock, as far as opening needs it ------------------------------------------------------
 
     def deadline(self) -> int:
-        return system.boot_ns() + self.home.lock_timeout_ms * 1_000_000
+        return system.boot_ns() + self.context.lock_timeout_ms * 1_000_000
 
-    def _lock_os(self, lock: locks.LockFile, deadline_ns: int) -> None:
+    def lock_os(self, lock: locks.LockFile, deadline_ns: int) -> None:
         code = system.lock_until(lock.fd, True, deadline_ns)
         if code == system.TIMED_OUT:
-            raise self._lock_timeout()
+            raise self.lock_timeout()
         if code < 0:
             raise StorageError("cannot lock", errno=system.errno_of(code), path=lock.path)
 
-    def _lock_timeout(self) -> LockTimeoutError:
+    def lock_timeout(self) -> LockTimeoutError:
         path, since = self.path / file_names.LOCK, ""
         if self.page_file is not None and (pid := self.page_file.page.word(system.WORD_OWNER)):
             age_s = (system.boot_ns() - self.page_file.page.word(system.WORD_OWNER_SINCE)) / 1e9
@@ -370,29 +395,31 @@ class Presence:
             owner = lock_holders.held_by(path) or "an unknown process"
         return LockTimeoutError(f"append lock not free before the deadline: held by {owner}{since}", path=path)
 
-    # ---- what a partition that can be appended to does more ----------------------------------------
+    # ---- replaced files --------------------------------------------------------------------------
 
-    def _drop_writer(self) -> None:
-        """Give back the descriptors for appending."""
-
-    def _forget_files(self) -> None:
-        """The files may be others now: forget what was cached of them."""
+    def forget_files(self) -> None:
+        """Drop everything that was cached of the files: they may be others now."""
+        self._forget_caches()
 
     def remap(self) -> None:
         """The page was replaced, cut or deleted under us: find or make the right one."""
         with self.mutex:
             if not self.closed:
-                self._remap_mutexed()
+                self.remap_mutexed()
 
-    def _remap_mutexed(self) -> None:
-        self._drop_writer()
+    def remap_mutexed(self) -> None:
+        self._release_writer()
         if self.page_file is not None:
             self.page_file.close()
             self.page_file = None
         if not files.is_directory(self.path):
             raise UnknownTopicOrPartitionError(f"topic {self.topic} was deleted", path=self.path)
-        self._forget_files()
-        self._open_read_only() if self.home.read_only else self._open_for_writing()
+        self.forget_files()
+        self._open_read_only() if self.context.read_only else self._open_for_writing()
+
+
+def _nothing() -> None:
+    """The state of a partition that is not connected to caches and a writer yet."""
 
 
 def poisoned_bases(directory: Path) -> list[int]:

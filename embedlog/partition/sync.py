@@ -19,7 +19,7 @@ import secrets
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from embedlog import _logging, segment
 from embedlog._native import system
@@ -27,13 +27,12 @@ from embedlog._native.system import Published
 from embedlog.errors import ClosedError, DurabilityError, LockTimeoutError, StorageError
 from embedlog.format.record_batch import Chain
 from embedlog.partition import truncate
+from embedlog.partition.append_lock import AppendLock
+from embedlog.partition.reader import Reader
 from embedlog.partition.state import poisoned_bases
 from embedlog.storage import file_names, files, locks
 from embedlog.storage.control_page import DurableRecord
 from embedlog.storage.manifest import SegmentInfo
-
-if TYPE_CHECKING:
-    from embedlog.partition.partition import Partition
 
 logger = logging.getLogger("embedlog")
 
@@ -53,24 +52,24 @@ class _Lost(StorageError):
 class Syncer:
     """Group commit for one partition. Threads: any; one syncs, the others wait for its result."""
 
-    def __init__(self, partition: Partition) -> None:
-        self._partition = partition
+    def __init__(self, lock: AppendLock, reader: Reader) -> None:
+        self._state, self._append_lock, self._reader = lock.state, lock, reader
         self._lock: locks.LockFile | None = None
         self._fds: dict[int, int] = {}  # segment base -> descriptor of our own
         self._believed: set[int] = set()  # bases whose descriptor has seen every write since `durable`
-        self._record = DurableRecord(partition.path, partition.topic_id)
+        self._record = DurableRecord(lock.state.path, lock.state.topic_id)
         self._opening = threading.Lock()
         self._users = 0  # threads inside `sync`
         self._intent = 0  # the last intent of this syncer, and how many syncs had failed before it
         self._failed_before = 0
         self._leaving = False
 
-    def opened(self, base: int, fd: int) -> None:
+    def opened(self, base: int) -> None:
         """This process begins to write a segment: take a descriptor for its syncs now, then look what is unsynced."""
         kept = bool(self._fds)
         self._descriptor(base)
         if not kept:
-            self._partition.home.syncers.opened(self._partition)
+            self._state.context.syncers.opened(self)
 
     def release(self) -> bool:
         """Give the descriptors back for now; False if a sync is under way. What is unsynced is written again by the next one."""
@@ -79,6 +78,9 @@ class Syncer:
                 return False
             self._let_go()
             return True
+
+    def seen_end(self) -> int:
+        return self._state.seen_end()
 
     def close(self) -> None:
         """Give the descriptors back; if a sync is under way, when it ends: a number that is closed may be another file's next."""
@@ -100,9 +102,9 @@ class Syncer:
     @contextlib.contextmanager
     def _use(self) -> Iterator[locks.LockFile]:
         """The sync lock's file, not locked yet; it and the descriptors stay open inside the block."""
-        partition, page = self._partition, self._partition.page
+        page = self._state.page
         if not page.hold():
-            raise ClosedError(f"partition {partition.topic}-{partition.number} is closed")
+            raise ClosedError(f"partition {self._state.name} is closed")
         try:
             with self._use_held() as lock:
                 yield lock
@@ -111,14 +113,14 @@ class Syncer:
 
     @contextlib.contextmanager
     def _use_held(self) -> Iterator[locks.LockFile]:
-        partition = self._partition
+        state = self._state
         with self._opening:
             fresh, lock = self._lock is None, self._lock
             if lock is None:
-                lock = self._lock = locks.LockFile(partition.path / file_names.SYNC_LOCK, partition.home.mode)
+                lock = self._lock = locks.LockFile(state.path / file_names.SYNC_LOCK, state.context.mode)
             self._users += 1
         try:
-            partition.home.syncers.opened(partition) if fresh else partition.home.syncers.used(partition)
+            state.context.syncers.opened(self) if fresh else state.context.syncers.used(self)
             yield lock
         finally:
             with self._opening:
@@ -128,14 +130,14 @@ class Syncer:
 
     def sync(self, upto: int, deadline_ns: int) -> int:
         """Return once `durable` has reached `upto`. Raises DurabilityError, LockTimeoutError."""
-        partition, synced = self._partition, False
+        state, synced = self._state, False
 
         def durable() -> int:
-            return partition.page.word(system.WORD_DURABLE)
+            return state.page.word(system.WORD_DURABLE)
 
         def nap() -> None:
             if (seen := durable()) < upto:
-                partition.page.nap(system.WORD_DURABLE, seen, deadline_ns)
+                state.page.nap(system.WORD_DURABLE, seen, deadline_ns)
 
         if durable() >= upto:
             return durable()
@@ -143,18 +145,22 @@ class Syncer:
             return upto
         try:
             with self._use() as lock, lock.hold_while(lambda: durable() < upto, nap, deadline_ns) as synced:
-                return self._sync_locked(partition.published()) if synced else durable()
+                return self._sync_locked(state.published()) if synced else durable()
         except _Lost as lost:  # behind the sync lock: the append lock comes before it in the order of locks
-            lost_from = truncate.cut_lost(partition, lost.base)
-            raise self._failed(lost_from, lost) from lost
+            raise self._failed(self.cut_lost(lost.base), lost) from lost
         finally:
             if synced:  # behind the unlocking: who was not served takes his turn
-                partition.page.stir(system.WORD_DURABLE)
+                state.page.stir(system.WORD_DURABLE)
+
+    def cut_lost(self, base: int) -> int:
+        """Cut the log at the first bad batch of a segment; the offset from which records are gone. Raises CorruptRecordError."""
+        with self._append_lock.exclusive() as held:
+            return truncate.cut_lost(held, base)
 
     def _sync_locked(self, now: Published) -> int:
-        page = self._partition.page
+        page = self._state.page
         durable = page.word(system.WORD_DURABLE)
-        todo = self._partition.segments.since(durable, now)
+        todo = self._append_lock.segments.since(durable, now)
         began_ns = system.boot_ns()
         if not system.mutated("no_sync_intent"):
             page.set(system.WORD_SYNC_FROM, durable)
@@ -176,7 +182,7 @@ class Syncer:
             self._sync_all(todo, durable, now)
         except StorageError as problem:
             self._poison([info.base for info in todo])
-            self._partition.page.set(system.WORD_SYNC_OWNER, 0)
+            self._state.page.set(system.WORD_SYNC_OWNER, 0)
             if isinstance(problem, _Lost):
                 raise
             raise self._failed(durable, problem) from problem
@@ -204,10 +210,9 @@ class Syncer:
         return intent != 0 and intent == self._intent and system.failed_syncs() == self._failed_before
 
     def _failed(self, durable: int, problem: StorageError) -> DurabilityError:
-        name = f"{self._partition.topic}-{self._partition.number}"
         what = "are lost" if isinstance(problem, _Lost) else "may not survive a power loss"
         return DurabilityError(
-            f"a sync of {name} failed: records from offset {durable} on {what}",
+            f"a sync of {self._state.name} failed: records from offset {durable} on {what}",
             path=problem.path,
             position=problem.position,
             found=os.strerror(problem.errno or errno.EIO),
@@ -219,11 +224,11 @@ class Syncer:
             try:
                 self._sync_segment(info, info.base in poisoned, durable, info.base != now.segment_base)
             except StorageError as problem:
-                if problem.errno != errno.ENOENT or info.next_offset > self._partition.published().log_start:
+                if problem.errno != errno.ENOENT or info.next_offset > self._state.published().log_start:
                     raise  # else retention was faster: nobody needs these records any more
         if any(info.base >= durable for info in todo) or not durable:
-            files.sync_directory(self._partition.path)
-            self._partition.manifest.sync()
+            files.sync_directory(self._state.path)
+            self._state.manifest.sync()
 
     def _sync_segment(self, info: SegmentInfo, poisoned: bool, durable: int, sealed: bool) -> None:
         fd = self._descriptor(info.base)
@@ -232,7 +237,7 @@ class Syncer:
                 self._rewrite(info, fd, durable)
             self._believed.add(info.base)
         system.point("sync-segment")
-        files.datasync(fd, file_names.segment_path(self._partition.path, info.base))
+        files.datasync(fd, file_names.segment_path(self._state.path, info.base))
         if sealed:
             self._give_back(info.base)
             self._sync_sealed(info)
@@ -245,7 +250,7 @@ class Syncer:
 
     def _sync_sealed(self, info: SegmentInfo) -> None:
         """What recovery reads of a sealed segment instead of the log itself."""
-        directory = self._partition.path
+        directory = self._state.path
         for suffix in (file_names.INDEX, file_names.TIME_INDEX, file_names.TRANSACTION_INDEX, file_names.DIGESTS):
             path = file_names.segment_path(directory, info.base, suffix)
             if files.exists(path):
@@ -258,17 +263,15 @@ class Syncer:
 
     def _descriptor(self, base: int) -> int:
         """Our descriptor of a segment: opened first, published compared with durable after (rule 17)."""
-        partition = self._partition
+        state = self._state
         with self._opening:
             fd = self._fds.get(base)
             if fd is None:
-                fd = self._fds[base] = files.open_file(
-                    file_names.segment_path(partition.path, base), files.WRITE, partition.home.mode
-                )
+                fd = self._fds[base] = files.open_file(file_names.segment_path(state.path, base), files.WRITE, state.context.mode)
                 system.point("sync-opened")
-                now = partition.page.read()
+                now = state.page.read()
                 if now is not None and (
-                    now.log_end <= partition.page.word(system.WORD_DURABLE) or (now.segment_base == base and not now.segment_size)
+                    now.log_end <= state.page.word(system.WORD_DURABLE) or (now.segment_base == base and not now.segment_size)
                 ):
                     self._believed.add(base)
                 self._bound(base)
@@ -286,8 +289,8 @@ class Syncer:
 
     def _rewrite(self, info: SegmentInfo, fd: int, durable: int) -> None:
         """Write the same bytes once more through our own descriptor: a failed write-back left them clean in the cache."""
-        path = file_names.segment_path(self._partition.path, info.base)
-        at = self._partition.reader.place(info, durable).position
+        path = file_names.segment_path(self._state.path, info.base)
+        at = self._reader.place(info, durable).position
         walk = segment.Walk(fd, path, Chain(gaps_allowed=True), at, info.size)
         for view, batches in walk.chunks():
             ends = batches["base_offset"] + batches["last_offset_delta"]
@@ -301,66 +304,66 @@ class Syncer:
 
     def _poisoned(self) -> set[int]:
         """Bases of segments with a mark. A word in the page tells that there is none: listing thousands of files takes long."""
-        if not self._partition.page.word(system.WORD_POISON):
+        if not self._state.page.word(system.WORD_POISON):
             return set()
-        return set(poisoned_bases(self._partition.path))
+        return set(poisoned_bases(self._state.path))
 
     def _poison(self, bases: list[int]) -> None:
         """Mark segments whose sync failed: a file first, then the page, so that nobody trusts the next sync that says OK."""
         if system.mutated("no_poison"):
             return
-        partition = self._partition
+        state = self._state
         for base in bases:
             logger.error(
                 "sync failed: %s is marked, its unsynced bytes will be written again",
-                file_names.segment_path(partition.path, base),
+                file_names.segment_path(state.path, base),
             )
-            path = partition.path / f"{file_names.POISON}{base}"
+            path = state.path / f"{file_names.POISON}{base}"
             try:
-                with files.opened(path, files.CREATE, partition.home.mode) as fd:
+                with files.opened(path, files.CREATE, state.context.mode) as fd:
                     files.sync(fd, path)
-                files.sync_directory(partition.path)
+                files.sync_directory(state.path)
             except StorageError as problem:
                 logger.error("cannot put the mark on disk: %s", problem)
             self._believed.discard(base)
         if bases:
-            partition.page.set(system.WORD_POISON, bases[-1] + 1)
+            state.page.set(system.WORD_POISON, bases[-1] + 1)
 
     def _raise(self, now: Published) -> None:
-        partition = self._partition
-        self._record.store(now.log_end, now.segment_base, partition.home.mode)
+        state = self._state
+        self._record.store(now.log_end, now.segment_base, state.context.mode)
         system.point("durable-stored")
-        partition.page.set(system.WORD_DURABLE, now.log_end)
+        state.page.set(system.WORD_DURABLE, now.log_end)
         for base in [base for base in list(self._fds) if base < now.segment_base]:
             self._give_back(base)
 
     def flush_if_due(self, end: int, behind: int, unsynced_ms: int, deadline_ns: int) -> None:
         """`flush.messages` is part of the acknowledgement; `flush.ms` is the housekeeper's, unless that one is late."""
-        partition = self._partition
-        if behind >= partition.config.flush_messages:
+        state = self._state
+        if behind >= state.config.flush_messages:
             self.wait(end, deadline_ns)
-        elif unsynced_ms > partition.config.flush_ms and behind > 0 and not system.mutated("leave_to_housekeeper"):
+        elif unsynced_ms > state.config.flush_ms and behind > 0 and not system.mutated("leave_to_housekeeper"):
             try:
                 self.sync(end, deadline_ns)
             except (ClosedError, DurabilityError, LockTimeoutError) as problem:
-                what = f"background flush of {partition.topic}-{partition.number}"
-                _logging.report(logger, logging.ERROR, (partition.path, "flush"), what, problem)
+                what = f"background flush of {state.name}"
+                _logging.report(logger, logging.ERROR, (state.path, "flush"), what, problem)
 
     def flush_if_late(self) -> None:
-        """The same for what was written past `Partition.append`."""
-        partition = self._partition
-        partition.ensure_open()
-        now, page = partition.published(), partition.page
+        """The same for records that were not written by `Partition.append`."""
+        state = self._state
+        state.ensure_open()
+        now, page = state.published(), state.page
         behind = now.log_end - page.word(system.WORD_DURABLE)
         unsynced_ms = (system.boot_ns() - page.word(system.WORD_UNSYNCED_SINCE)) // 1_000_000
-        self.flush_if_due(now.log_end, behind, unsynced_ms, partition.deadline())
+        self.flush_if_due(now.log_end, behind, unsynced_ms, state.deadline())
 
     def wait(self, upto: int, deadline_ns: int) -> None:
         """As `sync`, with an error if the deadline passes."""
         if self.sync(upto, deadline_ns) < upto:
             raise LockTimeoutError(
                 "not durable before the deadline",
-                path=self._partition.path,
+                path=self._state.path,
                 expected=upto,
-                found=self._partition.page.word(system.WORD_DURABLE),
+                found=self._state.page.word(system.WORD_DURABLE),
             )

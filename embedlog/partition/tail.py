@@ -19,7 +19,7 @@ from embedlog.storage import file_names
 if TYPE_CHECKING:
     from embedlog._native._rows import Record
     from embedlog._native.system import Published
-    from embedlog.partition.partition import Partition
+    from embedlog.partition.state import PartitionState
 
 ROOM_BYTES: Final = 1 << 16
 
@@ -27,13 +27,13 @@ ROOM_BYTES: Final = 1 << 16
 class Tail:
     """Where a reader stands at the end of a partition. Threads: one at a time."""
 
-    def __init__(self, partition: Partition, now: Published, position: int, digest: int, committed: bool) -> None:
-        self._partition = partition
+    def __init__(self, state: PartitionState, now: Published, position: int, digest: int, committed: bool) -> None:
+        self._state = state
         self._committed = committed
-        self._file = (str(partition.path), now.segment_base, file_names.LOG)
-        self._tailing = system.Tailing(partition.page, now, position, now.log_end, digest, bytearray(ROOM_BYTES), committed)
-        self._place = (partition.topic, partition.number)
-        self._handles = partition.home.handles
+        self._file = (str(state.path), now.segment_base, file_names.LOG)
+        self._tailing = system.Tailing(state.page, now, position, now.log_end, digest, bytearray(ROOM_BYTES), committed)
+        self._place = (state.topic, state.number)
+        self._handles = state.context.handles
         self._pid = os.getpid()
         self._kept = self._handles.keep(*self._file)
         if self._kept is not None:
@@ -71,8 +71,8 @@ class Tail:
 
     def _read_borrowed(self) -> tuple[int, int, int]:
         """With a descriptor for this once: many partitions are tailed."""
-        partition = self._partition
-        if partition.closed or partition.page_file is None:
+        state = self._state
+        if state.closed or state.page_file is None:
             return system.TAIL_OTHERWISE, 0, 0
         try:
             with self._handles.borrow(*self._file) as fd:

@@ -19,24 +19,26 @@ from embedlog.format.record_columns import OFFSET_MAX
 from embedlog.storage import file_names
 
 if TYPE_CHECKING:
-    from embedlog.partition.partition import Partition
+    from embedlog.partition.reader import Reader
+    from embedlog.partition.segment_list import SegmentList
+    from embedlog.partition.state import PartitionState
     from embedlog.storage.manifest import SegmentInfo
 
 
-class Pruning:
+class TimePruning:
     """Of one partition. Threads: any."""
 
-    def __init__(self, partition: Partition) -> None:
-        self._partition = partition
+    def __init__(self, state: PartitionState, segments: SegmentList, reader: Reader) -> None:
+        self._state, self._segments, self._reader = state, segments, reader
 
     def end(self, first: int, last: int, end_ms: int) -> int:
         """An offset from `first` to `last`: no record from there up to `last` is older than `end_ms`.
 
         REQUIRES: both were in the log before.
         """
-        now = self._partition.published()
-        self._partition.check_deleted()
-        for info in reversed(self._partition.segments.since(first, now)):
+        now = self._state.published()
+        self._state.check_deleted()
+        for info in reversed(self._segments.since(first, now)):
             if info.base < last and info.min_timestamp < end_ms:
                 return min(last, max(first, self._end_in(info, max(first, now.log_start), last, end_ms)))
             last = min(last, info.base)
@@ -51,7 +53,7 @@ class Pruning:
         if not first <= found < min(last, info.next_offset):
             return info.next_offset
         with contextlib.suppress(CorruptRecordError, OffsetOutOfRangeError):  # who reads meets it
-            batches = self._partition.reader.fetch(found, max_bytes=1, committed=False, upto=None, pool=None).batches
+            batches = self._reader.fetch(found, max_bytes=1, committed=False, upto=None, pool=None).batches
             if len(batches) and batches["base_offset"][0] <= found and batches["max_timestamp"][0] >= bound_ms:
                 return int(batches["base_offset"][0]) + int(batches["last_offset_delta"][0]) + 1
         return info.next_offset
@@ -59,7 +61,7 @@ class Pruning:
     def _reaching(self, info: SegmentInfo, time_ms: int) -> int:
         """The last offset of the first batch of this time or later, as far as the index knows. REQUIRES: there is one."""
         try:
-            with self._partition.reader.handles.borrow(str(self._partition.path), info.base, file_names.TIME_INDEX) as fd:
+            with self._reader.handles.borrow(str(self._state.path), info.base, file_names.TIME_INDEX) as fd:
                 found = index.time_ceiling(fd, info.time_entries, info.base, time_ms)
         except (StorageError, CorruptRecordError) as problem:
             if isinstance(problem, StorageError) and problem.errno != 2:
@@ -71,9 +73,9 @@ class Pruning:
         """Where a reader at `offset` goes on: behind its segment, if that holds nothing between the times."""
         if start_ms <= 0 and end_ms == OFFSET_MAX:
             return offset
-        now = self._partition.published()
+        now = self._state.published()
         if not now.log_start <= offset < now.log_end:
             return offset  # reading there says what is wrong
-        info = self._partition.segments.at(offset, now)
+        info = self._segments.at(offset, now)
         outside = 0 <= info.max_timestamp < start_ms or end_ms <= info.min_timestamp
         return max(offset, info.next_offset) if outside else offset

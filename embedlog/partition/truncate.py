@@ -11,63 +11,63 @@ C4  which segment is being cut stands in the page before anything changes: whoev
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
-from embedlog import index, segment
+from embedlog import segment
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError
 from embedlog.format import aborted_transactions
 from embedlog.format.aborted_transactions import ENTRY_SIZE
 from embedlog.format.record_batch import Chain
-from embedlog.partition import producer_recovery
-from embedlog.partition.segment_list import start_of
+from embedlog.partition.held import Held
+from embedlog.partition.recovery import producer_history
+from embedlog.partition.segment_info import published_after
 from embedlog.storage import checkpoints, file_names, files
 from embedlog.storage.manifest import DIGESTED
-
-if TYPE_CHECKING:
-    from embedlog.partition.partition import Partition
 
 logger = logging.getLogger("embedlog")
 
 
-def cut_lost(partition: Partition, base: int) -> int:
-    """Cut the log at the first bad batch of a segment; the offset from which records are gone, or the log end if none is."""
-    with partition.exclusive() as now:
-        if base > now.segment_base:
-            return now.log_end
-        size = now.segment_size if base == now.segment_base else segment.size_of(partition.path, base)
-        end, chain = _valid(partition, base, size)
-        if end == size:
-            return now.log_end
-        lost_from = max(chain.next_offset, base)
-        durable = partition.page.word(system.WORD_DURABLE)
-        if lost_from < durable:
-            raise CorruptRecordError(
-                "damage below what was on stable storage",
-                path=file_names.segment_path(partition.path, base),
-                position=end,
-                expected=f"offsets up to {durable}",
-                found=f"none from {lost_from} on",
-            )
-        partition.page.set(system.WORD_CUT_INTENT, base + 1)
-        _cut_locked(partition, now, base, end, chain)
-        return lost_from
+def cut_lost(held: Held, base: int) -> int:
+    """Cut the log at the first bad batch of a segment; the offset from which records are gone, or the log end if none is.
+
+    Raises CorruptRecordError for damage below the durable offset.
+    """
+    now = held.now
+    if base > now.segment_base:
+        return now.log_end
+    size = now.segment_size if base == now.segment_base else segment.size_of(held.path, base)
+    end, chain = _valid(held, base, size)
+    if end == size:
+        return now.log_end
+    lost_from = max(chain.next_offset, base)
+    durable = held.page.word(system.WORD_DURABLE)
+    if lost_from < durable:
+        raise CorruptRecordError(
+            "damage below what was on stable storage",
+            path=file_names.segment_path(held.path, base),
+            position=end,
+            expected=f"offsets up to {durable}",
+            found=f"none from {lost_from} on",
+        )
+    held.page.set(system.WORD_CUT_INTENT, base + 1)
+    _cut(held, base, end, chain)
+    return lost_from
 
 
-def resume_locked(partition: Partition, now: Published) -> Published:
-    """Finish a cut that was broken off. REQUIRES the append lock, and the intent in the page."""
-    base = partition.page.word(system.WORD_CUT_INTENT) - 1
-    end, chain = _valid(partition, base, segment.size_of(partition.path, base))
+def resume(held: Held) -> Published:
+    """Finish a cut that was broken off. REQUIRES: the intent is in the page."""
+    now, base = held.now, held.page.word(system.WORD_CUT_INTENT) - 1
+    end, chain = _valid(held, base, segment.size_of(held.path, base))
     if now.generation % 2 or (base, end) != (now.segment_base, now.segment_size):
-        return _cut_locked(partition, now, base, end, chain)
-    partition.page.set(system.WORD_CUT_INTENT, 0)  # it was published, or there was nothing to cut
+        return _cut(held, base, end, chain)
+    held.page.set(system.WORD_CUT_INTENT, 0)  # it was published, or there was nothing to cut
     return now
 
 
-def _valid(partition: Partition, base: int, size: int) -> tuple[int, Chain]:
+def _valid(held: Held, base: int, size: int) -> tuple[int, Chain]:
     """How far a segment is valid, in bytes, and what lies up to there."""
-    path = file_names.segment_path(partition.path, base)
+    path = file_names.segment_path(held.path, base)
     chain = Chain(gaps_allowed=True)
     with files.opened(path) as fd:
         walk = segment.Walk(fd, path, chain, 0, size)
@@ -76,12 +76,12 @@ def _valid(partition: Partition, base: int, size: int) -> tuple[int, Chain]:
     return walk.end, chain
 
 
-def _cut_locked(partition: Partition, now: Published, base: int, end: int, chain: Chain) -> Published:
-    directory, mode = partition.path, partition.home.mode
+def _cut(held: Held, base: int, end: int, chain: Chain) -> Published:
+    now, directory, mode, manifest = held.now, held.path, held.mode, held.state.manifest
     lost_from = max(chain.next_offset, base)
     moving = now._replace(generation=now.generation | 1)
-    partition.page.publish(moving, partition.home.directory_page)
-    partition.close_writer()
+    held.publish(moving)
+    held.writer.close_segment()
     path = file_names.segment_path(directory, base)
     logger.error(
         "cut %s at byte %d: offsets %d to %d are lost, a sync had failed and they are damaged",
@@ -90,36 +90,40 @@ def _cut_locked(partition: Partition, now: Published, base: int, end: int, chain
         lost_from,
         now.log_end - 1,
     )
-    partition.manifest.refresh()
-    kept = [info for info in partition.manifest.segments.values() if info.base < base]
+    manifest.refresh()
     # On disk before: what it says of bytes that go would be missed.
-    partition.manifest.rewrite(kept, start_of(now, partition.home.visit))
-    _shorten(partition, base, end)
-    builder = segment.rebuild(directory, base, end, partition.config.index_interval_bytes, final=False, mode=mode)
+    held.replace_manifest(now, [info for info in manifest.segments.values() if info.base < base])
+    _shorten(held, base, end)
+    builder = segment.rebuild(directory, base, end, held.state.config.index_interval_bytes, final=False, mode=mode)
     epochs = checkpoints.read_epochs(directory / file_names.EPOCHS)
     epochs.truncate_from_end(lost_from)
     epochs.assign(max(epochs.latest_epoch, now.epoch) + 1, lost_from)
     checkpoints.write_epochs(directory / file_names.EPOCHS, epochs, mode)
-    entries = _cut_producers(partition, base, lost_from)
-    after = _after(moving, builder, end, lost_from, chain.digest, epochs.latest_epoch)
-    state = partition.sequencing.state_locked(after)
+    entries = _cut_producers(held, base, lost_from)
+    after = published_after(moving, builder, end, lost_from, chain.digest)._replace(
+        epoch=epochs.latest_epoch,
+        generation=moving.generation + 1,
+        first_timestamp=now.first_timestamp if base == now.segment_base and end else -1,
+        flags=now.flags | DIGESTED,
+    )
+    state = held.producer_state(after)
     after = after._replace(
         first_unstable=state.first_unstable(lost_from),
         transaction_entries=len(entries) // ENTRY_SIZE,
         transaction_digest=aborted_transactions.digest(entries),
     )
-    partition.publish_locked(after)
-    partition.page.set(system.WORD_CUT_INTENT, 0)
+    held.publish_replaced(after)
+    held.page.set(system.WORD_CUT_INTENT, 0)
     return after
 
 
-def _shorten(partition: Partition, base: int, end: int) -> None:
+def _shorten(held: Held, base: int, end: int) -> None:
     """Set aside what lies behind byte `end` of a segment, and all later segments."""
-    directory = partition.path
+    directory = held.path
     path = file_names.segment_path(directory, base)
     size = segment.size_of(directory, base)
     if end < size:
-        segment.copy_aside(path, end, size, directory / f"{file_names.CUT}{base:020d}-{end}", partition.home.mode)
+        segment.copy_aside(path, end, size, directory / f"{file_names.CUT}{base:020d}-{end}", held.mode)
         with files.opened(path, files.WRITE) as fd:
             files.truncate(fd, end, path)
     for later in file_names.bases(files.listing(directory)):
@@ -130,43 +134,21 @@ def _shorten(partition: Partition, base: int, end: int) -> None:
             )  # last: it names it
 
 
-def _cut_producers(partition: Partition, base: int, end: int) -> bytes:
+def _cut_producers(held: Held, base: int, end: int) -> bytes:
     """What is known of producers behind the cut goes with it; everybody looks again. The transaction index that is left."""
-    path = file_names.segment_path(partition.path, base, file_names.TRANSACTION_INDEX)
+    path = file_names.segment_path(held.path, base, file_names.TRANSACTION_INDEX)
     entries = aborted_transactions.below(files.read_bytes(path) or b"", end, base)
     if files.exists(path):
         with files.opened(path, files.WRITE) as fd:
             files.truncate(fd, len(entries), path)
-    for offset in producer_recovery.snapshots(partition.path):
+    for offset in producer_history.snapshots(held.path):
         if offset > end:
-            files.unlink(file_names.segment_path(partition.path, offset, file_names.SNAPSHOT), missing_ok=True)
-    page = partition.page
+            files.unlink(file_names.segment_path(held.path, offset, file_names.SNAPSHOT), missing_ok=True)
+    page = held.page
     for word in (system.WORD_SNAPSHOT, system.WORD_NO_PRODUCERS):
         if page.word(word) > end + 1:
             page.set(word, 0)
     page.set(system.WORD_PRODUCED, end)
     page.doubt()
-    partition.sequencing.forget()
+    held.producers.forget()
     return entries
-
-
-def _after(now: Published, builder: index.Builder, end: int, lost_from: int, digest: int, epoch: int) -> Published:
-    return now._replace(
-        segment_base=builder.base,
-        segment_size=end,
-        log_end=lost_from,
-        high_watermark=lost_from,
-        epoch=epoch,
-        generation=now.generation + 1,
-        max_timestamp=builder.max_timestamp,
-        max_timestamp_offset=builder.max_timestamp_offset,
-        min_timestamp=builder.min_timestamp,
-        lateness_ms=builder.lateness_ms,
-        last_time_entry=builder.last_time_entry,
-        first_timestamp=now.first_timestamp if builder.base == now.segment_base and end else -1,
-        bytes_since_entry=builder.bytes_since_entry,
-        digest=digest,
-        index_entries=builder.offset_entries,
-        time_entries=builder.time_entries,
-        flags=now.flags | DIGESTED,
-    )

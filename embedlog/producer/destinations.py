@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from embedlog._native._rows import PartitionQueue, ProducerBatch, Router
     from embedlog.config.topic import ProducerConfig, TopicConfig
     from embedlog.format.record_batch import EncodedRun, Stamp
-    from embedlog.partition.producer_sequences import Going
+    from embedlog.partition.context import AppendProgress
 
 RATIO_BETTER, RATIO_WORSE, RATIO_MARGIN = 0.005, 0.05, 1.05  # Kafka's steps of the compression ratio estimate
 
@@ -31,7 +31,7 @@ class Attempt:
 
     __slots__ = ("counts", "end_sequence", "going", "mended", "parcels", "run", "stamp", "tries")
 
-    def __init__(self, parcels: list[ProducerBatch], counts: list[int], run: EncodedRun, going: Going) -> None:
+    def __init__(self, parcels: list[ProducerBatch], counts: list[int], run: EncodedRun, going: AppendProgress) -> None:
         self.parcels = parcels
         self.counts = counts  # records of each parcel
         self.run = run

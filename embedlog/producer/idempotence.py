@@ -136,16 +136,15 @@ class Idempotent:
         partition, lane, asked = stop.partition, stop.lane, attempt.stamp
         _check_in_sync(partition)
         moved = lane.seen >= 0 and lane.seen != stop.seen  # callers have appended directly
-        if asked is not None and moved and stop.direct is not None and stop.direct[0] == id(partition.writer):
-            with partition.mutex:
-                partition.sequencing.note(asked, lane.next_sequence, lane.seen)
+        if asked is not None and moved and stop.direct is not None and stop.direct[0] == id(partition.direct_target.writer):
+            partition.note_direct(asked, lane.next_sequence, lane.seen)
         appended: Appended = partition.append(attempt.run, deadline_ns=deadline_ns, stamp=asked, going=attempt.going)
         return appended
 
     def written(self, stop: Stop, attempt: Attempt) -> None:
         if attempt.stamp is not None:
             stop.lane.next_sequence = attempt.end_sequence
-            stop.lane.seen = stop.seen = stop.partition.sequencing.seen_plain(attempt.stamp)
+            stop.lane.seen = stop.seen = stop.partition.seen_plain(attempt.stamp)
 
     def mend(self, stop: Stop, attempt: Attempt, error: BaseException) -> bool:
         if attempt.mended or attempt.going.start or not isinstance(error, (OutOfOrderSequenceError, FencedError)):

@@ -36,8 +36,7 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from embedlog.format import compression, record_batch
-from embedlog.partition.context import Appended
-from embedlog.partition.producer_sequences import Going
+from embedlog.partition.context import Appended, AppendProgress
 from embedlog.producer.batch_send import UNKNOWN_OFFSET
 from embedlog.producer.delivery_failures import Losses
 from embedlog.producer.destinations import Attempt, Destination, Stop
@@ -156,22 +155,23 @@ class Delivery:
             self.in_flight = 0
         elif stop.partition is not None:
             with contextlib.suppress(EmbedlogError):  # deleted or closed: the next write reports it
-                stop.partition.syncer.flush_if_late()  # sync direct appends, unless the housekeeper was faster
+                stop.partition.flush_if_late()  # sync direct appends, unless the housekeeper was faster
         self._look_again(stop)
         self._open_direct(stop)
 
     def _open_direct(self, stop: Stop) -> None:
         """Enable direct appends by callers, unless each append needs more work: compression, or a sync."""
         partition = stop.partition
-        writer = partition.writer if partition is not None and self.appender.direct else None
-        config = stop.destination.config if partition is None else partition.config
-        if writer is None or stop.destination.codec or config.flush_messages != FLUSH_NEVER or not in_sync(config):
+        target = partition.direct_target if partition is not None and self.appender.direct else None
+        writer, config = (None, stop.destination.config) if target is None else (target.writer, target.config)
+        usual = not stop.destination.codec and config.flush_messages == FLUSH_NEVER and in_sync(config)
+        if target is None or writer is None or not usual:
             stop.direct = None
             stop.lane.shut_direct()
         elif stop.direct != (id(writer), id(config)):
             stop.direct = (id(writer), id(config))
             append, raw = writer.addresses
-            stop.lane.open_direct(partition, partition.mutex, writer, config, append, raw, config.flush_ms, partition.batch_limit)
+            stop.lane.open_direct(target, target.mutex, writer, config, append, raw, config.flush_ms, config.batch_limit)
 
     def _begin(self, stop: Stop) -> Attempt | None:
         """The due batches of the queue, encoded and stamped; None if there are none, or if that failed."""
@@ -183,7 +183,7 @@ class Delivery:
         try:
             self.appender.prepare(stop)
             run, counts = self._run_of(stop, parcels)
-            attempt = Attempt(parcels, counts, run, Going(run))
+            attempt = Attempt(parcels, counts, run, AppendProgress(run))
             self.appender.stamp(stop, attempt)
         except BaseException as error:  # noqa: BLE001  (top of the thread: any error must settle the futures)
             self._fail(stop, parcels, error)
@@ -245,7 +245,7 @@ class Delivery:
             fresh = self._engine.partition(stop.destination.name, stop.lane.partition)
             if fresh is stop.partition:
                 raise
-            stop.partition, attempt.going = fresh, Going(attempt.run)
+            stop.partition, attempt.going = fresh, AppendProgress(attempt.run)
             return self.appender.append(stop, attempt, deadline_ns)
 
     def _locate(self, stop: Stop) -> None:
@@ -311,7 +311,7 @@ class Delivery:
         stop.partition.config.check_batch(largest, f"a record for {stop.destination.name}")
         self.figures.note({"split": 1})
         attempt.run, attempt.mended = _joined(runs), True
-        attempt.going = Going(attempt.run)
+        attempt.going = AppendProgress(attempt.run)
         self.appender.stamp(stop, attempt)
 
     # ---- results ---------------------------------------------------------------------------------

@@ -15,12 +15,13 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from embedlog._native import system
 from embedlog.errors import CorruptRecordError, StorageError
+from embedlog.storage import file_names
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -329,6 +330,13 @@ def write_atomically(path: str | os.PathLike[str], data: bytes, mode: int = 0o66
                 unlink(temporary, missing_ok=True)
             raise
     sync_directory(target.parent)
+
+
+def sweep_temporaries(directory: Path, names: Iterable[str]) -> None:
+    """Remove the unfinished files of `write_atomically`. REQUIRES: no other process writes files in this directory."""
+    for name in names:
+        if file_names.temporary_of(name) is not None and not is_directory(directory / name):
+            unlink(directory / name, missing_ok=True)
 
 
 def close_inherited(fd: int) -> None:

@@ -16,7 +16,6 @@ import embedlog
 from embedlog import OffsetAndMetadata, TopicPartition
 from embedlog._native import system
 from embedlog.config.topic import LogConfig
-from embedlog.partition import compaction
 from embedlog.storage import locks
 from tests.support.option_effects import OLD_MS, Effect, Elsewhere, Seen, World, check, keys_of, name_of
 from tests.support.transactional_producers import Writer, begun, state_of
@@ -92,8 +91,8 @@ def passes(world: World) -> bool:
         for number in range(2000):
             producer.send("t", b"x" * 100, b"key %d" % (number % 1000), partition=0)
     memory_bytes = world.log.config.log_cleaner_dedupe_buffer_size
-    first = compaction.compact(world.partition, -1, memory_bytes, system.wall_ms())
-    return compaction.compact(world.partition, first, memory_bytes, system.wall_ms()) >= 0
+    first = world.partition.compact(-1, memory_bytes, system.wall_ms())
+    return world.partition.compact(first, memory_bytes, system.wall_ms()) >= 0
 
 
 def partitions_of(topic: str, fill: Callable[[World], object]) -> Callable[[World], int]:
@@ -280,7 +279,7 @@ def descriptors(world: World) -> bool:
     with world.log.producer() as producer:
         for number in range(40):
             producer.send("t", b"x", partition=number).result(60)
-        return sum(bool(world.log._engine.partition("t", number).writer_fds) for number in range(40)) > 20
+        return sum(bool(world.log._engine.partition("t", number)._writer.fds) for number in range(40)) > 20
 
 
 def linked(world: World) -> str | None:

@@ -160,7 +160,7 @@ def test_a_refusal_leaves_nothing_behind(log: embedlog.Log) -> None:
     with pytest.raises(FencedError, match="no"), topic.deciding(0, soon()):
         raise FencedError("no")
     partition = topic.partition(0)
-    assert partition.page.word(system.WORD_OWNER) == 0, "the next one has nothing to repair"
+    assert partition._state.page.word(system.WORD_OWNER) == 0, "the next one has nothing to repair"
     assert count_up(topic) == 2
 
 
@@ -256,8 +256,8 @@ def test_rule_27_a_look_below_what_was_purged_begins_again(log: embedlog.Log, mu
     for _ in range(3):
         count = count_up(other)
     partition = topic.partition(0)
-    with partition.exclusive() as now:  # as if the tombstone of "gone" had been written and cleaned away below 3
-        partition.publish_locked(now._replace(purged_to=3, log_start=1))
+    with partition.exclusive() as held:  # as if the tombstone of "gone" had been written and cleaned away below 3
+        held.publish_replaced(held.now._replace(purged_to=3, log_start=1))
     with mutated(mutant):
         view = topic.look(0)
     assert view.values[b"n"] == b"%d" % count
@@ -270,7 +270,7 @@ def test_a_look_in_another_epoch_begins_again(log: embedlog.Log) -> None:
     count_up(topic)
     stale = topic.look(0)
     partition = topic.partition(0)
-    with partition.exclusive() as now:
-        partition.publish_locked(now._replace(epoch=now.epoch + 1))
+    with partition.exclusive() as held:
+        held.publish_replaced(held.now._replace(epoch=held.now.epoch + 1))
     assert topic.look(0) is not stale
     assert topic.look(0).values == {b"n": b"1"}

@@ -21,7 +21,7 @@ from embedlog.format import aborted_transactions, record_batch
 from embedlog.format.producer_state import ProducerState
 from embedlog.format.record_batch import Chain, Stamp
 from embedlog.format.record_columns import BytesColumn, Columns
-from embedlog.partition import producer_recovery
+from embedlog.partition.recovery import producer_history
 from embedlog.storage import file_names
 
 from .content import Verdict
@@ -156,7 +156,7 @@ def census(stage: Stage, path: str) -> dict[str, Any]:
 
 def disagreements(directory: Path) -> Iterator[str]:
     """Every snapshot and transaction index that a replay of the log contradicts."""
-    state, snapshots, bases = ProducerState(), set(producer_recovery.snapshots(directory)), file_names.bases(names(directory))
+    state, snapshots, bases = ProducerState(), set(producer_history.snapshots(directory)), file_names.bases(names(directory))
     for base in bases:
         path = file_names.segment_path(directory, base)
         aborted = []
@@ -167,7 +167,7 @@ def disagreements(directory: Path) -> Iterator[str]:
                 for row in range(len(batches)):
                     start = int(batches["position"][row]) - at
                     one = batches[row : row + 1]
-                    aborted += state.replay(one, producer_recovery.markers_in(data[start : start + int(one["size"][0])], one))
+                    aborted += state.replay(one, producer_history.markers_in(data[start : start + int(one["size"][0])], one))
                     if state.offset in snapshots:
                         there = file_names.segment_path(directory, state.offset, file_names.SNAPSHOT).read_bytes()
                         if entries_of(there) != entries_of(state.encode()):

@@ -37,7 +37,7 @@ DELETED_UNDER_A_SLEEPER = """
 """
 
 
-@pytest.mark.parametrize("way", ["log.delete_topic('t')", "partition.remap(); log._engine.wake(owner)"])
+@pytest.mark.parametrize("way", ["log.delete_topic('t')", "partition._state.remap(); log._engine.wake(owner)"])
 def test_a_page_that_is_let_go_under_a_sleeping_thread_is_no_crash(tmp_path: Path, way: str) -> None:
     done = run_program(DELETED_UNDER_A_SLEEPER.replace("WAY", way), tmp_path)
     assert done.returncode == 0, done.stderr
@@ -85,7 +85,7 @@ def test_a_page_whose_numbers_cannot_be_is_no_page(tmp_path: Path, forged: dict[
             producer.send("t", b"before").result(10)
             partition = log._engine.partition("t", 0)
             now = partition.published()
-            partition.page.publish(now._replace(**forged), partition.home.directory_page)
-            assert partition.page.read() is None
-            partition.page.publish(now, partition.home.directory_page)
+            partition._state.page.publish(now._replace(**forged), partition._context.directory_page)
+            assert partition._state.page.read() is None
+            partition._state.page.publish(now, partition._context.directory_page)
             assert producer.send("t", b"behind").result(10).offset == 1

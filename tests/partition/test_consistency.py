@@ -14,7 +14,7 @@ import pytest
 
 import embedlog
 from embedlog import TopicPartition, segment
-from embedlog.partition import consistency
+from embedlog.partition.recovery import evidence
 from embedlog.storage import file_names
 from embedlog.storage.checkpoints import EpochCache
 
@@ -424,10 +424,10 @@ def test_segments_that_retention_was_about_to_remove_are_not_missed_behind_a_pow
 
 
 def test_a_comparison_goes_by_every_point_that_is_passed() -> None:
-    point = consistency.Point(10, 1, 5, True, True)
-    comparison = consistency.Comparison(Path("x.log"), [point])
+    point = evidence.Point(10, 1, 5, True, True)
+    comparison = evidence.Comparison(Path("x.log"), [point])
     with pytest.raises(embedlog.CorruptRecordError, match="file ends inside a batch"):
         comparison.ended(4, 0, None)
     with pytest.raises(embedlog.CorruptRecordError, match="heads of this segment"):
-        consistency.Comparison(Path("x.log"), [point]).ended(10, 6, None)
+        evidence.Comparison(Path("x.log"), [point]).ended(10, 6, None)
     comparison.ended(20, 0, None)

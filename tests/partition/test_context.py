@@ -72,7 +72,7 @@ def test_segments_that_fill_faster_than_they_are_synced_keep_few_descriptors(tmp
         with log.producer(linger_ms=0) as producer:
             for number in range(60):
                 producer.send("t", b"%03d" % number + bytes(120)).result()
-            kept = log._engine.partition("t", 0).syncer._fds
+            kept = log._engine.partition("t", 0)._syncer._fds
             assert 1 <= len(kept) <= sync.SEGMENTS_MAX
             log.flush()
             assert len(kept) == 1

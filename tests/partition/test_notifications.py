@@ -114,7 +114,7 @@ def test_records_and_a_notice_are_waited_for_at_once(writing: embedlog.Log, coun
     """Also where the kernel does not take as many words."""
     writing.create_topic("t")
     topic, partition = topic_of(writing), writing._engine.partition("t", 0)
-    partition.ensure_open()
+    partition.open()
     woken: list[bool] = []
 
     def wait() -> None:

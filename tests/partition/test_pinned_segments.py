@@ -21,16 +21,16 @@ def test_a_partition_whose_files_are_replaced_is_copied_again(log: embedlog.Log,
     def replace(done: int, total: int) -> None:
         if not again:
             again.append(done)
-            with partition.exclusive() as now:
-                partition.page.publish(now._replace(generation=now.generation + 2), None)
+            with partition.exclusive() as held:
+                partition._state.page.publish(held.now._replace(generation=held.now.generation + 2), None)
 
     log.backup(tmp_path / "copy", progress=replace)
     assert content(tmp_path / "copy") == rows(log)
 
 
 def moved(partition: Partition) -> None:
-    with partition.exclusive() as now:
-        partition.page.publish(now._replace(generation=now.generation + 2), None)
+    with partition.exclusive() as held:
+        partition._state.page.publish(held.now._replace(generation=held.now.generation + 2), None)
 
 
 def test_files_that_never_rest_are_copied_as_they_were_opened(log: embedlog.Log, tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_files_that_cannot_be_opened_between_two_changes_end_a_readers_backup(
     reading = [True]
     monkeypatch.setattr(files, "open_file", moving)
     with embedlog.open(log.path, read_only=True) as reader:
-        monkeypatch.setattr(reader._engine.partition("t", 0).home, "lock_timeout_ms", 200)
+        monkeypatch.setattr(reader._engine.partition("t", 0)._context, "lock_timeout_ms", 200)
         with pytest.raises(StorageError, match="keep changing"):
             reader.backup(tmp_path / "copy")
     assert not (tmp_path / "copy").exists()

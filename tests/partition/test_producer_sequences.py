@@ -27,7 +27,6 @@ from embedlog.errors import (
 from embedlog.format import aborted_transactions, record_batch
 from embedlog.format.record_batch import EncodedRun, Stamp
 from embedlog.format.visibility import seen as visible
-from embedlog.partition import truncate
 from embedlog.partition.partition import Partition
 from embedlog.storage import file_names
 from tests.support.mutants import mutated
@@ -167,7 +166,7 @@ def test_each_check_is_what_keeps_the_batch_out(partition: Partition, mutant_nam
 def known(partition: Partition, anew: bool = False) -> tuple[object, ...]:
     """What a process knows of the producers; of their batches the last one, which a snapshot remembers as well."""
     if anew:
-        partition.sequencing.forget()
+        partition._producers.forget()
     state = partition._present()
     producers = [(replace(each, batches=deque()), list(each.batches)[-1:]) for each in state.producers.values()]
     return state.offset, state.open_transactions(), sorted(producers, key=lambda each: each[0].producer_id)
@@ -375,7 +374,7 @@ def test_what_is_cut_takes_its_producers_along(partition: Partition) -> None:
     with (partition.path / file_names.file_name(0, file_names.LOG)).open("r+b") as file:
         file.seek(size + 65)
         file.write(b"!!!")
-    assert truncate.cut_lost(partition, 0) == 2
+    assert partition._syncer.cut_lost(0) == 2
     assert partition.open_transactions() == [(A, 0, 0), (B, 0, 1)]
     assert partition.bounds().last_stable == 0
     assert (partition.path / file_names.file_name(0, file_names.TRANSACTION_INDEX)).read_bytes() == b""
@@ -410,9 +409,9 @@ def test_a_page_of_another_version_in_this_incarnation_is_refused(log: embedlog.
     for version, words in ((1, "an older embedlog"), (9, "a newer embedlog")):
         write_version(partition, version)
         with pytest.raises(UnsupportedFormatError, match=words):
-            partition.remap()
+            partition._state.remap()
         write_version(partition, system.PAGE_VERSION)
-        partition.remap()
+        partition._state.remap()
     assert send(partition, Stamp(A, 0), 1) == (1, 1)
 
 

@@ -38,8 +38,8 @@ def test_the_partition_that_is_written_to_keeps_its_descriptors(tmp_path: Path) 
         busy = log._engine.partition("many", 0)
         for number in range(1, 20):
             producer.send("many", b"often", partition=0).result()
-            writer = busy.writer
+            writer = busy._state.writer
             producer.send("many", b"once", partition=number).result()
-            assert busy.writer is writer is not None, f"given back when partition {number} was opened"
-        given_back = [number for number in range(1, 20) if log._engine.partition("many", number).writer is None]
+            assert busy._state.writer is writer is not None, f"given back when partition {number} was opened"
+        given_back = [number for number in range(1, 20) if log._engine.partition("many", number)._state.writer is None]
         assert given_back, "somebody must have given his own back"

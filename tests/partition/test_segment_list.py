@@ -32,7 +32,7 @@ def test_a_reader_gets_the_segments_of_its_own_tuple_whatever_another_thread_ref
         before = partition.published()
         log.delete_records({TopicPartition("t", 0): 4})
         after = partition.published()
-        segments = partition.segments
+        segments = partition._segments
         real = segments._refreshed
 
         def overtaken(now: object) -> object:
@@ -73,13 +73,13 @@ def test_readers_in_threads_beside_rolls_see_every_offset_once(tmp_path: Path) -
 
 def test_nobody_appends_behind_the_back_of_the_closing_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between a partition's orderly close and the clean mark another thread of the process must not get in."""
-    from embedlog.partition import shutdown
+    from embedlog import engine
 
     log = opened(tmp_path / "log")
     log.create_topic("t")
     append(log, 1)
     partition, refused = log._engine.partition("t", 0), []
-    real = shutdown.write_checkpoints
+    real = engine.write_checkpoints
 
     def meanwhile(*arguments: object, **keywords: object) -> None:
         def intrude() -> None:
@@ -93,7 +93,7 @@ def test_nobody_appends_behind_the_back_of_the_closing_thread(tmp_path: Path, mo
         thread.join()
         real(*arguments, **keywords)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(shutdown, "write_checkpoints", meanwhile)
+    monkeypatch.setattr(engine, "write_checkpoints", meanwhile)
     log.close()
     assert refused
 
@@ -116,13 +116,13 @@ def test_bytes_read_while_files_were_changed_are_no_damage(tmp_path: Path, monke
         log.create_topic("t", config={"flush.ms": 3_600_000})
         append(log, 2)
         partition = log._engine.partition("t", 0)
-        real = partition.reader._fetch
+        real = partition._reader._fetch
 
         def torn(*arguments: object) -> object:
-            monkeypatch.setattr(partition.reader, "_fetch", real)
-            with partition.exclusive() as now:
-                partition.publish_locked(now._replace(generation=now.generation + 2))
+            monkeypatch.setattr(partition._reader, "_fetch", real)
+            with partition.exclusive() as held:
+                held.publish_replaced(held.now._replace(generation=held.now.generation + 2))
             raise embedlog.CorruptRecordError("half cut")
 
-        monkeypatch.setattr(partition.reader, "_fetch", torn)
+        monkeypatch.setattr(partition._reader, "_fetch", torn)
         assert partition.fetch(0).next_offset == 2

@@ -80,10 +80,10 @@ def test_a_sync_that_ends_beside_an_append_hides_it_from_no_housekeeper(tmp_path
         system.fault_arm(["point"], 1, "delay", 300_000, name="before-publish")
         thread = threading.Thread(target=append, args=(log,))
         thread.start()
-        while not partition.page.word(system.WORD_OWNER):
+        while not partition._state.page.word(system.WORD_OWNER):
             pass
         threading.Event().wait(0.1)
-        partition.syncer.sync(1, system.boot_ns() + 10**10)
+        partition._syncer.sync(1, system.boot_ns() + 10**10)
         assert partition.durable_offset == 1 == partition.bounds().log_end, "the append was to stand before its publication"
         thread.join()
         system.fault_off()
@@ -106,16 +106,16 @@ def test_writers_that_find_a_segment_full_at_once_roll_it_once(tmp_path: Path) -
         log.create_topic("t", config=QUIET | {"segment.bytes": 400})
         append(log, 2)
         partition = log._engine.partition("t", 0)
-        real = partition.exclusive_mutexed
+        real = partition._lock.exclusive_mutexed
 
         def slower(deadline_ns: int) -> object:
-            partition.exclusive_mutexed = real
+            partition._lock.exclusive_mutexed = real
             append(other)  # rolls, and writes into the new segment
             return real(deadline_ns)
 
-        partition.exclusive_mutexed = slower
+        partition._lock.exclusive_mutexed = slower
         append(log)
-        assert [info.base for info in partition.segments.all(partition.published())] == [0, 2]
+        assert [info.base for info in partition._segments.all(partition.published())] == [0, 2]
 
 
 def test_descriptors_given_back_under_a_sync_are_closed_behind_it(tmp_path: Path) -> None:
@@ -135,17 +135,17 @@ def test_descriptors_given_back_under_a_sync_are_closed_behind_it(tmp_path: Path
 
         thread = threading.Thread(target=sync)
         thread.start()
-        while not partition.page.word(system.WORD_SYNC_OWNER):
+        while not partition._state.page.word(system.WORD_SYNC_OWNER):
             pass
-        assert partition.release()
-        assert not partition.syncer.release()
-        partition.syncer.close()
-        assert partition.syncer._fds, "closed under the sync"
+        assert partition._writer.release()
+        assert not partition._syncer.release()
+        partition._syncer.close()
+        assert partition._syncer._fds, "closed under the sync"
         thread.join()
         system.fault_off()
         assert not failed
         assert partition.durable_offset == 1
-        assert not partition.syncer._fds
+        assert not partition._syncer._fds
 
 
 def test_a_sync_that_retention_overtakes_does_not_fail(nursery: Nursery, tmp_path: Path) -> None:
@@ -186,8 +186,8 @@ def test_who_waits_for_a_sync_is_served_while_another_one_holds_the_lock(tmp_pat
             thread.start()
             thread.join(0.01)
             assert not served
-            partition.page.set(system.WORD_DURABLE, 1)
-            partition.page.stir(system.WORD_DURABLE)
+            partition._state.page.set(system.WORD_DURABLE, 1)
+            partition._state.page.stir(system.WORD_DURABLE)
             thread.join(10)
             assert served == [1]
 

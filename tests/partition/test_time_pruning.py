@@ -326,19 +326,19 @@ def test_a_manifest_of_the_version_before_is_read_and_then_replaced(tmp_path: Pa
         log.create_topic("t", config={"segment.bytes": 20_000})
         write(log, list(range(2000)))
         rows = found(log)
-        kept = log._engine.partition("t", 0).manifest.segments
+        kept = log._engine.partition("t", 0)._state.manifest.segments
     as_version_2(path / "t-0" / file_names.MANIFEST)
     with opened(path) as log:
         bytes_read()
         assert log.describe_topic("t").partitions[0].high_watermark == 2000
         assert bytes_read() < 20_000  # nothing was read but the end
-        read = log._engine.partition("t", 0).manifest.segments
+        read = log._engine.partition("t", 0)._state.manifest.segments
         assert {base: info._replace(min_timestamp=-1, lateness_ms=0) for base, info in kept.items()} == read
         assert found(log, end_time=500) == between(rows, 0, 500)
         write(log, list(range(2000, 4000)))
         raw = (path / "t-0" / file_names.MANIFEST).read_bytes()
         assert struct.unpack_from(">I", raw, 8) == (manifest.VERSION,)
-        assert log._engine.partition("t", 0).manifest.segments.keys() > kept.keys()
+        assert log._engine.partition("t", 0)._state.manifest.segments.keys() > kept.keys()
         rows = found(log)
         bytes_read()
         assert found(log, end_time=500) == between(rows, 0, 500)

@@ -10,7 +10,6 @@ import pytest
 import embedlog
 from embedlog._native import system
 from embedlog.errors import EmbedlogError
-from embedlog.partition import truncate
 from embedlog.partition.partition import Partition
 from embedlog.storage import file_names
 from tests.support.stamped_batches import run_of
@@ -55,19 +54,19 @@ def test_a_cut_that_fails_anywhere_is_finished_by_the_next_append(tmp_path: Path
             assert (len(file_names.bases([path.name for path in partition.path.iterdir()])) > 1) == (segment_bytes == 500)
             system.fault_arm(CHANGING, nth, "fail", errno.EIO)
             try:
-                assert truncate.cut_lost(partition, 0) == BAD
+                assert partition._syncer.cut_lost(0) == BAD
             except EmbedlogError:
                 felt += 1
             struck = bool(system.fault_counters()[1])
             system.fault_off()
-            begun = partition.page.word(system.WORD_CUT_INTENT) or partition.published().log_end == BAD
+            begun = partition._state.page.word(system.WORD_CUT_INTENT) or partition.published().log_end == BAD
             if begun:
                 assert partition.append(run_of(b"next")).base_offset == BAD
             else:
-                assert truncate.cut_lost(partition, 0) == BAD
+                assert partition._syncer.cut_lost(0) == BAD
                 partition.append(run_of(b"next"))
             now = partition.published()
-            assert (now.generation % 2, partition.page.word(system.WORD_CUT_INTENT)) == (0, 0)
+            assert (now.generation % 2, partition._state.page.word(system.WORD_CUT_INTENT)) == (0, 0)
             assert now.epoch > epoch
             assert records(partition) == [(0, value(0)), (1, value(1)), (BAD, b"next")]
         with embedlog.open(tmp_path / str(nth), config=QUIET) as log:

@@ -118,7 +118,7 @@ def test_threads_that_wait_keep_their_order_among_those_that_do_not(log: embedlo
 def test_a_lock_that_is_not_free_is_waited_for_by_the_thread(log: embedlog.Log, producer: embedlog.Producer) -> None:
     opened(producer)
     partition = log._engine.partition("one", 0)
-    mutex: Any = partition.mutex
+    mutex: Any = partition.direct_target.mutex
     mutex.acquire()
     waiting = threading.Thread(target=lambda: found.append(producer.send("one", b"v").result(30).offset))
     found: list[int] = []

@@ -243,7 +243,7 @@ def test_the_way_past_the_thread_and_the_thread_take_turns_without_a_look_at_the
     with log.producer() as producer:
         producer.send("one", b"v").result(10)
         looks: list[int] = []
-        sequencing: Any = log._engine.partition("one", 0).sequencing
+        sequencing: Any = log._engine.partition("one", 0)._producers
         real = sequencing.catch_up
         sequencing.catch_up = lambda: (looks.append(1), real())
         for number in range(50):

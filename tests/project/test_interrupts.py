@@ -166,6 +166,6 @@ def test_an_interrupt_does_not_hide_a_sync_that_failed(tmp_path: Path, caplog: p
                 partition.sync()
         finally:
             files.datasync = checked
-        assert partition.page.word(system.WORD_SYNC_OWNER) != 0
+        assert partition._state.page.word(system.WORD_SYNC_OWNER) != 0
         partition.sync()
     assert [record.message for record in caplog.records if "is marked" in record.message]

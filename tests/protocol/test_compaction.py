@@ -15,7 +15,7 @@ from embedlog.errors import EmbedlogError, LockTimeoutError
 from embedlog.format import record_batch
 from embedlog.format.record_batch import Stamp
 from embedlog.format.record_columns import BytesColumn, Columns
-from embedlog.partition import compaction as cleaner
+from embedlog.partition.compaction import cleaner
 from tests.coordination.test_internal_topic import Newest, topic_of
 from tests.faults.processes import Died, Nursery, Victim, until
 from tests.faults.test_compaction import QUIET, check, made
@@ -57,11 +57,11 @@ def test_rule_26_a_swap_that_was_broken_off_is_finished(
         victim.arm(["point"], "kill_before", name="swap-step", nth=step)
         with pytest.raises(Died):
             victim.call("on_log", "housekeep")
-        assert log._engine.partition("t", 0).page.read().generation % 2 == 1
+        assert log._engine.partition("t", 0)._state.page.read().generation % 2 == 1
         with mutated(mutant), caplog.at_level(logging.CRITICAL):
             try:
                 check(log, pairs, before)
-                seen = log._engine.partition("t", 0).page.read().generation % 2 == 0
+                seen = log._engine.partition("t", 0)._state.page.read().generation % 2 == 0
             except (AssertionError, EmbedlogError) as problem:
                 print(problem)
                 seen = False
@@ -79,15 +79,15 @@ def test_rule_26_the_next_housekeeper_finishes_a_swap_before_it_begins_its_own(
     pairs = made(tmp_path / "log", seed)
     with opened(tmp_path / "log") as log:
         before = {offset: (key, value) for offset, key, value in rows(log)}
-        log._engine.partition("t", 0).sequencing.present()  # so that nothing but the swap needs the append lock
+        log._engine.partition("t", 0)._lock.present_producers()  # so that nothing but the swap needs the append lock
         victim = nursery.spawn()
         victim.call("open", str(tmp_path / "log"), **QUIET)
         victim.arm(["point"], "kill_before", name="swap-step", nth=step)
         with pytest.raises(Died):
             victim.call("on_log", "housekeep")
         partition = log._engine.partition("t", 0)
-        assert partition.page.read().generation % 2 == 1
-        cleaner.compact(partition, -1, 1 << 20, system.wall_ms())
+        assert partition._state.page.read().generation % 2 == 1
+        partition.compact(-1, 1 << 20, system.wall_ms())
         check(log, pairs, before)
 
 
@@ -127,7 +127,7 @@ def test_rule_26_what_was_read_before_a_swap_is_not_judged_by_what_is_there_behi
         transact(log, 11, b"a", b"aborted", commit=False)
         put(log, FILL)
         partition = reader._engine.partition("t", 0)
-        fetch, swaps = partition.reader._fetch, []
+        fetch, swaps = partition._reader._fetch, []
 
         def fetch_and_swap(*arguments: Any) -> Any:
             found = fetch(*arguments)
@@ -138,7 +138,7 @@ def test_rule_26_what_was_read_before_a_swap_is_not_judged_by_what_is_there_behi
                     log.housekeep()
             return found
 
-        monkeypatch.setattr(partition.reader, "_fetch", fetch_and_swap)
+        monkeypatch.setattr(partition._reader, "_fetch", fetch_and_swap)
         with mutated(mutant):
             found = rows(reader, isolation_level="read_committed")
         assert swaps
@@ -153,7 +153,7 @@ def test_rule_26_a_reader_goes_on_however_often_files_are_replaced_under_it(
         log.create_topic("t", config=COMPACT)
         put(log, FILL)
         partition = reader._engine.partition("t", 0)
-        fetch, swaps = partition.reader._fetch, []
+        fetch, swaps = partition._reader._fetch, []
 
         def fetch_and_swap(*arguments: Any) -> Any:
             found = fetch(*arguments)
@@ -163,7 +163,7 @@ def test_rule_26_a_reader_goes_on_however_often_files_are_replaced_under_it(
                 log.housekeep()
             return found
 
-        monkeypatch.setattr(partition.reader, "_fetch", fetch_and_swap)
+        monkeypatch.setattr(partition._reader, "_fetch", fetch_and_swap)
         assert rows(reader)[-1][0] == 6 * len(FILL) - 1
 
 

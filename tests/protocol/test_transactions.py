@@ -74,7 +74,7 @@ def test_rule_20_each_step_is_on_disk_before_the_next(
     writer.write(b"x")
     log.alter_topic(TOPIC, {"flush.messages": "1"})  # after the write, which else would have seen to it
     partition = log._engine.partition(TOPIC, 0)
-    monkeypatch.setattr(partition.syncer, "flush_if_due", lambda *_: None)
+    monkeypatch.setattr(partition._syncer, "flush_if_due", lambda *_: None)
     with mutated(mutant):
         steps = syncs_and_writes(tmp_path / "trace", writer.commit, path)
     assert (steps == STEPS) == (not mutant), steps
@@ -223,8 +223,8 @@ def test_rule_30_a_first_batch_is_registered_and_written_under_one_lock(
                     heir.init()
                 except LockTimeoutError as problem:
                     refused.append(problem)
-                partition.sequencing.forget()
-                state = partition.sequencing.present()
+                partition._producers.forget()
+                state = partition._lock.present_producers()
                 state.producers.clear()
             return append(*arguments, **keywords)
 

@@ -15,7 +15,8 @@ import pytest
 import embedlog
 from embedlog import TopicPartition
 from embedlog._native import system
-from embedlog.partition import compaction, compaction_rules
+from embedlog.partition.compaction import cleaner, rules
+from embedlog.partition.partition import Partition
 from embedlog.storage import file_names
 from embedlog.storage.manifest import SegmentInfo
 from tests.partition.test_compaction import COMPACT, opened, put, rows
@@ -170,33 +171,33 @@ USUAL: dict[str, Any] = {"known": 0, "log_start": 0, "stable": 100, "now_ms": NO
 
 
 def test_the_dirty_ratio_is_that_of_dirty_bytes() -> None:
-    found = compaction_rules.bounds(THREE, **USUAL | {"known": 20})
+    found = rules.bounds(THREE, **USUAL | {"known": 20})
     assert (found.clean_bytes, found.dirty_bytes, found.first_dirty, found.end) == (2000, 1000, 20, 30)
     assert found.ratio == pytest.approx(1 / 3)
 
 
 def test_what_is_above_the_last_stable_offset_is_not_cleaned() -> None:
-    assert compaction_rules.bounds(THREE, **USUAL | {"stable": 25}).end == 20
-    assert compaction_rules.bounds(THREE, **USUAL | {"stable": 20}).end == 20
-    assert compaction_rules.bounds(THREE, **USUAL | {"stable": 5}).end == 0
+    assert rules.bounds(THREE, **USUAL | {"stable": 25}).end == 20
+    assert rules.bounds(THREE, **USUAL | {"stable": 20}).end == 20
+    assert rules.bounds(THREE, **USUAL | {"stable": 5}).end == 0
 
 
 def test_nothing_is_cleaned_from_the_first_segment_with_a_record_that_is_younger_than_the_lag() -> None:
     lag = {"min_lag_ms": NOW_MS - 1500}  # younger is what came after 1500
-    assert compaction_rules.bounds(THREE, **USUAL | lag).end == 10
+    assert rules.bounds(THREE, **USUAL | lag).end == 10
     odd = sealed((0, 10, 1000), (10, 20, 5000), (20, 30, 1100))
-    assert compaction_rules.bounds(odd, **USUAL | lag).end == 10, "the old one behind a young one waits, too"
+    assert rules.bounds(odd, **USUAL | lag).end == 10, "the old one behind a young one waits, too"
 
 
 def test_a_record_older_than_the_largest_lag_makes_it_overdue() -> None:
-    assert not compaction_rules.bounds(THREE, **USUAL | {"max_lag_ms": NOW_MS - 900}).overdue
-    assert compaction_rules.bounds(THREE, **USUAL | {"max_lag_ms": NOW_MS - 1001}).overdue
-    assert not compaction_rules.bounds(THREE, **USUAL | {"max_lag_ms": NOW_MS - 1001, "known": 10}).overdue, "that one is clean"
+    assert not rules.bounds(THREE, **USUAL | {"max_lag_ms": NOW_MS - 900}).overdue
+    assert rules.bounds(THREE, **USUAL | {"max_lag_ms": NOW_MS - 1001}).overdue
+    assert not rules.bounds(THREE, **USUAL | {"max_lag_ms": NOW_MS - 1001, "known": 10}).overdue, "that one is clean"
 
 
 @pytest.mark.parametrize("known", [-1, 31, 1000])
 def test_a_checkpoint_outside_the_log_counts_for_nothing(known: int) -> None:
-    assert compaction_rules.bounds(THREE, **USUAL | {"known": known}).first_dirty == 0
+    assert rules.bounds(THREE, **USUAL | {"known": known}).first_dirty == 0
 
 
 def test_it_must_be_dirtier_than_the_ratio(log: embedlog.Log) -> None:
@@ -204,9 +205,9 @@ def test_it_must_be_dirtier_than_the_ratio(log: embedlog.Log) -> None:
     log.create_topic("t", config={**COMPACT, "segment.bytes": 250, "min.cleanable.dirty.ratio": 1.0})
     send(log, *[None] * 4, size=150)
     partition = log._engine.partition("t", 0)
-    assert compaction.due(partition, 0, system.wall_ms()) is None
+    assert partition.dirty_ratio(0, system.wall_ms()) is None
     log.alter_topic("t", {"min.cleanable.dirty.ratio": 0.99})
-    assert compaction.due(partition, 0, system.wall_ms()) is not None
+    assert partition.dirty_ratio(0, system.wall_ms()) is not None
 
 
 def test_the_largest_lag_overrides_the_ratio(log: embedlog.Log, later: Any) -> None:
@@ -241,9 +242,9 @@ def test_the_dirtiest_comes_first(log: embedlog.Log, monkeypatch: pytest.MonkeyP
             for number in range(more):
                 producer.send("t", key=b"%d" % number, value=b"x" * 150, partition=partition).result(30)
     order: list[int] = []
-    compact = compaction.compact
+    compact = Partition.compact
     monkeypatch.setattr(
-        compaction, "compact", lambda partition, *rest: order.append(partition.number) or compact(partition, *rest)
+        Partition, "compact", lambda partition, *rest: order.append(partition.number) or compact(partition, *rest)
     )
     log.housekeep()
     assert list(dict.fromkeys(order)) == [1, 2, 0]
@@ -258,10 +259,10 @@ def test_the_active_segment_is_not_cleaned(log: embedlog.Log) -> None:
 
 def test_segments_become_one_up_to_the_size_of_one() -> None:
     many = [SegmentInfo(base, 400, base + 10, index_entries=2, time_entries=1) for base in range(0, 60, 10)]
-    assert [len(group) for group in compaction_rules.groups(many, segment_bytes=1000, index_bytes=1000)] == [2, 2, 2]
-    assert [len(group) for group in compaction_rules.groups(many, segment_bytes=9000, index_bytes=48)] == [3, 3]
+    assert [len(group) for group in rules.groups(many, segment_bytes=1000, index_bytes=1000)] == [2, 2, 2]
+    assert [len(group) for group in rules.groups(many, segment_bytes=9000, index_bytes=48)] == [3, 3]
     far = [SegmentInfo(0, 10, 10), SegmentInfo(10, 10, 2**31), SegmentInfo(2**31, 10, 2**31 + 9)]
-    assert [len(group) for group in compaction_rules.groups(far, segment_bytes=9000, index_bytes=48)] == [2, 1]
+    assert [len(group) for group in rules.groups(far, segment_bytes=9000, index_bytes=48)] == [2, 1]
 
 
 # ---- what a pass keeps --------------------------------------------------------------------------------------------------
@@ -289,13 +290,13 @@ def test_the_last_batch_of_a_producer_stays_if_need_be_empty(tmp_path: Path) -> 
             log.housekeep()
             assert 0 not in [offset for offset, *_ in rows(log)]
             partition = log._engine.partition("t", 0)
-            known = [each for each in partition.sequencing.present().producers.values() if each.batches]
+            known = [each for each in partition._lock.present_producers().producers.values() if each.batches]
             assert 0 in [each.batches[-1].last_offset for each in known]
     (tmp_path / "log" / ".kafka_cleanshutdown").unlink()
     for path in (tmp_path / "log" / "t-0").glob("*.snapshot"):
         path.unlink()
     with opened(tmp_path / "log") as log:
-        known = [each for each in log._engine.partition("t", 0).sequencing.present().producers.values() if each.batches]
+        known = [each for each in log._engine.partition("t", 0)._lock.present_producers().producers.values() if each.batches]
         assert 0 in [each.batches[-1].last_offset for each in known]
 
 
@@ -337,8 +338,8 @@ def test_appenders_wait_for_the_swap_alone(tmp_path: Path, monkeypatch: pytest.M
             return work
 
         for name in ("fill_map", "write"):
-            step = getattr(compaction._Pass, name)
-            monkeypatch.setattr(compaction._Pass, name, beside(name, step))
+            step = getattr(cleaner._Pass, name)
+            monkeypatch.setattr(cleaner._Pass, name, beside(name, step))
         log.housekeep()
         assert {"fill_map", "write"} <= set(seen)
         assert rows(log)[-1][1:] == (b"beside", b"write")

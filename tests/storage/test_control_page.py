@@ -106,7 +106,7 @@ def test_a_page_that_was_closed_under_a_reader_is_no_page(tmp_path: Path) -> Non
         log.create_topic("t")
         partition = log._engine.partition("t", 0)
         assert partition.published().log_end == 0
-        page, lost = partition.page, system.lost_pages()
+        page, lost = partition._state.page, system.lost_pages()
     assert page.read() is None
     assert not page.alive()
     assert system.lost_pages() == lost
@@ -116,8 +116,8 @@ def test_what_is_written_to_a_held_page_reaches_its_file_though_it_is_closed(tmp
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
         log.create_topic("t")
         partition = log._engine.partition("t", 0)
-        partition.ensure_open()
-        page = partition.page
+        partition.open()
+        page = partition._state.page
         assert page.hold()
         page.close()
         assert not page.hold()
@@ -141,7 +141,7 @@ def test_a_sync_beside_a_close_leaves_no_intent(tmp_path: Path) -> None:
     other = embedlog.open(path, config={"housekeeping": False})
     partition = log._engine.partition("t", 0)
     watched = other._engine.partition("t", 0)
-    watched.ensure_open()
+    watched.open()
     system.fault_arm(["point"], 1, "delay", 300_000, name="sync-segment")
 
     def sync() -> None:
@@ -150,12 +150,12 @@ def test_a_sync_beside_a_close_leaves_no_intent(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=sync)
     thread.start()
-    while not watched.page.word(system.WORD_SYNC_OWNER):
+    while not watched._state.page.word(system.WORD_SYNC_OWNER):
         os.sched_yield()
     partition.close()
     thread.join()
     system.fault_off()
-    assert watched.page.word(system.WORD_SYNC_OWNER) == 0
+    assert watched._state.page.word(system.WORD_SYNC_OWNER) == 0
     other.flush()
     assert not list((path / "t-0").glob(file_names.POISON + "*"))
     assert other.durable_offset("t", 0) == 1

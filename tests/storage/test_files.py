@@ -13,7 +13,6 @@ import pytest
 
 from embedlog._native import system
 from embedlog.errors import CorruptRecordError, StorageError
-from embedlog.partition import leftovers
 from embedlog.storage import file_names, files
 
 VICTIM = b"precious"
@@ -147,7 +146,7 @@ def test_temporaries_of_any_version_are_swept_and_nothing_else(tmp_path: Path) -
     for name in theirs + others:
         (tmp_path / name).touch()
     (tmp_path / "embedlog.door.tmp").mkdir()
-    leftovers.sweep_temporaries(tmp_path, files.listing(tmp_path))
+    files.sweep_temporaries(tmp_path, files.listing(tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*others, "embedlog.door.tmp"])
 
 

@@ -162,7 +162,7 @@ def test_no_wrong_record_comes_out_wherever_reading_begins(
             expected += offset <= number
             try:
                 while offset < COUNT:
-                    found = partition.reader.fetch(offset, max_bytes=most, committed=False, upto=None, pool=None)
+                    found = partition._reader.fetch(offset, max_bytes=most, committed=False, upto=None, pool=None)
                     for row in found.batches:
                         at, size = int(row["position"]), int(row["size"])
                         there = found.position + at
@@ -171,7 +171,7 @@ def test_no_wrong_record_comes_out_wherever_reading_begins(
             except CorruptRecordError:
                 noticed += 1
             patch(file, 0, whole)
-            partition.reader.forget()
+            partition._reader.forget()
         print(f"noticed {noticed} of {COUNT}")
         assert noticed >= expected
 
@@ -281,7 +281,7 @@ def test_digests_that_are_lost_cost_time_never_data(tmp_path: Path, harm: str) -
             file.unlink()
         else:
             file.write_bytes({"empty": b"", "torn": raw[:-20], "rubbish": os.urandom(len(raw)), "zeros": bytes(len(raw))}[harm])
-        log._engine.partition("t", 0).reader.forget()
+        log._engine.partition("t", 0)._reader.forget()
         read_from_everywhere(log)
         replaced(segment_of(tmp_path), 24)
         with pytest.raises(CorruptRecordError):

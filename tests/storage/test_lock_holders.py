@@ -11,7 +11,7 @@ import pytest
 import embedlog
 from embedlog._native import system
 from embedlog.errors import EmbedlogError, LockTimeoutError, StorageError
-from embedlog.partition.context import UNDONE
+from embedlog.partition.append_lock import UNDONE
 from embedlog.storage import lock_holders, locks
 from tests.faults.processes import Nursery
 from tests.faults.stage import Play
@@ -49,8 +49,8 @@ def test_a_writer_frozen_between_the_lock_and_the_owner_word_is_named(nursery: N
     frozen.wait_stopped()
     with embedlog.open(tmp_path / "log", config=SOON) as log:
         partition = log._engine.partition("t", 0)
-        partition.ensure_open()
-        assert partition.page.word(system.WORD_OWNER) == 0
+        partition.open()
+        assert partition._state.page.word(system.WORD_OWNER) == 0
         with pytest.raises(LockTimeoutError, match=rf"held by pid {frozen.pid} on ") as problem, partition.exclusive():
             raise AssertionError("nobody else has the lock")
         assert problem.value.path == str(tmp_path / "log" / "t-0" / "embedlog.lock")
@@ -76,7 +76,7 @@ def test_what_stands_in_the_way_of_an_append_is_said_in_words(closed: Path) -> N
         partition = log._engine.partition("t", 0)
         for code, words in UNDONE.items():
             with pytest.raises((LockTimeoutError, EmbedlogError)) as problem:
-                partition._settle(code, 0)
+                partition._lock.settle(code, 0)
             assert words in str(problem.value)
             assert "code" not in str(problem.value)
 

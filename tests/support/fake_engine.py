@@ -43,16 +43,6 @@ class Stored(NamedTuple):
     rows: Sequence[Row]
 
 
-class Unpruned:
-    """A partition of which nothing is known by time."""
-
-    def end(self, first: int, last: int, end_ms: int) -> int:
-        return last
-
-    def skip(self, offset: int, start_ms: int, end_ms: int) -> int:
-        return offset
-
-
 class FakePartition:
     """Batches in a list. Transactions: `append(…, producer=7)` and then `end(7, ABORT)`."""
 
@@ -146,9 +136,11 @@ class FakePartition:
             aborted = [(producer, first) for producer, first, end in self._aborted if end >= offset and first < following]
         return Fetched(memoryview(found), scanned.batches, following, aborted)
 
-    @property
-    def pruning(self) -> Unpruned:
-        return Unpruned()
+    def end_by_time(self, first: int, last: int, end_ms: int) -> int:
+        return last
+
+    def skip_by_time(self, offset: int, start_ms: int, end_ms: int) -> int:
+        return offset
 
     def offset_for_time(self, time_ms: int, isolation: str) -> OffsetAndTimestamp | None:
         end = self.visible_end(isolation == "read_committed")

@@ -10,8 +10,7 @@ from embedlog.coordination.transactions.owner import Owner
 from embedlog.format import record_batch
 from embedlog.format.record_batch import EncodedRun, Stamp
 from embedlog.format.record_columns import BytesColumn, Columns
-from embedlog.partition.context import Appended
-from embedlog.partition.producer_sequences import Going
+from embedlog.partition.context import Appended, AppendProgress
 from embedlog.storage import files
 from embedlog.transaction import Outcome, Transaction
 
@@ -50,10 +49,10 @@ class Writer:
         self._sequences[key] = sequence + len(values)
         return run_of(stamp, sequence, values)
 
-    def begin_in(self, *partitions: int, topic: str = TOPIC) -> dict[int, tuple[EncodedRun, Going]]:
+    def begin_in(self, *partitions: int, topic: str = TOPIC) -> dict[int, tuple[EncodedRun, AppendProgress]]:
         """What a producer's thread does first with what is due of several partitions; how far each of them came."""
         runs = {number: self.prepare(b"x%d" % number, partition=number, topic=topic) for number in partitions}
-        begun = {number: (run, Going(run)) for number, run in runs.items()}
+        begun = {number: (run, AppendProgress(run)) for number, run in runs.items()}
         self.owner.begin_in([(self.log._engine.partition(topic, number), *each) for number, each in begun.items()])
         return begun
 

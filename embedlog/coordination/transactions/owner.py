@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from embedlog.coordination.transactions.transaction_view import Entries
     from embedlog.format.process_slot import Life
     from embedlog.format.record_batch import EncodedRun
-    from embedlog.partition.context import Appended
+    from embedlog.partition.context import Appended, AppendProgress
     from embedlog.partition.partition import Partition
-    from embedlog.partition.producer_sequences import Going
     from embedlog.storage.liveness import Liveness
     from embedlog.types import GroupMetadata
 
@@ -148,7 +147,7 @@ class Owner:
         """Begin a transaction, without any effect on the log."""
         self._touched, self._opened = False, {}
 
-    def begin_in(self, runs: Sequence[tuple[Partition, EncodedRun, Going]], deadline_ns: int | None = None) -> None:
+    def begin_in(self, runs: Sequence[tuple[Partition, EncodedRun, AppendProgress]], deadline_ns: int | None = None) -> None:
         """Register several partitions in one record, and write the first run of each under the same lock, if that needs no long
         wait.
 
@@ -161,7 +160,7 @@ class Owner:
         if not fresh:
             return
         for partition, _, _ in fresh.values():
-            partition.ensure_open()
+            partition.open()
         self._touched = True
         with self._deciding(until) as decision:
             if self._register(decision, stamp, fresh) is not None:
@@ -173,11 +172,11 @@ class Owner:
                     return
                 self._opened[where] = _Written(partition.topic_id, going.pieces[-1][1])
 
-    def _write_first(self, partition: Partition, run: EncodedRun, going: Going | None, deadline_ns: int) -> Appended:
+    def _write_first(self, partition: Partition, run: EncodedRun, going: AppendProgress | None, deadline_ns: int) -> Appended:
         return partition.append(run, stamp=self.stamp._replace(opens=True), flush=False, going=going, deadline_ns=deadline_ns)
 
     def append(
-        self, partition: Partition, run: EncodedRun, deadline_ns: int | None = None, going: Going | None = None
+        self, partition: Partition, run: EncodedRun, deadline_ns: int | None = None, going: AppendProgress | None = None
     ) -> Appended:
         """Append stamped batches; the first ones in a partition are registered and written under both locks.
 
@@ -200,10 +199,10 @@ class Owner:
         return written is not None and written.topic_id == partition.topic_id
 
     def _append_first(
-        self, partition: Partition, run: EncodedRun, where: TopicPartition, deadline_ns: int, going: Going | None
+        self, partition: Partition, run: EncodedRun, where: TopicPartition, deadline_ns: int, going: AppendProgress | None
     ) -> Appended:
         stamp, done, self._touched = self.stamp, None, True
-        partition.ensure_open()  # may be slow
+        partition.open()  # may be slow
         write = partial(self._write_first, partition, run, going)
         while done is None:
             with self._deciding(deadline_ns) as decision:
@@ -252,9 +251,7 @@ class Owner:
             with contextlib.suppress(UnknownTopicOrPartitionError):  # deleted: nothing to sync
                 found.append(self._all.host.partition(topic, number))
         for partition in to_be_durable([each for each in found if self._wrote_to(each)]):
-            end = self._opened[partition.topic, partition.number].end
-            if partition.durable_offset < end:
-                partition.syncer.wait(end, deadline_ns)
+            partition.sync_to(self._opened[partition.topic, partition.number].end, deadline_ns)
 
     def add_offsets(self, offsets: Mapping[Any, Any], group: GroupMetadata, deadline_ns: int | None = None) -> None:
         """Commit a group's offsets with the transaction: they are invisible before its marker.
@@ -331,8 +328,7 @@ class Owner:
 
 def _flushed(partition: Partition, done: Appended, deadline_ns: int) -> Appended:
     """Do the flush that is due after an append, without the lock that others need."""
-    end = done.last_offset + 1
-    partition.syncer.flush_if_due(end, end - partition.durable_offset, 0, deadline_ns)
+    partition.flush_if_due(done.last_offset + 1, deadline_ns)
     return done
 
 

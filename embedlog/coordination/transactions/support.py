@@ -57,6 +57,4 @@ def to_be_durable(partitions: Iterable[Partition]) -> list[Partition]:
 
 def put_on_disk(partition: Partition, deadline_ns: int) -> None:
     """Sync all published records. Raises DurabilityError."""
-    end = partition.published().log_end
-    if partition.durable_offset < end:
-        partition.syncer.wait(end, deadline_ns)
+    partition.sync_to(partition.published().log_end, deadline_ns)

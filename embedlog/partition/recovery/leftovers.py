@@ -8,7 +8,7 @@ F3  nothing is touched without the right to write: a reader gets the names as th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from embedlog import segment
@@ -34,7 +34,7 @@ def settle(directory: Path, known: Mapping[int, SegmentInfo], *, write: bool, fo
         names = [name for name in names if (parsed := file_names.parse(name)) is None or parsed[0] not in doomed]
     gone = {name for name in names if name.endswith(file_names.DELETED)}
     if write:
-        sweep_temporaries(directory, names)
+        files.sweep_temporaries(directory, names)
     if foreign:  # digests tell what we have written
         gone |= {name for name in names if file_names.digests_base(name) is not None}
     cleaned = [name for name in names if name.endswith(file_names.CLEANED)]
@@ -61,13 +61,6 @@ def settle(directory: Path, known: Mapping[int, SegmentInfo], *, write: bool, fo
             files.sync_directory(directory)
     left = {name.removesuffix(file_names.SWAP) if name in swaps else name for name in names if name not in gone}
     return sorted(left - _orphans(directory, left, write=write))
-
-
-def sweep_temporaries(directory: Path, names: Iterable[str]) -> None:
-    """Remove what `files.write_atomically` left unfinished. REQUIRES that nobody else writes files in this directory."""
-    for name in names:
-        if file_names.temporary_of(name) is not None and not files.is_directory(directory / name):
-            files.unlink(directory / name, missing_ok=True)
 
 
 def remove_cleaned(directory: Path) -> None:

@@ -24,9 +24,9 @@ from embedlog import index, segment
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError
-from embedlog.format import aborted_transactions
 from embedlog.format.record_batch import Problem
 from embedlog.format.record_columns import BATCH, Batches
+from embedlog.partition.segment_info import info_from_files, transactions_in
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 from embedlog.storage.manifest import DIGESTED, GAPLESS, Manifest, SegmentInfo
 
@@ -192,9 +192,7 @@ class Evidence:
 
     def transactions_in(self, base: int) -> int:
         """Entries of a segment's transaction index, by its size."""
-        return index.count(
-            file_names.segment_path(self._directory, base, file_names.TRANSACTION_INDEX), aborted_transactions.ENTRY_SIZE
-        )
+        return transactions_in(self._directory, base)
 
     def _remembered(self, info: SegmentInfo) -> SegmentInfo:
         """What we know of a segment, as far as it holds: a broker's cleaner may write other heads into as many bytes."""
@@ -220,26 +218,14 @@ class Evidence:
 
         None if that entry names no record of the segment.
         """
-        paths = segment.paths(self._directory, base)
-        newest = index.last_time_entry(paths.time_index, base, following)
-        if newest is None:
+        info = info_from_files(self._directory, base, size, following)
+        if info is None:
             return None
-        timestamp, relative = newest
         epoch = self._epochs.epoch_for(following - 1) if following > base else -1
         end = following if self.loading.gaps_allowed else self._end_of(base, size)
         if end is not None:
             self.name_gap(end, following)
-        return SegmentInfo(
-            base,
-            size,
-            following,
-            timestamp,
-            base + relative,
-            index_entries=index.count(paths.offset_index, index.OFFSET_ENTRY.size),
-            time_entries=index.count(paths.time_index, index.TIME_ENTRY.size),
-            transaction_entries=self.transactions_in(base),
-            epoch=max(epoch, 0),
-        )
+        return info._replace(epoch=max(epoch, 0))
 
     def _end_of(self, base: int, size: int) -> int | None:
         """The offset behind a segment's last batch, by the headers behind its last index entry; None if they cannot be read."""

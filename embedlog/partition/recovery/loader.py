@@ -20,15 +20,20 @@ from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError
 from embedlog.format.record_batch import Chain, Problem
 from embedlog.format.record_columns import LOG_OFFSET_MAX
-from embedlog.partition import leftovers
-from embedlog.partition import producer_recovery as history
-from embedlog.partition.consistency import Comparison, Evidence, Loading, Run
-from embedlog.partition.segment_list import published_of
+from embedlog.partition.recovery import leftovers
+from embedlog.partition.recovery import producer_history as history
+from embedlog.partition.recovery.evidence import Comparison, Evidence, Loading, Run
+from embedlog.partition.segment_info import built_info, info_from_files, published_of
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 from embedlog.storage.manifest import CLOSED, DIGESTED, EMPTY_MS, GAPLESS, Manifest, SegmentInfo
 
 logger = logging.getLogger("embedlog")
 _Examined = tuple[SegmentInfo, Published, bool]  # whole: nothing had to be cut
+
+
+def _times(info: SegmentInfo) -> tuple[int, int, int]:
+    """What the time index of a segment says."""
+    return info.time_entries, info.max_timestamp, info.max_timestamp_offset
 
 
 @dataclass
@@ -145,34 +150,22 @@ class _Loader:
             return None
         if known is not None and (chain.next_offset != known.next_offset or (states and chain.digest != known.digest)):
             return None  # read whole, it shows what is wrong
-        newest = index.last_time_entry(paths.time_index, base, chain.next_offset)
-        if newest is None:
-            return None
-        timestamp, offset = newest[0], base + newest[1]
-        times = index.count(paths.time_index, index.TIME_ENTRY.size)
-        if known is not None and (known.time_entries, known.max_timestamp, known.max_timestamp_offset) != (
-            times,
-            timestamp,
-            offset,
-        ):
+        found = info_from_files(self.directory, base, size, chain.next_offset)
+        if found is None or (known is not None and _times(known) != _times(found)):
             return None  # the time index was changed since: make it again
-        return SegmentInfo(
-            base,
-            size,
-            chain.next_offset,
-            timestamp,
-            offset,
-            known.digest if known else 0,
-            entries,
-            times,
-            known.transaction_entries if known else self.evidence.transactions_in(base),
-            created_ms=known.created_ms if known else 0,
-            epoch=max(chain.epoch, self.chain.epoch, 0),
-            flags=known.flags if known else GAPLESS | DIGESTED if size == 0 else 0,
-            kind=CLOSED,
-            transaction_digest=known.transaction_digest if known else 0,
-            min_timestamp=known.min_timestamp if known else EMPTY_MS if size == 0 else -1,
-            lateness_ms=known.lateness_ms if known else 0,
+        found = found._replace(epoch=max(chain.epoch, self.chain.epoch, 0), kind=CLOSED)
+        if known is None and size == 0:
+            return found._replace(flags=GAPLESS | DIGESTED, min_timestamp=EMPTY_MS)
+        if known is None:
+            return found
+        return found._replace(
+            digest=known.digest,
+            transaction_entries=known.transaction_entries,
+            created_ms=known.created_ms,
+            flags=known.flags,
+            transaction_digest=known.transaction_digest,
+            min_timestamp=known.min_timestamp,
+            lateness_ms=known.lateness_ms,
         )
 
     def _seed(self, base: int, entries: int, start: int) -> interval_digests.State | None:
@@ -236,19 +229,8 @@ class _Loader:
         floor = self.loading.floor
         if floor is not None and (floor.segment_base, floor.segment_size, floor.digest) == (base, walk.end, chain.digest):
             times = floor  # headers seldom say how old the records are
-        info = SegmentInfo(
-            base,
-            walk.end,
-            end,
-            builder.max_timestamp,
-            builder.max_timestamp_offset,
-            chain.digest,
-            builder.offset_entries,
-            builder.time_entries,
-            epoch=max(chain.epoch, 0),
-            flags=DIGESTED | (GAPLESS if gapless else 0),
-            min_timestamp=times.min_timestamp,
-            lateness_ms=times.lateness_ms,
+        info = built_info(builder, walk.end, end, chain.digest, max(chain.epoch, 0))._replace(
+            flags=DIGESTED | (GAPLESS if gapless else 0), min_timestamp=times.min_timestamp, lateness_ms=times.lateness_ms
         )
         return info, published_of(info, builder.bytes_since_entry, builder.time_entries, builder.last_time_entry), whole
 

@@ -1,0 +1,232 @@
+"""The append lock of one partition: mutex, then lock file, then repair until the control block is in order.
+
+D5  a thread takes the mutex, then the OFD lock; a holder that finds the owner word set repairs before anything else
+D6  after every failure the partition is as it was, or the owner word stays set so that the next holder repairs
+D7  every code of the C core has one consequence, defined here: once for a caller that has the lock, once for one that has not
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from embedlog._native import system
+from embedlog._native.system import Published
+from embedlog.errors import (
+    ClosedError,
+    EmbedlogError,
+    InvalidRecordError,
+    LockTimeoutError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
+from embedlog.format.producer_state import ProducerState
+from embedlog.format.record_columns import Stamp
+from embedlog.partition.held import Held
+from embedlog.partition.producer_sequences import ProducerSequences
+from embedlog.partition.repair import repair
+from embedlog.partition.roll import roll
+from embedlog.partition.segment_list import SegmentList
+from embedlog.partition.state import PartitionState
+from embedlog.partition.writer import AppendWriter
+from embedlog.storage import file_names, files, lock_order, locks
+
+PAUSE_S: Final = 0.001  # between two reads of a generation; a reader without the right to lock cannot be woken
+
+UNDONE: Final = {
+    system.MUST_REPAIR: "an append that was not finished is still to be repaired",
+    system.MUST_ROLL: "a new segment is still to be begun",
+    system.MUST_REOPEN: "the files of the active segment are still to be opened",
+    system.MUST_REMAP: "the control page is still to be mapped",
+    system.TOO_LARGE: "the batch is too large",
+    system.IS_POISONED: "the segment whose sync failed is still to be left",
+    system.LOST_DIRECTORY: "the directory's lock file is still to be taken again",
+    system.MUST_CATCH_UP: "what others appended is still to be read",
+    system.NOT_DATA: "the batch holds no data",
+}  # the reason for which an append could not be made before its deadline
+
+
+class HeldAppend(NamedTuple):
+    """The place of a batch that was appended under the lock, and the age in ms of the oldest record that is not durable."""
+
+    base_offset: int
+    next_offset: int
+    unsynced_ms: int
+
+
+class AppendLock:
+    """The right to append to one partition. Threads: any."""
+
+    def __init__(self, state: PartitionState, segments: SegmentList, writer: AppendWriter, producers: ProducerSequences) -> None:
+        self.state, self.segments, self.writer, self.producers = state, segments, writer, producers
+        self._lock_name = str(state.path / file_names.LOCK)
+
+    # ---- taking it -------------------------------------------------------------------------------
+
+    def mutex_until(self, deadline_ns: int) -> contextlib.AbstractContextManager[None]:
+        """The mutex only, which excludes the other threads of this process. Raises LockTimeoutError."""
+        return locks.holding(self.state.mutex, deadline_ns, self.state.path)
+
+    @contextlib.contextmanager
+    def exclusive(self, deadline_ns: int | None = None) -> Iterator[Held]:
+        """The lock with everything repaired and caught up.
+
+        An exception inside leaves the owner word set: the next holder repairs. Raises LockTimeoutError.
+        """
+        state = self.state
+        if state.closed or state.page_file is None:
+            state.ensure_open()
+        until = state.deadline() if deadline_ns is None else deadline_ns
+        with locks.holding(state.mutex, until, state.path), self.exclusive_mutexed(until) as held:
+            yield held
+
+    @contextlib.contextmanager
+    def exclusive_mutexed(self, deadline_ns: int) -> Iterator[Held]:
+        """As `exclusive`. REQUIRES the mutex."""
+        broken = True
+        lock_order.taken(self._lock_name)
+        try:
+            self._begin(deadline_ns)
+            yield Held(self.state, self.segments, self.writer, self.producers, self.state.read_page())
+            broken = False
+        finally:
+            writer = self.state.writer
+            if writer is not None:  # an interrupt may follow the locking at once: a lock that is not held is not harmed
+                try:
+                    writer.end(broken)
+                except BaseException:  # an interrupt before the call had an effect
+                    writer.end(True)
+                    raise
+            lock_order.left(self._lock_name)
+
+    def _held(self) -> Held:
+        return Held(self.state, self.segments, self.writer, self.producers, self.state.read_page())
+
+    def _begin(self, deadline_ns: int) -> None:
+        """Take the OFD lock; repair and map again until the control block is in order."""
+        while True:
+            code = (self.state.writer or self.writer.native()).begin(min(deadline_ns, system.boot_ns() + system.SLICE_NS))
+            if code == 0:
+                return
+            self.settle(code, deadline_ns)
+
+    # ---- the consequences of a code --------------------------------------------------------------
+
+    def settle(self, code: int, deadline_ns: int) -> None:
+        """Do what the code of a failed append or lock asks for, without the lock; return to try again before the deadline."""
+        state = self.state
+        late = system.boot_ns() >= deadline_ns
+        if code == system.TIMED_OUT:
+            if late:
+                raise state.lock_timeout()
+        elif late and code > 0 and code != system.IS_DELETED:
+            raise LockTimeoutError("not in order before the deadline", path=state.path, found=UNDONE[code])
+        elif code == system.MUST_REPAIR:
+            self._repair(deadline_ns)
+        elif code == system.MUST_REMAP:
+            state.remap_mutexed()
+        elif code == system.LOST_DIRECTORY:
+            state.context.retake()
+            self.writer.guard_directory()
+        elif code in (system.MUST_ROLL, system.IS_POISONED):
+            full = self.writer.native().segment_base
+            self.producers.catch_up()  # for the snapshot beside the new segment
+            with self.exclusive_mutexed(deadline_ns) as held:
+                if held.now.segment_base == full:  # else another process was faster
+                    roll(held, held.now)
+        elif code == system.MUST_REOPEN:
+            self.writer.open_active()
+        else:
+            raise self._refusal(code)
+
+    def append_held(self, batch: bytes, stamp: Stamp | None = None) -> HeldAppend:
+        """Append one batch, as the producer's whose stamp it carries. REQUIRES the lock.
+
+        Raises InvalidRecordError, StorageError, UnknownTopicOrPartitionError.
+        """
+        self.state.mark_dirty()
+        while (code := (writer := self.writer.native()).held(batch, 0)) != system.APPENDED:
+            self._settle_held(code)
+        out = writer.out
+        if stamp is not None:
+            self.producers.note(stamp, out.next_sequence, out.seen)
+        return HeldAppend(out.base_offset, out.next_offset, out.unsynced_ms)
+
+    def _settle_held(self, code: int) -> None:
+        """As `settle`, for a caller that has the lock. The lock was taken, so nothing is left to repair or to take again."""
+        if code in (system.MUST_ROLL, system.IS_POISONED):
+            held = self._held()
+            roll(held, held.now)
+        elif code == system.MUST_REOPEN:
+            self.writer.open_active()
+        elif code == system.MUST_REMAP:
+            self.state.read_page()  # raises: under the lock a damaged control block is not made again
+        else:
+            raise self._refusal(code)
+
+    def _refusal(self, code: int) -> EmbedlogError:
+        """The error for a code that no further try changes."""
+        state = self.state
+        if code == system.IS_DELETED:
+            return UnknownTopicOrPartitionError(f"topic {state.topic} was deleted", path=state.path)
+        if code == system.NOT_DATA:
+            return InvalidRecordError(f"a control batch among the data for {state.name}; append_marker writes those")
+        if code == system.MUST_REPAIR:
+            return StorageError("an append that failed could not be undone either", path=state.path)
+        return StorageError("cannot append", errno=system.errno_of(code), path=state.path)
+
+    def _repair(self, deadline_ns: int) -> None:
+        writer = self.writer.native()
+        lock = self.writer.lock_file
+        if lock is None:
+            raise ClosedError(f"partition {self.state.name} is closed")
+        broken = True
+        try:
+            self.state.lock_os(lock, deadline_ns)
+            page = self.state.page
+            if page.word(system.WORD_OWNER) or page.word(system.WORD_ROLL_INTENT):
+                self.state.mark_dirty()
+                repair(self._held())
+            broken = False
+        finally:
+            writer.end(broken)
+
+    # ---- for readers -----------------------------------------------------------------------------
+
+    def settled(self) -> Published:
+        """The published tuple at a moment when no segment is being replaced. A replacement that was broken off is finished here.
+
+        Raises LockTimeoutError.
+        """
+        state = self.state
+        if not state.context.read_only:
+            with self.exclusive() as held:
+                return held.now
+        until, pause = state.deadline(), threading.Event()
+        while (now := state.published()).generation % 2:
+            if system.boot_ns() >= until:
+                raise LockTimeoutError("segments are being replaced, and whoever was at it does not go on", path=state.path)
+            pause.wait(PAUSE_S)
+        return now
+
+    def store(self, path: Path, data: bytes, generation: int) -> None:
+        """Write a file that was made again from the log, unless segments were replaced since."""
+        with self.exclusive() as held:
+            if held.now.generation == generation:
+                files.write_atomically(path, data, held.mode)
+
+    def present_producers(self) -> ProducerState:
+        """The producers as of a log end that was published when this was called, or later. REQUIRES the mutex."""
+        state, producers = self.state, self.producers
+        if state.static is not None:
+            return state.static.history.state
+        producers.catch_up()
+        if producers.caught_up is not None:
+            return producers.caught_up
+        if state.context.read_only:
+            return producers.state_locked(state.published())
+        with self.exclusive_mutexed(state.deadline()) as held:
+            return producers.state_locked(held.now)

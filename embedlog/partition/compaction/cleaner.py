@@ -1,0 +1,244 @@
+"""One pass of the log cleaner over a partition (format.md 7).
+
+V1  only sealed, synced, decided segments are cleaned, by one housekeeper at a time; appenders wait for the swap alone
+V2  the new files are beside the log as `.cleaned` until all of them are on stable storage; then `swap` replaces segments
+V5  `.cleaned` is only made while no swap is unfinished: to finish one, a process takes `.cleaned` for a swap that was not begun
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from embedlog import index, segment
+from embedlog._native import system
+from embedlog.errors import CorruptRecordError, in_file
+from embedlog.format import aborted_transactions
+from embedlog.format.aborted_transactions import AbortedTransaction
+from embedlog.format.compactor import OffsetMap, clean
+from embedlog.format.producer_state import Producer
+from embedlog.format.record_batch import Batches, Chain, scan
+from embedlog.partition.append_lock import AppendLock
+from embedlog.partition.compaction import swap
+from embedlog.partition.compaction.rules import Bounds, Transactions, bounds, groups
+from embedlog.partition.reader import Reader
+from embedlog.partition.recovery import leftovers, producer_history
+from embedlog.partition.segment_info import built_info
+from embedlog.partition.sync import Syncer
+from embedlog.storage import checkpoints, file_names, files, interval_digests
+from embedlog.storage.manifest import SegmentInfo, joined_times
+
+
+class Cleaner:
+    """Compaction of one partition. Threads: one, which REQUIRES the housekeeper's lock."""
+
+    def __init__(self, lock: AppendLock, reader: Reader, syncer: Syncer) -> None:
+        self.state, self.lock, self.reader, self.syncer = lock.state, lock, reader, syncer
+
+    def due(self, known: int, now_ms: int) -> Bounds | None:
+        """The range that a pass would clean, if the pass is due: the dirty ratio is passed, or a record is overdue.
+
+        `known`: the offset up to which this process cleaned it, -1: as the checkpoint says.
+        """
+        found = self._bounds(known, now_ms)
+        if found.dirty_bytes and (found.overdue or found.ratio > self.state.config.min_cleanable_dirty_ratio):
+            return found
+        return None
+
+    def _bounds(self, known: int, now_ms: int) -> Bounds:
+        state, now, config = self.state, self.state.published(), self.state.config
+        if known < 0:
+            cleaned = checkpoints.read_offsets(state.context.root / file_names.CLEANER)
+            known = cleaned.get((state.topic, state.number), -1)
+        decided = now.first_unstable < 0 or system.mutated("clean_undecided")
+        stable = now.high_watermark if decided else min(now.high_watermark, now.first_unstable)
+        return bounds(
+            self.lock.segments.all(now)[:-1],
+            known=known,
+            log_start=now.log_start,
+            stable=stable,
+            now_ms=now_ms,
+            min_lag_ms=config.min_compaction_lag_ms,
+            max_lag_ms=config.max_compaction_lag_ms,
+        )
+
+    def compact(self, known: int, memory_bytes: int, now_ms: int) -> int:
+        """One pass, if one is due; the offset up to which the log is clean then, or -1.
+
+        The caller notes the answer in the cleaner's checkpoint. Raises CorruptRecordError, DurabilityError, LockTimeoutError.
+        """
+        self.lock.settled()  # a swap that was broken off is finished before a file is made (V5)
+        found = self.due(known, now_ms)
+        if found is None:
+            return -1
+        state = self.state
+        if state.durable_offset < found.end:
+            self.syncer.sync(state.published().log_end, state.deadline())
+        work = _Pass(self, found, memory_bytes, now_ms)
+        end = work.fill_map()
+        if end <= found.first_dirty:
+            return -1
+        for group in work.groups(end):
+            made, records = work.write(group, end)
+            work.swap(group, made, records, end)
+        return end
+
+
+class _Pass:
+    """One pass over a partition."""
+
+    def __init__(self, cleaner: Cleaner, found: Bounds, memory_bytes: int, now_ms: int) -> None:
+        self._cleaner, self._state, self._bounds, self._now_ms = cleaner, cleaner.state, found, now_ms
+        self._now = self._state.published()
+        self._map = OffsetMap(memory_bytes, decompressed_max=self._state.context.decompressed_max)
+        aborted = self._aborted()
+        self._learning, self._cleaning = Transactions(aborted), Transactions(aborted)
+        self._producers = self._producers_now()
+
+    def _sealed(self, end: int) -> list[SegmentInfo]:
+        return [info for info in self._cleaner.lock.segments.all(self._now)[:-1] if info.base < end]
+
+    def _aborted(self) -> list[AbortedTransaction]:
+        found: list[AbortedTransaction] = []
+        for info in self._cleaner.lock.segments.all(self._now):
+            rows = self._cleaner.reader.aborted.entries(info, self._now)
+            found += [AbortedTransaction(*map(int, list(row)[1:])) for row in rows]
+        return found
+
+    def _producers_now(self) -> dict[int, Producer]:
+        with self._state.mutex:
+            return dict(self._cleaner.lock.present_producers().producers)
+
+    def _path(self, info: SegmentInfo) -> Path:
+        return file_names.segment_path(self._state.path, info.base)
+
+    def _chunks(self, info: SegmentInfo) -> Iterator[tuple[memoryview, Batches]]:
+        """A segment's bytes and batches, checked. Raises CorruptRecordError: what is damaged is left as it is."""
+        path = self._path(info)
+        with files.opened(path) as fd:
+            chain = Chain(gaps_allowed=True)
+            walk = segment.Walk(fd, path, chain, 0, info.size)
+            for data, batches in walk.chunks():
+                self._cleaner.reader.check_epochs(path, batches, 0)
+                yield data, batches
+            if walk.end != info.size or (info.digested and chain.digest != info.digest):
+                problem = walk.problem.message if walk.problem else "the segment is not what was written"
+                raise CorruptRecordError(f"cannot be compacted: {problem}", path=path, position=walk.end)
+
+    # ---- the map ---------------------------------------------------------------------------------
+
+    def fill_map(self) -> int:
+        """Take in what is dirty; the end of what is known then."""
+        for info in self._sealed(self._bounds.end):
+            if info.next_offset <= self._bounds.first_dirty:
+                continue
+            for data, batches in self._chunks(info):
+                counts = self._learning.records(batches)
+                position = int(batches["position"][0])
+                with in_file(self._path(info)):
+                    known = self._map.add(data, batches[counts], position=position, start_offset=self._bounds.first_dirty)
+                if not known:
+                    return self._map.latest + 1
+            self._map.pass_over(info.next_offset - 1)
+        return self._bounds.end
+
+    # ---- writing ---------------------------------------------------------------------------------
+
+    def groups(self, end: int) -> list[list[SegmentInfo]]:
+        """The segments that are rewritten: from the log's start to the one in which the pass ends."""
+        config = self._state.config
+        return groups(self._sealed(end), segment_bytes=config.segment_bytes, index_bytes=config.segment_index_bytes)
+
+    def write(self, group: list[SegmentInfo], end: int) -> tuple[SegmentInfo, bytes]:
+        """The `.cleaned` files of a group, on stable storage, and the digests that go with them."""
+        state = self._state
+        directory, base = state.path, group[0].base
+        leftovers.remove_cleaned(directory)
+        self._cleaning.kept.clear()
+        output = _Output(directory, base, state.config.index_interval_bytes, state.context.mode)
+        for info in group:
+            with in_file(self._path(info)):
+                self._clean(info, output, end)
+        return output.finish(group, list(self._cleaning.kept)), output.records
+
+    def _clean(self, info: SegmentInfo, output: _Output, end: int) -> None:
+        for data, batches in self._chunks(info):
+            orders = self._cleaning.orders(
+                batches, producer_history.markers_in(data, batches), self._producers, end, self._now_ms
+            )
+            for made, rows in clean(
+                data,
+                batches,
+                orders,
+                self._map,
+                position=int(batches["position"][0]),
+                now_ms=self._now_ms,
+                delete_retention_ms=self._state.config.delete_retention_ms,
+            ):
+                output.add(made, rows)
+
+    def swap(self, group: list[SegmentInfo], made: SegmentInfo, records: bytes, end: int) -> None:
+        """Put the segment that was made in the place of its group."""
+        with self._cleaner.lock.exclusive() as held:
+            swap.replace(held, group, made, records, end)
+
+
+class _Output:
+    """One segment in the making, as `.cleaned` files."""
+
+    def __init__(self, directory: Path, base: int, interval_bytes: int, mode: int) -> None:
+        self._directory, self._base, self._mode = directory, base, mode
+        self._path = file_names.segment_path(directory, base, file_names.LOG + file_names.CLEANED)
+        self._builder = index.Builder(base, interval_bytes)
+        self._chain = Chain(gaps_allowed=True, segment_base=base)
+        self._size = 0
+        self._epoch = 0
+        with files.opened(self._path, files.CREATE, mode) as fd:
+            files.truncate(fd, 0, self._path)
+
+    def add(self, data: memoryview, rows: Batches) -> None:
+        """Append what stays; it is read as a reader would before it is written."""
+        if not len(data):
+            return
+        digest = self._chain.digest
+        scanned = scan(data, self._chain, position=self._size)
+        if scanned.problem is not None or scanned.consumed != len(data) or len(scanned.batches) != np.count_nonzero(rows["size"]):
+            raise CorruptRecordError("compaction made batches that cannot be read", path=self._path, position=self._size)
+        with files.opened(self._path, files.WRITE) as fd:
+            files.write_all(fd, data, self._size, self._path)
+        self._builder.add(scanned.batches, interval_digests.before(data, scanned.batches, digest))
+        self._epoch = int(scanned.batches["leader_epoch"][-1])
+        self._size += len(data)
+
+    @property
+    def records(self) -> bytes:
+        return self._builder.records()
+
+    def finish(self, group: list[SegmentInfo], aborted: list[AbortedTransaction]) -> SegmentInfo:
+        """Indexes, stable storage, and the time of the last segment that went in."""
+        builder, last = self._builder, group[-1]
+        builder.add_time_entry()
+        parts = {
+            file_names.INDEX: bytes(builder.offsets),
+            file_names.TIME_INDEX: bytes(builder.times),
+            file_names.TRANSACTION_INDEX: aborted_transactions.encode(aborted),
+        }
+        facts = files.facts_of(file_names.segment_path(self._directory, last.base))
+        for suffix, raw in parts.items():
+            path = file_names.segment_path(self._directory, self._base, suffix + file_names.CLEANED)
+            if raw or suffix != file_names.TRANSACTION_INDEX:
+                with files.opened(path, files.CREATE, self._mode) as fd:
+                    files.write_all(fd, raw, 0, path)
+                    files.truncate(fd, len(raw), path)
+                    files.sync(fd, path)
+        with files.opened(self._path, files.WRITE) as fd:
+            files.sync(fd, self._path)
+        if facts is not None:
+            files.set_modified(self._path, facts.modified_ns)
+        files.sync_directory(self._directory)
+        oldest_ms, lateness_ms = joined_times(group)
+        return built_info(builder, self._size, last.next_offset, self._chain.digest, self._epoch)._replace(
+            transaction_entries=len(aborted), created_ms=last.created_ms, min_timestamp=oldest_ms, lateness_ms=lateness_ms
+        )

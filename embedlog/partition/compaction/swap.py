@@ -1,0 +1,76 @@
+"""The swap of a compaction: new files take the place of a group of segments.
+
+V3  the swap happens under the append lock with the generation odd; a process that finds it broken off finishes it
+V4  `purged_to` is raised with the swap: a reader that replays from an older position begins again (tombstones may be gone)
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from embedlog import segment
+from embedlog._native import system
+from embedlog._native.system import Published
+from embedlog.partition.held import Held
+from embedlog.partition.recovery import leftovers
+from embedlog.storage import file_names, files, interval_digests
+from embedlog.storage.manifest import SegmentInfo
+
+logger = logging.getLogger("embedlog")
+
+
+def replace(held: Held, group: list[SegmentInfo], made: SegmentInfo, records: bytes, end: int) -> None:
+    """Put the segment that was made in the place of a group. `end`: the log is clean up to there."""
+    now = held.now
+    if held.segments.all(now)[0].base > group[0].base or now.log_start > made.next_offset:
+        return  # retention was faster: there is nothing to replace any more
+    held.state.mark_dirty()
+    if not system.mutated("silent_swap"):
+        now = now._replace(generation=now.generation | 1)
+    held.publish(now)
+    _swap(held, now, group, made, records)
+    purged_to = 0 if system.mutated("purge_unnoted") else min(end, made.next_offset)
+    after = now._replace(generation=now.generation + now.generation % 2, purged_to=max(now.purged_to, purged_to))
+    held.publish_replaced(after)
+
+
+def _swap(held: Held, now: Published, group: list[SegmentInfo], made: SegmentInfo, records: bytes) -> None:
+    directory, manifest, bases = held.path, held.state.manifest, {info.base for info in group}
+    manifest.refresh()
+    held.replace_manifest(now, [info for info in manifest.segments.values() if info.base not in bases])
+    if system.mutated("aside_before_swap"):
+        _set_aside(directory, group, made)
+    _rename_all(directory, made.base, file_names.CLEANED, file_names.SWAP)
+    system.point("swap-step")
+    _set_aside(directory, group, made)
+    system.point("swap-step")
+    files.sync_directory(directory)  # the digests of what is replaced are gone for good before other batches are there
+    interval_digests.write(directory, made.base, records, 0, held.mode)
+    for suffix in file_names.SEGMENT_SUFFIXES:
+        path = file_names.segment_path(directory, made.base, suffix + file_names.SWAP)
+        if files.exists(path):
+            files.rename(path, file_names.segment_path(directory, made.base, suffix))
+    files.sync_directory(directory)
+    held.note(now, made)
+
+
+def _set_aside(directory: Path, group: list[SegmentInfo], made: SegmentInfo) -> None:
+    for info in group:
+        kept = file_names.SEGMENT_SUFFIXES if info.base == made.base else (*file_names.SEGMENT_SUFFIXES, file_names.SNAPSHOT)
+        segment.set_aside(directory, info.base, kept)
+
+
+def _rename_all(directory: Path, base: int, before: str, after: str) -> None:
+    for suffix in file_names.SEGMENT_SUFFIXES:
+        path = file_names.segment_path(directory, base, suffix + before)
+        if files.exists(path):
+            files.rename(path, file_names.segment_path(directory, base, suffix + after))
+
+
+def finish(held: Held) -> Published:
+    """Finish or undo the swap of a dead housekeeper. REQUIRES: the generation is odd."""
+    now = held.now
+    leftovers.settle(held.path, {}, write=True)
+    logger.warning("repaired %s: a compaction was broken off while segments were replaced", held.path)
+    return now._replace(generation=now.generation + 1, purged_to=max(now.purged_to, now.segment_base))

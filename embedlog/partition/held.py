@@ -1,0 +1,75 @@
+"""The parts of a partition on which operations under the append lock work.
+
+The lock (`append_lock`) makes a `Held` each time it is taken. An operation that REQUIRES the lock takes a `Held` as an argument.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from embedlog._native import system
+from embedlog._native.system import Published
+from embedlog.format.producer_state import ProducerState
+from embedlog.partition.producer_sequences import ProducerSequences
+from embedlog.partition.recovery import producer_history
+from embedlog.partition.segment_info import active_info, start_of
+from embedlog.partition.segment_list import SegmentList
+from embedlog.partition.state import PartitionState
+from embedlog.partition.writer import AppendWriter
+from embedlog.storage.manifest import SegmentInfo
+
+
+class Held:
+    """A partition whose append lock this thread holds. `now` is the tuple that was published when the lock was taken."""
+
+    __slots__ = ("now", "producers", "segments", "state", "writer")
+
+    def __init__(
+        self, state: PartitionState, segments: SegmentList, writer: AppendWriter, producers: ProducerSequences, now: Published
+    ) -> None:
+        self.state, self.segments, self.writer, self.producers, self.now = state, segments, writer, producers, now
+
+    @property
+    def path(self) -> Path:
+        return self.state.path
+
+    @property
+    def page(self) -> system.Page:
+        return self.state.page
+
+    @property
+    def mode(self) -> int:
+        """Permissions of new files."""
+        return self.state.context.mode
+
+    def publish(self, after: Published) -> None:
+        """Publish a tuple of the same files."""
+        self.state.page.publish(after, self.state.context.directory_page)
+
+    def publish_replaced(self, after: Published) -> None:
+        """Publish a tuple that describes other files than before."""
+        self.state.forget_files()
+        self.publish(after)
+
+    def producer_state(self, now: Published) -> ProducerState:
+        """The producers as of the log end of `now`."""
+        return self.producers.state_locked(now)
+
+    def write_snapshot(self, now: Published) -> None:
+        """Write the snapshot of the producers as of the log end, unless it is there."""
+        page = self.state.page
+        if page.word(system.WORD_SNAPSHOT) != now.log_end + 1:
+            producer_history.write_snapshot(self.path, self.producer_state(now).encode(), now.log_end, self.mode)
+            page.set(system.WORD_SNAPSHOT, now.log_end + 1)
+
+    def note(self, now: Published, info: SegmentInfo | None = None) -> None:
+        """Add the start of the log, and a sealed segment, to the manifest."""
+        self.state.manifest.note(start_of(now, self.state.context.visit), info)
+
+    def note_closed(self, now: Published) -> None:
+        """Add the description of the active segment that an orderly close leaves."""
+        self.note(now, active_info(now))
+
+    def replace_manifest(self, now: Published, kept: list[SegmentInfo]) -> None:
+        """Write a manifest of these sealed segments only."""
+        self.state.manifest.rewrite(kept, start_of(now, self.state.context.visit))

@@ -1,0 +1,64 @@
+"""An append in doubt: the log is read, then the run is appended, or found there.
+
+A1  the log is read outside the append lock first, the rest under it, headers only
+A2  a refusal leaves log and lock as they were
+A3  the same run again after any error is appended once, and the answer is its place in the log
+"""
+
+from __future__ import annotations
+
+from embedlog._native import system
+from embedlog.errors import EmbedlogError
+from embedlog.format import sequence_rules
+from embedlog.format.record_columns import Stamp
+from embedlog.partition.append_lock import AppendLock
+from embedlog.partition.context import AppendProgress
+
+
+class _Undone(Exception):
+    """An append that failed could not be undone either: the lock is left as after a death."""
+
+
+def append(lock: AppendLock, stamp: Stamp, progress: AppendProgress, deadline_ns: int) -> int:
+    """Look at the log, then append or find what is there already; a code as the writer's. Raises what `admission` says."""
+    lock.producers.catch_up()
+    try:
+        verdict, code = _append_checked(lock, stamp, progress, deadline_ns)
+    except _Undone:
+        return system.MUST_REPAIR
+    if isinstance(verdict, EmbedlogError):
+        raise verdict
+    if verdict:
+        _take_duplicates(lock, stamp, progress, verdict)
+    return code
+
+
+def _append_checked(
+    lock: AppendLock, stamp: Stamp, progress: AppendProgress, deadline_ns: int
+) -> tuple[int | EmbedlogError, int]:
+    producers = lock.producers
+    with lock.exclusive_mutexed(deadline_ns) as held:
+        verdict = sequence_rules.judge(held.producer_state(held.now), stamp, progress.rows_left)
+        if verdict != 0:
+            return verdict, system.APPENDED
+        writer = lock.writer.native()
+        code = writer.held(progress.run.buffer, progress.start, progress.rows_left)
+        if code == system.MUST_REPAIR:
+            raise _Undone
+        if code == system.APPENDED:
+            out = writer.out
+            producers.note(stamp, out.next_sequence, out.seen)
+            if stamp.transactional:
+                producers.appended(progress.run, progress.start, writer)
+            progress.take(out.base_offset, out.next_offset, out.consumed, out.append_time_ms)
+        return 0, code
+
+
+def _take_duplicates(lock: AppendLock, stamp: Stamp, progress: AppendProgress, count: int) -> None:
+    """The answer for batches that are here already: where they lie."""
+    rows = progress.rows_left[:count]
+    places = lock.producers.places(stamp, rows)
+    append_time = lock.state.config.message_timestamp_type == "LogAppendTime"
+    for row in rows:
+        base, following, timestamp = places[int(row["base_sequence"])]
+        progress.take(base, following, int(row["size"]), timestamp if append_time else -1)

@@ -1,0 +1,175 @@
+"""Conversions between the descriptions of a segment: published tuple, manifest record, index builder, files.
+
+I1  every field of a description is named here once
+I2  a description made from files alone has no digest, no lower bound of timestamps, and gaps are possible in it
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from embedlog import index
+from embedlog._native import system
+from embedlog._native.system import Published
+from embedlog.format.aborted_transactions import ENTRY_SIZE
+from embedlog.storage import file_names
+from embedlog.storage.manifest import CLOSED, DIGESTED, EMPTY_MS, GAPLESS, SEALED, SegmentInfo, Start
+
+
+def start_of(now: Published, visit: int) -> Start:
+    """The start of the log, for the manifest."""
+    return Start(now.log_start, -1 if now.flags & GAPLESS else now.segment_base, visit)
+
+
+def active_info(now: Published) -> SegmentInfo:
+    """The active segment as published."""
+    return SegmentInfo(
+        now.segment_base,
+        now.segment_size,
+        now.log_end,
+        now.max_timestamp,
+        now.max_timestamp_offset,
+        now.digest,
+        now.index_entries,
+        now.time_entries,
+        now.transaction_entries,
+        now.created_ms,
+        now.epoch,
+        now.flags,
+        CLOSED,
+        now.transaction_digest,
+        now.min_timestamp,
+        now.lateness_ms,
+    )
+
+
+def built_info(builder: index.Builder, size: int, next_offset: int, digest: int, epoch: int) -> SegmentInfo:
+    """A sealed segment that was read or written whole, as its index builder saw it."""
+    return SegmentInfo(
+        builder.base,
+        size,
+        next_offset,
+        builder.max_timestamp,
+        builder.max_timestamp_offset,
+        digest,
+        builder.offset_entries,
+        builder.time_entries,
+        epoch=epoch,
+        flags=DIGESTED,
+        kind=SEALED,
+        min_timestamp=builder.min_timestamp,
+        lateness_ms=builder.lateness_ms,
+    )
+
+
+def info_from_files(directory: Path, base: int, size: int, next_offset: int) -> SegmentInfo | None:
+    """A segment as its files describe it: the last time-index entry of a sealed segment has its largest timestamp.
+
+    None if that entry names no record of the segment. Raises CorruptRecordError for an index of a broken size.
+    """
+    time_path = file_names.segment_path(directory, base, file_names.TIME_INDEX)
+    newest = index.last_time_entry(time_path, base, next_offset)
+    if newest is None:
+        return None
+    timestamp, relative = newest
+    return SegmentInfo(
+        base,
+        size,
+        next_offset,
+        timestamp,
+        base + relative,
+        index_entries=index.count(file_names.segment_path(directory, base, file_names.INDEX), index.OFFSET_ENTRY.size),
+        time_entries=index.count(time_path, index.TIME_ENTRY.size),
+        transaction_entries=transactions_in(directory, base),
+    )
+
+
+def transactions_in(directory: Path, base: int) -> int:
+    """Entries of a transaction index, by the size of the file."""
+    return index.count(file_names.segment_path(directory, base, file_names.TRANSACTION_INDEX), ENTRY_SIZE)
+
+
+def published_of(info: SegmentInfo, since_entry: int, time_entries: int, last_time_entry: int | None = None) -> Published:
+    """A tuple whose active segment is `info`. The caller sets the fields that describe the log."""
+    return Published(
+        segment_base=info.base,
+        segment_size=info.size,
+        log_end=info.next_offset,
+        high_watermark=info.next_offset,
+        max_timestamp=info.max_timestamp,
+        max_timestamp_offset=info.max_timestamp_offset,
+        min_timestamp=info.min_timestamp,
+        lateness_ms=info.lateness_ms,
+        last_time_entry=info.max_timestamp if last_time_entry is None else last_time_entry,
+        created_ms=info.created_ms or system.wall_ms(),
+        bytes_since_entry=since_entry,
+        digest=info.digest,
+        epoch=info.epoch,
+        index_entries=info.index_entries,
+        time_entries=time_entries,
+        transaction_entries=info.transaction_entries,
+        flags=info.flags,
+    )
+
+
+def builder_at(now: Published, interval_bytes: int) -> index.Builder:
+    """A builder that continues the active segment. It counts only the entries that follow."""
+    builder = index.Builder(now.segment_base, interval_bytes)
+    builder.bytes_since_entry, builder.last_time_entry = now.bytes_since_entry, now.last_time_entry
+    builder.max_timestamp, builder.max_timestamp_offset = now.max_timestamp, now.max_timestamp_offset
+    builder.min_timestamp, builder.lateness_ms = now.min_timestamp, now.lateness_ms
+    return builder
+
+
+def published_after(
+    now: Published, builder: index.Builder, size: int, log_end: int, digest: int, *, before: tuple[int, int] = (0, 0)
+) -> Published:
+    """The tuple after a builder has seen the active segment up to `size` bytes.
+
+    `before`: entries of the offset index and of the time index that the builder continues (`builder_at`).
+    """
+    return now._replace(
+        segment_base=builder.base,
+        segment_size=size,
+        log_end=log_end,
+        high_watermark=log_end,
+        digest=digest,
+        max_timestamp=builder.max_timestamp,
+        max_timestamp_offset=builder.max_timestamp_offset,
+        min_timestamp=builder.min_timestamp,
+        lateness_ms=builder.lateness_ms,
+        last_time_entry=builder.last_time_entry,
+        bytes_since_entry=builder.bytes_since_entry,
+        index_entries=before[0] + builder.offset_entries,
+        time_entries=before[1] + builder.time_entries,
+    )
+
+
+def published_empty(now: Published, base: int, jitter_ms: int) -> Published:
+    """The tuple with a new, empty active segment at `base`."""
+    jitter = random.randrange(jitter_ms) if jitter_ms > 0 else 0
+    return now._replace(
+        segment_base=base,
+        segment_size=0,
+        max_timestamp=-1,
+        max_timestamp_offset=base,
+        min_timestamp=EMPTY_MS,
+        lateness_ms=0,
+        last_time_entry=-1,
+        first_timestamp=-1,
+        created_ms=system.wall_ms(),
+        roll_jitter_ms=jitter,
+        bytes_since_entry=0,
+        digest=0,
+        index_entries=0,
+        time_entries=0,
+        transaction_entries=0,
+        transaction_digest=0,
+        flags=GAPLESS | DIGESTED,
+    )
+
+
+def final_time_entry(now: Published) -> tuple[int, int] | None:
+    """The time-index entry with which the active segment is closed; None if its last entry has the largest timestamp."""
+    return (now.max_timestamp, now.max_timestamp_offset - now.segment_base) if now.max_timestamp > now.last_time_entry else None

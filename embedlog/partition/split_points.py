@@ -1,0 +1,63 @@
+"""Points at which a range of offsets is divided into pieces of about equal size, for workers that read at the same time.
+
+S1  the pieces follow on each other without a gap and cover the range, whatever the indexes say
+S2  a point is between two batches, so that no batch is decoded twice; a piece is larger where no index has an entry
+S3  only index entries are read: a point costs about twenty reads of eight bytes
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from embedlog.partition.reader import Reader
+from embedlog.partition.segment_list import SegmentList
+from embedlog.partition.state import PartitionState
+
+
+class SplitPoint(NamedTuple):
+    """The end of a piece, which begins at the end of the piece before."""
+
+    offset: int
+    size_bytes: int  # of the piece, about
+
+
+def split_points(
+    state: PartitionState, segments: SegmentList, reader: Reader, start: int, end: int, max_bytes: int
+) -> list[SplitPoint]:
+    """The ends of the pieces between two offsets; none if the range is empty. Raises UnknownTopicOrPartitionError."""
+    if end <= start:
+        return []
+    now = state.published()
+    state.check_deleted()
+    pieces = _Pieces(start, end)
+    for info in segments.since(start, now):
+        if info.base >= end:
+            continue
+        position = reader.place(info, start).position if start > info.base else 0
+        last = max(position, reader.place(info, end).position if end < info.next_offset else info.size)
+        while pieces.size + last - position > max_bytes:
+            cut = reader.cut(info, position + max_bytes - pieces.size, position)
+            if cut is not None and cut.position < last and pieces.cut(cut.offset, cut.position - position):
+                position = cut.position
+            elif pieces.size == 0 or not pieces.cut(info.base, 0):
+                break  # no entry in it: the rest of this segment stays together
+        pieces.size += last - position
+    pieces.cut(end, 0)
+    return pieces.made
+
+
+class _Pieces:
+    """The points so far, and the beginning of the next piece."""
+
+    def __init__(self, start: int, end: int) -> None:
+        self.made: list[SplitPoint] = []
+        self.size = 0  # of the piece that is being made
+        self._start, self._end = start, end
+
+    def cut(self, offset: int, more: int) -> bool:
+        """End a piece at this offset, `more` bytes after those counted; False if nothing would be left in it."""
+        if not self._start < offset <= self._end:
+            return False
+        self.made.append(SplitPoint(offset, self.size + more))
+        self._start, self.size = offset, 0
+        return True

@@ -1,0 +1,135 @@
+"""Lock file, limits and descriptors with which this process appends to one partition.
+
+W1  the descriptors belong to one segment; an append to another one asks to open them again
+W2  they are kept while the log's share of descriptors allows, and closed only under the mutex
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from embedlog._native import system
+from embedlog.config.topic import TopicConfig
+from embedlog.errors import ReadOnlyError, StorageError
+from embedlog.partition.state import PartitionState
+from embedlog.storage import file_names, files, locks
+from embedlog.storage.manifest import DIGESTED
+
+
+class AppendWriter:
+    """What this process keeps open for appends. Threads: REQUIRES the mutex, except `release`."""
+
+    def __init__(self, state: PartitionState) -> None:
+        self._state = state
+        self.lock_file: locks.LockFile | None = None
+        self.fds: tuple[int, ...] = ()
+        self.on_segment: Callable[[int], None] | None = None  # called with the base of a segment that was opened
+
+    def native(self) -> system.Writer:
+        """The writer of the C core, made when first needed. Raises ReadOnlyError, StorageError."""
+        return self._state.writer or self._make()
+
+    def _make(self) -> system.Writer:
+        state, context = self._state, self._state.context
+        if context.read_only:
+            raise ReadOnlyError("the log was opened read-only; without read_only=True it can be changed", path=state.path)
+        page, mapped = state.page, state.page_file
+        lock = state.open_lock()
+        try:
+            writer = system.Writer(
+                page,
+                context.directory_page,
+                lock.path,
+                str(state.path / file_names.PAGE),
+                lock.fd,
+                mapped.device if mapped else 0,
+                mapped.inode if mapped else 0,
+            )
+        except OSError as problem:
+            lock.close()
+            raise StorageError("cannot look at the append lock", errno=problem.errno or 0, path=lock.path) from problem
+        self.lock_file, state.writer = lock, writer
+        self.guard_directory()
+        self.apply_config(state.config)
+        context.writers.opened(self)
+        return writer
+
+    def guard_directory(self) -> None:
+        """Have each append check that the directory's `.lock` is still the file that this process holds: a broker unlinks it."""
+        state = self._state
+        if state.writer is not None and state.context.held_lock is not None:
+            state.writer.guard(*state.context.held_lock())
+
+    def apply_config(self, config: TopicConfig) -> None:
+        """Take over new settings of the topic."""
+        state = self._state
+        state.config = config
+        if state.writer is not None:
+            interval_ms = min(config.segment_ms, config.max_compaction_lag_ms) if config.compacted else config.segment_ms
+            state.writer.limits(
+                segment_bytes=config.segment_bytes,
+                segment_ms=interval_ms,
+                index_bytes=config.segment_index_bytes,
+                index_interval=config.index_interval_bytes,
+                append_time=config.message_timestamp_type == "LogAppendTime",
+            )
+
+    def open_active(self) -> None:
+        """Open the segment that is active now; if the control block is damaged, map it again."""
+        state = self._state
+        now = state.page.read()
+        if now is None:
+            state.remap_mutexed()
+            return
+        self.close_segment()
+        fds: list[int] = []
+        try:
+            digests = [file_names.DIGESTS] if now.flags & DIGESTED else []
+            for suffix in (file_names.LOG, file_names.INDEX, file_names.TIME_INDEX, *digests):
+                path = file_names.segment_path(state.path, now.segment_base, suffix)
+                fds.append(files.open_file(path, files.THROUGH if state.context.locked else files.CREATE, state.context.mode))
+        except BaseException:
+            for fd in fds:
+                files.close(fd)
+            raise
+        self.fds = tuple(fds)
+        if self.on_segment is not None:
+            self.on_segment(now.segment_base)
+        self.native().segment(now.segment_base, *[*fds, -1][:4])
+
+    def close_segment(self) -> None:
+        """Close the descriptors of the segment."""
+        fds, self.fds = self.fds, ()
+        for fd in fds:
+            files.close(fd)
+        if self._state.writer is not None:
+            self._state.writer.segment(-1, -1, -1, -1, -1)
+
+    def drop(self) -> None:
+        """Close everything; the next append opens it again."""
+        self.close_segment()
+        self._state.writer = None
+        if self.lock_file is not None:
+            self.lock_file.close()
+            self.lock_file = None
+
+    # ---- the bound on descriptors (`context.Holder`) ----------------------------------------------
+
+    def release(self) -> bool:
+        """Close everything if no thread appends; False otherwise. The descriptors of the syncs stay."""
+        mutex = self._state.mutex
+        if locks.owned(mutex):
+            return False
+        try:
+            if not mutex.acquire(blocking=False):
+                return False
+            self.drop()
+            return True
+        finally:
+            try:
+                mutex.release()
+            except RuntimeError:
+                pass  # it was never taken
+
+    def seen_end(self) -> int:
+        return self._state.seen_end()
