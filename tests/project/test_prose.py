@@ -38,7 +38,6 @@ CODE = re.compile(r"``.*?``|`[^`\n]*`|\]\([^)]*\)")
 NOT_YET = (
     "CHANGELOG.md",
     "docs/configuration.md",
-    "docs/differences.md",
     "docs/spark.md",
     "embedlog/_native",
     "embedlog/admin",
