@@ -103,7 +103,7 @@ def trio(**fields: Any) -> Group:
 
 
 @pytest.mark.parametrize("mutant", ["", "look_always"])
-def test_rule_35_others_are_looked_at_every_100_ms_at_most(
+def test_member_5_others_are_looked_at_every_100_ms_at_most(
     stage: Stage, mutant: str, switched_off: Callable[[str], None]
 ) -> None:
     switched_off(mutant)
@@ -136,7 +136,7 @@ def test_a_brokers_member_is_nobody_who_could_be_alive(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("mutant", ["", "static_member_dies"])
-def test_rule_35_death_never_evicts_a_static_member(stage: Stage, mutant: str, switched_off: Callable[[str], None]) -> None:
+def test_member_5_death_never_evicts_a_static_member(stage: Stage, mutant: str, switched_off: Callable[[str], None]) -> None:
     """Its place is kept for the process that comes after it, until its session is over."""
     group = trio(instance="i")
     switched_off(mutant)
@@ -208,7 +208,7 @@ def test_who_looks_seldom_finds_out_in_the_end(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("mutant", ["", "boot_clock"])
-def test_rule_34_a_suspended_machine_evicts_nobody(
+def test_member_3_a_suspended_machine_evicts_nobody(
     stage: Stage, mutant: str, switched_off: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Time on the boot clock passes while nobody's heart can beat; on the monotonic clock none does."""
@@ -235,7 +235,7 @@ def test_the_clock_of_a_watch_is_the_monotonic_one(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("mutant", ["", "no_second_look"])
-def test_rule_34_a_beat_that_comes_before_the_lock_is_had_saves(
+def test_member_3_a_beat_that_comes_before_the_lock_is_had_saves(
     stage: Stage, mutant: str, switched_off: Callable[[str], None]
 ) -> None:
     group = trio(session_timeout_ms=10_000)

@@ -163,7 +163,7 @@ def clean(log: embedlog.Log, turns: int = 3) -> None:
 
 
 @pytest.mark.parametrize("mutant", [False, True], ids=["", "trust_old_look"])
-def test_rule_27_who_looked_before_a_cleaning_begins_again(path: Path, mutant: bool) -> None:
+def test_swap_2_who_looked_before_a_cleaning_begins_again(path: Path, mutant: bool) -> None:
     """A group was deleted and its tombstones are cleaned away: who saw it before must not see it for ever."""
     with embedlog.open(path, config=SMALL) as log, embedlog.open(path, config=SMALL) as late:
         log.create_topic("t")
@@ -180,7 +180,7 @@ def test_rule_27_who_looked_before_a_cleaning_begins_again(path: Path, mutant: b
         assert log._engine.groups.names() == ["busy", "stays"]
 
 
-def test_rule_27_a_transaction_that_ended_below_what_was_cleaned_is_no_longer_waited_for(path: Path) -> None:
+def test_swap_2_a_transaction_that_ended_below_what_was_cleaned_is_no_longer_waited_for(path: Path) -> None:
     with embedlog.open(path, config=SMALL) as log, embedlog.open(path, config=SMALL) as late:
         log.create_topic("t")
         writer = begun(log)

@@ -152,7 +152,7 @@ def test_a_creation_killed_at_any_step_is_finished_by_the_next(tmp_path: Path) -
 
 
 def test_a_deletion_killed_at_any_step_is_finished_by_the_next(tmp_path: Path) -> None:
-    """Rule 6: persisted in the topic's file first, then every partition retired and renamed; whoever finds it half done
+    """DIR-1: persisted in the topic's file first, then every partition retired and renamed; whoever finds it half done
     finishes it, and until then nobody can use it."""
     retired: set[tuple[Path, int]] = set()
 
@@ -186,7 +186,7 @@ def test_a_deletion_killed_at_any_step_is_finished_by_the_next(tmp_path: Path) -
 
 
 def test_a_partition_is_retired_before_its_directory_is_renamed(tmp_path: Path) -> None:
-    """Rule 6: an appender that holds the old directory's descriptors must find DELETED under its lock; if the name went
+    """DIR-1: an appender that holds the old directory's descriptors must find DELETED under its lock; if the name went
     first, it would acknowledge into a directory that is purged in a minute."""
     topic = created(tmp_path)
     found = registry(tmp_path)
@@ -201,7 +201,7 @@ def test_a_partition_is_retired_before_its_directory_is_renamed(tmp_path: Path) 
 
 
 def test_a_deletion_does_not_touch_a_new_topic_of_the_same_name(tmp_path: Path) -> None:
-    """Rule 6: the id says whose directory it is; a broker may have made the name anew while the deletion was half done."""
+    """DIR-1: the id says whose directory it is; a broker may have made the name anew while the deletion was half done."""
     topic = created(tmp_path, partitions=1)
     found = registry(tmp_path)
     found.put(replace(topic, state="deleting"))

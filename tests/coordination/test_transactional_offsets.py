@@ -267,7 +267,7 @@ def test_a_deleted_topic_takes_pending_offsets_along(log: embedlog.Log, other: e
 
 
 @pytest.mark.parametrize("mutant", [False, True], ids=["", "offsets_unsynced"])
-def test_rule_20_offsets_are_on_disk_before_the_decision_where_the_records_are(log: embedlog.Log, mutant: bool) -> None:
+def test_txn_7_offsets_are_on_disk_before_the_decision_where_the_records_are(log: embedlog.Log, mutant: bool) -> None:
     log.create_topic("safe", config={"flush.messages": 1})
     writer = begun(log)
     writer.write(b"a", topic="safe")

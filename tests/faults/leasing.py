@@ -20,7 +20,7 @@ _held: list[Lease] = []
 
 
 class ThreadOfPython:
-    """What rule 34 is there to prevent: the heartbeat of a thread that needs the interpreter's lock."""
+    """What MEMBER-2 is there to prevent: the heartbeat of a thread that needs the interpreter's lock."""
 
     def __init__(self, fd: int, position: int, heartbeat_ms: int) -> None:
         self.code = 0

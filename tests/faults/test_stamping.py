@@ -113,7 +113,7 @@ def dies_in_the_last_step(
     ("entry_after_publish", ("point",), "kill_before", "after-publish"),
     ("entry_after_publish", ("pwrite",), "kill_before", ".txnindex"),
 ])  # fmt: skip
-def test_rule_14_the_entry_comes_before_the_publication(
+def test_append_6_the_entry_comes_before_the_publication(
     nursery: Nursery, tmp_path: Path, mutant: str, kinds: tuple[str, ...], action: str, name: str
 ) -> None:
     todo: list[stamping.Step] = [send(A, 0, 0), stamping.End(A, 1, commit=False)]

@@ -185,7 +185,7 @@ def test_a_killed_owners_transaction_is_aborted_at_once_a_frozen_ones_after_its_
         assert committed(log) == []
 
 
-def test_rule_20_a_power_loss_leaves_whole_transactions(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+def test_txn_5_a_power_loss_leaves_whole_transactions(nursery: Nursery, tmp_path: Path, seed: int) -> None:
     wrong, opened = transaction_cuts.experiment(nursery, tmp_path, seed, DISKS_FAST)
     assert not wrong, wrong[0]
     tell("E5, transactions", disks=opened, violations=0)
@@ -194,7 +194,7 @@ def test_rule_20_a_power_loss_leaves_whole_transactions(nursery: Nursery, tmp_pa
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
 @pieces(DISKS_PIECES)
-def test_rule_20_power_losses_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
+def test_txn_5_power_losses_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
     wrong, opened = transaction_cuts.experiment(nursery, tmp_path, campaign_seed + piece, DISKS_LONG // DISKS_PIECES)
     assert not wrong, wrong[0]
     tell("E5, transactions", disks=opened, violations=0)

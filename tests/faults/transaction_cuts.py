@@ -1,6 +1,6 @@
 """Power losses in the middle of transactions: a recording of the script on durable topics, replayed into what a cut may leave.
 
-Invariant (rule 20): transactions are there as a whole or not at all; those whose end was acknowledged are as they were told;
+Invariant (TXN-5): transactions are there as a whole or not at all; those whose end was acknowledged are as they were told;
 `init_transactions` knows the last one; nothing stays open, and the id goes on.
 """
 

@@ -102,7 +102,7 @@ def test_what_came_between_the_look_and_the_wait_is_no_sleep(writing: embedlog.L
 
 
 @pytest.mark.parametrize("mutant", ["", "no_notice"])
-def test_rule_37_a_group_is_followed_by_one_word(writing: embedlog.Log, mutant: str) -> None:
+def test_member_7_a_group_is_followed_by_one_word(writing: embedlog.Log, mutant: str) -> None:
     topic = topic_of(writing)
     with mutated(mutant):
         took = slept(writing, [(topic.partition(0), topic.notice(0))], 0.3, lambda: tell(topic_of(writing)))

@@ -18,7 +18,7 @@ from tests.faults.content import Verdict
 from tests.faults.processes import Nursery, RemoteError, state_of, until
 from tests.faults.stage import FakeBroker, Play, Steps, fails_without
 
-# -- rule 7 ---------------------------------------------------------------------------------------------------------------
+# -- APPEND-1 --------------------------------------------------------------------------------------------------------------
 
 
 def nothing_is_seen_before_it_is_written(play: Play) -> Verdict:
@@ -34,7 +34,7 @@ def nothing_is_seen_before_it_is_written(play: Play) -> Verdict:
     return verdict
 
 
-def test_rule_7_a_record_is_published_after_it_is_written(nursery: Nursery, tmp_path: Path) -> None:
+def test_append_1_a_record_is_published_after_it_is_written(nursery: Nursery, tmp_path: Path) -> None:
     verdict = nothing_is_seen_before_it_is_written(Play(nursery, tmp_path / "log"))
     assert not verdict.violations, verdict
     fails_without("publish_before_write", nothing_is_seen_before_it_is_written, nursery, tmp_path / "mutant")
@@ -57,7 +57,7 @@ def two_writers_take_turns(play: Play) -> Verdict:
     return verdict
 
 
-def test_rule_7_one_writer_at_a_time_and_each_catches_up(nursery: Nursery, tmp_path: Path) -> None:
+def test_append_1_one_writer_at_a_time_and_each_catches_up(nursery: Nursery, tmp_path: Path) -> None:
     verdict = two_writers_take_turns(Play(nursery, tmp_path / "log"))
     assert not verdict.violations, verdict
     fails_without("no_append_lock", two_writers_take_turns, nursery, tmp_path / "mutant")
@@ -72,16 +72,16 @@ def short_write_is_finished(play: Play) -> Verdict:
     return play.seen_afresh() if play.leave(writer) is None else Verdict()
 
 
-def test_rule_7_a_short_write_is_no_write(nursery: Nursery, tmp_path: Path) -> None:
+def test_append_1_a_short_write_is_no_write(nursery: Nursery, tmp_path: Path) -> None:
     verdict = short_write_is_finished(Play(nursery, tmp_path / "log"))
     assert not verdict.violations, verdict
     fails_without("ignore_short_write", short_write_is_finished, nursery, tmp_path / "mutant")
 
 
-# -- rule 8 ---------------------------------------------------------------------------------------------------------------
+# -- LOCK-2 ---------------------------------------------------------------------------------------------------------------
 
 
-def test_rule_8_a_frozen_holder_is_named_when_the_deadline_passes(nursery: Nursery, tmp_path: Path) -> None:
+def test_lock_2_a_frozen_holder_is_named_when_the_deadline_passes(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log")
     holder, waiter = play.enter(), play.enter(config={"lock.timeout.ms": 300})
     play.append(holder)
@@ -102,7 +102,7 @@ def test_rule_8_a_frozen_holder_is_named_when_the_deadline_passes(nursery: Nurse
     assert not play.seen_by(waiter).violations
 
 
-# -- rule 10 --------------------------------------------------------------------------------------------------------------
+# -- APPEND-2 --------------------------------------------------------------------------------------------------------------
 
 
 def killed_between_write_and_publish(play: Play) -> Verdict:
@@ -134,17 +134,17 @@ def torn_then_killed(play: Play) -> Verdict:
 
 
 @pytest.mark.parametrize("steps", [killed_between_write_and_publish, torn_then_killed])
-def test_rule_10_a_dead_writers_successor_repairs_first(nursery: Nursery, tmp_path: Path, steps: Steps) -> None:
+def test_append_2_a_dead_writers_successor_repairs_first(nursery: Nursery, tmp_path: Path, steps: Steps) -> None:
     verdict = steps(Play(nursery, tmp_path / "log"))
     assert not verdict.violations, verdict
 
 
-def test_rule_10_without_the_owner_word_the_successor_writes_over_it(nursery: Nursery, tmp_path: Path) -> None:
+def test_append_2_without_the_owner_word_the_successor_writes_over_it(nursery: Nursery, tmp_path: Path) -> None:
     fails_without("no_owner_word", written_but_not_published_stays, nursery, tmp_path / "mutant")
 
 
 @pytest.mark.parametrize("point", ["roll-intent", "roll-created", "roll-published"])
-def test_rule_10_a_roll_broken_off_anywhere_is_finished_or_undone(nursery: Nursery, tmp_path: Path, point: str) -> None:
+def test_append_2_a_roll_broken_off_anywhere_is_finished_or_undone(nursery: Nursery, tmp_path: Path, point: str) -> None:
     """Trace `append: without owner_word + roll_intent`: killed between creating a segment and publishing it."""
     play = Play(nursery, tmp_path / "log", config={"segment.bytes": 500})
     a, b = play.enter(), play.enter()
@@ -162,7 +162,7 @@ def test_rule_10_a_roll_broken_off_anywhere_is_finished_or_undone(nursery: Nurse
     assert all(base in {offset for _, offset in play.acks} for base in bases), f"a segment nobody appended to: {bases}"
 
 
-# -- rule 11 --------------------------------------------------------------------------------------------------------------
+# -- APPEND-3 --------------------------------------------------------------------------------------------------------------
 
 
 def written_but_not_published_stays(play: Play) -> Verdict:
@@ -176,13 +176,13 @@ def written_but_not_published_stays(play: Play) -> Verdict:
     return verdict
 
 
-def test_rule_11_a_valid_tail_is_adopted_not_cut(nursery: Nursery, tmp_path: Path) -> None:
+def test_append_3_a_valid_tail_is_adopted_not_cut(nursery: Nursery, tmp_path: Path) -> None:
     verdict = written_but_not_published_stays(Play(nursery, tmp_path / "log"))
     assert not verdict.violations, verdict
     fails_without("cut_instead_of_adopt", written_but_not_published_stays, nursery, tmp_path / "mutant")
 
 
-def test_rule_11_what_is_cut_is_copied_aside(nursery: Nursery, tmp_path: Path) -> None:
+def test_append_3_what_is_cut_is_copied_aside(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log")
     verdict = torn_then_killed(play)
     assert not verdict.violations, verdict
@@ -191,7 +191,7 @@ def test_rule_11_what_is_cut_is_copied_aside(nursery: Nursery, tmp_path: Path) -
     assert aside[0].stat().st_size > 5_000, "half of the batch that died"
 
 
-# -- rule 12 --------------------------------------------------------------------------------------------------------------
+# -- APPEND-4 --------------------------------------------------------------------------------------------------------------
 
 
 def reader_meets_half_a_publication(play: Play) -> Verdict:
@@ -220,14 +220,14 @@ def stops_or_answers(victim: object) -> bool:
     return state_of(victim.pid) == "T"
 
 
-def test_rule_12_the_whole_tuple_changes_by_one_store(nursery: Nursery, tmp_path: Path) -> None:
+def test_append_4_the_whole_tuple_changes_by_one_store(nursery: Nursery, tmp_path: Path) -> None:
     verdict = reader_meets_half_a_publication(Play(nursery, tmp_path / "log"))
     assert not verdict.violations, verdict
     fails_without("torn_publish", reader_meets_half_a_publication, nursery, tmp_path / "mutant")
 
 
 @pytest.mark.parametrize("point", ["before-publish", "after-publish", "before-unlock"])
-def test_rule_12_a_death_around_the_publishing_store_loses_nothing(nursery: Nursery, tmp_path: Path, point: str) -> None:
+def test_append_4_a_death_around_the_publishing_store_loses_nothing(nursery: Nursery, tmp_path: Path, point: str) -> None:
     play = Play(nursery, tmp_path / "log")
     a, b = play.enter(), play.enter()
     play.append(a)
@@ -239,10 +239,10 @@ def test_rule_12_a_death_around_the_publishing_store_loses_nothing(nursery: Nurs
     assert not verdict.violations, verdict
 
 
-# -- rules 13 and 15 ------------------------------------------------------------------------------------------------------
+# -- APPEND-5 and READ-1 ---------------------------------------------------------------------------------------------------
 
 
-def test_rule_13_two_appenders_in_turn_keep_the_indexes_rising(nursery: Nursery, tmp_path: Path) -> None:
+def test_append_5_two_appenders_in_turn_keep_the_indexes_rising(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log", config={"index.interval.bytes": 300})
     a, b = play.enter(), play.enter()
     for _ in range(20):
@@ -266,7 +266,7 @@ def entries(path: Path, size: int, key: int) -> list[int]:
 
 
 @pytest.mark.parametrize(("field", "position"), [("base offset", 7), ("leader epoch", 15)])
-def test_rule_15_damage_outside_kafkas_checksum_is_found(nursery: Nursery, tmp_path: Path, field: str, position: int) -> None:
+def test_read_1_damage_outside_kafkas_checksum_is_found(nursery: Nursery, tmp_path: Path, field: str, position: int) -> None:
     """Base offset and leader epoch lie outside the CRC; the running digest of the active segment covers them."""
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
@@ -315,7 +315,7 @@ def seek_into_a_changed_epoch(play: Play) -> Verdict:
     return verdict
 
 
-def test_rule_15_an_epoch_is_the_one_that_the_epoch_cache_has(nursery: Nursery, tmp_path: Path) -> None:
+def test_read_1_an_epoch_is_the_one_that_the_epoch_cache_has(nursery: Nursery, tmp_path: Path) -> None:
     verdict = seek_into_a_changed_epoch(Play(nursery, tmp_path / "log"))
     assert not verdict.violations, verdict
     fails_without("no_epoch_check", seek_into_a_changed_epoch, nursery, tmp_path / "mutant")
@@ -334,7 +334,7 @@ def median_wake_ms(play: Play) -> float:
     return statistics.median(reader.result_after(notes))
 
 
-def test_rule_12_publishing_wakes_who_waits(nursery: Nursery, tmp_path: Path) -> None:
+def test_append_4_publishing_wakes_who_waits(nursery: Nursery, tmp_path: Path) -> None:
     """Without the wake a reader finds out when its slice of sleep is over; with it long before."""
     woken = median_wake_ms(Play(nursery, tmp_path / "log"))
     missed = median_wake_ms(Play(nursery, tmp_path / "mutant", mutants=("no_wake",)))

@@ -10,7 +10,7 @@ from tests.faults.content import Verdict
 from tests.faults.processes import Nursery, RemoteError
 from tests.faults.stage import MARK, FakeBroker, Play, fails_without
 
-# -- rule 22 --------------------------------------------------------------------------------------------------------------
+# -- OPEN-2 and OPEN-5 -----------------------------------------------------------------------------------------------------
 
 
 def mark_of(play: Play) -> bool:
@@ -37,13 +37,13 @@ def killed_then_joined_then_closed(play: Play) -> Verdict:
     return verdict
 
 
-def test_rule_22_the_last_one_out_closes_what_a_dead_one_left(nursery: Nursery, tmp_path: Path) -> None:
+def test_open_5_the_last_one_out_closes_what_a_dead_one_left(nursery: Nursery, tmp_path: Path) -> None:
     verdict = killed_then_joined_then_closed(Play(nursery, tmp_path / "log"))
     assert not verdict.violations, verdict
     fails_without("no_dirty", killed_then_joined_then_closed, nursery, tmp_path / "mutant")
 
 
-def test_rule_22_the_last_one_out_closes_what_a_dead_one_left_not_only_its_own(nursery: Nursery, tmp_path: Path) -> None:
+def test_open_5_the_last_one_out_closes_what_a_dead_one_left_not_only_its_own(nursery: Nursery, tmp_path: Path) -> None:
     """Trace `opening: without close_all`."""
     fails_without("close_own_only", killed_then_joined_then_closed, nursery, tmp_path / "mutant")
 
@@ -57,12 +57,12 @@ def came_in_and_died(play: Play) -> Verdict:
     return Verdict(violations=["the clean mark lies: half a batch is in the log"] if mark_of(play) else [])
 
 
-def test_rule_22_the_first_one_in_takes_the_mark_away_before_any_write(nursery: Nursery, tmp_path: Path) -> None:
+def test_open_5_the_first_one_in_takes_the_mark_away_before_any_write(nursery: Nursery, tmp_path: Path) -> None:
     assert not came_in_and_died(Play(nursery, tmp_path / "log")).violations
     fails_without("keep_mark", came_in_and_died, nursery, tmp_path / "mutant")
 
 
-def test_rule_22_the_mark_is_there_only_while_nobody_is_in(nursery: Nursery, tmp_path: Path) -> None:
+def test_open_5_the_mark_is_there_only_while_nobody_is_in(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log")
     assert mark_of(play)
     a = play.enter()
@@ -80,7 +80,7 @@ def test_rule_22_the_mark_is_there_only_while_nobody_is_in(nursery: Nursery, tmp
     assert not play.seen_afresh().violations
 
 
-def test_rule_22_an_opener_waits_for_a_closer_at_the_door(nursery: Nursery, tmp_path: Path) -> None:
+def test_open_2_an_opener_waits_for_a_closer_at_the_door(nursery: Nursery, tmp_path: Path) -> None:
     """Trace `opening: without door`: B comes while A, the last one, is closing."""
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
@@ -99,7 +99,7 @@ def test_rule_22_an_opener_waits_for_a_closer_at_the_door(nursery: Nursery, tmp_
     assert not play.seen_afresh().violations
 
 
-def test_rule_22_a_failed_sync_at_the_end_leaves_no_clean_mark(nursery: Nursery, tmp_path: Path) -> None:
+def test_open_5_a_failed_sync_at_the_end_leaves_no_clean_mark(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
     play.append(a)
@@ -111,10 +111,10 @@ def test_rule_22_a_failed_sync_at_the_end_leaves_no_clean_mark(nursery: Nursery,
     assert not play.seen_afresh().violations
 
 
-# -- rules 23 to 25 -------------------------------------------------------------------------------------------------------
+# -- DIR-2, OPEN-9 and DIR-4 -----------------------------------------------------------------------------------------------
 
 
-def test_rule_23_delete_records_is_on_disk_before_it_returns(nursery: Nursery, tmp_path: Path) -> None:
+def test_dir_2_delete_records_is_on_disk_before_it_returns(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log", config={"segment.bytes": 500})
     a = play.enter()
     for _ in range(8):
@@ -125,7 +125,7 @@ def test_rule_23_delete_records_is_on_disk_before_it_returns(nursery: Nursery, t
     assert b.call("ends")[0] == (5, 8)
 
 
-def test_rule_23_checkpoints_of_two_processes_do_not_undo_each_other(nursery: Nursery, tmp_path: Path) -> None:
+def test_dir_2_checkpoints_of_two_processes_do_not_undo_each_other(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log", partitions=3, config={"segment.bytes": 500})
     a, b = play.enter(), play.enter()
     for partition in range(3):
@@ -148,7 +148,7 @@ def listing(directory: Path) -> dict[str, tuple[int, int]]:
     return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in directory.rglob("*")}
 
 
-def test_rule_24_a_read_only_reader_tails_and_writes_nothing(nursery: Nursery, tmp_path: Path) -> None:
+def test_open_9_a_read_only_reader_tails_and_writes_nothing(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
     play.append(a)
@@ -166,7 +166,7 @@ def test_rule_24_a_read_only_reader_tails_and_writes_nothing(nursery: Nursery, t
         b.call("append", [b"x"])
 
 
-def test_rule_24_a_read_only_reader_refuses_a_brokers_directory(nursery: Nursery, tmp_path: Path) -> None:
+def test_open_9_a_read_only_reader_refuses_a_brokers_directory(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log")
     broker = FakeBroker(play.directory)
     assert broker.start()
@@ -175,7 +175,7 @@ def test_rule_24_a_read_only_reader_refuses_a_brokers_directory(nursery: Nursery
     assert refused.value.kind == "DirectoryInUseError"
 
 
-def test_rule_25_an_unknown_file_system_is_refused_unless_asked_for(nursery: Nursery, tmp_path: Path) -> None:
+def test_dir_4_an_unknown_file_system_is_refused_unless_asked_for(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log")
     a = nursery.spawn()
     a.call("pretend_filesystem", 0x6969)

@@ -1,4 +1,4 @@
-"""Rules 26 to 28 of the protocol: swaps, what is purged, one housekeeper and nobody who depends on it; and with the rule off."""
+"""SWAP-1 to SWAP-3 of the protocol: swaps, purged offsets, one housekeeper on which no process depends; and with the rule off."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def transact(log: embedlog.Log, producer: int, key: bytes, value: bytes, commit:
         partition.append_marker(producer, 1, commit=commit)
 
 
-# ---- rule 26: swaps ----------------------------------------------------------------------------------------------------
+# ---- SWAP-1: swaps ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("step", "mutant"), [(1, ""), (2, ""), (3, ""), (4, ""), (2, "swap_unfinished")])
-def test_rule_26_a_swap_that_was_broken_off_is_finished(
+def test_swap_1_a_swap_that_was_broken_off_is_finished(
     nursery: Nursery,
     tmp_path: Path,
     seed: int,
@@ -69,7 +69,7 @@ def test_rule_26_a_swap_that_was_broken_off_is_finished(
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 4])
-def test_rule_26_the_next_housekeeper_finishes_a_swap_before_it_begins_its_own(
+def test_swap_1_the_next_housekeeper_finishes_a_swap_before_it_begins_its_own(
     nursery: Nursery,
     tmp_path: Path,
     seed: int,
@@ -92,7 +92,7 @@ def test_rule_26_the_next_housekeeper_finishes_a_swap_before_it_begins_its_own(
 
 
 @pytest.mark.parametrize("mutant", ["", "silent_swap"])
-def test_rule_26_files_that_were_opened_before_a_swap_are_forgotten(
+def test_swap_1_files_that_were_opened_before_a_swap_are_forgotten(
     nursery: Nursery,
     tmp_path: Path,
     seed: int,
@@ -116,7 +116,7 @@ def test_rule_26_files_that_were_opened_before_a_swap_are_forgotten(
 
 
 @pytest.mark.parametrize("mutant", ["", "mixed_moments"])
-def test_rule_26_what_was_read_before_a_swap_is_not_judged_by_what_is_there_behind_it(
+def test_swap_1_what_was_read_before_a_swap_is_not_judged_by_what_is_there_behind_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     mutant: str,
@@ -145,7 +145,7 @@ def test_rule_26_what_was_read_before_a_swap_is_not_judged_by_what_is_there_behi
         assert ([value for _, key, value in found if key == b"a"] == [b"aborted"]) == bool(mutant)
 
 
-def test_rule_26_a_reader_goes_on_however_often_files_are_replaced_under_it(
+def test_swap_1_a_reader_goes_on_however_often_files_are_replaced_under_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -183,11 +183,11 @@ def test_what_is_undecided_replaces_nothing(tmp_path: Path, mutant: str) -> None
         assert (b"a" in table(rows(log, isolation_level="read_committed"))) == (mutant == "")
 
 
-# ---- rule 27: what was purged -------------------------------------------------------------------------------------------
+# ---- SWAP-2: what was purged -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mutant", ["", "purge_unnoted", "trust_old_look"])
-def test_rule_27_who_looked_before_a_compaction_begins_again(tmp_path: Path, mutant: str) -> None:
+def test_swap_2_who_looked_before_a_compaction_begins_again(tmp_path: Path, mutant: str) -> None:
     """The record and its tombstone are gone: nothing that is left would tell an old look that the key is."""
     settings = {"segment.bytes": 1000, "delete.retention.ms": 0, "min.cleanable.dirty.ratio": 0.0, "file.delete.delay.ms": 0}
 
@@ -215,7 +215,7 @@ def test_rule_27_who_looked_before_a_compaction_begins_again(tmp_path: Path, mut
         assert (b"gone" in found.values) == (mutant != "")
 
 
-# ---- rule 28: one housekeeper, and nobody depends on it ------------------------------------------------------------------
+# ---- SWAP-3: one housekeeper, and nobody depends on it ------------------------------------------------------------------
 
 
 def frozen_housekeeper(nursery: Nursery, path: Path) -> Victim:
@@ -228,7 +228,7 @@ def frozen_housekeeper(nursery: Nursery, path: Path) -> Victim:
     return frozen
 
 
-def test_rule_28_there_is_one_housekeeper_at_a_time(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+def test_swap_3_there_is_one_housekeeper_at_a_time(nursery: Nursery, tmp_path: Path, seed: int) -> None:
     """Two would write the same `.cleaned` files, or swap in what was made of segments that the other one has replaced."""
     pairs = made(tmp_path / "log", seed)
     frozen = frozen_housekeeper(nursery, tmp_path / "log")
@@ -242,7 +242,7 @@ def test_rule_28_there_is_one_housekeeper_at_a_time(nursery: Nursery, tmp_path: 
         assert len(rows(log)) < len(before)
 
 
-def test_rule_28_without_that_lock_a_swap_is_made_of_segments_that_are_gone(
+def test_swap_3_without_that_lock_a_swap_is_made_of_segments_that_are_gone(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second one does a whole round between what the first one has made and its swap."""
@@ -269,7 +269,7 @@ def test_rule_28_without_that_lock_a_swap_is_made_of_segments_that_are_gone(
     print(caught.value)
 
 
-def test_rule_28_a_frozen_housekeeper_keeps_nobody_from_appending_or_reading(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+def test_swap_3_a_frozen_housekeeper_keeps_nobody_from_appending_or_reading(nursery: Nursery, tmp_path: Path, seed: int) -> None:
     pairs = made(tmp_path / "log", seed)
     frozen = frozen_housekeeper(nursery, tmp_path / "log")
     with opened(tmp_path / "log", **{"lock.timeout.ms": 300}) as log:
@@ -281,7 +281,7 @@ def test_rule_28_a_frozen_housekeeper_keeps_nobody_from_appending_or_reading(nur
 
 
 @pytest.mark.parametrize("mutant", ["", "leave_to_housekeeper"])
-def test_rule_28_who_waits_for_what_the_housekeeper_should_do_does_it_himself(
+def test_swap_3_who_waits_for_what_the_housekeeper_should_do_does_it_himself(
     nursery: Nursery,
     tmp_path: Path,
     seed: int,

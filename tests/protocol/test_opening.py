@@ -20,7 +20,7 @@ from tests.faults.processes import Nursery, RemoteError, Victim, state_of, until
 from tests.faults.stage import MARK, FakeBroker, Play, fails_without
 from tests.faults.tasks import TOPIC
 
-# -- rule 1 ---------------------------------------------------------------------------------------------------------------
+# -- LOCK-1 ---------------------------------------------------------------------------------------------------------------
 
 
 def page_deleted_between(play: Play) -> Verdict:
@@ -41,13 +41,13 @@ def page_deleted_between(play: Play) -> Verdict:
     return verdict
 
 
-def test_rule_1_a_page_that_the_name_does_not_lead_to_is_mapped_again(nursery: Nursery, tmp_path: Path) -> None:
+def test_lock_1_a_page_that_the_name_does_not_lead_to_is_mapped_again(nursery: Nursery, tmp_path: Path) -> None:
     verdict = page_deleted_between(Play(nursery, tmp_path / "log"))
     assert not verdict.violations, verdict
     fails_without("no_identity", page_deleted_between, nursery, tmp_path / "mutant")
 
 
-def test_rule_1_a_page_is_made_under_the_append_lock(nursery: Nursery, tmp_path: Path) -> None:
+def test_lock_1_a_page_is_made_under_the_append_lock(nursery: Nursery, tmp_path: Path) -> None:
     """Trace `opening: without made_under_lock`: B may not scan while A stands between writing and publishing."""
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
@@ -68,7 +68,7 @@ def test_rule_1_a_page_is_made_under_the_append_lock(nursery: Nursery, tmp_path:
     assert not verdict.violations, verdict
 
 
-def test_rule_1_a_lock_file_that_was_replaced_locks_nobody_out(nursery: Nursery, tmp_path: Path) -> None:
+def test_lock_1_a_lock_file_that_was_replaced_locks_nobody_out(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
     play.append(a)
@@ -82,7 +82,7 @@ def test_rule_1_a_lock_file_that_was_replaced_locks_nobody_out(nursery: Nursery,
     assert not play.seen_afresh().violations
 
 
-# -- rule 2 ---------------------------------------------------------------------------------------------------------------
+# -- OPEN-1 ---------------------------------------------------------------------------------------------------------------
 
 
 def departing_broker_unlinks_late(play: Play) -> Verdict:
@@ -105,13 +105,13 @@ def departing_broker_unlinks_late(play: Play) -> Verdict:
     return verdict
 
 
-def test_rule_2_the_lock_is_looked_at_again_after_locking(nursery: Nursery, tmp_path: Path) -> None:
+def test_open_1_the_lock_is_looked_at_again_after_locking(nursery: Nursery, tmp_path: Path) -> None:
     verdict = departing_broker_unlinks_late(Play(nursery, tmp_path / "log"))
     assert not verdict.violations, verdict
     fails_without("no_stat_again", departing_broker_unlinks_late, nursery, tmp_path / "mutant")
 
 
-def test_rule_2_behind_foreign_use_the_lock_is_looked_at_once_more(nursery: Nursery, tmp_path: Path) -> None:
+def test_open_1_behind_foreign_use_the_lock_is_looked_at_once_more(nursery: Nursery, tmp_path: Path) -> None:
     """The broker unlinks only after we have locked and looked: the second look, after the settling delay, sees it."""
     play = Play(nursery, tmp_path / "log")
     broker = FakeBroker(play.directory)
@@ -150,13 +150,13 @@ def unlinked_while_settling(play: Play) -> Verdict:
     return Verdict(violations=["a broker and we are in at once"] if FakeBroker(play.directory).start() else [])
 
 
-def test_rule_2_the_second_look_comes_after_the_settling_delay(nursery: Nursery, tmp_path: Path) -> None:
+def test_open_1_the_second_look_comes_after_the_settling_delay(nursery: Nursery, tmp_path: Path) -> None:
     verdict = unlinked_while_settling(Play(nursery, tmp_path / "log"))
     assert not verdict.violations, verdict
     fails_without("no_settle", unlinked_while_settling, nursery, tmp_path / "mutant")
 
 
-def test_rule_2_who_lost_the_lock_file_retakes_it_or_stops_writing(nursery: Nursery, tmp_path: Path) -> None:
+def test_open_1_who_lost_the_lock_file_retakes_it_or_stops_writing(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
     play.append(a)
@@ -170,7 +170,7 @@ def test_rule_2_who_lost_the_lock_file_retakes_it_or_stops_writing(nursery: Nurs
     assert refused.value.kind in ("DirectoryInUseError", "StateError", "ClosedError"), refused.value
 
 
-def test_rule_2_a_running_broker_keeps_us_out_and_we_it(nursery: Nursery, tmp_path: Path) -> None:
+def test_open_1_a_running_broker_keeps_us_out_and_we_it(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log")
     broker = FakeBroker(play.directory)
     assert broker.start()
@@ -183,7 +183,7 @@ def test_rule_2_a_running_broker_keeps_us_out_and_we_it(nursery: Nursery, tmp_pa
     assert not FakeBroker(play.directory).start()
 
 
-# -- rule 3 ---------------------------------------------------------------------------------------------------------------
+# -- OPEN-2 ---------------------------------------------------------------------------------------------------------------
 
 
 def broker_between_two_of_our_openings(play: Play) -> Verdict:
@@ -207,12 +207,12 @@ def broker_between_two_of_our_openings(play: Play) -> Verdict:
     return verdict
 
 
-def test_rule_3_a_page_of_another_incarnation_is_rebuilt_from_the_log(nursery: Nursery, tmp_path: Path) -> None:
+def test_open_2_a_page_of_another_incarnation_is_rebuilt_from_the_log(nursery: Nursery, tmp_path: Path) -> None:
     verdict = broker_between_two_of_our_openings(Play(nursery, tmp_path / "log"))
     assert not verdict.violations, verdict
 
 
-def test_rule_3_a_copy_of_a_live_directory_is_another_directory(nursery: Nursery, tmp_path: Path) -> None:
+def test_open_2_a_copy_of_a_live_directory_is_another_directory(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
     for _ in range(3):
@@ -228,7 +228,7 @@ def test_rule_3_a_copy_of_a_live_directory_is_another_directory(nursery: Nursery
     assert len(b.call("read")[0]) == 5
 
 
-def test_rule_3_below_an_old_pages_end_a_bad_batch_is_corruption(nursery: Nursery, tmp_path: Path) -> None:
+def test_open_2_below_an_old_pages_end_a_bad_batch_is_corruption(nursery: Nursery, tmp_path: Path) -> None:
     """Everybody is killed, nothing was synced, and a published batch is damaged: the page of this boot says what was there."""
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
@@ -246,11 +246,11 @@ def test_rule_3_below_an_old_pages_end_a_bad_batch_is_corruption(nursery: Nurser
     assert log.stat().st_size == size, "refused, and cut nevertheless"
 
 
-# -- rule 4 ---------------------------------------------------------------------------------------------------------------
+# -- OPEN-3 ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("point", ["locked", "before-publish", "after-publish", "before-unlock"])
-def test_rule_4_who_joins_loads_nothing_while_others_write(nursery: Nursery, tmp_path: Path, point: str) -> None:
+def test_open_3_who_joins_loads_nothing_while_others_write(nursery: Nursery, tmp_path: Path, point: str) -> None:
     """Trace `opening: without loads_alone`: B opens while A stands in the middle of an append."""
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
@@ -271,10 +271,10 @@ def test_rule_4_who_joins_loads_nothing_while_others_write(nursery: Nursery, tmp
     assert not verdict.violations, verdict
 
 
-# -- rules 5 and 6 --------------------------------------------------------------------------------------------------------
+# -- OPEN-4 and DIR-1 ------------------------------------------------------------------------------------------------------
 
 
-def test_rule_5_our_files_have_names_that_a_broker_passes_over(nursery: Nursery, tmp_path: Path) -> None:
+def test_open_4_our_files_have_names_that_a_broker_passes_over(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log", config={"segment.bytes": 500})
     a = play.enter()
     for _ in range(10):
@@ -299,7 +299,7 @@ def answer_to(play: Play, victim: Victim) -> int | str:
         return refused.kind
 
 
-def test_rule_6_nothing_is_acknowledged_into_a_topic_that_was_deleted(nursery: Nursery, tmp_path: Path) -> None:
+def test_dir_1_nothing_is_acknowledged_into_a_topic_that_was_deleted(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log")
     a, b = play.enter(), play.enter()
     play.append(a)

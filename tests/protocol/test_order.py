@@ -1,4 +1,4 @@
-"""The protocol's rules 9 and 16: locks are taken in one order, and what has no checksum is verified where it is used."""
+"""The protocol's rules LOCK-3 and READ-2: locks are taken in one order, and what has no checksum is verified where it is used."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def key(path: str) -> tuple[int, str]:
     return ORDER.index(Path(path).name), str(Path(path).parent)
 
 
-def test_rule_9_the_checker_sees_a_lock_out_of_order() -> None:
+def test_lock_3_the_checker_sees_a_lock_out_of_order() -> None:
     good = [
         "lock 1 /d/embedlog.door",
         "lock 1 /d/embedlog.directory",
@@ -48,7 +48,7 @@ def test_rule_9_the_checker_sees_a_lock_out_of_order() -> None:
     assert out_of_order(["lock 1 /d/t-1/embedlog.lock", "lock 1 /d/t-0/embedlog.lock"])
 
 
-def test_rule_9_locks_are_taken_in_one_order(nursery: Nursery, tmp_path: Path) -> None:
+def test_lock_3_locks_are_taken_in_one_order(nursery: Nursery, tmp_path: Path) -> None:
     """The whole life of a log: create, append, roll, sync, delete, grow, alter, housekeep, close; in one thread, as a trace
     does not tell them apart."""
     victim = nursery.spawn()
@@ -63,12 +63,12 @@ def test_rule_9_locks_are_taken_in_one_order(nursery: Nursery, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_rule_16_an_index_that_lies_costs_time_only(nursery: Nursery, tmp_path: Path, suffix: str) -> None:
+def test_read_2_an_index_that_lies_costs_time_only(nursery: Nursery, tmp_path: Path, suffix: str) -> None:
     verdict = seek_by_a_lying_index(Play(nursery, tmp_path / "log", config={"index.interval.bytes": 200}), suffix)
     assert not verdict.violations, verdict
 
 
-def test_rule_16_a_hit_in_an_index_is_not_believed(nursery: Nursery, tmp_path: Path) -> None:
+def test_read_2_a_hit_in_an_index_is_not_believed(nursery: Nursery, tmp_path: Path) -> None:
     def steps(play: Play) -> Verdict:
         return seek_by_a_lying_index(play)
 

@@ -53,7 +53,7 @@ def rewritten_then_synced(found: list[Change], log: Path, low: int, high: int) -
     return synced
 
 
-# -- rule 17 and E11 ------------------------------------------------------------------------------------------------------
+# -- SYNC-1 to SYNC-6 and E11 ----------------------------------------------------------------------------------------------
 
 
 def failed_sync_then_another(play: Play) -> Verdict:
@@ -85,7 +85,7 @@ def failed_sync_then_another(play: Play) -> Verdict:
     return verdict
 
 
-def test_rule_17_durable_passes_a_failed_sync_only_after_a_rewrite(nursery: Nursery, tmp_path: Path) -> None:
+def test_sync_4_durable_passes_a_failed_sync_only_after_a_rewrite(nursery: Nursery, tmp_path: Path) -> None:
     verdict = failed_sync_then_another(Play(nursery, tmp_path / "log"))
     assert not verdict.violations, verdict
     fails_without("no_poison", failed_sync_then_another, nursery, tmp_path / "mutant")
@@ -112,13 +112,13 @@ def killed_with_an_intent(play: Play) -> Verdict:
     return verdict
 
 
-def test_rule_17_an_intent_left_behind_counts_as_a_failed_sync(nursery: Nursery, tmp_path: Path) -> None:
+def test_sync_5_an_intent_left_behind_counts_as_a_failed_sync(nursery: Nursery, tmp_path: Path) -> None:
     verdict = killed_with_an_intent(Play(nursery, tmp_path / "log"))
     assert not verdict.violations, verdict
     fails_without("no_sync_intent", killed_with_an_intent, nursery, tmp_path / "mutant")
 
 
-def test_rule_17_a_descriptor_that_came_late_rewrites_first(nursery: Nursery, tmp_path: Path) -> None:
+def test_sync_6_a_descriptor_that_came_late_rewrites_first(nursery: Nursery, tmp_path: Path) -> None:
     """Trace `append: without fresh_rewrite`: an error of before its opening was told to somebody else, or to nobody."""
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
@@ -135,7 +135,7 @@ def test_rule_17_a_descriptor_that_came_late_rewrites_first(nursery: Nursery, tm
     assert b.call("durable") == 2
 
 
-def test_rule_17_nobody_appends_to_a_poisoned_segment(nursery: Nursery, tmp_path: Path) -> None:
+def test_sync_4_nobody_appends_to_a_poisoned_segment(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log")
     a, b = play.enter(), play.enter()
     play.append(a)
@@ -151,7 +151,7 @@ def test_rule_17_nobody_appends_to_a_poisoned_segment(nursery: Nursery, tmp_path
     assert not play.seen_afresh().violations
 
 
-def test_rule_17_the_mark_outlives_a_restart(nursery: Nursery, tmp_path: Path) -> None:
+def test_sync_4_the_mark_outlives_a_restart(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
     play.append(a)
@@ -169,7 +169,7 @@ def test_rule_17_the_mark_outlives_a_restart(nursery: Nursery, tmp_path: Path) -
     assert not play.seen_by(b).violations
 
 
-def test_rule_17_bytes_lost_in_the_cache_are_told_and_the_log_goes_on(nursery: Nursery, tmp_path: Path) -> None:
+def test_sync_4_bytes_lost_in_the_cache_are_told_and_the_log_goes_on(nursery: Nursery, tmp_path: Path) -> None:
     """After a failed sync the page was dropped and reads back as zeroes: no rewrite can help, but it must not stop for ever."""
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
@@ -218,7 +218,7 @@ def stopped(victim: Victim) -> bool:
     return state_of(victim.pid) == "T"
 
 
-def test_rule_17_durable_acknowledgements_come_from_durable_only(nursery: Nursery, tmp_path: Path) -> None:
+def test_sync_1_durable_acknowledgements_come_from_durable_only(nursery: Nursery, tmp_path: Path) -> None:
     """Trace `append: without durable_only`."""
     durable = {"flush.messages": 1}
     verdict = acknowledged_before_its_sync(Play(nursery, tmp_path / "log", config=durable))
@@ -227,7 +227,7 @@ def test_rule_17_durable_acknowledgements_come_from_durable_only(nursery: Nurser
     assert acknowledged_before_its_sync(mutant).violations
 
 
-def test_rule_17_many_waiting_appends_share_one_sync(nursery: Nursery, tmp_path: Path) -> None:
+def test_sync_1_many_waiting_appends_share_one_sync(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log")
     a, b = play.enter(), play.enter()
     play.append(a)
@@ -243,7 +243,7 @@ def test_rule_17_many_waiting_appends_share_one_sync(nursery: Nursery, tmp_path:
     assert b.call("durable") == 2
 
 
-# -- rules 18 and 19 ------------------------------------------------------------------------------------------------------
+# -- LOAD-3, LOAD-4 and SYNC-3 ---------------------------------------------------------------------------------------------
 
 
 def after_reboot(play: Play, target: Path) -> Path:
@@ -283,13 +283,13 @@ def damage_below_durable(play: Play) -> Verdict:
     return verdict
 
 
-def test_rule_18_damage_below_the_stored_durable_is_no_torn_tail(nursery: Nursery, tmp_path: Path) -> None:
+def test_load_4_damage_below_the_stored_durable_is_no_torn_tail(nursery: Nursery, tmp_path: Path) -> None:
     verdict = damage_below_durable(Play(nursery, tmp_path / "log"))
     assert not verdict.violations, verdict
     fails_without("truncate_below_recovery_point", damage_below_durable, nursery, tmp_path / "mutant")
 
 
-def test_rule_18_a_torn_tail_above_durable_is_cut_and_kept_aside(nursery: Nursery, tmp_path: Path) -> None:
+def test_load_3_a_torn_tail_above_durable_is_cut_and_kept_aside(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
     for _ in range(3):
@@ -307,7 +307,7 @@ def test_rule_18_a_torn_tail_above_durable_is_cut_and_kept_aside(nursery: Nurser
     assert (reborn / ".kafka_cleanshutdown").exists()
 
 
-def test_rule_19_durable_passes_a_segment_after_its_file_its_indexes_and_its_name(nursery: Nursery, tmp_path: Path) -> None:
+def test_sync_3_durable_passes_a_segment_after_its_file_its_indexes_and_its_name(nursery: Nursery, tmp_path: Path) -> None:
     """Traces `append: without all_segments` and `without directory_sync`."""
     play = Play(nursery, tmp_path / "log", config={"segment.bytes": 500})
     a = play.enter()
@@ -332,10 +332,10 @@ def test_rule_19_durable_passes_a_segment_after_its_file_its_indexes_and_its_nam
     assert max(names) > last_new, "a segment's name was not synced before durable passed it"
 
 
-# -- rules 20 and 21 ------------------------------------------------------------------------------------------------------
+# -- TXN-6, SYNC-7 and LOAD-1 ----------------------------------------------------------------------------------------------
 
 
-def test_rule_20_an_appender_syncs_itself_when_the_housekeeper_is_frozen(nursery: Nursery, tmp_path: Path) -> None:
+def test_sync_7_an_appender_syncs_itself_when_the_housekeeper_is_frozen(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log", config={"flush.ms": 100})
     keeper = play.enter(config={"housekeeping": True})
     keeper.call("ends")
@@ -349,7 +349,7 @@ def test_rule_20_an_appender_syncs_itself_when_the_housekeeper_is_frozen(nursery
     keeper.resume()
 
 
-def test_rule_20_the_housekeeper_syncs_what_nobody_appends_to(nursery: Nursery, tmp_path: Path) -> None:
+def test_sync_7_the_housekeeper_syncs_what_nobody_appends_to(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log", config={"flush.ms": 100})
     a = play.enter(config={"housekeeping": True, "log.flush.scheduler.interval.ms": 50})
     play.append(a)
@@ -380,13 +380,13 @@ def tail_lost_in_a_power_loss(play: Play) -> Verdict:
     return verdict
 
 
-def test_rule_21_what_comes_after_a_lost_tail_has_a_new_epoch(nursery: Nursery, tmp_path: Path) -> None:
+def test_load_1_what_comes_after_a_lost_tail_has_a_new_epoch(nursery: Nursery, tmp_path: Path) -> None:
     verdict = tail_lost_in_a_power_loss(Play(nursery, tmp_path / "log"))
     assert not verdict.violations, verdict
     fails_without("no_new_epoch", tail_lost_in_a_power_loss, nursery, tmp_path / "mutant")
 
 
-def test_rule_21_also_where_nothing_at_all_came_back(nursery: Nursery, tmp_path: Path) -> None:
+def test_load_1_also_where_nothing_at_all_came_back(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
     play.append(a)
@@ -400,7 +400,7 @@ def test_rule_21_also_where_nothing_at_all_came_back(nursery: Nursery, tmp_path:
     assert b.call("read")[0][0].epoch > 0, "offset 0 was seen in epoch 0 with another record"
 
 
-def test_rule_21_the_new_epoch_is_on_disk_before_anything_is_appended_under_it(nursery: Nursery, tmp_path: Path) -> None:
+def test_load_1_the_new_epoch_is_on_disk_before_anything_is_appended_under_it(nursery: Nursery, tmp_path: Path) -> None:
     """Trace `append: without epoch_synced`."""
     play = Play(nursery, tmp_path / "log")
     a = play.enter()

@@ -47,7 +47,7 @@ def appender_comes_before_the_renaming(play: Play) -> Verdict:
     return verdict
 
 
-def test_rule_6_the_flag_is_looked_at_under_the_append_lock(nursery: Nursery, tmp_path: Path) -> None:
+def test_dir_1_the_flag_is_looked_at_under_the_append_lock(nursery: Nursery, tmp_path: Path) -> None:
     verdict = appender_comes_before_the_renaming(Play(nursery, tmp_path / "log"))
     assert not verdict.violations, verdict
     fails_without("no_deleted_flag", appender_comes_before_the_renaming, nursery, tmp_path / "mutant")
@@ -73,7 +73,7 @@ def appender_meets_a_new_topic_of_the_same_name(play: Play) -> Verdict:
     return verdict
 
 
-def test_rule_6_the_id_is_looked_at_when_the_page_is_mapped_again(nursery: Nursery, tmp_path: Path) -> None:
+def test_dir_1_the_id_is_looked_at_when_the_page_is_mapped_again(nursery: Nursery, tmp_path: Path) -> None:
     verdict = appender_meets_a_new_topic_of_the_same_name(Play(nursery, tmp_path / "log"))
     assert not verdict.violations, verdict
     fails_without("no_topic_id_check", appender_meets_a_new_topic_of_the_same_name, nursery, tmp_path / "mutant")
@@ -106,7 +106,7 @@ def fill(log: Any, word: str, reader: Any) -> Any:
     return reader._engine.partition(TOPIC, 0)
 
 
-def test_rule_6_a_reader_never_gets_records_of_another_topic(tmp_path: Path) -> None:
+def test_dir_1_a_reader_never_gets_records_of_another_topic(tmp_path: Path) -> None:
     """Readers look at the flag with every fetch: the segments that they have not opened yet would be the new topic's."""
     assert read_over_a_deletion(tmp_path / "log") == "UnknownTopicOrPartitionError"
     with mutated("no_deleted_flag"):
@@ -114,7 +114,7 @@ def test_rule_6_a_reader_never_gets_records_of_another_topic(tmp_path: Path) -> 
         assert read_over_a_deletion(tmp_path / "mutant") in ("records of the new topic", "CorruptRecordError")
 
 
-def test_rule_6_a_frozen_appender_delays_one_deletion_and_nothing_else(nursery: Nursery, tmp_path: Path) -> None:
+def test_dir_1_a_frozen_appender_delays_one_deletion_and_nothing_else(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
     play.append(a)
@@ -132,7 +132,7 @@ def test_rule_6_a_frozen_appender_delays_one_deletion_and_nothing_else(nursery: 
     assert b.call("ends") == {0: (0, 0)}
 
 
-def test_rule_6_a_deleter_killed_on_the_way_is_survived(nursery: Nursery, tmp_path: Path) -> None:
+def test_dir_1_a_deleter_killed_on_the_way_is_survived(nursery: Nursery, tmp_path: Path) -> None:
     play = Play(nursery, tmp_path / "log", partitions=2)
     a, b = play.enter(), play.enter()
     play.append(a)
@@ -163,7 +163,7 @@ def two_processes_write_one_checkpoint(play: Play) -> Verdict:
     return verdict
 
 
-def test_rule_23_a_checkpoint_is_read_before_it_is_written(nursery: Nursery, tmp_path: Path) -> None:
+def test_dir_2_a_checkpoint_is_read_before_it_is_written(nursery: Nursery, tmp_path: Path) -> None:
     verdict = two_processes_write_one_checkpoint(Play(nursery, tmp_path / "log", partitions=2))
     assert not verdict.violations, verdict
     fails_without("blind_checkpoints", two_processes_write_one_checkpoint, nursery, tmp_path / "mutant")

@@ -1,4 +1,4 @@
-"""The protocol's rules 9 and 20 for transactions: the order of locks and of syncs, and what a power loss leaves."""
+"""LOCK-3, TXN-5 and TXN-6 of the protocol for transactions: the order of locks and of syncs, and the result of a power loss."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def log(path: Path) -> Iterator[embedlog.Log]:
 # ---- locks and disks -----------------------------------------------------------------------------
 
 
-def test_rule_9_internal_partitions_come_before_data(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_3_internal_partitions_come_before_data(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_order, "enabled", True)
     log.create_topic("Events", 1)  # sorts before the underscore
     writer = begun(log)
@@ -67,7 +67,7 @@ STEPS = ["s t", "w state", "s state", "w t", "s t", "w state"]  # data, Prepare,
 
 
 @pytest.mark.parametrize("mutant", ["", "data_unsynced", "prepare_unsynced", "markers_unsynced"])
-def test_rule_20_each_step_is_on_disk_before_the_next(
+def test_txn_5_each_step_is_on_disk_before_the_next(
     log: embedlog.Log, tmp_path: Path, path: Path, mutant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = begun(log)
@@ -102,7 +102,7 @@ def due(log: embedlog.Log) -> None:
 
 
 @pytest.mark.parametrize("mutant", ["", "no_sweep"])
-def test_rule_20_open_data_without_a_record_is_swept(log: embedlog.Log, mutant: str) -> None:
+def test_txn_6_open_data_without_a_record_is_swept(log: embedlog.Log, mutant: str) -> None:
     orphan(log, 1)
     due(log)
     with mutated(mutant):
@@ -111,7 +111,7 @@ def test_rule_20_open_data_without_a_record_is_swept(log: embedlog.Log, mutant: 
     assert recovery.is_due(log._engine.directory.page) == bool(mutant)
 
 
-def test_rule_20_the_sweep_leaves_what_a_record_covers(log: embedlog.Log, path: Path) -> None:
+def test_txn_6_the_sweep_leaves_what_a_record_covers(log: embedlog.Log, path: Path) -> None:
     living = begun(log, "living")
     living.write(b"mine")
     with embedlog.open(path, config=QUIET) as short:
@@ -125,7 +125,7 @@ def test_rule_20_the_sweep_leaves_what_a_record_covers(log: embedlog.Log, path: 
     assert committed(log) == [b"mine"]
 
 
-def test_rule_20_nobody_goes_on_below_an_epoch_that_a_partition_has_stored(log: embedlog.Log) -> None:
+def test_txn_6_nobody_goes_on_below_an_epoch_that_a_partition_has_stored(log: embedlog.Log) -> None:
     writer = begun(log)
     writer.write(b"x")
     writer.commit()
@@ -142,7 +142,7 @@ def test_rule_20_nobody_goes_on_below_an_epoch_that_a_partition_has_stored(log: 
 
 @pytest.mark.parametrize("decided", [False, True])
 @pytest.mark.parametrize("mutant", ["", "lift_settled_only"])
-def test_rule_20_an_id_that_was_in_a_transaction_is_lifted_behind_its_end(
+def test_txn_6_an_id_that_was_in_a_transaction_is_lifted_behind_its_end(
     log: embedlog.Log, path: Path, mutant: str, decided: bool
 ) -> None:
     with embedlog.open(path, config=QUIET) as short:
@@ -165,7 +165,7 @@ def test_rule_20_an_id_that_was_in_a_transaction_is_lifted_behind_its_end(
     assert committed(log) == [b"y"]
 
 
-def test_rule_20_a_slow_sweep_spares_what_began_since(log: embedlog.Log, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_txn_6_a_slow_sweep_spares_what_began_since(log: embedlog.Log, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process has swept, too, was done sooner, and works on."""
     begun(log, "somebody")
     due(log)
@@ -190,7 +190,7 @@ def test_rule_20_a_slow_sweep_spares_what_began_since(log: embedlog.Log, path: P
 @pytest.mark.parametrize(("clean", "foreign", "cache", "expected"), [
     (False, False, 1, True), (True, False, 1, False), (False, True, 1, False), (False, False, 0, False),
 ])  # fmt: skip
-def test_rule_20_when_a_sweep_is_due(log: embedlog.Log, clean: bool, foreign: bool, cache: int, expected: bool) -> None:
+def test_txn_6_when_a_sweep_is_due(log: embedlog.Log, clean: bool, foreign: bool, cache: int, expected: bool) -> None:
     """`cache`: whether the page cache is another one than before."""
     page = log._engine.directory.page
     assert page is not None
@@ -202,11 +202,11 @@ def test_rule_20_when_a_sweep_is_due(log: embedlog.Log, clean: bool, foreign: bo
     assert recovery.is_due(page) == expected, "an orderly close in between does not make it needless"
 
 
-# ---- rules 30 and 31 -----------------------------------------------------------------------------
+# ---- TXN-1 and TXN-2 -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("mutant", "together"), [("", False), ("", True), ("register_apart", False)])
-def test_rule_30_a_first_batch_is_registered_and_written_under_one_lock(
+def test_txn_1_a_first_batch_is_registered_and_written_under_one_lock(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: str, together: bool
 ) -> None:
     """Between the two an heir aborts the transaction, and the partition forgets the producer, which nothing fences then."""
@@ -243,7 +243,7 @@ def test_rule_30_a_first_batch_is_registered_and_written_under_one_lock(
 
 
 @pytest.mark.parametrize("mutant", ["", "marker_not_skipped"])
-def test_rule_31_an_old_marker_cannot_close_a_new_transaction(log: embedlog.Log, path: Path, mutant: str) -> None:
+def test_txn_2_an_old_marker_cannot_close_a_new_transaction(log: embedlog.Log, path: Path, mutant: str) -> None:
     """A helper that saw the decision is slow: the owner has completed it and begun the next one."""
     writer = begun(log)
     writer.write(b"first")
@@ -267,7 +267,7 @@ def test_rule_31_an_old_marker_cannot_close_a_new_transaction(log: embedlog.Log,
             assert committed(other) == [b"first"]
 
 
-def test_rule_31_helpers_may_do_it_all_at_once(log: embedlog.Log, path: Path) -> None:
+def test_txn_2_helpers_may_do_it_all_at_once(log: embedlog.Log, path: Path) -> None:
     writer = begun(log)
     for partition in range(3):
         writer.write(b"x", partition=partition)

@@ -100,7 +100,7 @@ def test_an_entry_that_would_disable_a_broker_is_never_written(tmp_path: Path, e
 
 
 def test_update_keeps_the_entries_of_others(tmp_path: Path) -> None:
-    """Rule 23: a checkpoint of the directory is read, modified and written; a writer that knows only its own partitions
+    """DIR-2: a checkpoint of the directory is read, modified and written; a writer that knows only its own partitions
     would set everybody else's log start back."""
     path = tmp_path / file_names.LOG_STARTS
     path.write_bytes(b"0\n2\nbrokers-topic 3 333\nmine 0 7\n")
@@ -118,7 +118,7 @@ def test_update_without_a_change_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_update_does_not_overwrite_what_it_cannot_read(tmp_path: Path) -> None:
-    """Rule 23: overwriting a malformed checkpoint would lose the log starts of all other partitions."""
+    """DIR-2: overwriting a malformed checkpoint would lose the log starts of all other partitions."""
     path = tmp_path / file_names.LOG_STARTS
     path.write_bytes(b"0\n2\na 0 5\n")
     with pytest.raises(ForeignDirectoryError):

@@ -217,7 +217,7 @@ begin = lambda: [liveness.lease(session_timeout_ms=1, heartbeat_interval_ms=1, m
 
 
 @pytest.mark.parametrize("mutant", ["", "forgive_lapse"])
-def test_rule_34_who_was_frozen_knows_it_before_it_goes_on(
+def test_member_4_who_was_frozen_knows_it_before_it_goes_on(
     until_end: ExitStack, nursery: Nursery, tmp_path: Path, mutant: str
 ) -> None:
     """Its thread may beat before anything else of it runs: the lease stays lapsed all the same."""
@@ -240,7 +240,7 @@ def test_rule_34_who_was_frozen_knows_it_before_it_goes_on(
 
 
 @pytest.mark.parametrize("python", [False, True], ids=["native", "python"])
-def test_rule_34_who_computes_without_a_pause_is_alive(
+def test_member_3_who_computes_without_a_pause_is_alive(
     until_end: ExitStack, nursery: Nursery, tmp_path: Path, python: bool
 ) -> None:
     """The interpreter's lock is held for longer than a session: a thread of Python's own would be silent for as long."""
@@ -258,7 +258,7 @@ def test_rule_34_who_computes_without_a_pause_is_alive(
         assert victim.call("lease_state") == (False, False)
 
 
-def test_rule_35_a_killed_one_is_dead_at_once_whatever_its_session(
+def test_member_5_a_killed_one_is_dead_at_once_whatever_its_session(
     until_end: ExitStack, nursery: Nursery, tmp_path: Path
 ) -> None:
     victim, here = nursery.spawn(), until_end.enter_context(closing(Liveness(tmp_path)))
@@ -269,7 +269,7 @@ def test_rule_35_a_killed_one_is_dead_at_once_whatever_its_session(
 
 
 @pytest.mark.parametrize("mutant", ["", "keep_inherited"])
-def test_rule_35_a_forked_child_does_not_keep_its_parent_alive(
+def test_life_1_a_forked_child_does_not_keep_its_parent_alive(
     until_end: ExitStack, nursery: Nursery, tmp_path: Path, mutant: str
 ) -> None:
     victim, here = nursery.spawn(), until_end.enter_context(closing(Liveness(tmp_path)))

@@ -1,4 +1,4 @@
-"""The order of locks (rule 9): a thread that takes one too late is told so while debugging."""
+"""The order of locks (LOCK-3): a thread that takes one too late is told so while debugging."""
 
 from __future__ import annotations
 
