@@ -1,17 +1,17 @@
-"""One group of consumers: its states, and how each event changes them. Pure: no file, no lock, no clock, no chance.
+"""The rules of one consumer group: its states, and the change that each event makes. Pure: no file, no lock, no clock.
 
-GROUP-1  a function takes what the newest record says and an event, and returns the group to append, the very same one if there is
-    nothing to append, or a `Refusal`; the caller holds the lock of the group's partition from reading to appending
-GROUP-2  a join phase ends in the very step in which the last member that it waits for joins, leaves or is evicted; then, and only
-    then, the generation is one higher
-GROUP-3  who is not a member, or one of another generation, commits nothing
-GROUP-4  a static member goes by its session timeout or by name, never because its process died or stopped polling; who comes with
-    its instance id takes its place, and fences it
-GROUP-5  `round` rises with every change of state, and with every newcomer while the first phase is delayed: an observer whose
-    timer has run out knows by it whether the timer was that of the present phase
-GROUP-6  a life is that of one member: who joins under another id with the life of a member is that one no more, and nobody waits
-    for it (its leaving was not heard, or its joining not told)
-GROUP-7  what a newer version has written in fields of its own stays, byte for byte
+GROUP-1  a function takes the newest record and an event, and returns the group to append, the same object if there is nothing to
+    append, or a `Refusal`; the caller holds the lock of the group's partition from the read to the append
+GROUP-2  a join phase ends in the step in which the last missing member joins, leaves or is evicted; only then the generation
+    rises by one
+GROUP-3  a process that is not a member, or has another generation, cannot commit
+GROUP-4  a static member is removed after its session timeout or by name, never because its process ended or stopped polling; a
+    process that joins with its instance id replaces it, and fences it
+GROUP-5  `round` rises with every change of state, and with every new member while the first phase is delayed: an observer whose
+    timer expired can tell whether it belongs to the present phase
+GROUP-6  a process slot belongs to one member: if it joins under another id, the previous member is removed without a wait (its
+    leave was not received, or its join not answered)
+GROUP-7  unknown tagged fields of a newer version are kept, byte for byte
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Tags = tuple[tuple[int, bytes], ...]
 
 
 class State(IntEnum):
-    """Our numbers, Kafka's names. `DEAD` is never on disk: a group that is deleted has no record."""
+    """Our numbers with Kafka's names. `DEAD` is never on disk: a deleted group has no record."""
 
     EMPTY = 0
     PREPARING_REBALANCE = 1
@@ -43,12 +43,12 @@ class State(IntEnum):
 
     @property
     def label(self) -> str:
-        """As Kafka spells it."""
+        """The name in Kafka's spelling."""
         return self.name.title().replace("_", "")
 
 
 class Refusal(Enum):
-    """Why an event is not taken, by Kafka's names and in its words."""
+    """Reasons to refuse an event, with Kafka's names and texts."""
 
     COORDINATOR_NOT_AVAILABLE = "The coordinator is not available."
     UNKNOWN_MEMBER_ID = "The coordinator is not aware of this member."
@@ -64,17 +64,17 @@ class Refusal(Enum):
 
 
 class Verdict(Enum):
-    """What an observer has found out about a member."""
+    """The result of an observer's check of a member."""
 
-    DEAD = "its process is gone"
+    DEAD = "its process has ended"
     LEFT = "it has stopped polling"
-    EXPIRED = "its heart has not beaten for the session timeout"
+    EXPIRED = "it has sent no heartbeat for the session timeout"
     LATE = "the rebalance timeout of this round has passed without its join, or the leader's sync"
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the log's options allow."""
+    """The limits set by the log's options."""
 
     session_min_ms: int = 6_000
     session_max_ms: int = 1_800_000
@@ -84,7 +84,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member. `protocols`: the assignors that it knows, the one it likes best first, each with its subscription.
+    """One member. `protocols`: its assignors in order of preference, each with its subscription.
 
     `joined`: whether it takes part in the present phase; a static member may stay in a generation without having joined it.
     """
@@ -102,13 +102,13 @@ class Member:
     others: Tags = ()
 
     def metadata(self, protocol: str | None) -> bytes:
-        """What it says under one protocol; empty if it does not speak that one."""
+        """Its subscription under one protocol; empty if it does not support the protocol."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The newest record of a group. `members` are in the order in which they came; `protocol` is None if there are none."""
+    """The newest record of a group. `members` are in the order of their joins; `protocol` is None without members."""
 
     protocol_type: str = ""
     generation: int = 0
@@ -123,7 +123,7 @@ class Group:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long a round may take: as long as the slowest member may."""
+        """The time limit of a round: the longest limit of a member."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def holder(self, instance_id: str | None) -> str | None:
@@ -133,11 +133,11 @@ class Group:
         return next((member.member_id for member in self.members.values() if member.instance_id == instance_id), None)
 
     def missing(self) -> list[str]:
-        """Whom the join phase waits for."""
+        """The members that the join phase waits for."""
         return [member.member_id for member in self.members.values() if not member.joined]
 
 
-# ---- joining -------------------------------------------------------------------------------------
+# ---- join ----------------------------------------------------------------------------------------
 
 
 def join(
@@ -149,9 +149,9 @@ def join(
     protocol_type: str = TYPE,
     rejoining: bool = False,
 ) -> Group | Refusal:
-    """A member joins, once more or anew; `rejoining`: it has been one under this id, so it must not come in as another.
+    """A member joins, again or for the first time; `rejoining`: it had this member id, so it must not join as a new one.
 
-    Behind the answer: a member of a stable group without more ado, or one who waits for the phase to end.
+    Afterwards it is a member of the stable group at once, or it waits for the end of the phase.
     """
     group = Group() if old is None else old
     if group.state is State.DEAD:
@@ -178,7 +178,7 @@ def join(
 
 
 def _speaks_with(group: Group, member: Member, protocol_type: str, but: str) -> bool:
-    """Whether it shares a protocol with all the others; what it spoke itself so far binds nobody."""
+    """Whether it shares a protocol with all other members; its own previous protocols are ignored."""
     names = {name for name, _ in member.protocols}
     if not names or not protocol_type or (group.members and group.protocol_type != protocol_type):
         return False
@@ -195,7 +195,7 @@ def _join_anew(group: Group, member: Member, protocol_type: str, limits: Limits,
     members[member.member_id] = member
     grown = replace(group, protocol_type=protocol_type, members=members, leader=leader)
     if group.state is State.PREPARING_REBALANCE:
-        later = group.round + 1 if group.delayed else group.round  # the delay begins once more
+        later = group.round + 1 if group.delayed else group.round  # the delay starts again
         return _advance(replace(grown, protocol=choose(members), round=later), now_ms)
     delayed = group.state is State.EMPTY and limits.initial_delay_ms > 0
     return _prepare(grown, now_ms, {member.member_id}, delayed)
@@ -218,7 +218,7 @@ def _join_again(group: Group, before: Member, member: Member, now_ms: int) -> Gr
 
 
 def _take_place(group: Group, before: Member, member: Member, now_ms: int) -> Group:
-    """A new process with the instance id of another: it is that member now, under an id of its own."""
+    """A new process with the instance id of a static member replaces it, under a new member id."""
     member = replace(member, joined=True, assignment=before.assignment, others=member.others or before.others)
     members = {each.member_id: each for each in (member if each is before else each for each in group.members.values())}
     leader = member.member_id if group.leader == before.member_id else group.leader
@@ -233,7 +233,7 @@ def _take_place(group: Group, before: Member, member: Member, now_ms: int) -> Gr
 
 
 def end_delay(old: Group, now_ms: int) -> Group:
-    """The first phase of a group has waited for newcomers long enough."""
+    """End the delay of a group's first phase."""
     return _advance(replace(old, delayed=False), now_ms) if old.delayed else old
 
 
@@ -241,7 +241,9 @@ def end_delay(old: Group, now_ms: int) -> Group:
 
 
 def choose(members: Mapping[str, Member]) -> str | None:
-    """The protocol with the most votes: each votes for the first in its list that all know; of equals, the first's wins."""
+    """The protocol with the most votes: each member votes for the first in its list that all support; a tie goes to the first
+    member's.
+    """
     lists = [[name for name, _ in member.protocols] for member in members.values()]
     if not lists:
         return None
@@ -251,7 +253,7 @@ def choose(members: Mapping[str, Member]) -> str | None:
 
 
 def _prepare(group: Group, now_ms: int, joined: Iterable[str] = (), delayed: bool = False) -> Group:
-    """A join phase begins: everybody has to come again but for those who are here already."""
+    """Start a join phase: all members except those in `joined` must join again."""
     here = set(joined)
     members = {
         member_id: member if member.joined == (member_id in here) else replace(member, joined=member_id in here)
@@ -270,7 +272,7 @@ def _prepare(group: Group, now_ms: int, joined: Iterable[str] = (), delayed: boo
 
 
 def _advance(group: Group, now_ms: int, overdue: bool = False) -> Group:
-    """End the join phase if nobody is missing any more; `overdue`: or if nobody is waited for any more."""
+    """End the join phase if no member is missing; `overdue`: or if the time limit has passed."""
     if group.state is not State.PREPARING_REBALANCE or (group.delayed and group.members):
         return group
     here = [member.member_id for member in group.members.values() if member.joined]
@@ -299,9 +301,9 @@ def sync(
     assignments: Mapping[str, bytes],
     now_ms: int,
 ) -> Group | Refusal:
-    """The leader says who reads what; from anybody else the call finds out whether it has been said.
+    """The leader sends the assignments; for other members the call checks whether they have been sent.
 
-    Members that it forgets get nothing; what it says of strangers is not heard.
+    Members without an assignment get an empty one; assignments of unknown members are ignored.
     """
     refusal = standing(old, member_id, instance_id)
     if old is None or refusal is not None:
@@ -316,18 +318,18 @@ def sync(
     return replace(old, state=State.STABLE, members=members, changed_ms=now_ms, round=old.round + 1)
 
 
-# ---- leaving -------------------------------------------------------------------------------------
+# ---- leave ---------------------------------------------------------------------------------------
 
 
 def leave(old: Group | None, member_id: str, now_ms: int) -> Group | Refusal:
-    """A member goes of its own will. A static one stays: its place is kept for its next process."""
+    """A member leaves. A static one stays: its membership is kept for its next process."""
     if old is None or member_id not in old.members:
         return Refusal.UNKNOWN_MEMBER_ID
     return old if old.members[member_id].instance_id is not None else _without(old, {member_id}, now_ms)
 
 
 def remove(old: Group | None, instance_ids: Collection[str] | None, now_ms: int) -> Group | Refusal:
-    """An administrator takes the places of these static members away; None: those of all members."""
+    """An administrator removes these static members; None: all members."""
     if old is None:
         return Refusal.GROUP_ID_NOT_FOUND
     gone = set(old.members) if instance_ids is None else {old.holder(each) for each in instance_ids}
@@ -336,9 +338,9 @@ def remove(old: Group | None, instance_ids: Collection[str] | None, now_ms: int)
 
 
 def evict(old: Group, verdicts: Mapping[str, Verdict], now_ms: int) -> Group:
-    """Members go whom an observer found gone; what it may not be for is not heard.
+    """Remove members that an observer found ended; verdicts that do not apply are ignored.
 
-    That a round is late is true of all that it waits for: dynamic members go, static ones stay with what they said last.
+    A late round concerns all members that it waits for: dynamic members are removed, static ones keep their last subscription.
     """
     found = {member_id: verdict for member_id, verdict in verdicts.items() if member_id in old.members}
     gone = {member_id for member_id, verdict in found.items() if _must_go(old, old.members[member_id], verdict)}
@@ -371,7 +373,7 @@ def _without(old: Group, gone: set[str], now_ms: int) -> Group:
 def may_commit(
     old: Group | None, member_id: str, generation: int, instance_id: str | None, *, transactional: bool = False
 ) -> Refusal | None:
-    """Why a commit is not taken; None if it is. No member: an empty id and generation -1."""
+    """The reason to refuse a commit; None if it is allowed. A non-member has an empty id and generation -1."""
     stranger = not member_id and instance_id is None and generation < 0
     if transactional and stranger:
         return None
@@ -391,10 +393,9 @@ def may_commit(
 
 
 def standing(old: Group | None, member_id: str, instance_id: str | None) -> Refusal | None:
-    """Why this is not a member (any more); None if it is.
+    """The reason why this is not a member; None if it is one.
 
-    A static one whose place is taken is told so: it must not come back under a new id, or two processes would fence each other
-    for ever.
+    A replaced static member gets its own error: if it joined again under a new id, two processes would fence each other forever.
     """
     if old is None:
         return Refusal.UNKNOWN_MEMBER_ID
@@ -407,7 +408,7 @@ def standing(old: Group | None, member_id: str, instance_id: str | None) -> Refu
 
 
 def subscribed(old: Group | None) -> frozenset[str]:
-    """The topics that members of a group of consumers ask for; what cannot be read asks for nothing."""
+    """The topics to which members of a consumer group subscribe; an unreadable subscription counts as empty."""
     found: set[str] = set()
     if old is not None and old.protocol_type == TYPE:
         for member in old.members.values():
@@ -419,19 +420,19 @@ def subscribed(old: Group | None) -> frozenset[str]:
 
 
 def may_delete(old: Group | None, has_offsets: bool) -> Refusal | None:
-    """Why a group cannot be deleted; one that nobody ever joined may have offsets all the same."""
+    """The reason to refuse the deletion of a group; a group that no member ever joined may have offsets."""
     if old is None:
         return None if has_offsets else Refusal.GROUP_ID_NOT_FOUND
     return Refusal.NON_EMPTY_GROUP if old.members else None
 
 
 def may_reset(old: Group | None) -> Refusal | None:
-    """Why an administrator cannot set offsets. Kafka says `UNKNOWN_MEMBER_ID` here, which helps nobody."""
+    """The reason to refuse a reset by an administrator. Kafka's `UNKNOWN_MEMBER_ID` would be unclear here."""
     return Refusal.NON_EMPTY_GROUP if old is not None and old.members else None
 
 
 def may_delete_offsets(old: Group | None, has_offsets: bool, topic: str) -> Refusal | None:
-    """Why the offsets of a topic cannot be deleted."""
+    """The reason to refuse the deletion of a topic's offsets."""
     if old is None or not old.members:
         return may_delete(old, has_offsets)
     if old.protocol_type != TYPE:
@@ -440,7 +441,7 @@ def may_delete_offsets(old: Group | None, has_offsets: bool, topic: str) -> Refu
 
 
 def expires_from_ms(old: Group | None, topics: frozenset[str], topic: str, commit_ms: int) -> int | None:
-    """From when on the retention of an offset counts; None while it does not. `topics` are those `subscribed` to."""
+    """The start of an offset's retention time; None while it cannot expire. `topics` are the `subscribed` ones."""
     if old is None or not old.protocol_type:
         return commit_ms
     if old.state is State.EMPTY:

@@ -1,13 +1,13 @@
-"""One transactional id: its states, and how each event changes them. Pure: no file, no lock, no clock, no chance.
+"""The rules of one transactional id: its states, and the change that each event makes. Pure: no file, no lock, no clock.
 
-TRANSACTION-1  a function takes what the newest record says and an event, and returns the record to append, the same one if there
-    is nothing to append, or a `Refusal`; the caller holds the lock of `__transaction_state` from reading to appending
-TRANSACTION-2  every decision raises the epoch (KIP-890): whoever wrote under the one before is fenced, and an old marker closes
-    nothing new
-TRANSACTION-3  a decision is written once; completing it is allowed only while it is still that same decision
-TRANSACTION-4  what became of the last transaction stays, with the name of that transaction, until the next decision
-TRANSACTION-5  time is given as a `Moment`: the wall clock for Kafka's fields and for forgetting ids, the monotonic one for
-    time-outs
+TRANSACTION-1  a function takes the newest record and an event, and returns the record to append, the same one if there is nothing
+    to append, or a `Refusal`; the caller holds the lock of `__transaction_state` from the read to the append
+TRANSACTION-2  every decision raises the epoch (KIP-890): a writer with the previous epoch is fenced, and an old marker cannot end
+    a new transaction
+TRANSACTION-3  a decision is written once; it may be completed only while it is still the newest one
+TRANSACTION-4  the outcome of the last transaction, with its identity, is kept until the next decision
+TRANSACTION-5  time is given as a `Moment`: the wall clock for Kafka's fields and the expiry of ids, the monotonic clock for
+    timeouts
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Final, NamedTuple
 from embedlog.format.process_slot import Life
 
 EPOCH_MAX: Final = 2**15 - 1
-EPOCH_LAST: Final = EPOCH_MAX - 1  # the last one that a transaction can have: its decision still needs to raise it
+EPOCH_LAST: Final = EPOCH_MAX - 1  # the last epoch of a transaction: its decision must still raise it
 NO_ID: Final = -1
-CLIENT_VERSION: Final = 2  # Kafka's word for "the epoch is raised by every transaction"
+CLIENT_VERSION: Final = 2  # Kafka's version of "every transaction raises the epoch"
 
 
 class Status(IntEnum):
-    """Kafka's numbers. `DEAD` and `PREPARE_EPOCH_FENCE` are in a broker's memory only, never on disk."""
+    """Kafka's numbers. `DEAD` and `PREPARE_EPOCH_FENCE` exist in a broker's memory only, never on disk."""
 
     EMPTY = 0
     ONGOING = 1
@@ -44,7 +44,7 @@ SETTLED: Final = COMPLETED | {Status.EMPTY}
 
 
 class Refusal(Enum):
-    """Why an event is not taken, by Kafka's names."""
+    """Reasons to refuse an event, with Kafka's names."""
 
     PRODUCER_FENCED = "a newer producer has this transactional id, or the transaction was aborted by others"
     INVALID_PRODUCER_ID_MAPPING = "the transactional id belongs to another producer id now"
@@ -53,7 +53,7 @@ class Refusal(Enum):
 
 
 class Moment(NamedTuple):
-    """Now, on both clocks."""
+    """The present time, on both clocks."""
 
     wall_ms: int
     monotonic_ns: int
@@ -61,15 +61,15 @@ class Moment(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of a transaction, and of which."""
+    """The outcome of a transaction, with its identity."""
 
     kind: str  # "commit" or "abort"
     producer_id: int
-    epoch: int  # the one that its records carry
+    epoch: int  # the epoch of its records
 
 
 class Beginning(NamedTuple):
-    """When a transaction began, on the clock that time-outs use."""
+    """The start of a transaction, on the clock of timeouts."""
 
     boot: int
     monotonic_ns: int
@@ -95,11 +95,11 @@ class Transaction:
     owner: Life | None = None
     began: Beginning | None = None
     outcome: Outcome | None = None
-    others: tuple[tuple[int, bytes], ...] = ()  # tagged fields that only a newer version knows
+    others: tuple[tuple[int, bytes], ...] = ()  # unknown tagged fields of a newer version
 
     @property
     def decision(self) -> str:
-        """The kind of the outcome that a prepared or completed state stands for."""
+        """The decision of a prepared or completed state."""
         return "commit" if self.status in (Status.PREPARE_COMMIT, Status.COMPLETE_COMMIT) else "abort"
 
 
@@ -114,7 +114,7 @@ def initialize(
     now: Moment,
     claimed: tuple[int, int] | None = None,
 ) -> Transaction | Refusal:
-    """A producer begins to use the id. `claimed`: the id and epoch that it had, if it is the same one as before."""
+    """A producer starts to use the id. `claimed`: the id and epoch that it had, if it is the same producer as before."""
     if old is None:
         return Transaction(new_id, 0, timeout_ms, updated_ms=now.wall_ms, owner=life)
     if claimed is not None and claimed not in ((old.producer_id, old.epoch), (old.producer_id, old.epoch - 1)):
@@ -142,7 +142,7 @@ def initialize(
 def register(
     old: Transaction | None, producer_id: int, epoch: int, partitions: Iterable[TopicPartition], now: Moment
 ) -> Transaction | Refusal:
-    """The transaction of this id and epoch is about to write to these partitions; the first ones begin it."""
+    """The transaction of this id and epoch will write to these partitions; the first registration begins it."""
     if old is None or old.producer_id != producer_id:
         return Refusal.INVALID_PRODUCER_ID_MAPPING
     if old.epoch != epoch:
@@ -165,7 +165,7 @@ def register(
 def end(
     old: Transaction | None, producer_id: int, epoch: int, life: Life, commit: bool, next_id: int, now: Moment
 ) -> Transaction | Refusal:
-    """The owner decides. The same call once more, after an error or an interrupt, finds its own decision and changes nothing."""
+    """The owner decides. A repeated call, after an error or an interrupt, finds its own decision and changes nothing."""
     kind = "commit" if commit else "abort"
     if old is not None and old.owner == life and old.outcome == (kind, producer_id, epoch) and old.status is not Status.ONGOING:
         return old
@@ -180,11 +180,11 @@ def end(
     return Refusal.CONCURRENT_TRANSACTIONS if old.status in PREPARED and old.decision == kind else Refusal.INVALID_TXN_STATE
 
 
-# ---- events that anybody may bring about ----------------------------------------------------------
+# ---- events of any process ------------------------------------------------------------------------
 
 
 def forsaken(state: Transaction, alive: bool, now: Moment) -> bool:
-    """Whether an undecided transaction is to be aborted: its owner is dead, or it has been open for too long."""
+    """Whether an undecided transaction must be aborted: its owner has ended, or it has been open for too long."""
     if state.status is not Status.ONGOING:
         return False
     if state.owner is None or state.began is None or not alive or state.began.boot != now.boot:
@@ -193,14 +193,14 @@ def forsaken(state: Transaction, alive: bool, now: Moment) -> bool:
 
 
 def give_up(old: Transaction | None, seen: Transaction, next_id: int, now: Moment) -> Transaction | None:
-    """Abort what nobody will decide any more; None if it is not that same transaction now. Its owner is fenced by this."""
+    """Abort an abandoned transaction; None if it is not the same transaction now. This fences its owner."""
     if old is None or old.status is not Status.ONGOING or (old.producer_id, old.epoch) != (seen.producer_id, seen.epoch):
         return None
     return replace(_prepared(old, False, next_id, now), owner=None)
 
 
 def complete(old: Transaction | None, seen: Transaction, now: Moment) -> Transaction | None:
-    """Every marker of the decision `seen` is written; None if somebody else has completed it."""
+    """Every marker of the decision `seen` is written; None if another process has completed it."""
     if old is None or (old.status, old.producer_id, old.epoch) != (seen.status, seen.producer_id, seen.epoch):
         return None
     rolled = seen.next_id != NO_ID
@@ -230,27 +230,27 @@ def _prepared(old: Transaction, commit: bool, next_id: int, now: Moment) -> Tran
 
 
 def is_expired(state: Transaction, alive: bool, expiration_ms: int, now: Moment) -> bool:
-    """Whether an id was unused for so long that it is to be forgotten."""
+    """Whether an id was unused for so long that it expires."""
     return state.status in SETTLED and not alive and now.wall_ms - state.updated_ms >= expiration_ms
 
 
-# ---- behind a power loss -------------------------------------------------------------------------
+# ---- recovery after a power loss -----------------------------------------------------------------
 
 
 def covers(state: Transaction | None, partition: TopicPartition, epoch: int) -> bool:
-    """Whether open data of this epoch in this partition is what the record speaks of, so that it will be decided."""
+    """Whether the record covers open data of this epoch in this partition, so that the data will be decided."""
     if state is None or state.status in SETTLED or partition not in state.partitions:
         return False
     return epoch == (state.epoch if state.status is Status.ONGOING else state.epoch - 1)
 
 
 def lift(old: Transaction, producer_id: int, epoch: int, now: Moment) -> Transaction:
-    """Never go on below an epoch that a partition has stored: records of this id that told of it were lost."""
+    """Raise the epoch to one that a partition has stored: records of this id with that epoch were lost."""
     if old.status not in SETTLED or old.producer_id != producer_id or epoch <= old.epoch:
         return old
     return replace(old, epoch=min(epoch, EPOCH_MAX), updated_ms=now.wall_ms)
 
 
 def following(state: Transaction) -> tuple[int, int]:
-    """Producer id and epoch that an id goes on with: behind a decision perhaps another one's."""
+    """Producer id and epoch with which an id continues, after a decision perhaps with a new producer id."""
     return (state.producer_id, state.epoch) if state.next_id == NO_ID else (state.next_id, 0)

@@ -251,7 +251,7 @@ class Directory:
             free = system.lock_try(fd, False) == 0
             if not free or not self._still_ours(fd, path, settle=False) or files.exists(self.path / file_names.CLEAN_MARK):
                 raise DirectoryInUseError(
-                    "the lock file was taken away, and somebody else uses or used the directory: open it again", path=path
+                    "the lock file was removed, and another process uses or used the directory: open it again", path=path
                 )
         except BaseException:
             files.close(fd)

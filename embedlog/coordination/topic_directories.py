@@ -78,7 +78,7 @@ def scan_directories(path: Path) -> Directories:
 
 
 def check_lengths(name: str, partitions: int) -> None:
-    """Raises InvalidPartitionsError if the last partition's directory could not have its name."""
+    """Raises InvalidPartitionsError if the name of the last partition's directory would be too long."""
     longest = file_names.partition_name(name, partitions - 1)
     if len(longest) > DIRECTORY_NAME_LENGTH_MAX:
         expected = f"a directory name of {DIRECTORY_NAME_LENGTH_MAX} characters or fewer"
@@ -170,7 +170,7 @@ def finish_deletion(
 
 
 def retire_partition(directory: Path, topic: Topic, number: int, retire: Callable[[int, Path], None] | None = None) -> None:
-    """Rename one partition's directory, if it is there and this topic's; the parent is not synced yet."""
+    """Rename one partition's directory if it exists and belongs to this topic; the parent is not synced yet."""
     path = directory / file_names.partition_name(topic.name, number)
     if not files.is_directory(path) or read_topic_id(path) not in (topic.topic_id, None):
         return  # renamed already, or a newer topic of this name that a broker created

@@ -80,7 +80,7 @@ def test_a_group_can_be_exempt_from_expiry(groups: Groups, other: Groups) -> Non
     commit_at(groups, "g", ONE, since(OLD))
     assert other.expire() == 0
     other.commit("g", {ONE: 7})
-    with pytest.raises(InconsistentGroupProtocolError, match="nobody can join"):
+    with pytest.raises(InconsistentGroupProtocolError, match="consumers cannot join it"):
         other.decide("g", lambda old: rules.join(old, A, LIMITS, NOW))
     keep(groups, stable(A), "joined")
     with pytest.raises(InconsistentGroupProtocolError):

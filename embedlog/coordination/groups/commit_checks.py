@@ -1,7 +1,7 @@
-"""What a commit is made of and checked for: arguments, records, sizes, and refusals as errors. No lock, no file.
+"""Checks the arguments and sizes of commits, makes their records, and maps refusals to errors. No lock, no file.
 
-COMMITCHECK-1  what is wrong with the arguments is told as an error of this package, or as a TypeError, before anything is locked
-COMMITCHECK-2  a refusal becomes an error by what a caller can do: poll to join again, close, choose another group
+COMMITCHECK-1  invalid arguments raise an error of this package, or a TypeError, before a lock is taken
+COMMITCHECK-2  a refusal becomes an error by the caller's remedy: poll to join again, close, choose another group
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from embedlog.group import Group, Refusal
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition, by_partition
 
 NAME_BYTES_MAX: Final = 2**15 - 1  # of a text in Kafka's format
-RECORD_BYTES: Final = 24  # at most, of a record beside its key and value
+RECORD_BYTES: Final = 24  # upper bound for a record without key and value
 HEADER_BYTES: Final = 61
 
 KINDS: Final[Mapping[Refusal, type[EmbedlogError]]] = {
@@ -56,7 +56,7 @@ KINDS: Final[Mapping[Refusal, type[EmbedlogError]]] = {
 
 
 def checked_group_id(group_id: object) -> str:
-    """The name, if a group can have it. Raises InvalidGroupIdError, TypeError."""
+    """The group id, if it is valid. Raises InvalidGroupIdError, TypeError."""
     if not isinstance(group_id, str):
         raise TypeError(f"a group id is a str, not {type(group_id).__name__}")
     size = _size(group_id)
@@ -76,16 +76,16 @@ def checked_instances(instance_ids: object) -> Collection[str]:
 
 
 def checked_identity(group_id: str, identity: object) -> GroupMetadata:
-    """Who commits. Raises TypeError, InvalidGroupIdError for a member of another group."""
+    """The identity of the committing member. Raises TypeError, InvalidGroupIdError for a member of another group."""
     if not isinstance(identity, GroupMetadata):
-        raise TypeError(f"who commits is a GroupMetadata, not {identity!r:.100}")
+        raise TypeError(f"the identity of a commit is a GroupMetadata, not {identity!r:.100}")
     if identity.group_id != group_id:
         raise InvalidGroupIdError("a member of another group", expected=repr(group_id), found=repr(identity.group_id))
     return identity
 
 
 def checked_offsets(offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What is to be committed, each offset with its metadata. Raises TypeError, OffsetOutOfRangeError."""
+    """The offsets to commit, each with its metadata. Raises TypeError, OffsetOutOfRangeError."""
     return {place: _checked_offset(place, offset) for place, offset in by_partition("offsets", offsets).items()}
 
 
@@ -112,7 +112,7 @@ def _size(text: str) -> int:
 
 
 def check_notes(wanted: Mapping[TopicPartition, OffsetAndMetadata], limit: int) -> None:
-    """Raises RecordTooLargeError for metadata of more bytes than that."""
+    """Raises RecordTooLargeError for metadata of more than `limit` bytes."""
     for place, offset in wanted.items():
         if offset.metadata and not 0 <= (size := _size(offset.metadata)) <= limit:
             expected = f"at most {limit} bytes of UTF-8 (offset.metadata.max.bytes)"
@@ -123,13 +123,13 @@ def check_notes(wanted: Mapping[TopicPartition, OffsetAndMetadata], limit: int) 
 
 
 def refused(group_id: str, refusal: Refusal, old: Group | None) -> EmbedlogError:
-    """The error that tells why an event was not taken."""
+    """The error for a refused event."""
     found = "no such group" if old is None else f"{old.state.label}, generation {old.generation}, {len(old.members)} members"
     return KINDS[refusal](f"group {group_id!r}: {refusal.value} ({refusal.name})", found=found)
 
 
 def admitted(old: Group | None, member: GroupMetadata, *, transactional: bool = False) -> Refusal | None:
-    """Why a member's commit is not taken."""
+    """The reason to refuse a member's commit, or None."""
     refusal = machine.may_commit(old, member.member_id, member.generation, member.instance_id, transactional=transactional)
     return Refusal.UNKNOWN_MEMBER_ID if refusal is Refusal.GROUP_ID_NOT_FOUND else refusal
 
@@ -144,11 +144,11 @@ def commit_records(group_id: str, wanted: Mapping[TopicPartition, OffsetAndMetad
 
 
 def batch_bytes(records: Iterable[Record]) -> int:
-    """No fewer than the batch of these records will have."""
+    """Upper bound of the size of a batch of these records."""
     return HEADER_BYTES + sum(map(record_bytes, records))
 
 
 def record_bytes(record: Record) -> int:
-    """No fewer than the record will have."""
+    """Upper bound of the size of the record."""
     key, value = record
     return RECORD_BYTES + len(key) + len(value or b"")

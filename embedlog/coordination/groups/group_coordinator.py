@@ -1,14 +1,14 @@
-"""Groups of consumers without a coordinator: who wants something of a group decides it, from the group's newest record.
+"""Consumer groups without a coordinator process: each process decides its requests, from the group's newest record.
 
-GROUPCOORDINATOR-1  every act is: lock the partition of `__consumer_offsets` that the group lies in, catch up, ask the pure rules
-    (`group`), append the outcome as one batch; who is refused has written nothing
-GROUPCOORDINATOR-2  who follows a group looks without a lock, and is woken by the notice of its partition, which moves with groups
-    and not with commits
-GROUPCOORDINATOR-3  members are evicted by whoever sees that they are gone, after looking once more under the lock; the
-    housekeeper sees to groups that nobody else looks at
-GROUPCOORDINATOR-4  what nobody has wanted for `offsets.retention.minutes` is forgotten by Kafka's rules, counted from the later
-    of the commit and the moment in which the group lost its last member; never while a transaction holds offsets of the group,
-    and never what belongs to a group of `KEPT_TYPE`
+GROUPCOORDINATOR-1  every request locks the group's partition of `__consumer_offsets`, catches up, applies the pure rules
+    (`group`), and appends the outcome as one batch; a refusal writes nothing
+GROUPCOORDINATOR-2  followers of a group read without a lock, and are woken by the notice of its partition, which changes with
+    groups, not with commits
+GROUPCOORDINATOR-3  a member is evicted by the first process that detects its end, after another check under the lock; the
+    housekeeper checks groups without active members
+GROUPCOORDINATOR-4  after `offsets.retention.minutes` unused offsets are removed by Kafka's rules, counted from the later of the
+    commit and the time when the group lost its last member; never while a transaction contains offsets of the group, and never
+    offsets of a group of `KEPT_TYPE`
 GROUPCOORDINATOR-5  groups of Kafka's newer protocol are read, never changed
 """
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("embedlog")
 
-KEPT_TYPE: Final = "embedlog"  # protocol type of groups that are nobody's to expire: offsets that a sink remembers its work by
+KEPT_TYPE: Final = "embedlog"  # protocol type of groups that never expire: a sink stores its progress in their offsets
 MINUTE_MS: Final = 60_000
 
 Event = Callable[[Group | None], Group | Refusal | None]
@@ -57,24 +57,24 @@ class Groups(Offsets):
         )
         self._watches: dict[str, Watch] = {}  # of the housekeeper's thread
 
-    # ---- looking ---------------------------------------------------------------------------------
+    # ---- reads -----------------------------------------------------------------------------------
 
     def look(self, group_id: str) -> Group | None:
-        """The group as it is now; no lock is taken, nothing is written. Raises CorruptRecordError, UnsupportedFormatError."""
+        """The present group; takes no lock and writes nothing. Raises CorruptRecordError, UnsupportedFormatError."""
         view = self.entries(group_id)
         return None if view is None else view.group(group_id)
 
     def names(self) -> list[str]:
-        """Every group that has a record or offsets, sorted; those of Kafka's newer protocol, too."""
+        """Every group with a record or offsets, sorted, including those of Kafka's newer protocol."""
         self.host.check_open()
         return sorted(name for number in self.topic.written() for name in self.topic.look(number).groups())
 
-    # ---- deciding --------------------------------------------------------------------------------
+    # ---- decisions -------------------------------------------------------------------------------
 
     def decide(self, group_id: str, event: Event, deadline_ns: int | None = None) -> Group | None:
-        """What an event makes of a group, appended if it changes anything; what there was if the event has nothing to say.
+        """Apply an event to a group, and append the result if it is a change; the old group if the event does not apply.
 
-        Raises what a `Refusal` stands for (`commit_checks.KINDS`), LockTimeoutError, ReadOnlyError, StorageError,
+        Raises the error of a `Refusal` (`commit_checks.KINDS`), LockTimeoutError, ReadOnlyError, StorageError,
         RecordTooLargeError; InconsistentGroupProtocolError for a group of Kafka's newer protocol.
         """
         self.host.check_writable()
@@ -88,7 +88,7 @@ class Groups(Offsets):
                 return old
             self._refuse_modern(decision.view, group_id)
             if old is not None and old.protocol_type == KEPT_TYPE != new.protocol_type:
-                raise InconsistentGroupProtocolError(f"group {group_id!r} keeps offsets of a program's own: nobody can join it")
+                raise InconsistentGroupProtocolError(f"group {group_id!r} keeps offsets of a program: consumers cannot join it")
             records: list[Record] = [(encode_group_key(group_id), encode_group(new))]
             self.check_size(number, records)
             decision.append(records, notice=True)
@@ -96,9 +96,9 @@ class Groups(Offsets):
             return new
 
     def exempt(self, group_id: str, deadline_ns: int | None = None) -> Group | None:
-        """Make a group whose offsets never expire, for programs that remember their work by them; nobody can join it.
+        """Create a group whose offsets never expire, for programs that store their progress in them; consumers cannot join it.
 
-        Raises InconsistentGroupProtocolError for one that consumers have joined, and as `decide`.
+        Raises InconsistentGroupProtocolError for a group that consumers have joined, and as `decide`.
         """
 
         def event(old: Group | None) -> Group | Refusal:
@@ -111,7 +111,7 @@ class Groups(Offsets):
     def evict(
         self, group_id: str, watch: Watch, me: str | None = None, whole: bool = False, deadline_ns: int | None = None
     ) -> Group | None:
-        """Evict who is gone, as far as the observer's memory tells; the group as it is then. Raises as `decide`."""
+        """Evict members that have ended according to the observer; returns the group afterwards. Raises as `decide`."""
         found = self.look(group_id)
         if found is None or not found.members:
             return found
@@ -126,15 +126,15 @@ class Groups(Offsets):
             new = machine.evict(old, confirmed, system.wall_ms())
             gone = ", ".join(f"{each} ({verdict.value})" for each, verdict in confirmed.items() if each not in new.members)
             if gone:
-                logger.info("group %r goes on without %s", group_id, gone)
+                logger.info("group %r continues without %s", group_id, gone)
             return new
 
         return self.decide(group_id, event, deadline_ns)
 
-    # ---- deleting --------------------------------------------------------------------------------
+    # ---- deletion --------------------------------------------------------------------------------
 
     def delete(self, group_id: str, deadline_ns: int | None = None) -> None:
-        """Forget a group and its offsets. Raises GroupNotEmptyError, GroupNotFoundError, and as `decide`."""
+        """Delete a group and its offsets. Raises GroupNotEmptyError, GroupNotFoundError, and as `decide`."""
         self.host.check_writable()
         checked_group_id(group_id)
         number = self.topic.partition_of(group_id)
@@ -145,11 +145,11 @@ class Groups(Offsets):
             refusal = machine.may_delete(old, bool(places))
             if refusal is not None:
                 raise refused(group_id, refusal, old)
-            tombstones = _tombstones(group_id, places, True)  # a broker has made a group of offsets alone
+            tombstones = _tombstones(group_id, places, True)  # a broker may have created a group from offsets alone
             self.append_in_pieces(decision, number, tombstones)
 
     def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition], deadline_ns: int | None = None) -> None:
-        """Forget offsets; what is not committed is nothing to forget.
+        """Delete offsets; partitions without a committed offset are ignored.
 
         Raises GroupSubscribedError for a topic that members read, GroupNotEmptyError, GroupNotFoundError, and as `decide`.
         """
@@ -170,12 +170,12 @@ class Groups(Offsets):
     @staticmethod
     def _refuse_modern(view: GroupEntries, group_id: str) -> None:
         if view.modern(group_id) is not None:
-            raise InconsistentGroupProtocolError(f"group {group_id!r} is one of Kafka's newer protocol, which is only read")
+            raise InconsistentGroupProtocolError(f"group {group_id!r} uses Kafka's newer protocol, which is read-only here")
 
     # ---- housekeeping ----------------------------------------------------------------------------
 
     def look_after(self) -> None:
-        """Evict who is gone from every group, as far as this process has seen it by now. What fails is reported and tried again.
+        """Evict members of all groups that have ended, as far as this process knows. Failures are reported and tried again.
 
         Threads: one at a time.
         """
@@ -193,9 +193,9 @@ class Groups(Offsets):
         self._watches = watches
 
     def expire(self, deadline_ns: int | None = None) -> int:
-        """Forget what nobody has wanted for so long (GROUPCOORDINATOR-4); how many offsets and groups that were."""
+        """Remove unused offsets and groups (GROUPCOORDINATOR-4); returns their number."""
         if self.host.read_only:
-            raise ReadOnlyError("the log was opened read-only; without read_only=True it can be changed", path=self.host.path)
+            raise ReadOnlyError("the log was opened read-only; open it without read_only=True to change it", path=self.host.path)
         until, count, now_ms = self.deadline(deadline_ns), 0, system.wall_ms()
         for number in self.topic.written():
             view = self.topic.look(number)
@@ -208,11 +208,11 @@ class Groups(Offsets):
         return count
 
     def _expired(self, view: GroupEntries, name: str, now_ms: int) -> list[Record]:
-        """The tombstones of what is to be forgotten of a group."""
+        """The tombstones of a group's expired offsets."""
         try:
             group, committed = view.group(name), view.offsets(name)
         except EmbedlogError as problem:
-            what = f"group {name!r} cannot be read, and is kept"
+            what = f"group {name!r} cannot be read and is not expired"
             _logging.report(logger, logging.ERROR, (self.host.path, "expiry", name), what, problem)
             return []
         if view.modern(name) is not None or (group is not None and group.protocol_type == KEPT_TYPE) or view.pending(name):

@@ -1,11 +1,10 @@
-"""Keys and values of `__consumer_offsets` in Kafka's schema (format.md 9.1), and what we add to them as tagged fields.
+"""Keys and values of `__consumer_offsets` in Kafka's schema (format.md 9.1), with our additions as tagged fields.
 
-GROUPRECORD-1  groups are written in version 4, which has tagged fields, offsets in 3 as brokers do; all versions are read
-GROUPRECORD-2  what we add has high tags; in Kafka's own fields stands what a broker expects there: each member's subscription is
-    the one for the chosen protocol, and a group in the midst of a join phase is to a broker one whose members have no assignment
-    yet
-GROUPRECORD-3  tagged fields that we do not know are kept, byte for byte, and written again
-GROUPRECORD-4  keys of a kind that only others know are no error: they have no group
+GROUPRECORD-1  groups are written in version 4, which has tagged fields, offsets in version 3 as brokers do; all versions are read
+GROUPRECORD-2  our fields have high tags; Kafka's own fields contain the values that a broker expects: each member's subscription
+    is the one for the chosen protocol, and during a join phase a broker reads a group whose members have no assignment yet
+GROUPRECORD-3  unknown tagged fields are kept, byte for byte, and written again
+GROUPRECORD-4  keys of an unknown kind are no error: they have no group
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from embedlog.types import OffsetAndMetadata, TopicPartition
 OFFSET_KEY: Final = 1
 GROUP_KEY: Final = 2
 OFFSET_VERSION: Final = 3
-EXPIRING_VERSION: Final = 1  # the only one that says when an offset expires
+EXPIRING_VERSION: Final = 1  # the only version with an expiry time
 GROUP_VERSION: Final = 4
 TOPIC_ID_TAG: Final = 0  # of an offset: Kafka's
-STATE_TAG: Final = 10_000  # of a group; ours begin here: Kafka numbers from 0
+STATE_TAG: Final = 10_000  # of a group; first of our tags: Kafka numbers from 0
 LIFE_TAG: Final = 10_000  # of a member
 JOINED_TAG: Final = 10_001
 
@@ -39,21 +38,21 @@ _TIMES: Final = struct.Struct(">qq")  # commit and expiry in wall clock ms
 
 
 class Committed(NamedTuple):
-    """A committed offset as it stands in the log."""
+    """A committed offset as stored in the log."""
 
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
     commit_ms: int = -1
     expire_ms: int = -1
-    topic_id: UUID | None = None  # of the topic that was meant, where a broker has noted it
+    topic_id: UUID | None = None  # of the topic, if a broker stored it
 
 
 # ---- keys ----------------------------------------------------------------------------------------
 
 
 def encode_offset_key(group: str, topic: str, partition: int) -> bytes:
-    """The key of what a group has committed for a partition."""
+    """The key of a group's committed offset for a partition."""
     name, of = group.encode(), topic.encode()
     return b"".join((b"\0\1", SHORT.pack(len(name)), name, SHORT.pack(len(of)), of, NUMBER.pack(partition)))
 
@@ -65,28 +64,28 @@ def encode_group_key(group: str) -> bytes:
 
 
 def key_kind(key: bytes) -> int:
-    """The number that a key begins with: what its record is about."""
+    """The number at the start of a key: the kind of its record."""
     if len(key) < 2:
         raise CorruptRecordError("key in __consumer_offsets", found=key.hex())
     return key[0] << 8 | key[1]
 
 
 def decode_offset_key(key: bytes) -> tuple[str, TopicPartition]:
-    """Group and partition out of a key of kind 0 or 1. Raises CorruptRecordError."""
+    """Group and partition of a key of kind 0 or 1. Raises CorruptRecordError."""
     try:
         until = 4 + (key[2] << 8 | key[3])
         group = key[4:until].decode()
         start = until + 2
         until = start + (key[until] << 8 | key[until + 1])
         if len(key) != until + 4:
-            raise ValueError(f"{until + 4} bytes are announced where {len(key)} are")
+            raise ValueError(f"{until + 4} bytes expected, {len(key)} found")
         return group, TopicPartition(key[start:until].decode(), NUMBER.unpack_from(key, until)[0])
     except (struct.error, IndexError, ValueError) as problem:
         raise CorruptRecordError(f"key in __consumer_offsets: {problem}", found=key[:64].hex()) from problem
 
 
 def decode_names(key: bytes) -> tuple[str, str]:
-    """Group and member out of a key of kind 2 to 8; the member is empty where the kind has none. Raises CorruptRecordError."""
+    """Group and member of a key of kind 2 to 8; the member is empty if the kind has none. Raises CorruptRecordError."""
     reader = Plain(key, 2)
     try:
         group = reader.string()
@@ -112,7 +111,7 @@ def encode_offset(offset: OffsetAndMetadata, commit_ms: int, expire_ms: int = -1
 
 
 def decode_offset(value: bytes) -> Committed:
-    """The commit that a value holds. Raises UnsupportedFormatError for a newer one, CorruptRecordError for a broken one."""
+    """The commit in a value. Raises UnsupportedFormatError for a newer version, CorruptRecordError for a malformed value."""
     try:
         version, offset = SHORT.unpack_from(value)[0], LONG.unpack_from(value, 2)[0]
         if not 0 <= version <= 4:
@@ -127,7 +126,7 @@ def decode_offset(value: bytes) -> Committed:
             return Committed(offset, epoch, note, commit_ms, topic_id=ids[0] if ids else None)
         size = SHORT.unpack_from(value, at)[0]
         if size < 0:
-            raise ValueError("no note, not even an empty one")
+            raise ValueError("the metadata is null")
         until = at + 2 + size
         note = value[at + 2 : until].decode()
         commit_ms = LONG.unpack_from(value, until)[0]
@@ -175,7 +174,7 @@ def _member(member: Member, protocol: str | None) -> bytes:
 
 
 def _joined(member: Member, protocol: str | None) -> bytes:
-    """Whether it has joined, and its protocols in its order; the subscription that stands in Kafka's field is not repeated."""
+    """Whether the member has joined, and its protocols in order; the subscription in Kafka's own field is not repeated."""
     said = member.metadata(protocol)
     parts = [b"\1" if member.joined else b"\0", uvarint(len(member.protocols))]
     for name, metadata in member.protocols:
@@ -201,7 +200,7 @@ def _tagged(others: Tags, own: Iterable[tuple[int, bytes]]) -> bytes:
 
 
 def decode_group(value: bytes) -> Group:
-    """The group that a value holds. Raises UnsupportedFormatError for a newer one, CorruptRecordError for a broken one."""
+    """The group in a value. Raises UnsupportedFormatError for a newer version, CorruptRecordError for a malformed value."""
     try:
         version = SHORT.unpack_from(value)[0]
         if not 0 <= version <= GROUP_VERSION:
@@ -212,7 +211,7 @@ def decode_group(value: bytes) -> Group:
 
 
 def _plain_group(value: bytes, version: int) -> Group:
-    """As brokers write it: they load whoever is in it as a member of a stable group."""
+    """A group as brokers write it: they load all of its members as members of a stable group."""
     reader = Plain(value, 2)
     protocol_type, generation = reader.string(), reader.number()
     protocol, leader = reader.nullable(), reader.nullable()
@@ -254,7 +253,7 @@ def _flexible_group(value: bytes) -> Group:
             number, flag, round_ = STATE.unpack(data)
             state, delayed = State(number), bool(flag)
             if state is State.DEAD:
-                raise ValueError("a group that is deleted has no record")
+                raise ValueError("a deleted group must have no record")
         else:
             others += ((tag, data),)
     return Group(protocol_type, generation, protocol, leader, state, changed_ms, members, delayed, round_, others)

@@ -1,11 +1,10 @@
-"""What the records of one partition of `__consumer_offsets` add up to: groups, and what each has committed.
+"""The view of one partition of `__consumer_offsets`: groups and their committed offsets.
 
-GROUPVIEW-1  groups are decoded when they are asked for, and kept beside the bytes that they come from: who asks while another
-    thread applies the next record may keep what is old, but nobody takes it for what those new bytes say
-GROUPVIEW-2  an offset that was committed within a transaction counts from that transaction's marker on, and of two for one
-    partition the one that lies later in the log, whichever marker came first
-GROUPVIEW-3  what says something newer than an undecided offset, a tombstone included, ends the waiting for it: it cannot count
-    any more
+GROUPVIEW-1  groups are decoded on demand, and cached with the bytes that they were decoded from: while another thread applies the
+    next record a reader may cache an old group, but never for the new bytes
+GROUPVIEW-2  an offset committed within a transaction counts after that transaction's marker. Of two offsets for one partition the
+    later one in the log counts, whichever marker came first
+GROUPVIEW-3  a newer record than an undecided offset, including a tombstone, ends the wait for it: it cannot count any more
 """
 
 from __future__ import annotations
@@ -28,29 +27,29 @@ from embedlog.types import TopicPartition
 
 
 class _Pending(NamedTuple):
-    """An offset that is not decided: its place among all records that this view has seen, and its value."""
+    """An undecided offset: its place among all records that this view has applied, and its value."""
 
     place: int
     value: bytes
 
 
 class GroupEntries:
-    """The view. Threads: `apply` and its like from one at a time; asking from any."""
+    """The view. Threads: `apply`, `apply_pending` and `settle` from one at a time; reads from any."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
         self._groups: dict[str, tuple[bytes, Group]] = {}
         self._offsets: dict[str, dict[TopicPartition, bytes]] = {}
         self._modern: dict[str, dict[tuple[int, str], bytes]] = {}
-        self._keys: dict[bytes, tuple[str, TopicPartition]] = {}  # the same few come again and again
+        self._keys: dict[bytes, tuple[str, TopicPartition]] = {}  # cache: few keys occur often
         self._pending: dict[int, dict[bytes, _Pending]] = {}  # by producer id
-        self._waiting: dict[bytes, set[int]] = {}  # the producer ids that a key waits for
+        self._waiting: dict[bytes, set[int]] = {}  # producer ids with an undecided offset of a key
         self._place = 0
 
-    # ---- feeding ---------------------------------------------------------------------------------
+    # ---- replay ----------------------------------------------------------------------------------
 
     def apply(self, key: bytes, value: bytes | None) -> None:
-        """The next record that counts at once. Raises CorruptRecordError."""
+        """Apply the next record, which counts at once. Raises CorruptRecordError."""
         kind = key_kind(key)
         if kind < GROUP_KEY:
             self._commit(key, value)
@@ -67,7 +66,7 @@ class GroupEntries:
             self._apply_modern(kind, key, value)
 
     def apply_pending(self, producer_id: int, key: bytes, value: bytes | None) -> None:
-        """The next record, of a transaction that is open: it counts when `settle` says so."""
+        """Apply the next record, of an open transaction: it counts after a `settle` with commit."""
         if key_kind(key) >= GROUP_KEY or value is None:
             return
         self._place += 1
@@ -75,7 +74,10 @@ class GroupEntries:
         self._waiting.setdefault(key, set()).add(producer_id)
 
     def settle(self, producer_id: int, commit: bool) -> None:
-        """The marker of a transaction. Who asks meanwhile, first whether to wait and then for the offset, is not misled."""
+        """Apply the marker of a transaction.
+
+        A concurrent reader that first checks `pending` and then reads the offset gets a valid one.
+        """
         for key, found in self._pending.pop(producer_id, {}).items():
             if commit:
                 self._commit(key, found.value)
@@ -103,7 +105,7 @@ class GroupEntries:
                 del self._offsets[name]
 
     def _decided(self, key: bytes) -> None:
-        """What lies behind in the log is newer than what waits."""
+        """The applied record is newer than undecided offsets of its key."""
         for producer_id in self._waiting.pop(key):
             self._pending[producer_id].pop(key, None)
 
@@ -123,10 +125,10 @@ class GroupEntries:
         if not records:
             del self._modern[name]
 
-    # ---- asking ----------------------------------------------------------------------------------
+    # ---- reads -----------------------------------------------------------------------------------
 
     def group(self, name: str) -> Group | None:
-        """The newest record of a group; None where nobody ever joined. Raises CorruptRecordError, UnsupportedFormatError."""
+        """The newest record of a group; None if no member ever joined. Raises CorruptRecordError, UnsupportedFormatError."""
         value = self._values.get(name)
         if value is None:
             return None
@@ -136,32 +138,32 @@ class GroupEntries:
         return known[1]
 
     def keep(self, name: str, group: Group) -> None:
-        """The decoded form of what was applied last, from who has it anyhow and holds the lock."""
+        """Store the decoded form of the last applied value, by a caller that has it and holds the lock."""
         value = self._values.get(name)
         if value is not None:
             self._groups[name] = value, group
 
     def modern(self, name: str) -> ModernGroup | None:
-        """A group in the newer protocol, as a broker wrote it; None if it is none."""
+        """A group in the newer protocol, as a broker wrote it; None for any other group."""
         records = self._modern.get(name)
         return None if records is None else describe(dict(records))
 
     def groups(self) -> list[str]:
-        """Every group that has a record of its own, or offsets."""
+        """Every group with a record of its own, or with offsets."""
         return list(dict.fromkeys((*self._values, *self._modern, *self._offsets)))
 
     def offset(self, name: str, partition: TopicPartition) -> Committed | None:
-        """What a group has committed for a partition. Raises CorruptRecordError, UnsupportedFormatError."""
+        """The committed offset of a group for a partition. Raises CorruptRecordError, UnsupportedFormatError."""
         value = self._offsets.get(name, {}).get(partition)
         return None if value is None else decode_offset(value)
 
     def offsets(self, name: str) -> Mapping[TopicPartition, Committed]:
-        """Everything that a group has committed."""
+        """All committed offsets of a group."""
         found = ((partition, self.offset(name, partition)) for partition in tuple(self._offsets.get(name, ())))
         return {partition: committed for partition, committed in found if committed is not None}
 
     def partitions(self, name: str) -> tuple[TopicPartition, ...]:
-        """The partitions for which a group has an offset that counts."""
+        """The partitions with a valid committed offset of a group."""
         return tuple(self._offsets.get(name, ()))
 
     def keys_of(self, topic: str) -> list[bytes]:

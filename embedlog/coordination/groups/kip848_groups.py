@@ -1,7 +1,7 @@
-"""Groups in Kafka's newer protocol (KIP-848), as a broker's records of kinds 3 to 8 describe them. They are read, never written.
+"""Reads groups in Kafka's newer protocol (KIP-848) from a broker's records of kinds 3 to 8. They are never written.
 
-KIPGROUP-1  a group is a number of records with keys of their own; what is missing has Kafka's default
-KIPGROUP-2  topics have ids here; their names stand in a record of kind 4 where the broker is old enough to write one
+KIPGROUP-1  a group is a set of records with separate keys; a missing record has Kafka's default
+KIPGROUP-2  topics have ids here; their names are in a record of kind 4 if the broker's version writes one
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from embedlog.format.wire import NUMBER, Flexible
 GROUP, TOPICS, MEMBER, TARGET, TARGET_OF, CURRENT = 3, 4, 5, 6, 7, 8
 KINDS: Final = frozenset({GROUP, TOPICS, MEMBER, TARGET, TARGET_OF, CURRENT})
 
-_EPOCHS: Final = struct.Struct(">iib")  # epoch, the one before, state
+_EPOCHS: Final = struct.Struct(">iib")  # epoch, previous epoch, state
 
 Parts = Mapping[UUID, tuple[int, ...]]  # partitions by topic id
 
@@ -27,7 +27,7 @@ _STATES: Final = {0: "Stable", 1: "UnrevokedPartitions", 2: "UnreleasedPartition
 
 @dataclass(frozen=True, slots=True)
 class ModernMember:
-    """One member: what it said, and how far it has come with its assignment."""
+    """One member: its subscription, and the progress of its assignment."""
 
     member_id: str
     instance_id: str | None = None
@@ -44,12 +44,12 @@ class ModernMember:
     assigned: Parts = field(default_factory=dict)
     revoking: Parts = field(default_factory=dict)
     target: Parts = field(default_factory=dict)
-    classic: bool = False  # it speaks the older protocol
+    classic: bool = False  # uses the older protocol
 
 
 @dataclass(frozen=True, slots=True)
 class ModernGroup:
-    """A group. `topics`: names of topic ids, as far as its records tell them."""
+    """A group. `topics`: names of topic ids, as far as its records contain them."""
 
     epoch: int
     assignment_epoch: int
@@ -58,7 +58,7 @@ class ModernGroup:
 
     @property
     def state(self) -> str:
-        """In Kafka's words."""
+        """The state, with Kafka's names."""
         if not self.members:
             return "Empty"
         if self.epoch > self.assignment_epoch:
@@ -68,7 +68,7 @@ class ModernGroup:
 
 
 def describe(records: Mapping[tuple[int, str], bytes]) -> ModernGroup:
-    """The group that its newest records add up to, by kind and member. Raises CorruptRecordError, UnsupportedFormatError."""
+    """The group from its newest records, by kind and member. Raises CorruptRecordError, UnsupportedFormatError."""
     try:
         epoch = _number(_open(records, GROUP, ""))
         target_epoch = _number(_open(records, TARGET, ""))
@@ -80,7 +80,7 @@ def describe(records: Mapping[tuple[int, str], bytes]) -> ModernGroup:
 
 
 def _open(records: Mapping[tuple[int, str], bytes], kind: int, member: str) -> Flexible | None:
-    """A reader behind the version of a record; None if there is no such record."""
+    """A reader after the version of a record; None if the record does not exist."""
     value = records.get((kind, member))
     if value is None:
         return None

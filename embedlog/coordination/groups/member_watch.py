@@ -1,13 +1,13 @@
-"""What one observer has seen of a group's members, and what follows from it.
+"""Observes the members of a group and decides which of them have ended.
 
-MEMBERWATCH-1  that a heart stopped is known after the member's session timeout on this observer's own monotonic clock, counted
-    from the first look that saw the same beat: what a suspended machine or another one's clock says proves nothing
-MEMBERWATCH-2  an observer who was away himself counts no more than half a timeout for it: whoever was frozen together with him
-    beats again
-MEMBERWATCH-3  before anybody is evicted the signs are read once more, under the lock of the group's partition
-MEMBERWATCH-4  what a process that is gone means at once for a dynamic member, only time means for a static one
-MEMBERWATCH-5  a member looks after the next RING members in a ring at every look, and after all others now and then: so a group
-    of any size is looked after, and the cost hardly grows with it
+MEMBERWATCH-1  a heartbeat counts as stopped after the member's session timeout on this observer's own monotonic clock, counted
+    from the first probe that read the same heartbeat: clocks of a suspended machine or of other hosts prove nothing
+MEMBERWATCH-2  an observer that was suspended itself counts at most half a timeout for that time: members that were suspended with
+    it send heartbeats again
+MEMBERWATCH-3  before a member is evicted its slot is probed again, under the lock of the group's partition
+MEMBERWATCH-4  the end of its process removes a dynamic member at once, a static member only after its session timeout
+MEMBERWATCH-5  at every check a member probes the next RING members in a ring, and all others less often: so groups of any size
+    are observed, at almost constant cost
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from embedlog.format.process_slot import Life
 from embedlog.group import Group, Member, State, Verdict
 from embedlog.storage.liveness import Liveness, Sign
 
-LOOK_NS: Final = 100_000_000  # between two looks
-RING: Final = 8  # whom one member looks after
-FAR_LOOKS: Final = 8  # at everybody else within his session timeout
+LOOK_NS: Final = 100_000_000  # between two checks
+RING: Final = 8  # members that one member probes at every check
+FAR_LOOKS: Final = 8  # probes of every other member within its session timeout
 MILLISECOND_NS: Final = 1_000_000
 
 
 class _Timer:
-    """How long something has been seen to stay the same (MEMBERWATCH-2)."""
+    """The time for which a state has been observed unchanged (MEMBERWATCH-2)."""
 
     def __init__(self, now_ns: int) -> None:
         self._since_ns = self.looked_ns = now_ns
@@ -41,14 +41,14 @@ class _Timer:
 
 
 class _Heart:
-    """What was seen of one member's beats."""
+    """The observed heartbeat of one member."""
 
     def __init__(self, life: Life | None, beat: int, now_ns: int) -> None:
         self.life, self.beat, self.timer = life, beat, _Timer(now_ns)
 
 
 class _Round(NamedTuple):
-    """One phase of a group, as far as an observer can tell it from others."""
+    """One phase of a group, distinguishable from others by an observer."""
 
     round: int
     generation: int
@@ -56,7 +56,7 @@ class _Round(NamedTuple):
 
 
 class Watch:
-    """An observer's memory of one group. Threads: one at a time."""
+    """The observations of one group. Threads: one at a time."""
 
     def __init__(self, liveness: Liveness, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._liveness = liveness
@@ -67,7 +67,7 @@ class Watch:
         self._timer = _Timer(0)
 
     def due(self, now_ns: int | None = None) -> bool:
-        """Whether it is time for another look, which is then taken to happen."""
+        """Whether a check is due; then it counts as done."""
         now_ns = self._clock() if now_ns is None else now_ns
         if now_ns - self._looked_ns < LOOK_NS:
             return False
@@ -75,7 +75,10 @@ class Watch:
         return True
 
     def verdicts(self, group: Group, me: str | None, whole: bool = False) -> dict[str, Verdict]:
-        """Who seems to be gone, and why; of the ring behind `me`, or of all if `whole` or for a stranger. Raises StorageError."""
+        """Members that seem to have ended, with reasons: those in the ring after `me`, or all if `whole` or `me` is not a member.
+
+        Raises StorageError.
+        """
         now_ns = self._clock()
         for member_id in self._hearts.keys() - group.members.keys():
             del self._hearts[member_id]
@@ -92,7 +95,7 @@ class Watch:
         return found
 
     def confirm(self, group: Group, verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
-        """What still holds of these verdicts. REQUIRES the lock of the group's partition, and the group as it is now."""
+        """The verdicts that still hold. REQUIRES the lock of the group's partition, and the present group."""
         found = {}
         for member_id, verdict in verdicts.items():
             member = group.members.get(member_id)
@@ -107,11 +110,11 @@ class Watch:
         return found
 
     def round_age_ms(self, group: Group) -> int:
-        """For how long this observer has seen the group in its present phase."""
+        """The time for which this observer has seen the group in its present phase."""
         now_ns = self._clock()
         return self._age_ns(group, now_ns) // MILLISECOND_NS
 
-    # ---- hearts ----------------------------------------------------------------------------------
+    # ---- heartbeats ------------------------------------------------------------------------------
 
     def _is_due(self, member: Member, near: bool, now_ns: int) -> bool:
         known = self._hearts.get(member.member_id)
@@ -141,7 +144,7 @@ class Watch:
         return sign.left if verdict is Verdict.LEFT else not sign.held
 
     def _sign(self, member: Member) -> Sign:
-        """A member without a life is one of a broker's, whose clients reach nobody here."""
+        """A member without a process slot was written by a broker; its clients cannot reach this log."""
         return Sign(False) if member.life is None else self._liveness.sign(member.life)
 
     # ---- rounds ----------------------------------------------------------------------------------
@@ -158,14 +161,14 @@ class Watch:
 
 
 def _awaited(group: Group) -> list[str]:
-    """Whose turn it is in the present phase."""
+    """The members that the present phase waits for."""
     if group.state is State.PREPARING_REBALANCE:
         return [] if group.delayed else group.missing()
     return [group.leader] if group.state is State.COMPLETING_REBALANCE and group.leader is not None else []
 
 
 def ring(group: Group, me: str | None) -> list[str]:
-    """The members behind `me`, as many as one looks after; all of them for a stranger."""
+    """The members after `me` that it probes; all members if `me` is not one."""
     names = sorted(group.members)
     if me is None or me not in group.members:
         return names

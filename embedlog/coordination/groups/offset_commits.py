@@ -1,12 +1,12 @@
-"""What groups have read: offsets committed, asked for, forgotten, one partition of `__consumer_offsets` per group.
+"""Committed offsets of groups: commit, read and delete, in one partition of `__consumer_offsets` per group.
 
 OFFSETCOMMIT-1  a commit is checked under the lock of its group's partition, before it is appended: the member, its generation,
-    the state of the group, and that every topic is still there; its offsets are one batch, so all of them count or none
-OFFSETCOMMIT-2  a topic that is being deleted is marked so on disk before its offsets go: whoever commits looks at the file of
-    topics under the lock, so no commit can come behind the tombstones
-OFFSETCOMMIT-3  offsets within a transaction count from its marker on; who asks for stable ones waits for it, and ends it if its
-    owner is dead
-OFFSETCOMMIT-4  commits move no notice: whoever follows the group is not woken by them
+    the state of the group, and the existence of every topic; its offsets are one batch, so all of them count or none
+OFFSETCOMMIT-2  a topic that is being deleted is marked on disk before its offsets are deleted: a commit reads the file of topics
+    under the lock, so it is never appended after the tombstones
+OFFSETCOMMIT-3  offsets within a transaction count after its marker; a reader of stable offsets waits for it, and ends the
+    transaction if its owner has ended
+OFFSETCOMMIT-4  a commit changes no notice, so it does not wake followers of the group
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
-HELP_S: Final = 0.1  # how often who waits for a transaction looks whether somebody has to end it
+HELP_S: Final = 0.1  # between two checks of a transaction during a wait for it
 
 
 class Asker(Protocol):
-    """Who waits, and may be told to stop."""
+    """A waiting caller, which can be interrupted."""
 
     def give_way(self) -> None: ...
 
@@ -76,7 +76,7 @@ class Offsets:
         return system.boot_ns() + self.host.config.lock_timeout_ms * 1_000_000 if deadline_ns is None else deadline_ns
 
     def entries(self, group_id: str) -> GroupEntries | None:
-        """The view of the partition that a group lies in; None while nobody has written there. No lock, and nothing is made."""
+        """The view of a group's partition; None if the partition was never written. Takes no lock, creates nothing."""
         self.host.check_open()
         count = self.topic.count()
         if count == 0:
@@ -84,7 +84,7 @@ class Offsets:
         number = java_partition(checked_group_id(group_id), count)
         return None if self.topic.is_blank(number) else self.topic.look(number)
 
-    # ---- committing ------------------------------------------------------------------------------
+    # ---- commits ---------------------------------------------------------------------------------
 
     def commit(
         self,
@@ -93,11 +93,11 @@ class Offsets:
         identity: GroupMetadata | None = None,
         deadline_ns: int | None = None,
     ) -> None:
-        """Commit as a member of the group, or without `identity` as nobody's member, which an empty group lets happen.
+        """Commit as a member of the group, or without `identity` as no member, which an empty group permits.
 
         Raises UnknownMemberError, IllegalGenerationError, FencedInstanceIdError, RebalanceInProgressError,
         UnknownTopicOrPartitionError, OffsetOutOfRangeError, RecordTooLargeError, LockTimeoutError, ReadOnlyError, StorageError;
-        and where commits must survive a power loss DurabilityError. Behind the last two it may have been written.
+        and if commits must survive a power loss DurabilityError. After the last two the commit may have been written.
         """
         member = GroupMetadata(group_id) if identity is None else checked_identity(group_id, identity)
         self._commit(group_id, offsets, lambda old: admitted(old, member), deadline_ns)
@@ -105,7 +105,7 @@ class Offsets:
     def reset(
         self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], deadline_ns: int | None = None
     ) -> None:
-        """As `commit`, by an administrator: while the group is empty. Raises GroupNotEmptyError."""
+        """As `commit`, by an administrator, while the group is empty. Raises GroupNotEmptyError."""
         self._commit(group_id, offsets, machine.may_reset, deadline_ns)
 
     def _commit(self, group_id: str, offsets: Mapping[Any, Any], admission: Any, deadline_ns: int | None) -> None:
@@ -124,7 +124,7 @@ class Offsets:
             put_on_disk(partition, until)
 
     def _append(self, number: int, records: list[Record], wanted: Iterable[TopicPartition], admit: Any, deadline_ns: int) -> bool:
-        """False if the topics have to be looked at once more."""
+        """False if the topics must be read again."""
         with self.topic.deciding(number, deadline_ns) as decision:
             admit(decision.view)
             if not self.are_there_locked(wanted):
@@ -139,23 +139,23 @@ class Offsets:
         return TransactionalCommit(self, group, wanted) if wanted else None
 
     def checked(self, group_id: object, offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What is to be committed. Raises for arguments that cannot be."""
+        """The offsets to commit. Raises for invalid arguments."""
         checked_group_id(group_id)
         wanted = checked_offsets(offsets)
         check_notes(wanted, self.host.config.offset_metadata_max_bytes)
         return wanted
 
     def check_size(self, number: int, records: list[Record]) -> None:
-        """Raises RecordTooLargeError for a commit that makes too large a batch."""
+        """Raises RecordTooLargeError for a commit with too large a batch."""
         size = batch_bytes(records)
         if size > 1 << 14:
             self.topic.partition(number).config.check_batch(size, "a commit of so many offsets")
 
     def check_topics(self, wanted: Iterable[TopicPartition]) -> None:
-        """Raises UnknownTopicOrPartitionError; takes note of what other processes have made of the topics."""
+        """Raises UnknownTopicOrPartitionError; reads changes of the topics by other processes."""
         for place in wanted:
             self.host.topic(place.topic)
-            break  # one look at the file tells of all
+            break  # one read of the file covers all topics
         self._all_there(wanted)
 
     def are_there_locked(self, wanted: Iterable[TopicPartition]) -> bool:
@@ -178,7 +178,7 @@ class Offsets:
 
     @staticmethod
     def admit(view: GroupEntries, group_id: str, admission: Any) -> None:
-        """Raises what keeps the caller from writing to this group now."""
+        """Raises the reason to refuse a write to this group now."""
         old = view.group(group_id)
         refusal = admission(old)
         if refusal is None and (modern := view.modern(group_id)) is not None and modern.members:
@@ -186,7 +186,7 @@ class Offsets:
         if refusal is not None:
             raise refused(group_id, refusal, old)
 
-    # ---- asking ----------------------------------------------------------------------------------
+    # ---- reads -----------------------------------------------------------------------------------
 
     def committed(
         self,
@@ -195,10 +195,11 @@ class Offsets:
         stable_deadline_ns: int | None = None,
         asker: Asker | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed: for these partitions, None where that is nothing, or for all that it has.
+        """The group's committed offsets: for these partitions, with None for missing ones, or all of them.
 
-        With a deadline it waits for transactions that hold offsets of these partitions, and raises DeadlineError; without one it
-        gives what counts now. The wait ends with what `asker.give_way()` raises, looked at whenever `Log._wake(asker)` is called.
+        With a deadline it waits for transactions with offsets of these partitions, and raises DeadlineError; without one it
+        returns the offsets that count now. An exception of `asker.give_way()` ends the wait; it is called after every
+        `Log._wake(asker)`.
         """
         wanted = None if partitions is None else topic_partitions(partitions)
         view, asker = self.entries(group_id), asker or _Patient()
@@ -220,16 +221,16 @@ class Offsets:
             return
         left_s = (deadline_ns - system.boot_ns()) / 1e9
         if left_s <= 0:
-            raise DeadlineError(f"group {group_id!r}: offsets of a transaction that is not decided (UNSTABLE_OFFSET_COMMIT)")
+            raise DeadlineError(f"group {group_id!r}: offsets of an undecided transaction (UNSTABLE_OFFSET_COMMIT)")
         asker.give_way()
         self.host.wait([(partition, stable)], min(left_s, HELP_S), asker, committed=True)
 
-    # ---- forgetting ------------------------------------------------------------------------------
+    # ---- deletion --------------------------------------------------------------------------------
 
     def forget_topic(self, topic: str, deadline_ns: int) -> None:
-        """Forget every group's offsets for a topic that is marked as being deleted, those of open transactions too.
+        """Delete every group's offsets for a topic that is marked as deleted, including those of open transactions.
 
-        May be repeated. Every partition's lock is taken once: who held it before has looked at the topics before. Raises
+        May be repeated. Every partition's lock is taken once: an earlier holder has read the topics before the mark. Raises
         LockTimeoutError.
         """
         for number in self.topic.written():
@@ -239,7 +240,7 @@ class Offsets:
             system.point("offsets-forgotten")
 
     def append_in_pieces(self, decision: Decision[GroupEntries], number: int, records: list[Record]) -> None:
-        """Append tombstones, as many batches as the topic's limit asks for; each may be repeated, so none needs the others."""
+        """Append tombstones, in as many batches as the topic's limit requires; each may be repeated independently."""
         limit = self.topic.partition(number).batch_limit
         start, size = 0, HEADER_BYTES
         for at, record in enumerate(records):
@@ -253,14 +254,14 @@ class Offsets:
 
 
 class _Patient:
-    """Whom nobody wakes: each call that waits is one of its own."""
+    """A caller that is never interrupted."""
 
     def give_way(self) -> None:
         pass
 
 
 class TransactionalCommit:
-    """A group's offsets on their way into a transaction. Used by one thread."""
+    """A group's offsets that become part of a transaction. Used by one thread."""
 
     def __init__(self, offsets: Offsets, group: GroupMetadata, wanted: dict[TopicPartition, OffsetAndMetadata]) -> None:
         self._offsets, self._group, self._wanted = offsets, group, wanted
@@ -277,12 +278,12 @@ class TransactionalCommit:
         return self._offsets.topic.partition(self.number)
 
     def look(self) -> None:
-        """What can be looked at outside of locks. Raises what the group and the topics have against it."""
+        """Check group and topics without locks. Raises the errors of a refusal."""
         self._offsets.check_topics(self._wanted)
         self._admit(self._offsets.topic.look(self.number))
 
     def append(self, stamp: Stamp, deadline_ns: int) -> bool:
-        """Append it; False if it has to be looked at again. Raises as `look`, FencedError, LockTimeoutError."""
+        """Append the commit; False if it must be checked again. Raises as `look`, FencedError, LockTimeoutError."""
         with self._offsets.topic.deciding(self.number, deadline_ns) as decision:
             self._admit(decision.view)
             if not self._offsets.are_there_locked(self._wanted):
@@ -292,7 +293,7 @@ class TransactionalCommit:
         return True
 
     def wait(self, deadline_ns: int) -> None:
-        """Until whoever has the lock is out of it."""
+        """Wait until the partition's lock is free."""
         with self.partition.exclusive(deadline_ns):
             pass
 

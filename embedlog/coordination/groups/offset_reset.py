@@ -1,10 +1,10 @@
-"""Where a group shall go on reading: what `to=` can say, and the offset that it means in a partition.
+"""Parses the argument `to` of a reset, and computes the offset for each partition.
 
-OFFSETRESET-1  pure: bounds, the committed offset and what a time leads to are arguments; so is the present time
-OFFSETRESET-2  what `to` says is checked as a whole before anything is looked up, and what can be read in two ways is refused
-OFFSETRESET-3  as Kafka's own tool: a time behind the last record means the end, and so does `current` where nothing is committed;
-    a shift needs something to shift; what lies outside of the log is moved to its nearer end, all but `current`, which stays what
-    it is
+OFFSETRESET-1  pure: bounds, the committed offset, the offset found by time, and the present time are arguments
+OFFSETRESET-2  `to` is checked completely before any lookup, and an ambiguous value is refused
+OFFSETRESET-3  as in Kafka's own tool: a time after the last record means the end, and so does `current` without a committed
+    offset; a shift needs a committed offset; an offset outside of the log is moved to its nearer end, except `current`, which
+    stays unchanged
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ WORDS: Final = ("earliest", "latest", "current")
 
 @dataclass(frozen=True)
 class Target:
-    """What `to` says: `kind` is one of "earliest", "latest", "current", "offset", "time", "duration", "shift", "each"."""
+    """The parsed `to`: `kind` is one of "earliest", "latest", "current", "offset", "time", "duration", "shift", "each"."""
 
     kind: str
     number: int = 0
     each: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def time_ms(self, now_ms: int) -> int | None:
-        """The time whose first record is wanted; None if no time decides."""
+        """The time to search for; None for other kinds."""
         if self.kind == "time":
             return self.number
         return max(0, now_ms - self.number) if self.kind == "duration" else None
 
     def offset(self, tp: TopicPartition, *, start: int, end: int, committed: int | None, found: int | None) -> int:
-        """The offset that is meant, wherever it lies; `found`: of the first record at or behind `time_ms`, None if there is none.
+        """The offset, also outside of the log; `found`: the first record at or after `time_ms`, None if there is none.
 
-        Raises NoOffsetForPartitionError for a shift where nothing is committed.
+        Raises NoOffsetForPartitionError for a shift without a committed offset.
         """
         if self.kind == "earliest":
             return start
@@ -53,7 +53,7 @@ class Target:
         if self.kind in ("time", "duration"):
             return end if found is None else found
         if self.kind == "shift" and committed is None:
-            problem = f"nothing is committed for {tp.topic}-{tp.partition}: there is nothing to shift"
+            problem = f"no offset is committed for {tp.topic}-{tp.partition}: a shift needs one"
             raise NoOffsetForPartitionError(problem, topic=tp.topic, partition=tp.partition)
         if committed is None or self.kind == "latest":
             return end
@@ -66,7 +66,7 @@ def clamped(offset: int, start: int, end: int) -> int:
 
 
 def parse_target(to: object) -> Target:
-    """What `to` says. Raises TypeError for what is of no type that is known here, else ConfigError, InvalidTimestampError."""
+    """Parse `to`. Raises TypeError for an unknown type, ConfigError, InvalidTimestampError."""
     if isinstance(to, str):
         return _from_text(to)
     if isinstance(to, datetime):
