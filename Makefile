@@ -1,5 +1,5 @@
 # Everything a contributor needs; each target creates what it lacks below .venv and build/.
-# Every missing thing (Python, compiler, network, Java, Maven) is told in one line.
+# Every missing tool (Python, compiler, network, Java, Maven) is reported in one line.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -31,8 +31,8 @@ KAFKAS := 4.3.1 4.4.0
 # Tests make, sync and delete hundreds of thousands of small files: in memory, where there are two GB of it. (Rented disks do
 # 250 syncs a second: three workers wait for them more than they work.) What failed is kept.
 MEMORY := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 2000000 ] 2>/dev/null && echo /dev/shm)
-IN_ROOM = room=$$(mktemp -d -p "$(MEMORY)" -t embedlog-tests-XXXXXX); chmod 755 $$room; TMPDIR=$$room
-OR_KEPT = || { echo "embedlog: what failed is kept in $$room$(HINT)" >&2; exit 1; }; rm -rf $$room
+IN_MEMORY = dir=$$(mktemp -d -p "$(MEMORY)" -t embedlog-tests-XXXXXX); chmod 755 $$dir; TMPDIR=$$dir
+OR_KEPT = || { echo "embedlog: files of the failed tests are kept in $$dir$(HINT)" >&2; exit 1; }; rm -rf $$dir
 
 # Spark needs Java; where there is none, its tests say so and are left out.
 EXTRAS := test,check$(if $(shell command -v java 2>/dev/null),$(comma)spark)
@@ -100,23 +100,23 @@ demo-spark:
 # ---- tests -----------------------------------------------------------------------------------------------------------
 
 test: install
-	@$(IN_ROOM) $(WITHIN) 50m $(PYTEST) $(PARALLEL) -m 'not slow and not faults' $(ARGS) $(OR_KEPT)
+	@$(IN_MEMORY) $(WITHIN) 50m $(PYTEST) $(PARALLEL) -m 'not slow and not faults' $(ARGS) $(OR_KEPT)
 
 # One broker a run. `make test` asks the first of these versions; the others are asked here and by `make test-slow`.
 test-kafka: install
 	@for version in $(KAFKAS); do echo "=== Kafka $$version"; \
-	    $(IN_ROOM) EMBEDLOG_KAFKA=$$version $(PYTEST) -m kafka $(ARGS) $(OR_KEPT); done
+	    $(IN_MEMORY) EMBEDLOG_KAFKA=$$version $(PYTEST) -m kafka $(ARGS) $(OR_KEPT); done
 
 test-spark: install $(VENV)/.connect
 	@command -v java >/dev/null || $(call say_no,no java on the path: Spark needs Java 17)
-	@$(IN_ROOM) $(PYTEST) -m spark $(ARGS) $(OR_KEPT)
+	@$(IN_MEMORY) $(PYTEST) -m spark $(ARGS) $(OR_KEPT)
 
 # RESUME=1 goes on where a run of the same code was broken off: what has passed since is not run again.
 test-faults: HINT = ; RESUME=1 leaves out what passed
 test-faults: install
 	@mkdir -p $(CAMPAIGN) && { [ -n "$(RESUME)" ] || rm -f $(CAMPAIGN)/*; }
 	@[ -e $(CAMPAIGN)/seed ] || echo $$((RANDOM << 15 | RANDOM)) >$(CAMPAIGN)/seed
-	@$(IN_ROOM) EMBEDLOG_CAMPAIGN=$(CAMPAIGN) EMBEDLOG_SEED=$${EMBEDLOG_SEED:-$$(cat $(CAMPAIGN)/seed)} \
+	@$(IN_MEMORY) EMBEDLOG_CAMPAIGN=$(CAMPAIGN) EMBEDLOG_SEED=$${EMBEDLOG_SEED:-$$(cat $(CAMPAIGN)/seed)} \
 	    $(WITHIN) 5h $(PYTEST) $(PARALLEL) -v -m faults $(ARGS) || [ $$? = 5 -a -n "$(RESUME)" ] $(OR_KEPT)
 
 # A build of its own, so that the usual one stays as it is. A Java process cannot live under ASan's allocator.
@@ -126,7 +126,7 @@ test-sanitize: install
 	@$(TEST_BUILD) EMBEDLOG_SANITIZE=1 $(BIN)/python setup.py -q build --build-base $(SANITIZE) --build-lib $(SANITIZE)/lib \
 	    >$(SANITIZE)/build.txt 2>&1 \
 	    || { tail -5 $(SANITIZE)/build.txt; $(call say_no,the C core does not compile with sanitizers: see $(SANITIZE)/build.txt); }
-	@$(IN_ROOM) $(WITHIN) 60m env LD_PRELOAD="$$($(CC) -print-file-name=libasan.so):$$($(CC) -print-file-name=libubsan.so)" \
+	@$(IN_MEMORY) $(WITHIN) 60m env LD_PRELOAD="$$($(CC) -print-file-name=libasan.so):$$($(CC) -print-file-name=libubsan.so)" \
 	    ASAN_OPTIONS=detect_leaks=0:log_path=$(CURDIR)/$(SANITIZE)/reports/asan \
 	    UBSAN_OPTIONS=print_stacktrace=1:log_path=$(CURDIR)/$(SANITIZE)/reports/ubsan EMBEDLOG_SANITIZE=1 \
 	    $(PYTEST) $(PARALLEL) -p no:faulthandler -o timeout=900 -o 'pythonpath=$(SANITIZE)/lib .' \
@@ -134,13 +134,13 @@ test-sanitize: install
 	@! compgen -G '$(SANITIZE)/reports/*' >/dev/null \
 	    || { head -40 $(SANITIZE)/reports/*; $(call say_no,the sanitizers complain: see $(SANITIZE)/reports); }
 
-# What is missing for it is told and no failure: few machines have it.
+# A missing tool is reported and is no failure: few machines have a cross compiler.
 test-arm: $(VENV)/.tools
 	@compiler=$$(command -v aarch64-linux-gnu-gcc \
 	        || { command -v zig >/dev/null && echo 'zig cc -target aarch64-linux-musl'; } || true); \
 	    [ -n "$$compiler" ] \
 	        || { echo 'embedlog: no compiler for arm64: install gcc-aarch64-linux-gnu, libc6-dev-arm64-cross, or zig'; exit 0; }; \
-	    rm -rf build/arm64 && mkdir -p build/arm64/room; \
+	    rm -rf build/arm64 && mkdir -p build/arm64/files; \
 	    for source in $(foreach folder,codec system log objects,$(wildcard embedlog/_native/$(folder)/*.c)); do \
 	        object=build/arm64/$$(basename $$(dirname $$source))/$$(basename $$source .c).o; mkdir -p $$(dirname $$object); \
 	        $$compiler $(ARM_FLAGS) -Iembedlog/_native -c $$source -o $$object \
@@ -150,17 +150,17 @@ test-arm: $(VENV)/.tools
 	        build/arm64/codec/*.o build/arm64/system/*.o build/arm64/log/*.o -o build/arm64/selfcheck -lpthread; \
 	    echo 'embedlog: the C core compiles for arm64 without a warning'; \
 	    command -v qemu-aarch64 >/dev/null || { echo 'embedlog: compiled for arm64, but not run: install qemu-user'; exit 0; }; \
-	    qemu-aarch64 build/arm64/selfcheck build/arm64/room
+	    qemu-aarch64 build/arm64/selfcheck build/arm64/files
 
-# Ten million executions a harness take minutes each: FUZZ_JOBS run side by side, FUZZ_ONLY names some. What is missing is told.
+# Ten million executions a harness take minutes each: FUZZ_JOBS run in parallel, FUZZ_ONLY selects some. A missing tool is reported.
 FUZZ_RUNS ?= 10000000
 fuzz: install
 	@FUZZ_RUNS=$(FUZZ_RUNS) $(BIN)/python tests/native/fuzz/drive.py
 
 test-slow: install $(VENV)/.connect
-	@$(IN_ROOM) $(WITHIN) 60m $(PYTEST) $(PARALLEL) -m 'not faults' $(ARGS) $(OR_KEPT)
+	@$(IN_MEMORY) $(WITHIN) 60m $(PYTEST) $(PARALLEL) -m 'not faults' $(ARGS) $(OR_KEPT)
 	@for version in $(wordlist 2,9,$(KAFKAS)); do echo "=== Kafka $$version"; \
-	    $(IN_ROOM) EMBEDLOG_KAFKA=$$version $(WITHIN) 60m $(PYTEST) -m 'kafka and not faults' $(ARGS) $(OR_KEPT); done
+	    $(IN_MEMORY) EMBEDLOG_KAFKA=$$version $(WITHIN) 60m $(PYTEST) -m 'kafka and not faults' $(ARGS) $(OR_KEPT); done
 
 # Every part runs, whatever becomes of the others; then all the figures together.
 test-all: install check

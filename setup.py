@@ -1,8 +1,8 @@
-"""Builds the two extension modules; everything else is said in pyproject.toml.
+"""Builds the two extension modules; pyproject.toml has all other settings.
 
-`_core` (cffi, API mode) holds the C core and knows no Python object; `_rows` (stable C API) makes and takes Python objects.
-Both are limited to the ABI of Python 3.11, so one wheel per platform serves every later Python. What the environment may ask of
-the compiler (EMBEDLOG_STRICT, EMBEDLOG_SANITIZE, EMBEDLOG_TEST_BUILD) is told in embedlog/_native/build.py.
+`_core` (cffi, API mode) is the C core without Python objects; `_rows` (stable C API) makes and takes Python objects. Both are
+limited to the ABI of Python 3.11, so one wheel per platform works with every later Python. The variables EMBEDLOG_STRICT,
+EMBEDLOG_SANITIZE and EMBEDLOG_TEST_BUILD select special builds (embedlog/_native/build.py).
 """
 
 from __future__ import annotations

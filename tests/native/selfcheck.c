@@ -1,7 +1,7 @@
-/* The C core checks itself, without Python: for machines that we can compile for and emulate, but not build wheels on.
+/* Self-check of the C core without Python, for machines with a cross compiler and an emulator only.
  *
- * Prints one line a check and returns 1 if one of them failed. What Python's tests show of this machine, this shows of
- * another one: checksums by every implementation, batches there and back, the page under threads, appends from two processes. */
+ * Prints one line per check and returns 1 if one failed: checksums by every implementation, encoding and decoding of batches, the
+ * control page under threads, appends from two processes. */
 #include "api/native.h"
 
 #include <fcntl.h>
@@ -169,8 +169,8 @@ static void check_page(const char *folder) {
 
 enum { APPENDS = 300 };
 
-static int opened(const char *folder, const char *name, char *path, size_t room) {
-    snprintf(path, room, "%s/%s", folder, name);
+static int opened(const char *folder, const char *name, char *path, size_t size) {
+    snprintf(path, size, "%s/%s", folder, name);
     return open(path, O_RDWR | O_CREAT, 0600);
 }
 
@@ -230,7 +230,7 @@ static void check_appends(const char *folder) {
     close(fd);
 }
 
-/* ---- notices: whoever waits for the word of one number sees the number ------------------------------------------------- */
+/* ---- notices: a wait for a notice word ends after the announced number is visible --------------------------------------- */
 
 enum { NOTICES = 20000 };
 

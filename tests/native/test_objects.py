@@ -212,7 +212,7 @@ def test_a_chain_of_records_is_freed_without_using_up_the_stack(tmp_path: Path) 
 
 
 class Watched:
-    """An object that tells when it is gone, and what it saw of a record then."""
+    """An object that notes its deallocation, and the fields of a record at that moment."""
 
     record: Any = None
     seen: ClassVar[list[tuple[Any, Any, Any]]] = []

@@ -37,12 +37,12 @@ def wire(delta: int, *, key: bytes = b"k", value: bytes = b"value", headers: byt
 HEADER = varint(1) + varint(1) + b"h" + varint(2) + b"hv"
 PLAIN = [wire(0), wire(1, headers=HEADER), wire(2)]
 BROKEN: dict[str, tuple[bytes, int, int]] = {  # section, records, last offset delta
-    "a delta behind the batch": (wire(1000), 1, 0),
+    "a delta after the batch": (wire(1000), 1, 0),
     "a negative delta": (wire(-1), 1, 0),
     "a delta twice": (wire(0) + wire(0), 2, 1),
     "deltas that fall": (wire(1) + wire(0), 2, 1),
-    "a byte behind the last record": (b"".join(PLAIN) + b"\0", 3, 2),
-    "a record behind the last record": (b"".join(PLAIN), 2, 2),
+    "a byte after the last record": (b"".join(PLAIN) + b"\0", 3, 2),
+    "a record after the last record": (b"".join(PLAIN), 2, 2),
     "fewer records than promised": (b"".join(PLAIN), 4, 3),
     "a cut record": (b"".join(PLAIN)[:-1], 3, 2),
     "a record that is smaller than its fields": (wire(0, size=5) + bytes(9), 1, 0),
@@ -52,7 +52,7 @@ BROKEN: dict[str, tuple[bytes, int, int]] = {  # section, records, last offset d
     "a negative header count": (wire(0, headers=varint(-1)), 1, 0),
     "a header without a name": (wire(0, headers=varint(1) + varint(-1) + varint(-1)), 1, 0),
     "a header that leaves its record": (wire(0, headers=varint(1) + varint(9) + b"name"), 1, 0),
-    "bytes behind the headers": (wire(0, headers=HEADER + b"\0"), 1, 0),
+    "bytes after the headers": (wire(0, headers=HEADER + b"\0"), 1, 0),
     "a number of six bytes": (b"\xff\xff\xff\xff\xff\x01" + bytes(20), 1, 0),
 }
 

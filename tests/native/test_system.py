@@ -1,4 +1,4 @@
-"""Control pages under threads: whoever sleeps on one, or reads it, never touches memory that is gone."""
+"""Control pages under threads: sleeping on a page and reading it never touches released memory."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ IMPOSSIBLE = [
 
 @pytest.mark.parametrize("forged", IMPOSSIBLE, ids=str)
 def test_a_page_whose_numbers_cannot_be_is_no_page(tmp_path: Path, forged: dict[str, int]) -> None:
-    """Its checksum fits: whoever wrote it, nothing is counted on from there."""
+    """Its checksum is correct, but its numbers are impossible: they are not used."""
     import embedlog
 
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:

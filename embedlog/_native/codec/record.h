@@ -143,7 +143,7 @@ static inline int32_t walk_begin(el_walk *walk, const el_batch *batch, const uin
     return batch->records < 0 || batch->records > body_size / EL_RECORD_SIZE_MIN ? EL_BAD_COUNT : EL_FINE;
 }
 
-enum { EL_MEASURED = 1, EL_LEFT = 0 }; /* headers of a record: checked and measured, or left to the caller, who reads them one by one */
+enum { EL_MEASURED = 1, EL_LEFT = 0 }; /* headers of a record: checked and measured here, or read one by one by the caller */
 
 /* The next record, or its error: then the walk stays before it. REQUIRES: taken < records.
  * Only inlined functions get the walk, so that a loop keeps it in registers. */

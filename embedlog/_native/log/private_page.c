@@ -4,7 +4,7 @@
  * CPRIVATE-1  every read and every change is between el_page_enter and el_page_leave; for a mapped page both do nothing
  * CPRIVATE-2  every read starts with a read of the file: content from an earlier lock is never used
  * CPRIVATE-3  a page that cannot be locked or read is zeros: an invalid page instead of an outdated one
- * CPRIVATE-4  a mapping starts at a multiple of 4096, a private copy 64 bytes after one: the address tells them apart */
+ * CPRIVATE-4  a mapping starts at a multiple of 4096, a private copy 64 bytes after one: the address distinguishes them */
 #include "log/control_page.h"
 #include "testing/mutants.h"
 

@@ -1,4 +1,4 @@
-"""Builds the fuzz harnesses, makes seeds of the golden directories, runs each harness and counts: `make fuzz`.
+"""Builds the fuzz harnesses, makes seeds of the golden directories, runs each harness and counts executions: `make fuzz`.
 
 Every harness is a libFuzzer program with ASan and UBSan around the C core, without Python. A finding stops its harness, is kept
 in build/fuzz/found and fails the whole. `FUZZ_RUNS` executions each, `FUZZ_JOBS` harnesses at a time, `FUZZ_ONLY` names some.
@@ -33,7 +33,7 @@ SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined",
 FLAGS = ["-g", "-O2", "-std=c11", "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64", *WARNINGS, *SANITIZERS]
 MISSING = "no clang with libFuzzer: apt-get install clang libclang-rt-14-dev (or the libclang-rt-dev of your clang)"
 LENGTH_MAX = 2048
-CONTROLS = 96  # numbers come from an input's end: so many bytes behind a seed's own
+CONTROLS = 96  # numbers are read from the end of an input: so many bytes after the seed
 SEEDS_MAX = 400
 
 
@@ -78,7 +78,7 @@ def golden_files() -> Iterator[tuple[str, bytes]]:
 
 
 def batches_of(raw: bytes) -> Iterator[bytes]:
-    """Each batch of a log, as it lies there and, if it is compressed, as one that is not."""
+    """Each batch of a log as stored, and a compressed one also without its codec."""
     found = scan(raw, Chain(gaps_allowed=True))
     for row in found.batches:
         start, size = int(row["position"]), int(row["size"])
@@ -115,7 +115,7 @@ def seeds(rng: random.Random) -> tuple[list[bytes], list[bytes]]:
 def write_seeds(rng: random.Random) -> None:
     data, indexes = seeds(rng)
     if not data or not indexes:
-        say_no("the golden directories have no batches: what became of tests/data?")
+        say_no("the golden directories in tests/data have no batches")
     for program in sorted(HERE.glob("*.c")):
         folder = OUT / "corpus" / program.stem
         folder.mkdir(parents=True, exist_ok=True)

@@ -33,12 +33,12 @@ static void read_back(const uint8_t *out, int64_t size, const el_batch *batches,
     el_batch found[BATCHES];
     el_problem problem;
     int64_t consumed, need, bad;
-    room made;
+    destination made;
     DEMAND(el_scan(out, size, &chain, found, BATCHES, &consumed, &need, &problem) == count && consumed == size);
     DEMAND(chain.next_offset == rows);
     for (int64_t i = 0; i < count; i++) DEMAND(found[i].position == batches[i].position && found[i].crc == batches[i].crc);
     el_window window = {INT64_MIN, INT64_MAX, INT64_MIN, INT64_MAX};
-    room_make(&made, 255, rows, size);
+    destination_make(&made, 255, rows, size);
     DEMAND(el_decode_run(out, size, 0, found, count, &window, &made.columns, &bad, &problem) == EL_OK && made.columns.count == rows);
     free(made.memory);
 }

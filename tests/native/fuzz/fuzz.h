@@ -1,4 +1,5 @@
-/* What the fuzz harnesses share: an input that is bytes from its front and numbers from its end, so that a file of a real log is a seed. */
+/* Declarations shared by the fuzz harnesses. Bytes are read from the front of an input and numbers from its end, so that a file of a
+ * real log is a seed. */
 #ifndef EMBEDLOG_FUZZ_H
 #define EMBEDLOG_FUZZ_H
 
@@ -50,7 +51,7 @@ static inline uint8_t *take_rest(const input *in) {
     return own;
 }
 
-/* Magic, sizes and checksums of batches as they must be, so that what is damaged lies behind them. */
+/* Corrects magic, sizes and checksums of batches, so that only later fields are damaged. */
 static inline void mend(uint8_t *data, size_t size) {
     while (size >= EL_HEADER_SIZE) {
         int64_t whole = (int64_t)(int32_t)load_be32(data + SIZE_AT) + AFTER_SIZE;
@@ -75,10 +76,10 @@ typedef struct {
     el_columns columns;
     int64_t starts[11];
     uint8_t *memory;
-} room;
+} destination;
 
-/* Columns for as many records and bytes as may be, in memory of exactly their size. */
-static inline void room_make(room *made, int32_t wanted, int64_t records, int64_t body_size) {
+/* Columns for the largest possible count of records and bytes, in memory of exactly their size. */
+static inline void destination_make(destination *made, int32_t wanted, int64_t records, int64_t body_size) {
     memset(made, 0, sizeof *made);
     int64_t size = el_lay_out(&made->columns, wanted, records, body_size, NULL, made->starts);
     DEMAND(posix_memalign((void **)&made->memory, 64, (size_t)size + !size) == 0);

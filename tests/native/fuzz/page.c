@@ -9,7 +9,7 @@ enum { UNMENDED = 0x77 }; /* rare: a page without a checksum that fits is read a
 
 static _Alignas(EL_PAGE_BYTES) uint8_t page[EL_PAGE_BYTES], directory[EL_PAGE_BYTES];
 
-/* The page's slots from the front of the input; mended: a page of somebody who knows the checksums. */
+/* The page's slots from the front of the input; mended: with correct checksums. */
 static void page_fill(input *in, int mended) {
     el_page *made = (el_page *)(void *)page;
     memset(page, 0, sizeof page);
@@ -80,10 +80,10 @@ static void tail(const uint8_t *data, size_t size, uint8_t flags) {
                         .position = now.segment_size - (int64_t)size, .offset = flags & 2 ? now.log_start : now.segment_base,
                         .epoch = now.epoch, .generation = now.generation, .digest = now.digest};
     if (state.position < 0) state.position = 0;
-    uint8_t *room = malloc(size + 1);
-    int32_t code = el_tail_read(&state, room, (int64_t)size, &taken, &end);
+    uint8_t *buffer = malloc(size + 1);
+    int32_t code = el_tail_read(&state, buffer, (int64_t)size, &taken, &end);
     DEMAND(code == EL_TAIL_DATA ? taken > 0 && taken <= (int64_t)size : code == EL_TAIL_NOTHING || code == EL_TAIL_OTHERWISE);
-    free(room);
+    free(buffer);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {

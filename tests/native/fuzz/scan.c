@@ -23,17 +23,17 @@ static void decode_headers(const el_batch *batches, int64_t count, const uint8_t
     free(out.value_data);
 }
 
-/* Values in memory of their own, or moved to the front of the data that they lie in: the same either way. */
+/* Values in separate memory, or moved to the front of their own data: the results are equal. */
 static void decode(const uint8_t *data, int64_t size, const el_batch *batches, int64_t count, int32_t wanted, const el_window *window) {
     el_survey survey;
     el_problem problem;
     int64_t bad;
-    room made, moved;
+    destination made, moved;
     el_survey_batches(batches, count, &survey);
     DEMAND(survey.bad < 0 && survey.records >= 0);
     if ((survey.kinds & EL_HAS_COMPRESSED) || survey.records > RECORDS_MOST) return;
     int32_t values = wanted & EL_WANT_VALUE ? EL_WANT_VALUE_DATA : 0;
-    room_make(&made, wanted | values, survey.records, survey.body_size);
+    destination_make(&made, wanted | values, survey.records, survey.body_size);
     int rc = el_decode_run(data, size, 0, batches, count, window, &made.columns, &bad, &problem);
     DEMAND(rc == EL_OK || (rc == EL_ECORRUPT && bad < count && problem.what != EL_FINE));
     DEMAND(made.columns.count <= survey.records);
@@ -41,7 +41,7 @@ static void decode(const uint8_t *data, int64_t size, const el_batch *batches, i
     if (values && !made.columns.header_count) {
         uint8_t *own = malloc((size_t)size);
         memcpy(own, data, (size_t)size);
-        room_make(&moved, wanted & ~EL_WANT_VALUE_DATA, survey.records, survey.body_size);
+        destination_make(&moved, wanted & ~EL_WANT_VALUE_DATA, survey.records, survey.body_size);
         moved.columns.value_data = own;
         moved.columns.value_capacity = size;
         DEMAND(el_decode_run(own, size, 0, batches, count, window, &moved.columns, &bad, &problem) == rc);

@@ -10,11 +10,11 @@ static void read_back(const uint8_t *data, int64_t size, int64_t kept) {
     el_batch batch;
     el_problem problem;
     int64_t consumed, need, bad;
-    room made;
+    destination made;
     if (size == 0) return;
     DEMAND(el_scan(data, size, &chain, &batch, 1, &consumed, &need, &problem) == 1 && consumed == size && batch.records == kept);
     el_window window = {INT64_MIN, INT64_MAX, INT64_MIN, INT64_MAX};
-    room_make(&made, 255, kept, size);
+    destination_make(&made, 255, kept, size);
     DEMAND(el_decode_run(data, size, 0, &batch, 1, &window, &made.columns, &bad, &problem) == EL_OK && made.columns.count == kept);
     free(made.memory);
 }
@@ -54,9 +54,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     int64_t body_size = batch.size - EL_HEADER_SIZE, bad;
     el_problem problem;
     el_window window = {INT64_MIN, INT64_MAX, INT64_MIN, INT64_MAX};
-    room made;
+    destination made;
     int64_t records = body_size / EL_RECORD_SIZE_MIN;
-    room_make(&made, 255, records, body_size);
+    destination_make(&made, 255, records, body_size);
     int decoded = el_decode(&batch, &body, &body_size, 1, &window, &made.columns, &bad, &problem);
     DEMAND(decoded == EL_OK || decoded == EL_ECORRUPT);
     map.slots = calloc(SLOTS + 1, EL_MAP_SLOT_BYTES);
