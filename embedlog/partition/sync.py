@@ -262,7 +262,7 @@ class Syncer:
                 files.datasync(fd, snapshot)
 
     def _descriptor(self, base: int) -> int:
-        """Our descriptor of a segment: opened first, published compared with durable after (rule 17)."""
+        """Our descriptor of a segment: opened first, published compared with durable after (SYNC-6)."""
         state = self._state
         with self._opening:
             fd = self._fds.get(base)

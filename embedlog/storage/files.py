@@ -177,7 +177,7 @@ def unlink(path: str | os.PathLike[str], missing_ok: bool = False) -> bool:
 
 
 def directory_mode(file_mode: int) -> int:
-    """Permissions of a directory whose files have `file_mode`: who may read may also enter."""
+    """Permissions of a directory whose files have `file_mode`: a read permission includes the permission to enter."""
     return file_mode | (file_mode & 0o444) >> 2
 
 

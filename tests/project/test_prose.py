@@ -44,14 +44,11 @@ NOT_YET = (
     "embedlog/assignors.py",
     "embedlog/columns",
     "embedlog/config",
-    "embedlog/consumer",
-    "embedlog/coordination",
     "embedlog/demo",
     "embedlog/duckdb.py",
     "embedlog/engine.py",
     "embedlog/errors.py",
     "embedlog/format",
-    "embedlog/group.py",
     "embedlog/index.py",
     "embedlog/log.py",
     "embedlog/partition",
@@ -59,7 +56,6 @@ NOT_YET = (
     "embedlog/segment.py",
     "embedlog/spark",
     "embedlog/topic.py",
-    "embedlog/transaction.py",
     "embedlog/types.py",
 )
 
