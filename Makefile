@@ -152,7 +152,7 @@ test-arm: $(VENV)/.tools
 	    command -v qemu-aarch64 >/dev/null || { echo 'embedlog: compiled for arm64, but not run: install qemu-user'; exit 0; }; \
 	    qemu-aarch64 build/arm64/selfcheck build/arm64/files
 
-# Ten million executions a harness take minutes each: FUZZ_JOBS run in parallel, FUZZ_ONLY selects some. A missing tool is reported.
+# Ten million executions per harness take minutes each: FUZZ_JOBS run in parallel, FUZZ_ONLY selects some.
 FUZZ_RUNS ?= 10000000
 fuzz: install
 	@FUZZ_RUNS=$(FUZZ_RUNS) $(BIN)/python tests/native/fuzz/drive.py

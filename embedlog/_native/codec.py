@@ -18,7 +18,7 @@ EINVALID: int = lib.EL_EINVALID
 ECHANGED: int = lib.EL_ECHANGED
 
 # Texts of the errors in `el_problem`.
-WORDS: dict[int, str] = {
+PROBLEM_TEXTS: dict[int, str] = {
     lib.EL_BAD_SIZE: "size of a batch",
     lib.EL_BAD_MAGIC: "magic of a batch",
     lib.EL_BAD_CRC: "checksum of a batch",

@@ -5,7 +5,7 @@ SYSTEM-2  a negative code below -1000 is a system error: ``errno_of`` returns it
 SYSTEM-3  every wait of the main thread that may be long is divided into slices of at most 100 ms, so that Ctrl-C and SIGTERM are
     handled
 SYSTEM-4  pointers live as long as the object here that made them. A closed page reads as zeros, and its file is no longer in use:
-    immediately, or when the last `hold` ends
+    immediately, or when the last `pin` ends
 """
 
 from __future__ import annotations
@@ -106,25 +106,25 @@ class Page:
         self.closed = False
         self._local = threading.local()
         self._closing = threading.Lock()
-        self._holders = 0
+        self._pins = 0
 
     def close(self) -> None:
-        """Stop using the page. Its file is unmapped now, or when the last `hold` ends (SYSTEM-4)."""
+        """Stop using the page. Its file is unmapped now, or when the last `pin` ends (SYSTEM-4)."""
         with self._closing:
             self.closed = True
-            if not self._holders:
+            if not self._pins:
                 lib.el_page_release(self.raw)
 
-    def hold(self) -> bool:
-        """Keep the file mapped until `let_go`, for writers that run concurrently with `close`; False if it is closed."""
+    def pin(self) -> bool:
+        """Keep the file mapped until `unpin`, for writers that run concurrently with `close`; False if it is closed."""
         with self._closing:
-            self._holders += not self.closed
+            self._pins += not self.closed
             return not self.closed
 
-    def let_go(self) -> None:
+    def unpin(self) -> None:
         with self._closing:
-            self._holders -= 1
-            if self.closed and not self._holders:
+            self._pins -= 1
+            if self.closed and not self._pins:
                 lib.el_page_release(self.raw)
 
     def check(self, expected: Any) -> int:
@@ -188,15 +188,15 @@ class Page:
     def add(self, word: int, value: int) -> None:
         _written(lib.el_page_add(self.raw, word, value))
 
-    def nap(self, word: int, seen: int, deadline_ns: int) -> None:
-        """Sleep while a field equals `seen`, at most a millisecond: its owner may be killed before `stir`."""
+    def sleep(self, word: int, seen: int, deadline_ns: int) -> None:
+        """Sleep while a field equals `seen`, at most a millisecond: its owner may be killed before `wake`."""
         lib.el_page_sleep(self.raw, word, seen, deadline_ns)
 
-    def stir(self, word: int) -> None:
+    def wake(self, word: int) -> None:
         """Wake the processes that sleep on a field."""
         lib.el_page_wake(self.raw, word)
 
-    def doubt(self) -> None:
+    def invalidate_producers(self) -> None:
         """Invalidate all cached producer state of the partition. REQUIRES the append lock."""
         lib.el_page_invalidate_producers(self.raw)
 
@@ -207,8 +207,8 @@ class Page:
 WAIT_COMMITTED, WAIT_UNCOUNTED = 1, 2
 NOTICES_MAX: Final[int] = lib.EL_NOTICES_MAX
 NOT_FOLLOWED: Final = -1  # the wait ignores the topics
-WAKEFUL_SLICE_NS: Final = 100_000_000  # main thread: a signal ends the sleep, unless it arrived just before
-DEAF_SLICE_NS: Final = 1_000_000_000  # other threads: they run no signal handlers
+MAIN_THREAD_SLICE_NS: Final = 100_000_000  # main thread: a signal ends the sleep, unless it arrived just before
+OTHER_THREAD_SLICE_NS: Final = 1_000_000_000  # other threads: they run no signal handlers
 
 
 def _moved(directory: Page | None, topics: int, notices: Sequence[tuple[Page, int]]) -> bool:
@@ -247,7 +247,7 @@ class Waiter:
         watched = [page for page, _ in tails] + ([] if directory is None else [directory])
         uncounted = any(page.locked or not page.writable for page in watched) or any(page.locked for page, _ in notices)
         flags = (WAIT_COMMITTED if committed else 0) | (WAIT_UNCOUNTED if uncounted else 0)
-        slice_ns = WAKEFUL_SLICE_NS if threading.get_ident() == threading.main_thread().ident else DEAF_SLICE_NS
+        slice_ns = MAIN_THREAD_SLICE_NS if threading.get_ident() == threading.main_thread().ident else OTHER_THREAD_SLICE_NS
         while True:
             until = min(deadline_ns, boot_ns() + slice_ns)
             code = int(lib.el_wait(buffer, len(tails), watched_notices, len(notices), flags, shared, topics, self._word, until))

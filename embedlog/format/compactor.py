@@ -152,7 +152,7 @@ def _plain_body(data: Any, row: np.void, position: int, limit: int) -> memoryvie
 
 
 def _corrupt(row: np.void, problem: Any) -> CorruptRecordError:
-    words = codec.WORDS.get(problem.what, "records of a batch")
+    words = codec.PROBLEM_TEXTS.get(problem.what, "records of a batch")
     return CorruptRecordError(f"record {problem.record} of the batch at offset {int(row['base_offset'])}: {words}",
                               position=int(row["position"]))  # fmt: skip
 

@@ -243,7 +243,7 @@ def too_large(row: Any, limit: int) -> CorruptRecordError:
 
 def _miscounted(row: Any, body_bytes: int) -> CorruptRecordError:
     most, found = f"at most {body_bytes // RECORD_SIZE_MIN}", int(row["records"])
-    return CorruptRecordError(codec.WORDS[codec.BAD_COUNT], position=int(row["position"]), expected=most, found=found)
+    return CorruptRecordError(codec.PROBLEM_TEXTS[codec.BAD_COUNT], position=int(row["position"]), expected=most, found=found)
 
 
 # ---- one decoding --------------------------------------------------------------------------------
@@ -352,7 +352,7 @@ class _Job:
         """`header_size` None: the section was compressed, and a position within it is none of the file's."""
         row, problem = batches[int(decoder.bad[0])], decoder.problem
         position = int(row["position"]) + (0 if header_size is None else header_size + int(problem.position))
-        words = codec.WORDS.get(problem.what, "room for the records of a batch")
+        words = codec.PROBLEM_TEXTS.get(problem.what, "room for the records of a batch")
         record = f"record {problem.record} of " if problem.record >= 0 else ""
         told = bool(problem.expected or problem.found)
         return CorruptRecordError(

@@ -112,7 +112,7 @@ class Problem:
         return self.message not in _NEVER_GIVEN
 
 
-_NEVER_GIVEN = (codec.WORDS[codec.BAD_RANGE], legacy.OUT_OF_RANGE)
+_NEVER_GIVEN = (codec.PROBLEM_TEXTS[codec.BAD_RANGE], legacy.OUT_OF_RANGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +183,8 @@ def _scan_some(view: memoryview, start: int, chain: Chain, rows: Batches) -> tup
 def _problem(bad: Any, start: int) -> Problem:
     expected, found = int(bad.expected), int(bad.found)
     if bad.what == codec.BAD_CRC:
-        return Problem(start + int(bad.position), codec.WORDS[bad.what], f"{expected:08x}", f"{found:08x}")
-    return Problem(start + int(bad.position), codec.WORDS[bad.what], expected, found)
+        return Problem(start + int(bad.position), codec.PROBLEM_TEXTS[bad.what], f"{expected:08x}", f"{found:08x}")
+    return Problem(start + int(bad.position), codec.PROBLEM_TEXTS[bad.what], expected, found)
 
 
 # ---- headers of sealed batches -------------------------------------------------------------------

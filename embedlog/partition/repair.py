@@ -146,7 +146,7 @@ class _Producers:
                 if files.facts(fd, path).size > count * ENTRY_SIZE:
                     files.truncate(fd, count * ENTRY_SIZE, path)
         if not system.mutated("no_doubt"):
-            held.page.doubt()
+            held.page.invalidate_producers()
             held.producers.forget()
         if self._state is None or system.mutated("unstable_forgotten"):
             return now._replace(transaction_entries=count)

@@ -103,13 +103,13 @@ class Syncer:
     def _use(self) -> Iterator[locks.LockFile]:
         """The sync lock's file, not locked yet; it and the descriptors stay open inside the block."""
         page = self._state.page
-        if not page.hold():
+        if not page.pin():
             raise ClosedError(f"partition {self._state.name} is closed")
         try:
             with self._use_held() as lock:
                 yield lock
         finally:
-            page.let_go()
+            page.unpin()
 
     @contextlib.contextmanager
     def _use_held(self) -> Iterator[locks.LockFile]:
@@ -137,7 +137,7 @@ class Syncer:
 
         def nap() -> None:
             if (seen := durable()) < upto:
-                state.page.nap(system.WORD_DURABLE, seen, deadline_ns)
+                state.page.sleep(system.WORD_DURABLE, seen, deadline_ns)
 
         if durable() >= upto:
             return durable()
@@ -150,7 +150,7 @@ class Syncer:
             raise self._failed(self.cut_lost(lost.base), lost) from lost
         finally:
             if synced:  # behind the unlocking: who was not served takes his turn
-                state.page.stir(system.WORD_DURABLE)
+                state.page.wake(system.WORD_DURABLE)
 
     def cut_lost(self, base: int) -> int:
         """Cut the log at the first bad batch of a segment; the offset from which records are gone. Raises CorruptRecordError."""

@@ -149,6 +149,6 @@ def _cut_producers(held: Held, base: int, end: int) -> bytes:
         if page.word(word) > end + 1:
             page.set(word, 0)
     page.set(system.WORD_PRODUCED, end)
-    page.doubt()
+    page.invalidate_producers()
     held.producers.forget()
     return entries

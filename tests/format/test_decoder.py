@@ -198,9 +198,9 @@ BROKEN = {
     "size too small": (varint(5) + bytes(20), "size of a record"),
     "size negative": (varint(-3) + bytes(20), "size of a record"),
     "size beyond the section": (varint(2**30) + bytes(20), "size of a record"),
-    "size number too long": (b"\xff" * 5 + bytes(20), "number in a record"),
-    "timestamp number too long": (record_of(b"\0" + b"\xff" * 10 + bytes(10)), "number in a record"),
-    "offset number too long": (record_of(b"\0\0" + b"\xff" * 5 + bytes(10)), "number in a record"),
+    "size number too long": (b"\xff" * 5 + bytes(20), "integer in a record"),
+    "timestamp number too long": (record_of(b"\0" + b"\xff" * 10 + bytes(10)), "integer in a record"),
+    "offset number too long": (record_of(b"\0\0" + b"\xff" * 5 + bytes(10)), "integer in a record"),
     "key longer than the record": (record_of(b"\0\0\0" + varint(100) + b"\1\0" + bytes(3)) + bytes(200), "length in a record"),
     "key length below null": (record_of(b"\0\0\0" + varint(-2) + b"\1\0" + bytes(3)), "length in a record"),
     "value longer than the record": (record_of(b"\0\0\0\1" + varint(100) + bytes(3)) + bytes(200), "length in a record"),
@@ -287,8 +287,8 @@ def test_columns_of_an_unscanned_count_are_refused() -> None:
 
 
 def test_words_for_every_problem() -> None:
-    assert all(native.WORDS.values())
-    assert len(set(native.WORDS.values())) == len(native.WORDS)
+    assert all(native.PROBLEM_TEXTS.values())
+    assert len(set(native.PROBLEM_TEXTS.values())) == len(native.PROBLEM_TEXTS)
 
 
 # ---- what Kafka wrote ----------------------------------------------------------------------------

@@ -187,7 +187,7 @@ def test_who_waits_for_a_sync_is_served_while_another_one_holds_the_lock(tmp_pat
             thread.join(0.01)
             assert not served
             partition._state.page.set(system.WORD_DURABLE, 1)
-            partition._state.page.stir(system.WORD_DURABLE)
+            partition._state.page.wake(system.WORD_DURABLE)
             thread.join(10)
             assert served == [1]
 

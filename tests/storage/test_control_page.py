@@ -118,14 +118,14 @@ def test_what_is_written_to_a_held_page_reaches_its_file_though_it_is_closed(tmp
         partition = log._engine.partition("t", 0)
         partition.open()
         page = partition._state.page
-        assert page.hold()
+        assert page.pin()
         page.close()
-        assert not page.hold()
+        assert not page.pin()
         before = (tmp_path / "log" / "t-0" / file_names.PAGE).read_bytes()
         page.set(system.WORD_SYNC_FROM, 1234)
         after = (tmp_path / "log" / "t-0" / file_names.PAGE).read_bytes()
         assert before != after
-        page.let_go()
+        page.unpin()
         page.set(system.WORD_SYNC_FROM, 99)
         assert (tmp_path / "log" / "t-0" / file_names.PAGE).read_bytes() == after
         assert partition.published().log_end == 0  # it is mapped anew
