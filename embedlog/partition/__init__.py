@@ -1,5 +1,16 @@
 """One partition: append, read, recover, truncate, sync, compact.
 
 The package knows one directory of segments. It does not know topics, groups, clients or other partitions.
-Exports: `partition.Partition`, `context.Context`, `tail.Tail`, and the operations that the engine and the housekeeper start.
+Other units import four modules of it:
+
+- `partition`: `Partition`, the facade, whose private members no other unit uses
+- `context`: `Context`, which the engine makes for all its partitions, and the values that `Partition` takes and returns
+- `tail`: `Tail`, the state of a reader at the end of a partition
+- `pinned_segments`: `Pin`, a partition at one moment, for backups
+
+Order inside, from the bottom up; a module imports only modules before it:
+`context`, `segment_info`, `recovery/`, `state`;
+`segment_list`, `digest_check`, `tail`, `aborted_index`, `reader`, `producer_sequences`, `time_pruning`, `split_points`, `writer`;
+`held`; `roll`, `truncate`, `compaction/swap`, `repair`; `append_lock`;
+`idempotent_append`, `markers`, `sync`, `compaction/cleaner`, `retention`, `shutdown`; `partition`; `pinned_segments`.
 """

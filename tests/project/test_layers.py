@@ -114,6 +114,45 @@ def test_imports_follow_the_directions(name: str) -> None:
     assert not wrong
 
 
+EXPORTS: dict[str, frozenset[str]] = {
+    unit["name"]: frozenset(unit["exports"]) for unit in DIRECTIONS["unit"] if "exports" in unit
+}
+
+
+@pytest.mark.parametrize("unit", EXPORTS)
+def test_only_exported_modules_are_imported(unit: str) -> None:
+    package = f"embedlog.{unit}"
+    exported = {f"{package}.{name}" for name in EXPORTS[unit]}
+    wrong = [
+        f"{MODULES[name].relative_to(ROOT)}:{line} imports {found}"
+        for name in MODULES
+        if unit_of(name) != unit
+        for line, found in imports(MODULES[name])
+        if unit_of(found) == unit and found not in exported
+    ]
+    assert wrong == []
+    described = MODULES[package].read_text()
+    assert [name for name in EXPORTS[unit] if f"`{name}" not in described] == [], "exports that the docstring does not name"
+
+
+def test_no_other_unit_uses_a_private_member_of_a_partition() -> None:
+    private = {
+        node.attr
+        for name in EXPORTS["partition"]
+        for node in ast.walk(ast.parse(MODULES[f"embedlog.partition.{name}"].read_text()))
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and ast.unparse(node.value) == "self"
+    }
+    assert {"_lock", "_reader", "_state", "_syncer"} <= private
+    wrong = [
+        f"{MODULES[name].relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
+        for name in MODULES
+        if unit_of(name) != "partition"
+        for node in ast.walk(ast.parse(MODULES[name].read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in private and "partition" in ast.unparse(node.value).rpartition(".")[2]
+    ]
+    assert wrong == []
+
+
 def test_no_open_import_is_left_in_the_list() -> None:
     present = {f"{unit_of(name)} > {unit_of(found)}" for name in MODULES for found in GRAPH[name]}
     assert present >= OPEN_IMPORTS, f"not needed any more: {sorted(OPEN_IMPORTS - present)}"
