@@ -1,11 +1,11 @@
-"""Messages that recur: the first of a kind is logged at once, the next ones once an hour, with how many were left out.
+"""Limits recurring log messages: the first of a kind is logged at once, later ones once per hour with the number of omitted ones.
 
-Used by everything that is tried again and again by itself: the housekeeper, flushes in the background, automatic commits.
+Used by all tasks that are retried automatically: the housekeeper, background flushes, automatic commits.
 
-LOGGING-1  a key names what fails and where (the directory, the partition); another type of failure of the same key is logged at
-    once
-LOGGING-2  a failure after ten minutes without one is a first one again
-LOGGING-3  memory is bounded: the key that failed longest ago is forgotten first
+LOGGING-1  a key identifies the failing task and its place (the directory, the partition); another exception type with the same
+    key is logged at once
+LOGGING-2  a failure after ten minutes without one counts as a first one
+LOGGING-3  memory is bounded: the key with the oldest failure is dropped first
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Series:
 
 
 class Recurring:
-    """What failed lately. Threads: any."""
+    """Recent failures. Threads: any."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
@@ -42,7 +42,7 @@ class Recurring:
     def report(
         self, logger: logging.Logger, level: int, key: Hashable, what: str, problem: BaseException, *, trace: bool = False
     ) -> None:
-        """Log `what` and the problem, with its traceback if `trace`; at level DEBUG what belongs to a series."""
+        """Log `what` and the problem, with its traceback if `trace`; at level DEBUG if it is omitted from a series."""
         left_out = self._left_out(key, type(problem))
         if left_out is None:
             logger.debug("%s: %s", what, problem)
@@ -51,7 +51,7 @@ class Recurring:
         logger.log(level, "%s: %s%s", what, problem, more, exc_info=problem if trace else None)
 
     def _left_out(self, key: Hashable, kind: type[BaseException]) -> int | None:
-        """How many messages were left out since the last one; None if this one is to be left out as well."""
+        """The number of messages omitted since the last one; None if this one is omitted, too."""
         now_s = self._clock_s()
         with self._mutex:
             series = self._series.pop(key, None)
@@ -70,4 +70,4 @@ class Recurring:
             return left_out
 
 
-report = Recurring().report  # one for the process: two logs of one directory meet the same failures
+report = Recurring().report  # one per process: two logs of one directory have the same failures

@@ -1,7 +1,7 @@
-"""What a log has made: producers and consumers, which are closed with it.
+"""The producers and consumers of a log, which are closed with it.
 
-CLIENTS-1  each is closed, whatever another one raises
-CLIENTS-2  what producers have lost is raised when everything is closed; where something else is raised, it is logged
+CLIENTS-1  every client is closed, even if the close of another one raises
+CLIENTS-2  lost records of producers are raised after everything is closed; if another exception is raised, they are logged
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ logger = logging.getLogger("embedlog")
 
 
 class Children:
-    """The producers and consumers of one log; those that are dropped are forgotten. Threads: any."""
+    """The producers and consumers of one log; dropped ones are forgotten. Threads: any."""
 
     def __init__(self) -> None:
         self._all: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -28,7 +28,7 @@ class Children:
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """Closes them before the block. Raises DeliveryError after it."""
+        """Close them before the block. Raises DeliveryError after it."""
         lost = self._close()
         try:
             yield
@@ -42,7 +42,7 @@ class Children:
     @staticmethod
     @contextmanager
     def heard(leaving: type[BaseException] | None) -> Iterator[None]:
-        """Where another exception leaves `with`, that one is to be raised: losses are logged."""
+        """If another exception leaves `with`, that one is raised and losses are logged."""
         try:
             yield
         except DeliveryError as lost:
@@ -57,7 +57,7 @@ class Children:
                 child.close()
             except DeliveryError as problem:
                 lost.append(problem)
-            except ListenerError as problem:  # the others, and the log, are closed all the same
+            except ListenerError as problem:  # the others, and the log, must still be closed
                 logger.error("closing %r: %s", child, problem)
         return lost
 
@@ -71,5 +71,5 @@ def joined(lost: list[DeliveryError]) -> DeliveryError:
 
 
 def log_loss(lost: DeliveryError) -> None:
-    """For where something else is raised."""
+    """Log a loss where another exception is raised."""
     logger.warning("a producer was closed with its log: %s", lost)

@@ -41,15 +41,15 @@ from embedlog.topic import Topic, TopicRegistry, is_internal
 logger = logging.getLogger("embedlog")
 
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
-STATIC_LOOK_S: Final = 0.1  # how often a reader of a directory without writers looks for one
+STATIC_LOOK_S: Final = 0.1  # between two checks for a writer, in a directory without one
 
 
 class Service(Protocol):
-    """A part with a thread of its own, such as the housekeeper. It is stopped before the partitions are closed."""
+    """A part with its own thread, such as the housekeeper. It is stopped before the partitions are closed."""
 
     def stop(self) -> None: ...
     def abandon(self) -> None:
-        """In a forked child: the thread is not there."""
+        """Forget the thread in a forked child, where it does not exist."""
 
 
 class Engine:
@@ -62,7 +62,7 @@ class Engine:
         self.children = Children()
         self._pid = os.getpid()
         self._closed = False
-        self._half_deleted = False  # whether a topic was when this process came in first
+        self._half_deleted = False  # whether the first process found an interrupted deletion
         self._closer: int | None = None
         self._mutex = threading.RLock()
         self._partitions: dict[tuple[str, int], Partition] = {}
@@ -94,10 +94,10 @@ class Engine:
         """Stop this service when the engine is closed."""
         self._services.append(service)
 
-    # ---- opening ---------------------------------------------------------------------------------
+    # ---- open ------------------------------------------------------------------------------------
 
     def _prepare(self, first: bool) -> None:
-        """Inside the door: know the topics, and finish what a crash left half done if we are alone."""
+        """Under the open lock: read the topics, and as the first process complete interrupted changes."""
         if first:
             files.sweep_temporaries(self.path, files.listing(self.path))
         self.registry.load()
@@ -123,19 +123,19 @@ class Engine:
             self._forget_marks(found)
 
     def _finish_deletions(self) -> None:
-        """What somebody died at; not before partitions can be opened, as what groups have committed there goes, too."""
+        """Complete interrupted deletions. Needs open partitions, because committed offsets of groups are deleted too."""
         try:
             with self.topic_changes.begin(self.config.lock_timeout_ms / 1000):
                 pass
-        except EmbedlogError as problem:  # the topic stays out of use, and the next change tries again
-            logger.warning("a topic stays half deleted: %s", problem)
+        except EmbedlogError as problem:  # the topic stays unusable, and the next change tries again
+            logger.warning("the deletion of a topic is incomplete: %s", problem)
 
     def _known(self) -> dict[str, Topic]:
         return {topic.name: topic for topic in self.registry.all()}
 
     @staticmethod
     def _forget_marks(found: topic_directories.Directories) -> None:
-        """Behind foreign use our DIRTY marks tell nothing."""
+        """Remove our DIRTY marks, which are invalid after foreign use."""
         for numbers in found.live.values():
             for path in numbers.values():
                 files.unlink(path / file_names.DIRTY, missing_ok=True)
@@ -169,7 +169,7 @@ class Engine:
         )
 
     def _refresh_live(self) -> bool:
-        """For a reader: is somebody writing here now, and in which incarnation?"""
+        """For a reader: whether a process writes here now, and its incarnation."""
         live = self.directory.refresh()
         self.context.incarnation, self.context.directory_page = self.directory.incarnation, self.directory.page
         self.context.clean, self.context.foreign = self.directory.clean, self.directory.foreign
@@ -183,7 +183,7 @@ class Engine:
         if self._pid != os.getpid():
             raise ForkedError("this log was opened in the parent process; open it again here", path=self.path)
         if self._closed and self._closer != threading.get_ident():
-            raise ClosedError("the log was closed; embedlog.open(path) opens it again", path=self.path)
+            raise ClosedError("the log was closed; open it again with embedlog.open(path)", path=self.path)
 
     def check_writable(self) -> None:
         self.check_open()
@@ -198,7 +198,7 @@ class Engine:
             page.move_topics(done)
 
     def topics_version(self) -> int:
-        """Moves with each change of topics; odd while topics are being changed, or where no page tells of changes."""
+        """A number that changes with each change of topics; odd during a change, or if no page reports changes."""
         page = self.context.directory_page
         return 1 if page is None else page.topics()
 
@@ -208,7 +208,7 @@ class Engine:
         return 1 if page is None or page.locked else page.topics()
 
     def topic(self, name: str) -> Topic:
-        """The topic, as other processes have left it. Raises UnknownTopicOrPartitionError."""
+        """The topic, with changes of other processes. Raises UnknownTopicOrPartitionError."""
         if self.registry.refresh():
             self.refresh_partitions()
         return self.registry.live(name)
@@ -219,17 +219,17 @@ class Engine:
         return [name for name in self.registry.names() if include_internal or not is_internal(name)]
 
     def refresh_topics(self) -> None:
-        """Take over what other processes changed; partitions of deleted topics are closed. Raises ClosedError."""
+        """Apply changes of other processes; partitions of deleted topics are closed. Raises ClosedError."""
         self.check_open()
         if self.registry.refresh():
             self.refresh_partitions()
 
     def make_internal_topic(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
-        """Make one of the log's own topics, unless another process has made it in the meantime."""
+        """Create an internal topic, unless another process has created it meanwhile."""
         self.topic_changes.make_internal(name, partitions, config)
 
     def refresh_partitions(self) -> None:
-        """Another process changed topics: take over new settings, let go of what is no longer there."""
+        """Apply changed settings of topics, and close partitions of deleted topics."""
         with self._mutex:
             for (name, number), partition in list(self._partitions.items()):
                 topic = self.registry.get(name)
@@ -276,7 +276,7 @@ class Engine:
         return found
 
     def all_partitions(self, *, loaded_only: bool) -> list[Partition]:
-        """Every partition here; `loaded_only`: those that have a page of this incarnation, or are open already."""
+        """Every local partition; `loaded_only`: those that have a page of this incarnation, or are open already."""
         found = []
         for name in self.topic_names():
             for number in self.registry.live(name).numbers:
@@ -289,10 +289,10 @@ class Engine:
                         found.append(self.partition(name, number))
         return found
 
-    # ---- waiting ---------------------------------------------------------------------------------
+    # ---- waits -----------------------------------------------------------------------------------
 
     def waiter(self, owner: object) -> system.Waiter:
-        found = self._waiters.get(owner)  # without the mutex, if it is there: who wakes must not wait
+        found = self._waiters.get(owner)  # without the mutex if it exists: a wake-up must not wait
         if found is None:
             with self._mutex:
                 found = self._waiters.setdefault(owner, system.Waiter())
@@ -308,11 +308,11 @@ class Engine:
         notices: Sequence[tuple[Partition, int]] = (),
         brief: bool = False,
     ) -> bool:
-        """Sleep until one of the partitions can be read beyond its offset (then True), until `wake(owner)`, or for `timeout_s`.
+        """Sleep until a partition has records at its offset (then True), until `wake(owner)`, or for `timeout_s`.
 
-        `topics`: what `topics_version` was when the caller looked at the topics; a change of it ends the sleep, too. So does a
-        move of one of the `notices` from what it was before the caller looked (`InternalTopic.notice`). `brief`: the caller goes
-        on waiting for the same soon, and not for more than a second or so in this way.
+        `topics`: the `topics_version` before the caller's check of the topics; a change of it ends the sleep, too. So does a
+        change of one of the `notices` from its value before the caller's read (`InternalTopic.notice`). `brief`: the caller will
+        continue the same wait soon, and not for more than about a second in this way.
         """
         self.check_open()
         waiter = self.waiter(owner)
@@ -324,10 +324,10 @@ class Engine:
         else:
             told = waiter.wait(live, committed, None, min(deadline, files.deadline_after(STATIC_LOOK_S)), topics, words)
         if 0 <= told < len(live):
-            return True  # at once: who waits for records is behind this line
+            return True  # at once: the path to a waiting reader is latency critical
         waiter.reset()
         if not brief:
-            for partition, _ in (*tails, *notices):  # nothing came: is it still the page that others publish on?
+            for partition, _ in (*tails, *notices):  # no record: check that the page is still the present one
                 partition.look_again()
         self.check_open()
         return False
@@ -335,10 +335,10 @@ class Engine:
     def wake(self, owner: object) -> None:
         self.waiter(owner).wake()
 
-    # ---- durability and closing ------------------------------------------------------------------
+    # ---- durability and close --------------------------------------------------------------------
 
     def flush(self, topic: str | None = None) -> None:
-        """Put everything that is published now on stable storage. Raises DurabilityError."""
+        """Sync all published records to stable storage. Raises DurabilityError."""
         self.check_writable()
         names = self.topic_names() if topic is None else [self.topic(topic).name]
         for name in names:
@@ -348,13 +348,13 @@ class Engine:
                     partition.sync()
 
     def close(self) -> None:
-        """Leave the directory; the last process out closes it in order. Idempotent.
+        """Close the directory; the last process shuts it down cleanly. Idempotent.
 
         Raises DurabilityError if that sync fails, and in the end DeliveryError if producers that it closed have lost records.
         """
         if self._pid != os.getpid():
             return
-        with self.children.closed():  # outside the mutex: a producer that sends its last records looks partitions up
+        with self.children.closed():  # outside the mutex: a producer that sends its last records needs partitions
             self._leave()
 
     def _leave(self) -> None:
@@ -364,7 +364,7 @@ class Engine:
             self._closed = True
         for service in self._services:
             service.stop()
-        self._closer = threading.get_ident()  # who still has to reach the partitions, and nobody else
+        self._closer = threading.get_ident()  # the only thread that may still use the partitions
         try:
             self.directory.leave(self._close_all)
         finally:
@@ -376,7 +376,7 @@ class Engine:
             self.topic_changes.close()
 
     def _close_all(self) -> None:
-        """The last one out: bring every partition to rest that anybody left dirty."""
+        """As the last process: close every dirty partition cleanly."""
         every = self.directory.foreign and not self.directory.clean
         dirty = [
             partition
@@ -387,7 +387,7 @@ class Engine:
         for partition in dirty:
             try:
                 partition.close_in_order()
-            except EmbedlogError as problem:  # the others are put on stable storage all the same
+            except EmbedlogError as problem:  # the others must still be synced
                 problems.append(problem)
         if problems:
             raise problems[0]
@@ -397,11 +397,11 @@ class Engine:
 
     @property
     def closed(self) -> bool:
-        """Whether closing has begun."""
+        """Whether the close has begun."""
         return self._closed
 
     def abandon(self) -> None:
-        """In a forked child: give up what was inherited, so that the parent's locks die with the parent."""
+        """Close inherited descriptors in a forked child, so that the parent's locks end with the parent."""
         self.directory.abandon()
         for service in self._services:
             service.abandon()

@@ -27,7 +27,7 @@ TIME_ENTRY: Final = struct.Struct(">qi")  # timestamp, relative offset
 
 
 class Place(NamedTuple):
-    """Where a lookup says to begin: entry number (-1: the segment's start), the batch's last offset there, its first byte."""
+    """The start of a lookup: entry number (-1: the segment's start), the last offset of the batch there, its first byte."""
 
     number: int
     last_offset: int
@@ -35,20 +35,20 @@ class Place(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """A place between two batches: the offset with which the second begins, and about where it lies."""
+    """A boundary between two batches: the base offset of the second, and about its position."""
 
     offset: int
     position: int
 
 
 def count(path: Path, entry_bytes: int) -> int:
-    """Entries in an index file by its size, 0 if it is not there."""
+    """Entries in an index file by its size, 0 if it is absent."""
     found = files.facts_of(path)
     return found.size // entry_bytes if found is not None else 0
 
 
 def offset_floor(fd: int, entries: int, base: int, offset: int) -> Place:
-    """The last entry at or below `offset`, or the segment's start: also where the index is shorter than it should be."""
+    """The last entry at or below `offset`, or the segment's start, also if the index is shorter than it should be."""
     target = min(offset - base, 2**31 - 1)
     if entries == 0 or target < 0:
         return Place(-1, base - 1, 0)
@@ -60,9 +60,9 @@ def offset_floor(fd: int, entries: int, base: int, offset: int) -> Place:
 
 
 def cut(fd: int, entries: int, base: int, position: int, after: int) -> Cut | None:
-    """The last place between two batches at or below byte `position`, or, if that is not above `after`, the first that is.
+    """The last boundary between two batches at or below byte `position`; if that is not above `after`, the first one above.
 
-    An entry has the last offset of its batch, not the first: so the offset comes from the entry before.
+    An entry has the last offset of its batch, not the first: so the offset is that of the previous entry plus 1.
     """
     low, high = 1, entries
     while low < high:
@@ -86,13 +86,13 @@ def _entry(fd: int, number: int) -> tuple[int, int] | None:
 
 
 def time_floor(fd: int, entries: int, base: int, timestamp_ms: int) -> int:
-    """The offset at which a search for a time may begin: nothing before it is as new as `timestamp_ms`."""
+    """The offset at which a search for a time can start: no earlier record is as new as `timestamp_ms`."""
     found = codec.time_floor_file(fd, entries, timestamp_ms) if entries else None
     return int(base + TIME_ENTRY.unpack(found[1])[1]) if found is not None else base
 
 
 def time_ceiling(fd: int, entries: int, base: int, timestamp_ms: int) -> int | None:
-    """The last offset of the first batch that an entry has as new as `timestamp_ms`; None if none has."""
+    """The last offset of the first batch that is as new as `timestamp_ms` according to the index; None without such an entry."""
     found = codec.time_floor_file(fd, entries, timestamp_ms - 1) if entries else None
     number = 0 if found is None else found[0] + 1
     raw = files.pread(fd, TIME_ENTRY.size, number * TIME_ENTRY.size, file_names.TIME_INDEX) if number < entries else b""
@@ -105,7 +105,9 @@ def last_entry(path: Path, layout_: struct.Struct) -> tuple[int, int] | None:
     if found is None or found.size < layout_.size:
         return None
     if found.size % layout_.size:
-        raise CorruptRecordError("index of a broken size", path=path, expected=f"a multiple of {layout_.size}", found=found.size)
+        raise CorruptRecordError(
+            "invalid size of an index", path=path, expected=f"a multiple of {layout_.size}", found=found.size
+        )
     with files.opened(path) as fd:
         first, second = layout_.unpack(files.pread(fd, layout_.size, found.size - layout_.size, path))
     return first, second
@@ -114,7 +116,7 @@ def last_entry(path: Path, layout_: struct.Struct) -> tuple[int, int] | None:
 def last_time_entry(path: Path, base: int, end: int) -> tuple[int, int] | None:
     """The last entry of the time index of a segment with the offsets [base, end): timestamp in ms, relative offset.
 
-    (-1, 0) if the index is empty or absent. None if the entry names no record of the segment: the index must be made again.
+    (-1, 0) if the index is empty or absent. None if the entry names no record of the segment: the index must be rebuilt.
     """
     timestamp, relative = found = last_entry(path, TIME_ENTRY) or (-1, 0)
     if found != (-1, 0) and (timestamp < 0 or not base <= base + relative < end):
@@ -123,14 +125,14 @@ def last_time_entry(path: Path, base: int, end: int) -> tuple[int, int] | None:
 
 
 class Builder:
-    """Makes both indexes from batch headers, by the rule that an append follows too (format.md 2.5)."""
+    """Builds both indexes from batch headers, by the rule of an append (format.md 2.5)."""
 
     def __init__(self, base: int, interval_bytes: int) -> None:
         self.base = base
         self.interval_bytes = interval_bytes
         self.offsets = bytearray()
         self.times = bytearray()
-        self.digests: list[tuple[int, int]] = []  # position, chain digest of what is before it
+        self.digests: list[tuple[int, int]] = []  # position, chain digest of all earlier batches
         self.bytes_since_entry = 0
         self.max_timestamp = -1
         self.max_timestamp_offset = base
@@ -146,13 +148,13 @@ class Builder:
         return len(self.times) // TIME_ENTRY.size
 
     def add(self, batches: Batches, before: NDArray[np.uint64]) -> None:
-        """Take batches that follow on those before; their positions are bytes of the segment. `before`: chain digests."""
+        """Add the following batches; their positions are bytes of the segment. `before`: chain digests."""
         rows = zip(
             batches["base_offset"].tolist(),
             batches["last_offset_delta"].tolist(),
             batches["position"].tolist(),
             batches["size"].tolist(),
-            np.where(batches["records"] == 0, -1, batches["max_timestamp"]).tolist(),  # emptied by compaction: nobody's time
+            np.where(batches["records"] == 0, -1, batches["max_timestamp"]).tolist(),  # emptied by compaction: has no timestamp
             np.where(batches["records"] == 0, EMPTY_MS, batches["min_timestamp"]).tolist(),
             before.tolist(),
             strict=True,
@@ -171,18 +173,18 @@ class Builder:
             self.bytes_since_entry += size
 
     def add_time_entry(self) -> None:
-        """The largest timestamp so far, unless the index has it: at each offset entry, and when the segment is closed."""
+        """Add the largest timestamp so far, unless the index has it: at each offset entry, and when the segment is closed."""
         if self.max_timestamp > self.last_time_entry:
             self.times += TIME_ENTRY.pack(self.max_timestamp, self.max_timestamp_offset - self.base)
             self.last_time_entry = self.max_timestamp
 
     def records(self, first: int = 0) -> bytes:
-        """The digests as they lie in their file; `first` is the number of the first one."""
+        """The digests as stored in their file; `first` is the number of the first one."""
         made = (interval_digests.record(self.base, first + at, *each) for at, each in enumerate(self.digests))
         return b"".join(made)
 
     def write(self, directory: Path, mode: int = 0o666) -> None:
-        """Put all files in place of whatever is there. REQUIRES the append lock."""
+        """Replace all index files. REQUIRES the append lock."""
         for suffix, raw in ((file_names.INDEX, self.offsets), (file_names.TIME_INDEX, self.times)):
             path = file_names.segment_path(directory, self.base, suffix)
             with files.opened(path, files.CREATE, mode) as fd:
@@ -193,7 +195,7 @@ class Builder:
     def write_tail(
         self, directory: Path, offset_entries: int, time_entries: int, mode: int = 0o666, *, digested: bool = True
     ) -> None:
-        """Put what was built behind the first entries of files that are there, and cut what follows. REQUIRES the append lock."""
+        """Write the built entries after the first entries of existing files, and truncate the rest. REQUIRES the append lock."""
         tails = (
             (file_names.INDEX, self.offsets, offset_entries * OFFSET_ENTRY.size),
             (file_names.TIME_INDEX, self.times, time_entries * TIME_ENTRY.size),

@@ -1,8 +1,8 @@
 """The public `Log`: one open directory, its administration, and its producers and consumers; and `open`.
 
-LOG-1  a verb makes one object and hands it the engine, or calls one part; the work is done in the modules of the parts
-LOG-2  what a log has made is closed with it: what a producer still holds is appended, a wait of a consumer is ended
-LOG-3  the asyncio clients are imported on first use: `import embedlog` does without asyncio
+LOG-1  a method creates one object with the engine, or calls one part; the work is done in the modules of the parts
+LOG-2  clients of a log are closed with it: a producer's buffered records are appended, a consumer's wait is ended
+LOG-3  the asyncio clients are imported on first use: `import embedlog` does not import asyncio
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Log:
     """One open log directory; made by `embedlog.open`. A context manager; `close` is idempotent.
 
     **Threads:** every method may be called from any thread. **Processes:** any number may open the same directory; a handle
-    belongs to the one that opened it, it cannot be pickled, and in a forked child it refuses.
+    belongs to the process that opened it, cannot be pickled, and raises in a forked child.
     """
 
     def __init__(
@@ -202,11 +202,12 @@ class Log:
         columns: Iterable[str] | None = None,
         isolation_level: Isolation = READ_UNCOMMITTED,
     ) -> Scan:
-        """What `topic` holds now between the bounds, to be read any number of times: as records, or as columns.
+        """The present records of `topic` between the bounds, to be read any number of times: as records, or as columns.
 
         Starts are inclusive, ends exclusive. An offset is one for all partitions, or a mapping of TopicPartition, or of their
-        numbers; what has none is not bounded. Times are ms or aware datetimes. Raises UnknownTopicOrPartitionError (a bound of
-        what is not read, too), ConfigError (a start behind its end), OffsetOutOfRangeError, InvalidTimestampError, ClosedError.
+        numbers; a partition without an entry is not bounded. Times are ms or aware datetimes. Raises UnknownTopicOrPartitionError
+        (also for a bound of a partition that is not read), ConfigError (a start after its end), OffsetOutOfRangeError,
+        InvalidTimestampError, ClosedError.
         """
         self._engine.check_open()
         return Scan(
@@ -222,12 +223,12 @@ class Log:
         )
 
     def backup(self, destination: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None) -> None:
-        """Copies everything that is published now to a directory that is absent or empty; others go on working meanwhile.
+        """Copy all published records to a directory that is absent or empty; other processes continue meanwhile.
 
-        The copy is a closed log directory in Kafka's form, on stable storage, with an identity of its own. Every batch is
-        checked on the way. `progress(bytes copied, bytes in all)` is called as it goes on; what it raises ends the backup.
-        After an error nothing of the copy is left.
-        Raises ForeignDirectoryError for a destination that holds something, CorruptRecordError, StorageError, ClosedError.
+        The copy is a closed log directory in Kafka's form, on stable storage, with its own identity. Every batch is checked
+        during the copy. `progress(bytes copied, total bytes)` is called repeatedly; its exception ends the backup. After an error
+        nothing of the copy is left. Raises ForeignDirectoryError for a destination that is not empty, CorruptRecordError,
+        StorageError, ClosedError.
         """
         self._engine.check_open()
         backup.backup(self._engine, destination, progress)
@@ -235,11 +236,11 @@ class Log:
     # ---- topics ----------------------------------------------------------------------------------
 
     def topics(self, include_internal: bool = False) -> list[str]:
-        """Names of all topics, sorted; those of the log itself (`__consumer_offsets`, …) only if asked for."""
+        """Names of all topics, sorted; internal ones (`__consumer_offsets`, …) only if requested."""
         return self._topics.names(include_internal)
 
     def describe_topic(self, name: str) -> TopicDescription:
-        """A topic's identity, partitions and own settings as they are now. Raises UnknownTopicOrPartitionError."""
+        """A topic's present identity, partitions and own settings. Raises UnknownTopicOrPartitionError."""
         return self._topics.describe(name)
 
     def create_topic(
@@ -251,33 +252,33 @@ class Log:
         exist_ok: bool = False,
         **settings: Unpack[TopicOptions],
     ) -> bool:
-        """Make a topic; it is on disk, and every process can use it, when this returns. Returns whether it was made.
+        """Create a topic; it is on disk, and usable by every process, when this returns. Returns whether it was created.
 
         `partitions` is `num.partitions` of the log if not given. Settings of this topic by Kafka's names: `config` is a mapping,
-        keywords have underscores. With `exist_ok` a topic of this name that is there already is right, and stays as it is,
+        keywords have underscores. With `exist_ok` an existing topic of this name is accepted, and stays unchanged,
         whatever its partitions and settings are (`describe_topic`).
         Raises InvalidTopicError, TopicExistsError, InvalidPartitionsError, ConfigError; ForeignDirectoryError if a partition's
-        directory is there already.
+        directory exists already.
         """
         return self._topics.create(name, partitions, config, exist_ok=exist_ok, **settings)
 
     def create_topics(self, topics: Iterable[str | NewTopic], exist_ok: bool = False) -> list[str]:
-        """Make several topics, given by name or as NewTopic(name, partitions, config); returns the names of those made.
+        """Create several topics, given by name or as NewTopic(name, partitions, config); returns the names of the created ones.
 
-        All are checked before anything is written. If one fails on the way, those made before it are taken back; what a crash
-        leaves half made is finished by the next process. Otherwise as `create_topic`.
+        All are checked before anything is written. If one fails, those created before it are removed; after a crash the next
+        process completes the creation. Otherwise as `create_topic`.
         """
         return self._topics.create_all(topics, exist_ok)
 
     def create_partitions(self, name: str, total_count: int) -> None:
-        """Raise the number of partitions to `total_count`; never lower. Keys then belong to other partitions than before.
+        """Raise the number of partitions to `total_count`; it cannot be lowered. Keys then map to other partitions than before.
 
         Raises UnknownTopicOrPartitionError, InvalidPartitionsError.
         """
         self._topics.grow(name, total_count)
 
     def alter_topic(self, name: str, config: Mapping[str, Any] | None = None, **settings: Unpack[TopicOptions]) -> None:
-        """Set settings of a topic; the value None takes one back, so that the log's default holds again. Others stay.
+        """Change settings of a topic; the value None resets one to the log's default. Other settings are unchanged.
 
         `config` is a mapping of Kafka's names, keywords have underscores.
 
@@ -288,37 +289,38 @@ class Log:
     def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete the records below an offset of each partition (-1: all that can be read); returns the new log starts.
 
-        It is on disk when this returns; files go with the next round of housekeeping. An offset below the log start changes
+        The deletion is on disk when this returns; the next housekeeping removes files. An offset below the log start changes
         nothing. Raises OffsetOutOfRangeError, PolicyViolationError (a topic that is only compacted), InvalidTopicError,
-        UnknownTopicOrPartitionError; then nothing is deleted anywhere. Raises DurabilityError if what stays cannot be synced:
-        a start ahead of what is on disk could not be kept; partitions named before that one have theirs.
+        UnknownTopicOrPartitionError; then nothing is deleted in any partition. Raises DurabilityError if the remaining records
+        cannot be synced, because the log start must not be ahead of the data on disk; partitions before that one keep their new
+        start.
         """
         return self._topics.delete_records(offsets)
 
     def delete_topic(self, name: str) -> None:
-        """Remove a topic and its records; a new topic of the same name may be made at once.
+        """Delete a topic and its records; a new topic of the same name may be created at once.
 
-        Files go after `file.delete.delay.ms`. Raises UnknownTopicOrPartitionError, InvalidTopicError, LockTimeoutError (another
-        process is stuck in an append: the topic can no longer be used, and the next change finishes the deletion).
+        Files are removed after `file.delete.delay.ms`. Raises UnknownTopicOrPartitionError, InvalidTopicError, LockTimeoutError
+        (another process is stuck in an append: the topic is unusable, and the next change completes the deletion).
         """
         self._topics.delete(name)
 
     # ---- groups ----------------------------------------------------------------------------------
 
     def groups(self) -> list[str]:
-        """The ids of all groups, sorted: those that somebody has joined, and those with nothing but committed offsets."""
+        """The ids of all groups, sorted: those that members have joined, and those with committed offsets only."""
         return self._groups.names()
 
     def describe_group(self, group_id: str) -> GroupDescription:
-        """State, members, and what is committed, read and still to be read of each partition. Raises GroupNotFoundError."""
+        """State and members, and for each partition the committed offset, the reader and the end. Raises GroupNotFoundError."""
         return self._groups.describe(group_id)
 
     def group_offsets(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a group has committed, by partition; empty if there is no such group."""
+        """A group's committed offsets, by partition; empty if there is no such group."""
         return self._groups.offsets(group_id)
 
     def keep_group(self, group_id: str) -> None:
-        """Let what a group has committed never expire: for a program that remembers by it what it has done; nobody can join it.
+        """Exempt a group's offsets from expiry, for a program that stores its progress in them; consumers cannot join the group.
 
         The group need not exist. Raises InconsistentGroupProtocolError for one that consumers have joined, InvalidGroupIdError.
         """
@@ -327,42 +329,42 @@ class Log:
     def reset_group_offsets(
         self, group_id: str, topics: Scope = None, *, to: Any, dry_run: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Commit other offsets for a group that has no members; returns them. With `dry_run` nothing is written.
+        """Commit other offsets for a group without members; returns them. With `dry_run` nothing is written.
 
-        `topics`: a topic, a TopicPartition, several of either, or None for every partition that the group has committed. `to` is
+        `topics`: a topic, a TopicPartition, several of either, or None for every partition with a committed offset. `to` is
         "earliest", "latest" or "current"; an offset; an aware datetime, or a timedelta back from now, for the first record since
-        then; `{"shift": n}`, or `{"offset": n}`, `{"time": ms}`, `{"duration": "PT1H"}`; or `{TopicPartition: offset}`. What lies
+        then; `{"shift": n}`, or `{"offset": n}`, `{"time": ms}`, `{"duration": "PT1H"}`; or `{TopicPartition: offset}`. An offset
         outside of the log is moved to its nearer end, with a warning in the program's log. The group need not exist.
 
-        Raises GroupNotEmptyError; GroupNotFoundError if there is nothing to reset; NoOffsetForPartitionError for a shift where
-        nothing is committed; UnknownTopicOrPartitionError, ConfigError, InvalidGroupIdError. Then nothing has changed.
+        Raises GroupNotEmptyError; GroupNotFoundError if there is nothing to reset; NoOffsetForPartitionError for a shift without
+        a committed offset; UnknownTopicOrPartitionError, ConfigError, InvalidGroupIdError. Then nothing has changed.
         """
         return self._groups.reset_offsets(group_id, topics, to=to, dry_run=dry_run)
 
     def delete_group(self, group_id: str) -> None:
-        """Forget a group and all that it has committed. Raises GroupNotEmptyError, GroupNotFoundError."""
+        """Delete a group and its committed offsets. Raises GroupNotEmptyError, GroupNotFoundError."""
         self._groups.delete(group_id)
 
     def delete_group_offsets(self, group_id: str, tps: Iterable[TopicPartition]) -> None:
-        """Forget what a group has committed for these partitions; where that is nothing, nothing changes.
+        """Delete a group's committed offsets for these partitions; partitions without one are ignored.
 
-        Raises GroupSubscribedError if its members read one of the topics, GroupNotEmptyError if they are no consumers,
+        Raises GroupSubscribedError if its members read one of the topics, GroupNotEmptyError if they are not consumers,
         GroupNotFoundError; then nothing has changed.
         """
         self._groups.delete_offsets(group_id, tps)
 
     def remove_group_members(self, group_id: str, instance_ids: Collection[str] | None = None) -> None:
-        """Take the places of these static members away at once, instead of when their sessions end; None: those of all members.
+        """Remove these static members at once, instead of after their session timeout; None: all members.
 
-        Who lives, and polls, joins anew; what it has not committed by then it cannot commit any more. Raises GroupNotFoundError,
-        UnknownMemberError if one of the instances is not there, InconsistentGroupProtocolError; then nothing has changed.
+        A removed member that still polls joins again; it can no longer commit offsets of its previous assignment. Raises
+        GroupNotFoundError, UnknownMemberError for an unknown instance, InconsistentGroupProtocolError; then nothing has changed.
         """
         self._groups.remove_members(group_id, instance_ids)
 
-    # ---- durability and closing ------------------------------------------------------------------
+    # ---- durability and close --------------------------------------------------------------------
 
     def flush(self, topic: str | None = None) -> None:
-        """Put everything that is published now on stable storage. Raises DurabilityError."""
+        """Sync all published records to stable storage. Raises DurabilityError."""
         self._engine.flush(topic)
 
     def durable_offset(self, topic: str, partition: int) -> int:
@@ -370,16 +372,16 @@ class Log:
         return self._engine.partition(topic, partition).durable_offset
 
     def housekeep(self, *, due_only: bool = False) -> None:
-        """One round of retention, expiry and removal of old files, now, in this thread.
+        """Do one round of retention, expiry and removal of old files in this thread.
 
-        `due_only`: what is due and nobody else is at, which mostly is nothing; for programs that are never open for long.
+        `due_only`: only due tasks that no other process does, which are usually none; for programs that open the log briefly.
         """
         self._engine.check_writable()
         if self._housekeeper is not None:
             self._housekeeper.once(due_only=due_only)
 
     def close(self) -> None:
-        """Leave the directory; the last process out closes it in order. Idempotent.
+        """Close the directory; the last process shuts it down cleanly. Idempotent.
 
         Raises DurabilityError if that sync fails, and in the end DeliveryError if producers that it closed have lost records.
         """
@@ -401,12 +403,14 @@ class Log:
 
 
 def _names(topics: tuple[Any, ...]) -> tuple[str, ...]:
-    """The topics of a consumer, each given by itself."""
+    """Check the topics of a consumer, which are separate arguments."""
     for each in topics:
         if isinstance(each, Mapping):
-            raise TypeError("topics come first, settings are config={…}: consumer('a', 'b', config={…})")
+            raise TypeError("give topics first, and settings as config={…}: consumer('a', 'b', config={…})")
         if isinstance(each, (list, tuple, set, frozenset)):
-            raise TypeError(f"topics are given one by one, not in a {type(each).__name__}: consumer('a', 'b'), consumer(*names)")
+            raise TypeError(
+                f"topics are separate arguments, not in a {type(each).__name__}: consumer('a', 'b'), consumer(*names)"
+            )
     return topics
 
 
@@ -422,13 +426,13 @@ def open(
     config: Mapping[str, Any] | None = None,
     **settings: Unpack[LogOptions],
 ) -> Log:
-    """Opens a log directory, which is made if it is not there; any number of processes may.
+    """Open a log directory, and create it if it is absent; any number of processes may open it.
 
-    `read_only` writes nothing, takes no lock and needs no permission to write; it follows what others append. `create=False`
-    refuses a path where nothing is. Settings of the log (docs/configuration.md): `config` is a mapping of Kafka's names,
+    `read_only` writes nothing, takes no lock and needs no write permission; it follows appends of other processes. `create=False`
+    refuses an absent path. Settings of the log (docs/configuration.md): `config` is a mapping of Kafka's names,
     keywords have underscores.
 
-    Raises DirectoryInUseError where a broker is in, ForeignDirectoryError, UnsupportedFormatError, UnsupportedFilesystemError,
+    Raises DirectoryInUseError if a broker uses it, ForeignDirectoryError, UnsupportedFormatError, UnsupportedFilesystemError,
     ConfigError, StorageError.
     """
     try:
@@ -436,5 +440,5 @@ def open(
     except StorageError as error:
         if read_only or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
-        message = f"{error.message} (read_only=True needs no permission to write)"
+        message = f"{error.message} (read_only=True needs no write permission)"
         raise StorageError(message, errno=error.errno, path=error.path, position=error.position) from error

@@ -1,9 +1,9 @@
 """One segment: a `.log` file and the indexes that point into it.
 
-SEGMENT-1  every batch in the file starts at an offset at or above the base offset, rising
-SEGMENT-2  bytes behind the size that is asked for do not exist
+SEGMENT-1  base offsets of batches are at least the segment's base offset, and rise
+SEGMENT-2  bytes after the requested size are ignored
 SEGMENT-3  losing an index loses time, never data: `rebuild` makes it again
-SEGMENT-4  nothing here knows that other segments exist, or who may write
+SEGMENT-4  this module knows neither other segments nor locks
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from embedlog.format.record_batch import Batches, Chain, Problem, scan
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 
 CHUNK_BYTES: Final = 1 << 20
-BATCH_BYTES_MAX: Final = (1 << 31) - 1  # a .log file is no larger (format.md 2.1)
+BATCH_BYTES_MAX: Final = (1 << 31) - 1  # limit of a .log file (format.md 2.1)
 
 
 class Paths(NamedTuple):
@@ -40,12 +40,12 @@ def paths(directory: Path, base: int) -> Paths:
 
 
 class Walk:
-    """Reads a stretch of a segment batch by batch, each checked; afterwards `end` and `problem` say how it ended.
+    """Reads a range of a segment batch by batch, each checked; afterwards `end` and `problem` describe the result.
 
-    The file's name bounds the offsets in it. `end` is the first byte behind the last good batch. `problem` is None
-    where the file ended, even in the middle of a batch.
-    `records` of a walk from the start are compared on the way, and `epochs`; where they disagree, `agreed` is the end of what
-    is good.
+    The file's name limits the offsets in it. `end` is the first byte after the last good batch. `problem` is None
+    if the file ended, even in the middle of a batch.
+    `records` of a walk from the start, and `epochs`, are compared meanwhile; after a mismatch `agreed` is the end of the
+    matching part.
     """
 
     def __init__(
@@ -73,12 +73,14 @@ class Walk:
             yield batches
 
     def chunks(self) -> Iterator[tuple[memoryview, Batches]]:
-        """The bytes too: `batches["position"]` counts in the file, the view begins at the first batch."""
+        """Batches with their bytes: `batches["position"]` counts from the start of the file, the view starts at the first
+        batch.
+        """
         want = CHUNK_BYTES
         while self.end < self._size:
-            room = bytearray(min(want, self._size - self.end))
-            got = files.pread_into(self._fd, room, self.end, self._path)
-            view, digest = memoryview(room)[:got], self.chain.digest
+            chunk = bytearray(min(want, self._size - self.end))
+            got = files.pread_into(self._fd, chunk, self.end, self._path)
+            view, digest = memoryview(chunk)[:got], self.chain.digest
             scanned = scan(view, self.chain, position=self.end)
             if scanned.consumed:
                 self.before = interval_digests.before(view, scanned.batches, digest)
@@ -91,7 +93,7 @@ class Walk:
                 self.problem = scanned.problem
                 return
             if scanned.consumed == 0:
-                if got < len(room) or self.end + got >= self._size:
+                if got < len(chunk) or self.end + got >= self._size:
                     return  # the file ends inside this batch
                 want = max(scanned.need, 2 * want)
 
@@ -109,9 +111,9 @@ class Walk:
 
 
 def rebuild(directory: Path, base: int, size: int, interval_bytes: int, *, final: bool, mode: int) -> index.Builder:
-    """Make both indexes and the digests of a segment again from its first `size` bytes. REQUIRES the append lock.
+    """Rebuild both indexes and the digests of a segment from its first `size` bytes. REQUIRES the append lock.
 
-    `final` adds the last time-index entry, as a closed segment has it.
+    `final` adds the last time-index entry, as in a closed segment.
     """
     builder = index.Builder(base, interval_bytes)
     path = file_names.segment_path(directory, base)
@@ -126,7 +128,7 @@ def rebuild(directory: Path, base: int, size: int, interval_bytes: int, *, final
 
 
 def create(directory: Path, base: int, mode: int, allocate_bytes: int = 0) -> None:
-    """New empty files, in place of leftovers of the same names; the log reserves `allocate_bytes`, which read as zeros.
+    """Create empty files, replacing leftovers with the same names; the log reserves `allocate_bytes`, which read as zeros.
 
     REQUIRES the append lock and the roll intent in the page.
     """
@@ -142,12 +144,12 @@ def create(directory: Path, base: int, mode: int, allocate_bytes: int = 0) -> No
 def set_aside(
     directory: Path, base: int, suffixes: tuple[str, ...] = (*file_names.SEGMENT_SUFFIXES, file_names.SNAPSHOT)
 ) -> None:
-    """Rename the files of a segment that is no longer part of the log; they are unlinked when their delay is over."""
+    """Rename the files of a segment that is no longer part of the log; they are unlinked after their delay."""
     for suffix in suffixes:
         path = file_names.segment_path(directory, base, suffix)
         with contextlib.suppress(FileNotFoundError):
             _rename_if_there(path, path.with_name(path.name + file_names.DELETED))
-    files.unlink(file_names.segment_path(directory, base, file_names.DIGESTS), missing_ok=True)  # who still reads does without
+    files.unlink(file_names.segment_path(directory, base, file_names.DIGESTS), missing_ok=True)  # readers work without them
 
 
 def _rename_if_there(source: Path, target: Path) -> None:
@@ -165,7 +167,7 @@ def finish(
     *,
     sync: bool,
 ) -> int:
-    """Leave a segment as Kafka leaves a closed one: final time-index entry, all files cut to their size (format.md 2.5).
+    """Finish a segment as Kafka closes one: final time-index entry, all files truncated to their size (format.md 2.5).
 
     Returns the number of time-index entries. REQUIRES the append lock.
     """
@@ -195,7 +197,7 @@ def finish(
 
 
 def size_of(directory: Path, base: int) -> int:
-    """Bytes in the `.log` file now. Raises StorageError if it is not there."""
+    """Bytes in the `.log` file now. Raises StorageError if it is absent."""
     path = file_names.segment_path(directory, base)
     found = files.facts_of(path)
     if found is None:
@@ -214,12 +216,12 @@ def first_timestamp(directory: Path, base: int, size: int) -> int:
 
 
 def copy_aside(path: Path, start: int, end: int, target: Path, mode: int) -> None:
-    """Keep bytes that are about to be cut, unless they are all zero. What is a hole, or zeros, is a hole in the copy."""
+    """Keep bytes before they are truncated, unless all are zero. Holes and zeros become holes of the copy."""
     with files.opened(path) as source, contextlib.ExitStack() as opened:
         fd = -1
-        for first, behind in files.data_ranges(source, start, end, path):
-            for at in range(first, behind, CHUNK_BYTES):
-                data = files.pread(source, min(CHUNK_BYTES, behind - at), at, path)
+        for first, range_end in files.data_ranges(source, start, end, path):
+            for at in range(first, range_end, CHUNK_BYTES):
+                data = files.pread(source, min(CHUNK_BYTES, range_end - at), at, path)
                 if not data.strip(b"\0"):
                     continue
                 if fd < 0:

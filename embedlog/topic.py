@@ -1,10 +1,10 @@
-"""Named topics: which there are, with how many partitions and which settings. One small file holds them all.
+"""Named topics with their partitions and settings, stored in one small file.
 
-TOPIC-1  a name is one that Kafka takes, and no two names collide in its metrics ("." and "_" count as equal there)
-TOPIC-2  the file is replaced as a whole, and on disk when `put` and `remove` return; whoever calls them holds the directory lock
-TOPIC-3  a topic is `creating` on disk before its first directory is made, `deleting` before its first directory is renamed:
-    whoever finds it half done finishes it (`topic_directories`)
-TOPIC-4  what a newer version added to the file stays in it; what a newer version changed has a higher version number and is
+TOPIC-1  names are valid in Kafka, and no two names collide in its metrics (where "." and "_" are equal)
+TOPIC-2  the file is replaced as a whole, and is on disk when `put` and `remove` return; their caller holds the directory lock
+TOPIC-3  a topic is `creating` on disk before its first directory is made, `deleting` before its first directory is renamed: the
+    next process completes an interrupted change (`topic_directories`)
+TOPIC-4  additions of a newer version are kept in the file; an incompatible newer version has a higher version number and is
     refused
 TOPIC-5  memory follows disk: the registry changes only after the bytes are safe
 """
@@ -29,11 +29,11 @@ from embedlog.storage.identity import id_bytes
 
 TOPICS = "embedlog.topics"
 VERSION = 1
-WORD_TRUST_NS = 100_000_000  # a page that was lost under us tells of nothing any more
-PARTITIONS_MAX = 1 << 20  # of a topic that is all here: each has a directory
+WORD_TRUST_NS = 100_000_000  # limits the trust in a control page that may have been replaced
+PARTITIONS_MAX = 1 << 20  # of a topic whose partitions are all local: each has a directory
 STATES = ("creating", "live", "deleting")
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-RESERVED_TOPICS = frozenset({"__cluster_metadata"})  # KRaft's own log, no topic
+RESERVED_TOPICS = frozenset({"__cluster_metadata"})  # the log of KRaft, not a topic
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _REBUILD = "if it cannot be restored, remove the file: topics are found again by their directories, without their settings"
@@ -43,12 +43,12 @@ _REBUILD = "if it cannot be restored, remove the file: topics are found again by
 
 
 def check_name(name: str) -> str:
-    """The name, if a topic can have it. Raises InvalidTopicError, TypeError."""
+    """The name, if it is valid for a topic. Raises InvalidTopicError, TypeError."""
     if not isinstance(name, str):
         raise TypeError(f"the name of a topic is a str, not {type(name).__name__}")
     if name in ("", ".", "..") or len(name) > NAME_LENGTH_MAX or not _NAME.fullmatch(name):
         expected = f"1 to {NAME_LENGTH_MAX} of a-z A-Z 0-9 . _ -, and neither . nor .."
-        raise InvalidTopicError("not the name of a topic", expected=expected, found=repr(name[:300]))
+        raise InvalidTopicError("not a valid topic name", expected=expected, found=repr(name[:300]))
     if name in RESERVED_TOPICS:
         raise InvalidTopicError(f"{name} is the metadata log of a Kafka cluster, not a topic")
     return name
@@ -59,11 +59,11 @@ def check_collision(name: str, others: Iterable[str]) -> None:
     plain = name.replace(".", "_")
     for other in others:
         if other != name and other.replace(".", "_") == plain:
-            raise InvalidTopicError(f"{name} collides with the topic {other}: Kafka's metrics take . and _ for the same")
+            raise InvalidTopicError(f"{name} collides with the topic {other}: Kafka's metrics treat . and _ as equal")
 
 
 def is_internal(name: str) -> bool:
-    """Whether the topic is one of the log's own, hidden unless asked for."""
+    """Whether the topic is internal, and hidden unless requested."""
     return name in INTERNAL_TOPICS
 
 
@@ -72,10 +72,10 @@ def is_internal(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Topic:
-    """One topic as the file has it.
+    """One topic as stored in the file.
 
-    `partitions` is what users see; `growing`, above it, how many there shall be once their directories are made. `only` names
-    the numbers that are here, if not all of them are: other brokers of a cluster held the rest.
+    `partitions` is visible to users; `growing`, which is higher, is the intended number while directories are made. `only` has
+    the local numbers, if not all are local: other brokers of a cluster hold the rest.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Topic:
     state: str = "live"
     growing: int = 0
     only: tuple[int, ...] = ()
-    others: Mapping[str, Any] = field(default_factory=dict)  # what a newer version wrote beside
+    others: Mapping[str, Any] = field(default_factory=dict)  # unknown fields of a newer version
 
     @property
     def id_bytes(self) -> bytes:
@@ -94,14 +94,14 @@ class Topic:
 
     @property
     def numbers(self) -> Sequence[int]:
-        """The partitions that have, or will have, a directory here, rising."""
+        """The partitions that have, or will have, a local directory, rising."""
         if not self.only:
             return range(max(self.partitions, self.growing))
         return sorted({*self.only, *range(self.partitions, self.growing)})
 
     @property
     def here(self) -> Sequence[int]:
-        """The partitions that can be used, rising: all, but those being made, and those that other brokers hold."""
+        """The usable partitions, rising: without those being made, and those of other brokers."""
         if not self.only:
             return range(self.partitions)
         made = max(self.partitions, self.only[-1] + 1)
@@ -109,7 +109,7 @@ class Topic:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing about it is half done."""
+        """Whether no change of it is incomplete."""
         return self.state == "live" and not self.growing
 
 
@@ -126,7 +126,7 @@ def _encode_topic(topic: Topic) -> dict[str, Any]:
 
 
 def _decode_topic(path: Path, name: str, entry: object) -> Topic:
-    """A topic out of its entry, every value checked: the checksum speaks for the bytes, not for who wrote them."""
+    """Decode and check an entry: the checksum protects the bytes, not the meaning."""
     try:
         rest = dict(entry)  # type: ignore[call-overload]
         topic = Topic(
@@ -151,7 +151,7 @@ def _decode_topic(path: Path, name: str, entry: object) -> Topic:
 
 
 def _are_numbers(topic: Topic, numbers: Sequence[int]) -> bool:
-    """Whether these can be numbers and counts of partitions; where nothing says which are here, all of them are looked for."""
+    """Whether these are valid numbers and counts of partitions; without `only`, all partitions are local, so there are fewer."""
     return min(numbers) >= 0 and max(numbers) <= (INT_MAX + 1 if topic.only else PARTITIONS_MAX)
 
 
@@ -160,7 +160,7 @@ def _are_numbers(topic: Topic, numbers: Sequence[int]) -> bool:
 
 @dataclass(frozen=True)
 class _Content:
-    """What one reading of the file gave."""
+    """The content of the file at one read."""
 
     generation: int = 0
     topics: Mapping[str, Topic] = field(default_factory=dict)
@@ -178,29 +178,29 @@ class TopicRegistry:
         self._mode = mode
         self._signature: tuple[int, ...] | None = None
         self._content = _Content()
-        self._word, self._trusted_ns = 1, 0  # what the word was at the last look at the file, and until when it is believed
-        self.word: Callable[[], int] = lambda: 1  # moves with each change of the file; odd where that cannot be told
-        self.moving: Callable[[bool], None] = lambda done: None  # called before (False) and behind (True) each change of the file
+        self._word, self._trusted_ns = 1, 0  # the version at the last check of the file, and the end of its validity
+        self.word: Callable[[], int] = lambda: 1  # changes with each change of the file; odd if unknown
+        self.moving: Callable[[bool], None] = lambda done: None  # called before (False) and after (True) each change of the file
 
     @property
     def generation(self) -> int:
-        """Counts the changes of the file; 0 while there is none."""
+        """The number of changes of the file; 0 without a file."""
         return self._content.generation
 
     def load(self) -> None:
         """Read the file; without one there are no topics.
 
-        Raises ForeignDirectoryError for a damaged file, UnsupportedFormatError for a newer one; then nothing changes here.
+        Raises ForeignDirectoryError for a damaged file, UnsupportedFormatError for a newer one; then the registry is unchanged.
         """
-        signature = self._sign()  # before reading: a change in between is seen at the next refresh
+        signature = self._sign()  # before the read: a change in between is detected by the next refresh
         data = files.read_bytes(self.path)
         self._content = _Content() if data is None else _decode(self.path, data)
         self._signature = signature
 
     def refresh(self) -> bool:
-        """Look whether another process changed the file, and read it if so; True if it was read.
+        """Read the file if another process changed it; True if it was read.
 
-        One `stat`, unless the word tells that there was no change since the last one, which is believed for WORD_TRUST_NS.
+        Needs one `stat`, unless the version in the control page is unchanged, which is valid for WORD_TRUST_NS.
         """
         word, now = self.word(), time.monotonic_ns()
         if word == self._word and not word & 1 and now < self._trusted_ns:
@@ -220,11 +220,11 @@ class TopicRegistry:
         return self._sign() != self._signature
 
     def get(self, name: str) -> Topic | None:
-        """The topic, in whatever state it is; None if there is none of this name."""
+        """The topic in any state; None if there is none with this name."""
         return self._content.topics.get(name)
 
     def live(self, name: str) -> Topic:
-        """The topic, if it can be used. Raises UnknownTopicOrPartitionError, with what there is of similar name."""
+        """The topic, if it is usable. Raises UnknownTopicOrPartitionError, with similar names."""
         topic = self.get(name)
         if topic is None and not isinstance(name, str):
             raise TypeError(f"the name of a topic is a str, not {type(name).__name__}")
@@ -235,14 +235,14 @@ class TopicRegistry:
         return topic
 
     def _hint(self, name: str) -> str:
-        """What was probably meant by the name of a topic that is not there, and how to make one."""
+        """A hint for an unknown topic: a similar name, or how to create a topic."""
         if not _NAME.fullmatch(name):
-            return "; no topic can have this name: a pattern is for consumer().subscribe(pattern=…)"
+            return "; this name is not valid: for a pattern use consumer().subscribe(pattern=…)"
         near = nearest(name, self.names())
-        return f"; did you mean {near[0]!r}?" if near else "; create_topic() makes one"
+        return f"; did you mean {near[0]!r}?" if near else "; create_topic() creates it"
 
     def names(self) -> list[str]:
-        """Names of all topics that can be used, sorted, internal ones too."""
+        """Names of all usable topics, sorted, including internal ones."""
         return sorted(name for name, topic in self._content.topics.items() if topic.state == "live")
 
     def all(self) -> list[Topic]:
@@ -250,7 +250,7 @@ class TopicRegistry:
         return [topic for _, topic in sorted(self._content.topics.items())]
 
     def unfinished(self) -> list[Topic]:
-        """Topics whose creation, growth or deletion was interrupted (or is under way under the directory lock)."""
+        """Topics whose creation, growth or deletion was interrupted, or is in progress under the directory lock."""
         return [topic for topic in self.all() if not topic.finished]
 
     def put(self, *topics: Topic) -> None:
@@ -258,7 +258,7 @@ class TopicRegistry:
         self._change({topic.name: topic for topic in topics}, ())
 
     def remove(self, *names: str) -> None:
-        """Forget topics, durably; unknown names are nothing to forget. The caller holds the directory lock."""
+        """Remove topics, durably; unknown names are ignored. The caller holds the directory lock."""
         self._change({}, names)
 
     def change(self, topics: Iterable[Topic], gone: Iterable[str]) -> None:
@@ -266,7 +266,7 @@ class TopicRegistry:
         self._change({topic.name: topic for topic in topics}, tuple(gone))
 
     def adopt_in_memory(self, topics: Iterable[Topic], gone: Iterable[str]) -> None:
-        """As `change`, but for a reader that must write nothing: the file stays as it is."""
+        """As `change`, for a reader that must write nothing: the file does not change."""
         self._content = self._changed({topic.name: topic for topic in topics}, tuple(gone))
 
     def _change(self, topics: dict[str, Topic], gone: tuple[str, ...]) -> None:
@@ -297,7 +297,7 @@ def _encode(content: _Content) -> bytes:
         "topics": {name: _encode_topic(topic) for name, topic in sorted(content.topics.items())},
     }
     document["checksum"] = _checksum(document)
-    return (json.dumps(document, indent=1) + "\n").encode()  # in ASCII: a name in it may be no UTF-8
+    return (json.dumps(document, indent=1) + "\n").encode()  # in ASCII: a name may not be valid UTF-8
 
 
 def _decode(path: Path, data: bytes) -> _Content:
@@ -322,6 +322,6 @@ def _decode(path: Path, data: bytes) -> _Content:
 
 
 def _checksum(document: Mapping[str, Any]) -> str:
-    """XXH3 over the canonical form of the content: spaces and order do not matter."""
+    """XXH3 of the canonical form of the content: whitespace and order are irrelevant."""
     canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return f"xxh3:{codec.xxh3_64(canonical.encode(), 0):016x}"

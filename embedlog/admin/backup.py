@@ -1,14 +1,14 @@
-"""A consistent copy of a log directory while others append to it, roll it and retain it.
+"""Makes a consistent copy of a log directory while other processes append, roll segments and delete old ones.
 
-BACKUP-1  the ends of all partitions are taken once, at the beginning; each is copied up to there, in whole segments. No
-    transaction is decided meanwhile, so each is in the copy as a whole, or can be aborted there as a whole
-BACKUP-2  every batch passes its checks on the way: what is damaged is an error here, never a copy of the damage
-BACKUP-3  bytes are read and written, never shared: a copy that leans on the blocks of the original is none
-BACKUP-4  indexes and digests are made anew while copying; snapshots and `.txnindex` pass their own checks, or are made anew too
-BACKUP-5  until it is whole, a mark of ours lies in the copy and nothing opens it; the clean mark comes last, behind all syncs
-BACKUP-6  what fails takes its files away again, and only its own
-BACKUP-7  a partition whose files were replaced under the copier is copied once more, from files that were all opened before it
-    (`pins`)
+BACKUP-1  the end offsets of all partitions are read once, at the beginning; each partition is copied up to there, in whole
+    segments. No transaction is decided meanwhile, so the copy contains each transaction as a whole, or it can be aborted there
+BACKUP-2  every batch is checked during the copy: damage is an error and is never copied
+BACKUP-3  bytes are read and written, never shared: a copy that shares blocks with the original would not survive their damage
+BACKUP-4  indexes and digests are rebuilt during the copy; snapshots and `.txnindex` are checked, or rebuilt too
+BACKUP-5  until the copy is complete, a mark prevents that it is opened; the clean mark is written last, after all syncs
+BACKUP-6  a failed backup removes its own files, and no others
+BACKUP-7  a partition whose files were replaced during the copy is copied once more, from files that were all opened before it
+    (`pinned_segments`)
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 
     from embedlog.engine import Engine
 
-Progress = Callable[[int, int], object]  # bytes copied so far, bytes to copy in all
+Progress = Callable[[int, int], object]  # bytes copied so far, total bytes
 
 
 class _Moved(Exception):
-    """The files of a partition became others while they were copied."""
+    """The files of a partition were replaced during the copy."""
 
 
 @dataclass
 class _Taken:
-    """What of a partition is in the copy."""
+    """The copied part of a partition."""
 
     start: int
     end: int
@@ -52,16 +52,16 @@ class _Taken:
 
 
 def backup(engine: Engine, destination: str | os.PathLike[str], progress: Progress | None = None) -> None:
-    """Copy the log to a directory that is not there yet, or is empty. Any number of processes may work with the log meanwhile.
+    """Copy the log to a directory that is absent or empty. Other processes may work with the log meanwhile.
 
     Raises ForeignDirectoryError for any other destination, CorruptRecordError for damage, StorageError.
     """
     target = _Target(location.checked(destination), engine.config.file_mode)
     _check_place(engine.path, target.root)
     for name in engine.topic_names():
-        _pin_all(engine, name)  # whatever has to be opened, or repaired, is so before others have to wait for it
+        _pin_all(engine, name)  # open and repair partitions before others must wait
     with engine.transactions.standing_still():
-        # What groups have committed first: no offset shall lie behind the records that come along.
+        # Internal topics first: no committed offset may be after the copied records.
         pins = {name: _pin_all(engine, name) for name in sorted(engine.topic_names(), key=lambda name: not is_internal(name))}
     target.open()
     try:
@@ -75,20 +75,20 @@ def backup(engine: Engine, destination: str | os.PathLike[str], progress: Progre
 
 
 def _check_place(source: Path, root: Path) -> None:
-    """Nothing of ours may lie inside a log directory: a broker does not start on it."""
+    """Check the destination: a broker does not start on a log directory with an unknown directory inside."""
     inner, outer = files.real_path(root), files.real_path(source)
     if os.path.commonpath([inner, outer]) == outer:
-        raise ForeignDirectoryError("a backup cannot lie inside the log directory that it is made of", path=root)
+        raise ForeignDirectoryError("the destination of a backup is inside the log directory", path=root)
     if files.exists(root) and not files.is_directory(root):
         raise ForeignDirectoryError("the destination of a backup is not a directory", path=root)
     names = files.listing(root) if files.exists(root) else []
     if names:
         found = f"{len(names)} names, such as {names[0]}"
-        raise ForeignDirectoryError("the destination of a backup holds something", path=root, expected="nothing", found=found)
+        raise ForeignDirectoryError("the destination of a backup is not empty", path=root, expected="no names", found=found)
 
 
 def _pin_all(engine: Engine, name: str) -> list[Pin]:
-    """All partitions of a topic; none if it is deleted just now."""
+    """All partitions of a topic; none if the topic was deleted meanwhile."""
     try:
         topic: Topic = engine.topic(name)
         return [pin_of(engine.partition(name, number)) for number in topic.numbers if number < topic.partitions]
@@ -96,11 +96,11 @@ def _pin_all(engine: Engine, name: str) -> list[Pin]:
         return []
 
 
-# ---- where it goes -------------------------------------------------------------------------------
+# ---- the destination -----------------------------------------------------------------------------
 
 
 class _Target:
-    """The copy's directory: every file in it is new, synced, and taken away again if the whole fails."""
+    """The destination directory: every file in it is new, synced, and removed again after a failure."""
 
     def __init__(self, root: Path, mode: int) -> None:
         self.root, self.mode = root, mode
@@ -108,7 +108,7 @@ class _Target:
         self._own_root = False
 
     def open(self) -> None:
-        """Make the directory and lay our mark into it; of two who come at once only one can."""
+        """Create the directory with our mark; of two concurrent backups only one succeeds."""
         self._own_root = files.mkdir(self.root, files.directory_mode(self.mode), exist_ok=True)
         try:
             with files.opened(self.root / file_names.UNFINISHED, files.EXCLUSIVE, self.mode) as fd:
@@ -127,14 +127,14 @@ class _Target:
         return path
 
     def put(self, path: Path, data: Buffer) -> None:
-        """A whole small file."""
+        """Write a whole small file."""
         self._made.append(path)
         with files.opened(path, files.EXCLUSIVE, self.mode) as fd:
             files.write_all(fd, data, 0, path)
             files.sync(fd, path)
 
     def note(self, path: Path) -> Path:
-        """The path of a file that somebody else is about to write."""
+        """Register a file that the caller is about to write."""
         self._made.append(path)
         return path
 
@@ -143,14 +143,14 @@ class _Target:
             files.unlink(path, missing_ok=True)
 
     def close(self) -> None:
-        """Everything is there: our mark goes, the mark of an orderly close comes, in this order."""
+        """Complete the copy: remove our mark, then write the clean mark."""
         files.sync_directory(self.root)
         files.unlink(self.root / file_names.UNFINISHED)
         self.note(self.root / file_names.CLEAN_MARK)
         identity.write_clean_mark(self.root, mode=self.mode, incarnation=os.urandom(16))
 
     def take_back(self) -> None:
-        """Remove what was made; our mark goes last, so that what cannot be removed is never taken for a log."""
+        """Remove all created files, our mark last, so that an incomplete removal is never opened as a log."""
         for path in reversed(self._made):
             with contextlib.suppress(StorageError):
                 files.rmdir(path) if files.is_directory(path) else files.unlink(path, missing_ok=True)
@@ -159,7 +159,7 @@ class _Target:
                 files.rmdir(self.root)
 
 
-# ---- copying -------------------------------------------------------------------------------------
+# ---- the copy ------------------------------------------------------------------------------------
 
 
 class _Copier:
@@ -172,7 +172,7 @@ class _Copier:
         self.total = 0
 
     def topic(self, name: str, pins: list[Pin]) -> Topic | None:
-        """All partitions of one topic; None if it was deleted before they were copied."""
+        """Copy all partitions of one topic; None if it was deleted before the end."""
         directories: list[Path] = []
         try:
             topic: Topic = self._engine.topic(name)
@@ -202,7 +202,7 @@ class _Copier:
         self._taken[pin.partition.topic, pin.partition.number] = taken
 
     def _segments(self, pin: Pin, directory: Path) -> tuple[_Taken, ProducerState]:
-        """The segments up to the pinned end; those that retention deletes meanwhile are left out. Raises _Moved."""
+        """Copy the segments up to the pinned end; those that retention deletes meanwhile are omitted. Raises _Moved."""
         partition, taken = pin.partition, _Taken(pin.now.log_start, pin.now.log_end)
         state = pin.producers()
         for info in pin.segments:
@@ -228,11 +228,11 @@ class _Copier:
         return taken, state
 
     def _beside(self, pin: Pin, directory: Path, taken: _Taken, state: ProducerState) -> None:
-        """What lies beside the segments: snapshots, epochs, the manifest."""
+        """Write the files beside the segments: snapshots, epochs, the manifest."""
         target, partition = self._target, pin.partition
         for base in (info.base for info in taken.segments if taken.start < info.base < taken.end):
             source = file_names.segment_path(partition.path, base, file_names.SNAPSHOT)
-            with contextlib.suppress(CorruptRecordError):  # of use only if the one at the end is lost
+            with contextlib.suppress(CorruptRecordError):  # needed only if the last snapshot is lost
                 data = files.read_bytes(source)
                 if data is not None:
                     ProducerState.decode(data, base, source)
@@ -261,7 +261,7 @@ class _Copier:
     # ---- the directory's own files -----------------------------------------------------------------
 
     def finish(self, topics: list[Topic]) -> None:
-        """Checkpoints, topics and identity of the directory, then the clean mark."""
+        """Write checkpoints, topics and identity of the directory, then the clean mark."""
         target, root = self._target, self._engine.path
         ends = {key: taken.end for key, taken in self._taken.items()}
         starts = {key: taken.start for key, taken in self._taken.items() if taken.start > taken.segments[0].base}
@@ -288,14 +288,17 @@ class _Copier:
 
 
 class _Segment:
-    """One segment on its way."""
+    """The copy of one segment."""
 
     def __init__(self, copier: _Copier, pin: Pin, info: SegmentInfo, directory: Path, state: ProducerState) -> None:
         self._copier, self._pin, self._info, self._directory, self._state = copier, pin, info, directory, state
         self._source = file_names.segment_path(pin.partition.path, info.base)
 
     def copy(self, last: bool) -> SegmentInfo:
-        """Log, indexes and aborted transactions. Raises CorruptRecordError; StorageError with ENOENT if it is gone."""
+        """Copy log, indexes and aborted transactions.
+
+        Raises CorruptRecordError; StorageError with ENOENT if the segment was deleted.
+        """
         info, directory = self._info, self._directory
         chain = Chain(info.base, gaps_allowed=not info.gapless)
         builder = index.Builder(info.base, self._pin.partition.config.index_interval_bytes)
@@ -332,7 +335,7 @@ class _Segment:
         return walk
 
     def _check(self, walk: segment.Walk, chain: Chain) -> None:
-        """All bytes were good, and they are those that were written (BACKUP-2)."""
+        """Check that all bytes were valid, and are the ones that were written (BACKUP-2)."""
         info, problem = self._info, walk.problem
         if problem is not None:
             raise CorruptRecordError(
@@ -349,14 +352,14 @@ class _Segment:
             )
         if info.digested and chain.digest != info.digest:
             raise CorruptRecordError(
-                "the batch heads of this segment are not those that were written",
+                "the batch headers of this segment differ from those that were written",
                 path=self._source,
                 expected=f"digest {info.digest:016x}",
                 found=f"{chain.digest:016x}",
             )
 
     def _copy_aborted(self) -> int:
-        """How many transactions were aborted up to the pinned end; their file, if there are any."""
+        """Write the index of transactions aborted up to the pinned end, if there are any; returns their number."""
         kept = self._pin.aborted_in(self._info)
         if kept:
             self._copier.put(file_names.segment_path(self._directory, self._info.base, file_names.TRANSACTION_INDEX), kept)

@@ -1,8 +1,8 @@
-"""Administration of consumer groups: which there are, what they have read, where they shall go on; and forgetting them.
+"""Administration of consumer groups: list, describe, reset offsets, delete.
 
-GROUPADMIN-1  asking takes no lock and writes nothing: it serves a directory that was opened read-only, a broker's own too
-GROUPADMIN-2  what changes a group is decided under the lock of the group's partition; a call that raises has changed nothing
-GROUPADMIN-3  a dynamic member whose process is dead hinders nobody: it is evicted before the group is found to have members
+GROUPADMIN-1  reads take no lock and write nothing: they also work on a directory that was opened read-only, including a broker's
+GROUPADMIN-2  changes are decided under the lock of the group's partition; a call that raises has changed nothing
+GROUPADMIN-3  a dynamic member whose process has ended blocks no change: it is evicted before the group is checked for members
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class GroupAdmin:
         self._engine = engine
         self._groups = engine.groups
 
-    # ---- asking ----------------------------------------------------------------------------------
+    # ---- reads -----------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
         """As `Log.groups`."""
@@ -66,7 +66,7 @@ class GroupAdmin:
         elif group is not None or committed:
             found = _described(group_id, group)
         else:
-            raise GroupNotFoundError(f"there is no group {group_id!r}")
+            raise GroupNotFoundError(f"no such group: {group_id!r}")
         reader = {tp: member.member_id for member in found.members for tp in member.assignment}
         partitions = tuple(
             GroupPartition(*tp, committed.get(tp), self._end(tp), reader.get(tp)) for tp in sorted({*committed, *reader})
@@ -88,18 +88,18 @@ class GroupAdmin:
             return None
 
     def _topic_ids(self, named: Mapping[UUID, str]) -> dict[UUID, str]:
-        """Names of topics by their ids: those of this directory, and those that a group's own records tell."""
+        """Names of topics by their ids: those of this directory, and those in a group's own records."""
         self._engine.refresh_topics()
         return {UUID(bytes=topic.id_bytes): topic.name for topic in self._engine.registry.all()} | dict(named)
 
-    # ---- keeping ---------------------------------------------------------------------------------
+    # ---- retention -------------------------------------------------------------------------------
 
     def keep(self, group_id: str) -> None:
         """As `Log.keep_group`."""
         self._engine.check_writable()
         self._groups.exempt(group_id)
 
-    # ---- moving ----------------------------------------------------------------------------------
+    # ---- reset -----------------------------------------------------------------------------------
 
     def reset_offsets(
         self, group_id: str, topics: Scope = None, *, to: object, dry_run: bool = False
@@ -125,7 +125,7 @@ class GroupAdmin:
         if topics is None:
             found = target.each or committed
             if not found:
-                raise GroupNotFoundError(f"group {group_id!r} has committed nothing: name the topics to begin with")
+                raise GroupNotFoundError(f"group {group_id!r} has no committed offsets: give the argument topics")
             return sorted(found)
         wanted: set[TopicPartition] = set()
         for each in [topics] if isinstance(topics, str | TopicPartition) else topics:
@@ -135,7 +135,7 @@ class GroupAdmin:
                 wanted.add(topic_partition(each))
         if target.kind == "each" and wanted != target.each.keys():
             odd = ", ".join(f"{tp.topic}-{tp.partition}" for tp in sorted(wanted ^ target.each.keys()))
-            expected = "an offset for each of the partitions that `topics` names, and for no other"
+            expected = "an offset for each of the partitions in `topics`, and for no others"
             raise ConfigError("to", expected=expected, found=f"no match for {odd}")
         return sorted(wanted)
 
@@ -154,10 +154,10 @@ class GroupAdmin:
         )
         offset = wanted if target.kind == "current" else clamped(wanted, start, end)
         if offset != wanted:
-            _logger.warning("%s-%d has no offset %d: a group is reset to %d instead", *tp, wanted, offset)
+            _logger.warning("%s-%d has no offset %d: the group is reset to %d instead", *tp, wanted, offset)
         return OffsetAndMetadata(offset)
 
-    # ---- forgetting ------------------------------------------------------------------------------
+    # ---- deletion --------------------------------------------------------------------------------
 
     def delete(self, group_id: str) -> None:
         """As `Log.delete_group`."""
@@ -179,7 +179,7 @@ class GroupAdmin:
         wanted = None if instance_ids is None else checked_instances(instance_ids)
         self._groups.decide(group_id, lambda old: machine.remove(old, wanted, system.wall_ms()))
 
-    # ---- who is in the way -----------------------------------------------------------------------
+    # ---- blocking members ------------------------------------------------------------------------
 
     def _check_empty(self, group_id: str) -> None:
         self._evict_dead(group_id)
@@ -198,11 +198,11 @@ class GroupAdmin:
             self._groups.evict(checked_group_id(group_id), Watch(self._engine.transactions.liveness), whole=True)
 
 
-# ---- describing ----------------------------------------------------------------------------------
+# ---- descriptions --------------------------------------------------------------------------------
 
 
 def _described(group_id: str, group: Group | None) -> GroupDescription:
-    """A group in the older protocol, or one that nobody ever joined."""
+    """A group in the older protocol, or one that no member ever joined."""
     if group is None:
         return GroupDescription(group_id, machine.State.EMPTY.label)
     members = tuple(_member(member, group) for member in group.members.values())

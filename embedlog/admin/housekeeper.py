@@ -1,8 +1,9 @@
-"""Housekeeping without a daemon: a thread of whichever open process holds the housekeeper's lock.
+"""Housekeeping without a daemon: a thread of the open process that holds the housekeeper's lock.
 
-HOUSEKEEPER-1  one at a time in a directory, by a lock; nobody after close
-HOUSEKEEPER-2  what others wait for they can do themselves: appenders sync, `log.housekeep()` does a round by hand
-HOUSEKEEPER-3  a failure in one partition is logged, once an hour at most, and the others go on; the thread ends only with its log
+HOUSEKEEPER-1  one process at a time per directory, by a lock; none after close
+HOUSEKEEPER-2  other processes need not wait for it: appenders sync themselves, `log.housekeep()` does a round explicitly
+HOUSEKEEPER-3  a failure in one partition is logged, at most once per hour, and the others continue; the thread ends only with its
+    log
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("embedlog")
 
-# Words of the directory's control page: when, on the boot clock, the next one is due.
+# Words of the directory's control page: times of the next runs, on the boot clock.
 NEXT_ROUND_NS, NEXT_POINTS_NS, NEXT_TRANSACTIONS_NS, NEXT_IDS_NS, NEXT_CLEANING_NS = 4, 5, 6, 7, 10
 NEXT_OFFSETS_NS, NEXT_GROUPS_NS = 13, 14
-GROUPS_MS = 2000  # between two looks at groups whose members may all be gone: members look after each other
+GROUPS_MS = 2000  # between two checks of groups whose members may all have ended: live members check each other
 
 
 class Housekeeper:
-    """The thread and what it does. Threads: `start`, `stop` from the log's owner; `round` from anyone."""
+    """The thread and its tasks. Threads: `start`, `stop` from the log's owner; `once` from any."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -40,7 +41,7 @@ class Housekeeper:
         self._thread: threading.Thread | None = None
         self._seen_unsynced = -1
         self._unsynced: set[tuple[str, int]] = set()
-        self._cleaned: dict[tuple[str, int], int | None] = {}  # compacted so far, and not yet in the checkpoint
+        self._cleaned: dict[tuple[str, int], int | None] = {}  # compacted, but not yet in the checkpoint
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name=f"embedlog housekeeper {self._engine.path.name}", daemon=True)
@@ -55,7 +56,7 @@ class Housekeeper:
         self._lock.close()
 
     def abandon(self) -> None:
-        """In a forked child there is no thread to wait for."""
+        """Forget the thread in a forked child, where it does not exist."""
         self._stop.set()
         self._thread = None
 
@@ -66,15 +67,15 @@ class Housekeeper:
             try:
                 with self._reported("a round"):
                     self.tick()
-            except BaseException as problem:  # noqa: BLE001 (the edge of a thread: a defect must not end the flushing)
+            except BaseException as problem:  # noqa: BLE001 (top of the thread: a bug must not end the flushes)
                 what = f"housekeeping of {self._engine.path}"
                 try:
                     _logging.report(logger, logging.ERROR, (self._engine.path, "defect"), what, problem, trace=True)
-                except BaseException:  # noqa: BLE001 (a handler of the log's, which is the user's)
+                except BaseException:  # noqa: BLE001 (a user's log handler may raise)
                     _callbacks.hook()
 
     def tick(self) -> None:
-        """What is due now, unless another process is at it: the lock is held for the work only, never by an idle one."""
+        """Do the due tasks, unless another process does them: the lock is held only for the work."""
         if not self._lock.mutex.acquire(blocking=False):
             return
         try:
@@ -89,7 +90,9 @@ class Housekeeper:
             self._lock.mutex.release()
 
     def _work(self) -> bool:
-        """Flush, and a round if it is time; whether it is time for checkpoints, which need a lock that comes before ours."""
+        """Flush, and do due tasks; returns whether checkpoints are due, which need a lock that comes earlier in the lock
+        order.
+        """
         config = self._engine.config
         self.flush_due()
         if self._turn(NEXT_ROUND_NS, config.log_initial_task_delay_ms, config.log_retention_check_interval_ms):
@@ -103,7 +106,7 @@ class Housekeeper:
         return self._turn(NEXT_POINTS_NS, interval_ms, interval_ms) or bool(self._cleaned)
 
     def _transactions(self) -> None:
-        """Abort what nobody will end, forget who does not come back: when it is time."""
+        """Abort abandoned transactions and expire unused ids, when due."""
         config = self._engine.config
         looks_ms = config.transaction_abort_timed_out_transaction_cleanup_interval_ms
         forgets_ms = config.transaction_remove_expired_transaction_cleanup_interval_ms
@@ -114,7 +117,7 @@ class Housekeeper:
                 self._engine.transactions.forget_idle(self._deadline())
 
     def _groups(self) -> None:
-        """Evict who is gone, forget what groups have committed and nobody has wanted for long: when it is time."""
+        """Evict ended members and expire unused offsets, when due."""
         interval_ms = self._engine.config.offsets_retention_check_interval_ms
         with self._reported("groups"):
             if self._turn(NEXT_GROUPS_NS, GROUPS_MS, GROUPS_MS):
@@ -129,12 +132,12 @@ class Housekeeper:
         return files.deadline_after(self._engine.config.lock_timeout_ms / 1000)
 
     def _turn(self, word: int, first_ms: int, interval_ms: int) -> bool:
-        """Whether something that is done once per interval, by whichever process, is due; the directory's page remembers."""
+        """Whether a task that one process does per interval is due; the directory's control page contains the times."""
         page, now_ns = self._engine.context.directory_page, system.boot_ns()
         if page is None:
             return False
         due_ns = page.word(word)
-        if due_ns == 0 or due_ns > now_ns + max(first_ms, interval_ms) * 1_000_000:  # new here, or from another boot
+        if due_ns == 0 or due_ns > now_ns + max(first_ms, interval_ms) * 1_000_000:  # first use, or of another boot
             page.set(word, now_ns + first_ms * 1_000_000)
             return False
         if now_ns < due_ns:
@@ -155,7 +158,7 @@ class Housekeeper:
             with self._reported(f"flush of {topic}-{number}"):
                 try:
                     partition = self._engine.partition(topic, number)
-                except UnknownTopicOrPartitionError:  # it was deleted since
+                except UnknownTopicOrPartitionError:  # deleted meanwhile
                     self._unsynced.discard((topic, number))
                     continue
                 if partition.durable_offset >= partition.bounds().log_end:
@@ -169,7 +172,7 @@ class Housekeeper:
         return age_ns >= max(0, partition.config.flush_ms - 2 * slack_ms) * 1_000_000
 
     def once(self, *, due_only: bool) -> None:
-        """One round now, in the caller's thread; `due_only`: only what is due, unless another process is at it."""
+        """Do one round in the caller's thread; `due_only`: only due tasks, unless another process does them."""
         if due_only:
             self.tick()
         else:
@@ -178,7 +181,10 @@ class Housekeeper:
     # ---- a round ---------------------------------------------------------------------------------
 
     def by_hand(self, deadline_ns: int) -> None:
-        """One whole round now, in the caller's thread. Raises LockTimeoutError if another housekeeper is at work for too long."""
+        """Do a complete round in the caller's thread.
+
+        Raises LockTimeoutError if another housekeeper holds the lock for too long.
+        """
         with self._lock.hold(deadline_ns):
             self._round(by_hand=True)
             with self._reported("transactions"):
@@ -203,7 +209,7 @@ class Housekeeper:
         topic_directories.purge_retired(self._engine.path, system.wall_ms(), delay_ms, follow_links=links)
 
     def _clean(self) -> None:
-        """Compact what is worth it, the dirtiest first, each until nothing is left to do."""
+        """Compact partitions that exceed the dirty ratio, the dirtiest first, each until no work is left."""
         now_ms = system.wall_ms()
         partitions = [each for each in self._engine.all_partitions(loaded_only=False) if each.config.compacted]
         due = [(ratio, each) for each in partitions if (ratio := self._dirty_ratio(each, now_ms)) is not None]
@@ -227,7 +233,7 @@ class Housekeeper:
                 return
 
     def _points(self) -> None:
-        with self._engine.topic_changes.begin():  # which also finishes what dead processes left half made
+        with self._engine.topic_changes.begin():  # also completes changes that were interrupted
             if self._cleaned:
                 checkpoints.update(self._engine.path / file_names.CLEANER, self._cleaned, self._engine.config.file_mode)
                 self._cleaned = {}
@@ -237,7 +243,7 @@ class Housekeeper:
 
 
 class _Reported:
-    """Reports an error of one partition and lets the others go on; what recurs is reported seldom."""
+    """Logs an error of one partition so that the others continue; recurring errors are logged seldom."""
 
     def __init__(self, engine: Engine, what: str) -> None:
         self._engine = engine
@@ -249,7 +255,7 @@ class _Reported:
     def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: object) -> bool:
         if not isinstance(problem, EmbedlogError):
             return False
-        if not isinstance(problem, ClosedError) and not self._engine.closed:  # else the last one out syncs everything
+        if not isinstance(problem, ClosedError) and not self._engine.closed:  # otherwise the last process syncs everything
             what = f"housekeeping of {self._engine.path}, {self._what}"
             _logging.report(logger, logging.WARNING, (self._engine.path, self._what), what, problem)
         return True

@@ -1,7 +1,7 @@
 """Administration of topics: create, describe, change and delete.
 
-TOPICADMIN-1  everything is checked before anything is written: a call that raises for its arguments has changed nothing
-TOPICADMIN-2  a creation or growth that fails on the way is taken back; if that fails too, the next change finishes it
+TOPICADMIN-1  all arguments are checked before anything is written: a call that raises for them has changed nothing
+TOPICADMIN-2  a creation or growth that fails is undone; if that fails too, the next change completes it
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class TopicAdmin:
         self._engine = engine
         self._registry = engine.registry
 
-    # ---- asking ----------------------------------------------------------------------------------
+    # ---- reads -----------------------------------------------------------------------------------
 
     def names(self, include_internal: bool = False) -> list[str]:
         """As `Log.topics`."""
@@ -62,7 +62,7 @@ class TopicAdmin:
         bounds = partition.bounds()
         return PartitionDescription(partition.number, str(partition.path), *bounds, size_bytes=partition.size_bytes())
 
-    # ---- making ----------------------------------------------------------------------------------
+    # ---- creation --------------------------------------------------------------------------------
 
     def create(
         self,
@@ -86,12 +86,12 @@ class TopicAdmin:
         for number, topic in enumerate(planned):
             before = [each.name for each in planned[:number]]
             if topic.name in before:
-                raise TopicExistsError(f"the topic {topic.name!r} is to be created twice")
+                raise TopicExistsError(f"the topic {topic.name!r} is given twice")
             check_collision(topic.name, before)
         return self._create(planned, exist_ok)
 
     def _planned(self, new: NewTopic, settings: Mapping[str, Any]) -> Topic:
-        """The topic as it shall be, checked in all that can be checked without a look at those that are there."""
+        """The topic to create, after all checks that do not depend on existing topics."""
         check_name(new.name)
         _refuse_internal(new.name)
         count = self._engine.config.num_partitions if new.partitions is None else _count(new.partitions)
@@ -102,7 +102,7 @@ class TopicAdmin:
 
     def _create(self, planned: list[Topic], exist_ok: bool) -> list[str]:
         if exist_ok and all(self._is_live(topic.name) for topic in planned):
-            return []  # without the directory lock, which another process may hold for long
+            return []  # without the directory lock, which other processes may hold for long
         with self._engine.topic_changes.begin():
             topics = [topic for topic in planned if not (exist_ok and self._is_live(topic.name))]
             for topic in topics:
@@ -125,17 +125,17 @@ class TopicAdmin:
 
     def _check_absent(self, name: str, count: int) -> None:
         if self._registry.get(name) is not None:
-            raise TopicExistsError(f"there is a topic {name!r} already; with exist_ok=True that is right", path=self._engine.path)
+            raise TopicExistsError(f"topic {name!r} exists already; exist_ok=True accepts that", path=self._engine.path)
         check_collision(name, [topic.name for topic in self._registry.all()])
         for number in range(count):
             path = self._engine.path / file_names.partition_name(name, number)
             if files.exists(path):
-                raise ForeignDirectoryError("something that is not this log's lies where a partition would", path=path)
+                raise ForeignDirectoryError("a foreign file has the name of the partition's directory", path=path)
 
     def _take_back(self, topic: Topic) -> None:
-        """Undo a creation that failed; the disk may be full, so this may fail as well.
+        """Undo a failed creation; this may fail as well, for example on a full disk.
 
-        The registry first: it may call the topic live already, and what it goes on to promise must have its directories.
+        The registry is changed first: it may show the topic as live already, and a live topic must have its directories.
         """
         try:
             self._registry.refresh()
@@ -143,7 +143,7 @@ class TopicAdmin:
                 self._registry.put(replace(topic, state="deleting"))
                 topic_directories.finish_deletion(self._engine.path, self._registry, topic, mode=self._engine.config.file_mode)
         except EmbedlogError as problem:
-            _logger.warning("topic %s is half created and could not be taken back: %s", topic.name, problem)
+            _logger.warning("topic %s is partly created, and undoing that failed: %s", topic.name, problem)
 
     def grow(self, name: str, total_count: int) -> None:
         """As `Log.create_partitions`."""
@@ -155,7 +155,7 @@ class TopicAdmin:
         with self._engine.topic_changes.begin():
             topic = self._registry.live(name)
             if count <= topic.partitions:
-                expected = f"more than the {topic.partitions} there are"
+                expected = f"more than the present {topic.partitions}"
                 raise InvalidPartitionsError(f"partitions of {name!r} can only be added", expected=expected, found=count)
             try:
                 self._registry.put(replace(topic, growing=count))
@@ -165,15 +165,18 @@ class TopicAdmin:
                 raise
 
     def _take_back_growth(self, topic: Topic, count: int) -> None:
-        """The registry first: what it goes on to promise, perhaps because it cannot be written, must have its directories."""
+        """Undo a growth.
+
+        The registry is changed first: if that fails, it still promises partitions that must have their directories.
+        """
         try:
             self._registry.put(topic)
             for number in range(topic.partitions, count):
                 topic_directories.retire_partition(self._engine.path, topic, number)
         except EmbedlogError as problem:
-            _logger.warning("topic %s has grown by half and this could not be taken back: %s", topic.name, problem)
+            _logger.warning("the growth of topic %s is incomplete, and undoing it failed: %s", topic.name, problem)
 
-    # ---- changing --------------------------------------------------------------------------------
+    # ---- changes ---------------------------------------------------------------------------------
 
     def alter(self, name: str, config: Mapping[str, Any] | None = None, **settings: Unpack[TopicOptions]) -> None:
         """As `Log.alter_topic`."""
@@ -216,7 +219,7 @@ class TopicAdmin:
             )  # fmt: skip
         return partition
 
-    # ---- removing --------------------------------------------------------------------------------
+    # ---- deletion --------------------------------------------------------------------------------
 
     def delete(self, name: str) -> None:
         """As `Log.delete_topic`."""

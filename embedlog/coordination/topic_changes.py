@@ -26,7 +26,7 @@ from embedlog.topic import Topic
 if TYPE_CHECKING:
     from embedlog.coordination.groups.group_coordinator import Groups
 
-SETTLING_S: Final = 0.1  # how long a change of one topic waits for the locks of another topic that was left half deleted
+SETTLING_S: Final = 0.1  # a change of one topic waits this long for locks of another topic with an incomplete deletion
 
 _logger = logging.getLogger("embedlog")
 
@@ -60,7 +60,7 @@ class TopicChanges:
 
     @contextlib.contextmanager
     def begin(self, settling_s: float = SETTLING_S) -> Iterator[None]:
-        """The directory lock, with the file of topics read and what was left half done finished (TOPICCHANGE-1)."""
+        """The directory lock, with the file of topics read and interrupted changes completed (TOPICCHANGE-1)."""
         with self.directory_lock():
             try:
                 self._host.registry.refresh()
@@ -81,17 +81,17 @@ class TopicChanges:
                 else:
                     self.finish_creation(topic)
             except EmbedlogError as problem:
-                what = f"topic {topic.name} is half {topic.state} and stays so for now"
+                what = f"topic {topic.name} is still {topic.state}"
                 _logging.report(_logger, logging.WARNING, (self._host.path, "unfinished", topic.name), what, problem)
 
     def finish_creation(self, topic: Topic) -> Topic:
-        """Make the directories of a topic and call it live. REQUIRES the directory lock, or the only process."""
+        """Create the directories of a topic and make it live. REQUIRES the directory lock, or the only process."""
         host = self._host
         mode, links = host.config.file_mode, host.config.follow_links
         return topic_directories.finish_creation(host.path, host.registry, topic, mode, follow_links=links)
 
     def finish_deletion(self, topic: Topic, timeout_s: float) -> None:
-        """Retire the partitions of a topic, and forget it and its committed offsets. REQUIRES the directory lock."""
+        """Retire the partitions of a topic, and delete it with its committed offsets. REQUIRES the directory lock."""
         host, deadline_ns = self._host, files.deadline_after(timeout_s)
 
         def retire(number: int, path: Path) -> None:
@@ -103,7 +103,7 @@ class TopicChanges:
         topic_directories.finish_deletion(host.path, host.registry, topic, retire, host.config.file_mode, forget)
 
     def make_internal(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
-        """Make one of the log's own topics, unless another process has made it in the meantime."""
+        """Create an internal topic, unless another process has created it meanwhile."""
         self._host.check_writable()
         overrides = parse(TopicConfig, config).overrides()
         with self.begin():
@@ -123,12 +123,12 @@ def mark_deleted(
         lock.lock(deadline_ns)
         _set_deleted_locked(path, directory_page, locked)
     finally:
-        lock.close()  # with its descriptor the lock goes too
+        lock.close()  # closing the descriptor releases the lock
 
 
 def _set_deleted_locked(path: Path, directory_page: system.Page | None, locked: bool) -> None:
     mapped = map_page(path / file_names.PAGE, writable=True, locked=locked)
-    if mapped is None:  # never opened since its directory was made, or since a broker had it
+    if mapped is None:  # never opened since its creation, or since a broker's visit
         return
     try:
         mapped.page.set(system.WORD_FLAGS, mapped.page.word(system.WORD_FLAGS) | system.FLAG_DELETED)

@@ -25,7 +25,7 @@ from embedlog.format.record_columns import Batches
 from embedlog.storage import file_names, files
 
 RECORD_BYTES: Final = codec.DIGEST_RECORD_SIZE
-OTHERS: Final = "the batch heads of this segment are not those that were written"
+OTHERS: Final = "the batch headers of this segment differ from those that were written"
 
 
 class State(NamedTuple):

@@ -63,9 +63,9 @@ def test_many_topics_are_made_in_one_step(log: Any, other: Any) -> None:
 @pytest.mark.parametrize(
     ("topics", "error", "text"),
     [
-        (["x", "x"], e.TopicExistsError, "'x' is to be created twice"),
+        (["x", "x"], e.TopicExistsError, "'x' is given twice"),
         (["x.y", "x_y"], e.InvalidTopicError, "collides"),
-        (["x", ""], e.InvalidTopicError, "not the name of a topic"),
+        (["x", ""], e.InvalidTopicError, "not a valid topic name"),
         (["x", embedlog.NewTopic("y", 0)], e.InvalidPartitionsError, "found 0"),
         (["x", embedlog.NewTopic("y", 1, {"segment.byte": 1})], e.ConfigError, "did you mean segment.bytes?"),
         ("x", TypeError, "a list of names or NewTopics: ['x']"),

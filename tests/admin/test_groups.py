@@ -231,7 +231,7 @@ def test_what_lies_outside_is_warned_of(log: embedlog.Log, caplog: pytest.LogCap
     log.reset_group_offsets("g", T0, to=10)
     assert not caplog.records
     log.reset_group_offsets("g", T0, to=11)
-    assert "t-0 has no offset 11: a group is reset to 10 instead" in caplog.text
+    assert "t-0 has no offset 11: the group is reset to 10 instead" in caplog.text
 
 
 def test_current_stays_what_it_is_even_outside(log: embedlog.Log) -> None:
@@ -248,7 +248,7 @@ def test_what_a_reset_is_of(log: embedlog.Log, topics: Any, tps: list[TopicParti
 
 
 def test_a_group_may_begin_with_a_reset(log: embedlog.Log) -> None:
-    with pytest.raises(embedlog.GroupNotFoundError, match="name the topics"):
+    with pytest.raises(embedlog.GroupNotFoundError, match="give the argument topics"):
         log.reset_group_offsets("new", to="earliest")
     assert log.groups() == []
     log.reset_group_offsets("new", {T0: 3}, to={T0: 3})

@@ -69,7 +69,7 @@ def test_the_number_of_partitions_is_the_logs_if_not_given(tmp_path: Path) -> No
 
 
 BAD_TOPICS: dict[str, tuple[tuple[Any, ...], type[Exception], str]] = {
-    "an empty name": (("",), e.InvalidTopicError, "not the name of a topic"),
+    "an empty name": (("",), e.InvalidTopicError, "not a valid topic name"),
     "a path": (("../x",), e.InvalidTopicError, "found '../x'"),
     "too long a name": (("x" * 250,), e.InvalidTopicError, "1 to 249"),
     "a name in bytes": ((b"x",), TypeError, "is a str, not bytes"),
@@ -77,7 +77,7 @@ BAD_TOPICS: dict[str, tuple[tuple[Any, ...], type[Exception], str]] = {
     "an internal name": (("__consumer_offsets",), e.InvalidTopicError, "the log's own"),
     "the name of a cluster's log": (("__cluster_metadata",), e.InvalidTopicError, "metadata log"),
     "a colliding name": (("here_it_is",), e.InvalidTopicError, "collides with the topic here.it.is"),
-    "a name that is taken": (("here.it.is",), e.TopicExistsError, "there is a topic 'here.it.is' already"),
+    "a name that is taken": (("here.it.is",), e.TopicExistsError, "topic 'here.it.is' exists already"),
     "no partitions": (("x", 0), e.InvalidPartitionsError, "expected 1 to 2147483647, found 0"),
     "fewer than none": (("x", -1), e.InvalidPartitionsError, "found -1"),
     "too many": (("x", 2**31), e.InvalidPartitionsError, "found 2147483648"),

@@ -428,6 +428,6 @@ def test_a_comparison_goes_by_every_point_that_is_passed() -> None:
     comparison = evidence.Comparison(Path("x.log"), [point])
     with pytest.raises(embedlog.CorruptRecordError, match="file ends inside a batch"):
         comparison.ended(4, 0, None)
-    with pytest.raises(embedlog.CorruptRecordError, match="heads of this segment"):
+    with pytest.raises(embedlog.CorruptRecordError, match="headers of this segment"):
         evidence.Comparison(Path("x.log"), [point]).ended(10, 6, None)
     comparison.ended(20, 0, None)

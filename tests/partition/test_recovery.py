@@ -55,7 +55,7 @@ def test_a_sealed_segment_swapped_for_one_of_its_size_is_noticed_when_it_is_read
     ours, theirs = two_topics(tmp_path / "log", 100, 400)
     assert ours.stat().st_size == theirs.stat().st_size
     shutil.copyfile(theirs, ours)
-    with opened(tmp_path / "log") as log, pytest.raises(embedlog.CorruptRecordError, match="heads of this segment"):
+    with opened(tmp_path / "log") as log, pytest.raises(embedlog.CorruptRecordError, match="headers of this segment"):
         read(log)
 
 

@@ -114,7 +114,7 @@ OPTIONS: dict[str, Row] = {
 }  # fmt: skip
 
 CALLS: dict[str, Row] = {
-    "consumer of a list": (lambda log: log.consumer(["orders"]), TypeError, ("one by one", "consumer(*names)")),
+    "consumer of a list": (lambda log: log.consumer(["orders"]), TypeError, ("separate arguments", "consumer(*names)")),
     "consumer of a pattern": (lambda log: log.consumer("ord.*"), EmbedlogError, ("'ord.*'", "subscribe(pattern=")),
     "poll(timeout_ms=)": (consumer(lambda made: made.poll(timeout_ms=5)),
                           UnknownOptionError, ("poll()", "timeout_ms", "in seconds")),
@@ -247,7 +247,7 @@ def test_a_directory_that_may_not_be_written_says_how_to_read_it(
 
     embedlog.open(tmp_path / "log", config=QUIET).close()
     monkeypatch.setattr(location, "enter", refused)
-    with pytest.raises(StorageError, match="read_only=True needs no permission") as caught:
+    with pytest.raises(StorageError, match="read_only=True needs no write permission") as caught:
         embedlog.open(tmp_path / "log")
     assert (caught.value.errno, caught.value.path) == (number, str(tmp_path / "log"))
     with pytest.raises(StorageError) as caught:
