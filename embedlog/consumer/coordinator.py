@@ -3,11 +3,9 @@
 COORDINATOR-1  duties are done at the beginning of every poll, and before every list that iteration continues with. The next ones
     are due at `until_ns`; no record is returned after that time without another check
 COORDINATOR-2  between duties the check costs a clock reading and one read of memory
-COORDINATOR-3  an expired lease is renewed before the group's record is read: a removal is detected before the next record is
-    returned
+COORDINATOR-3  an expired lease is renewed before the group's record is read, so that no record follows an undetected removal
 COORDINATOR-4  a partition starts at the committed offset, else by `auto.offset.reset`; it is not read before that is known
-COORDINATOR-5  a lock held by others does not stop reading: the next call tries again, until `lock.timeout.ms` have passed without
-    success
+COORDINATOR-5  a lock held by others does not stop reading: later calls try again, until `lock.timeout.ms` have passed
 """
 
 from __future__ import annotations
@@ -225,9 +223,7 @@ class Attendance:
         self._look_ns = time.monotonic_ns() + LOOK_NS
 
     def _delayed_enough(self, found: Group) -> bool:
-        """Whether no member joined for `group.initial.rebalance.delay.ms`, or the delay has lasted as long as a round may
-        take.
-        """
+        """Whether no member joined for `group.initial.rebalance.delay.ms`, or the delay lasts as long as a round may."""
         now_ns = time.monotonic_ns()
         if self._delay is None or self._delay[0] != found.generation:
             self._delay = found.generation, now_ns
@@ -310,10 +306,7 @@ class Attendance:
         return [cursor for cursor in self._reading.rotation if cursor.fresh]
 
     def place(self, cursor: Cursor) -> None:
-        """Find the start position of a partition.
-
-        Raises DeadlineError if open transactions hide the committed offset for too long.
-        """
+        """Find the start position of a partition. Raises DeadlineError if it depends on an open transaction for too long."""
         if cursor.fresh and not self._place([cursor], files.deadline_after(self._patience_s)):
             raise DeadlineError(f"{cursor.tp.topic}-{cursor.tp.partition}: the committed offset depends on an open transaction")
 
@@ -360,11 +353,7 @@ class Attendance:
         }
 
     def _unsettled(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Positions that differ from the committed offsets.
-
-        A member knows what is committed of its own partitions. So an idle group rebalances without these commits, and waits for
-        fewer locks.
-        """
+        """Positions that differ from the committed offsets: without the others an idle group rebalances with fewer locks."""
         settled = self._committing.settled if self._subscribed else {}
         return {tp: place for tp, place in self._positions().items() if settled.get(tp) != place.offset}
 
