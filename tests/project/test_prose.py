@@ -38,7 +38,6 @@ CODE = re.compile(r"``.*?``|`[^`\n]*`|\]\([^)]*\)")
 NOT_YET = (
     "docs/configuration.md",
     "docs/spark.md",
-    "embedlog/_native",
     "embedlog/admin",
     "embedlog/aio",
     "embedlog/assignors.py",
