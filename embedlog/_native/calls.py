@@ -26,7 +26,6 @@ __all__ = [
     "EAGAIN",
     "Facts",
     "Heartbeat",
-    "MUTANTS",
     "PAGE_BYTES",
     "PAGE_VERSION",
     "SLICE_NS",
@@ -61,7 +60,6 @@ __all__ = [
     "lost_pages",
     "mkdir",
     "mount_id",
-    "mutated",
     "open_file",
     "point",
     "pread_into",
@@ -110,8 +108,6 @@ CALLS: Final = (
 )
 ACTIONS: Final = ("none", "fail", "short", "torn_kill", "kill_before", "kill_after", "stop_before", "stop_after", "delay")
 
-MUTANTS: set[str] = set()
-
 
 def errno_of(code: int) -> int:
     """The errno in a negative code of the core, 0 if there is none."""
@@ -150,10 +146,6 @@ def fault_trace(fd: int) -> None:
 def record_to(fd: int) -> None:
     """Write each successful change of files, with its bytes, to `fd`; -1 ends it. `api/testing.h` describes the format."""
     lib.el_fault_record(fd)
-
-
-def mutated(name: str) -> bool:
-    return name in MUTANTS
 
 
 def point(name: str) -> int:

@@ -27,7 +27,7 @@ def append_marker(
         now, writer = held.now, held.writer.native()
         state = held.producer_state(now)
         producer = state.producers.get(producer_id) or Producer(producer_id)
-        if producer.epoch >= epoch and not system.mutated("marker_not_skipped"):
+        if _is_ended(producer, epoch):
             return None
         if coordinator_epoch is None:  # we have no coordinator: a broker's, which had the directory before, must not go back
             coordinator_epoch = max(producer.coordinator_epoch, 0)
@@ -49,6 +49,11 @@ def append_marker(
     return code, writer.out.base_offset
 
 
+def _is_ended(producer: Producer, epoch: int) -> bool:
+    """Whether the transaction of this epoch has its marker, or a later transaction has begun."""
+    return producer.epoch >= epoch
+
+
 def _write(held: Held, state: ProducerState, producer: Producer, batch: bytes, commit: bool) -> int:
     now, writer = held.now, held.writer.native()
     others = [start for producer_id, start in state.open_transactions() if producer_id != producer.producer_id]
@@ -62,22 +67,9 @@ def _write(held: Held, state: ProducerState, producer: Producer, batch: bytes, c
         )
         path = file_names.segment_path(held.path, now.segment_base, file_names.TRANSACTION_INDEX)
         with files.opened(path, files.CREATE, held.mode) as fd:
-            if system.mutated("entry_after_publish"):
-                return _entry_last(held, batch, unstable, entry, fd)
             code = writer.marker(batch, unstable, entry, fd)
         if code != system.APPENDED and now.transaction_entries == 0:
             files.unlink(path, missing_ok=True)  # Kafka has one only where something was aborted
     if code == system.MUST_REPAIR:
         raise StorageError("a marker that could not be written whole could not be taken back either", path=held.path)
-    return code
-
-
-def _entry_last(held: Held, batch: bytes, unstable: int, entry: bytes, fd: int) -> int:
-    """What M1 is there to prevent."""
-    now, writer = held.now, held.writer.native()
-    code = writer.marker(batch, unstable, None, -1)
-    if code == system.APPENDED and (after := held.page.read()) is not None:
-        files.write_all(fd, entry, now.transaction_entries * len(entry), held.path)
-        count, digest = after.transaction_entries + 1, aborted_transactions.digest(entry, after.transaction_digest)
-        held.publish_replaced(after._replace(transaction_entries=count, transaction_digest=digest))
     return code

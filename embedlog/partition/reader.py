@@ -114,8 +114,6 @@ class Reader:
         """Batches from the one that holds `offset`, at least one if there is any below the limit."""
 
         def found_in(now: Published) -> Fetched:
-            if system.mutated("read_by_file_size"):
-                now = self._by_file_size(now)
             if offset < now.log_start or offset > now.log_end:
                 raise OffsetOutOfRangeError(
                     f"{self._state.name} has no offset {offset}",
@@ -125,8 +123,7 @@ class Reader:
                 )
             found = self._fetch(offset, self._limit(now, committed, upto), now, max_bytes, pool)
             if committed and len(found.batches):
-                judged = self._settled() if system.mutated("mixed_moments") else now
-                found.aborted = self.aborted.between(int(found.batches["base_offset"][0]), found.next_offset, judged)
+                found.aborted = self.aborted.between(int(found.batches["base_offset"][0]), found.next_offset, now)
             return found
 
         return self._undisturbed(found_in)
@@ -139,7 +136,7 @@ class Reader:
             self._state.check_deleted()
             try:
                 found = work(now)
-                if self._state.published().generation == now.generation or system.mutated("mixed_moments"):
+                if self._state.published().generation == now.generation:
                     return found
             except (StorageError, CorruptRecordError) as problem:
                 gone = isinstance(problem, StorageError) and problem.errno == errno.ENOENT
@@ -156,11 +153,6 @@ class Reader:
         if committed and now.first_unstable >= 0:
             limit = min(limit, now.first_unstable)
         return limit if upto is None else min(limit, upto)
-
-    def _by_file_size(self, now: Published) -> Published:
-        """What Q1 is there to prevent."""
-        found = files.facts_of(file_names.segment_path(self._state.path, now.segment_base))
-        return now._replace(segment_size=found.size if found else 0, log_end=1 << 62, high_watermark=1 << 62)
 
     def _settled(self) -> Published:
         """The published tuple of a moment in which no file is being replaced; what was opened before one was is forgotten.
@@ -213,7 +205,7 @@ class Reader:
         while hint.position < info.size:
             chain = self._chain(info, hint, expected)
             data, scanned = self._read(path, info, hint, chain, max_bytes, pool)
-            if place.number >= 0 and not _agrees(scanned.batches, place) and not system.mutated("trust_index"):
+            if place.number >= 0 and not _agrees(scanned.batches, place):
                 place, hint = NOWHERE, self._start(info)  # the index lies: from the start then
                 continue
             self._check(path, info, hint, scanned, chain)
@@ -236,10 +228,10 @@ class Reader:
     def _enter(self, info: SegmentInfo, offset: int) -> tuple[Place, _Hint]:
         """Where reading begins: at an index entry, if the chain is known there or nobody knows it anyhow."""
         place = self.place(info, offset)
-        if place.number < 0 or (place.position >= info.size and not system.mutated("trust_index")):
+        if place.number < 0 or place.position >= info.size:
             return NOWHERE, self._start(info)
         chain = self._digests.seed(info, place)
-        if chain is None and info.digested and not (system.mutated("no_interval_digest") or system.mutated("trust_index")):
+        if chain is None and info.digested:
             return NOWHERE, self._start(info)  # a record is lost: that costs time
         return place, _Hint(info.base, place.position, -1, chain)
 
@@ -374,8 +366,6 @@ class Reader:
 
     def check_epochs(self, path: Path, batches: Batches, position: int) -> None:
         """Each batch carries the epoch that its offset belongs to. Raises CorruptRecordError."""
-        if system.mutated("no_epoch_check"):
-            return
         cache = self._epoch_cache(int(batches["leader_epoch"][-1]))
         wrong = cache.disagreement(batches["base_offset"], batches["leader_epoch"])
         if wrong is not None:

@@ -11,6 +11,7 @@ R6  every process that remembers a producer here reads the log again afterwards
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 from embedlog import segment
 from embedlog._native import system
@@ -38,7 +39,7 @@ def repair(held: Held) -> Published:
     held.segments.forget()
     if held.page.word(system.WORD_CUT_INTENT):
         now = truncate.resume(held)
-    elif now.generation % 2 and not system.mutated("swap_unfinished"):
+    elif now.generation % 2:
         now = swap.finish(held)
     held.now = now
     after = _recover_tail(held)
@@ -75,13 +76,10 @@ def _recover_tail(held: Held) -> Published:
     size = segment.size_of(directory, base)
     if size < now.segment_size:
         raise CorruptRecordError("published bytes are gone", path=path, expected=f"{now.segment_size} bytes", found=size)
-    chain = Chain(now.log_end, now.epoch, now.digest)
     builder = builder_at(now, held.state.config.index_interval_bytes)
     first_timestamp = now.first_timestamp
     with files.opened(path, files.WRITE) as fd:
-        walk = segment.Walk(
-            fd, path, chain, now.segment_size, now.segment_size if system.mutated("cut_instead_of_adopt") else size
-        )
+        walk = _walk_tail(fd, path, now, size)
         adopted = _Producers(held)
         for data, batches in walk.chunks():
             adopted.take(data, batches)
@@ -94,12 +92,15 @@ def _recover_tail(held: Held) -> Published:
             logger.warning("repaired %s: cut %d bytes at byte %d that a broken-off append left", path, size - walk.end, walk.end)
     if walk.end > now.segment_size:
         logger.warning(
-            "repaired %s: took over offsets %d to %d, which a dead process had written", path, now.log_end, chain.next_offset - 1
+            "repaired %s: took over offsets %d to %d, which a dead process had written",
+            path,
+            now.log_end,
+            walk.chain.next_offset - 1,
         )
     digested = bool(now.flags & DIGESTED)
     builder.write_tail(directory, now.index_entries, now.time_entries, held.mode, digested=digested)
     before = (now.index_entries, now.time_entries)
-    after = published_after(adopted.finish(now), builder, walk.end, chain.next_offset, chain.digest, before=before)
+    after = published_after(adopted.finish(now), builder, walk.end, walk.chain.next_offset, walk.chain.digest, before=before)
     return after._replace(first_timestamp=first_timestamp)
 
 
@@ -115,6 +116,17 @@ def _remove_unpublished(held: Held, now: Published) -> None:
         for suffix in (*file_names.SEGMENT_SUFFIXES, file_names.SNAPSHOT, file_names.DIGESTS):
             files.unlink(file_names.segment_path(held.path, base, suffix), missing_ok=True)
         logger.warning("repaired %s: removed segment %d of a roll that was broken off", held.path, base)
+
+
+def _walk_tail(fd: int, path: Path, now: Published, size: int) -> segment.Walk:
+    """Reads the bytes of the active segment from the published end up to `size`."""
+    return segment.Walk(fd, path, Chain(now.log_end, now.epoch, now.digest), now.segment_size, size)
+
+
+def _invalidate_producers(held: Held) -> None:
+    """Every process must read the producers again: its last append may be among the bytes that were cut."""
+    held.page.invalidate_producers()
+    held.producers.forget()
 
 
 class _Producers:
@@ -145,10 +157,8 @@ class _Producers:
                 files.write_all(fd, entries, now.transaction_entries * ENTRY_SIZE, path)
                 if files.facts(fd, path).size > count * ENTRY_SIZE:
                     files.truncate(fd, count * ENTRY_SIZE, path)
-        if not system.mutated("no_doubt"):
-            held.page.invalidate_producers()
-            held.producers.forget()
-        if self._state is None or system.mutated("unstable_forgotten"):
+        _invalidate_producers(held)
+        if self._state is None:
             return now._replace(transaction_entries=count)
         held.page.set(system.WORD_PRODUCED, self._state.offset)
         return now._replace(transaction_entries=count, first_unstable=self._state.first_unstable(self._state.offset))

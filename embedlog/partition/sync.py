@@ -141,8 +141,6 @@ class Syncer:
 
         if durable() >= upto:
             return durable()
-        if system.mutated("ack_before_fsync"):
-            return upto
         try:
             with self._use() as lock, lock.hold_while(lambda: durable() < upto, nap, deadline_ns) as synced:
                 return self._sync_locked(state.published()) if synced else durable()
@@ -162,10 +160,7 @@ class Syncer:
         durable = page.word(system.WORD_DURABLE)
         todo = self._append_lock.segments.since(durable, now)
         began_ns = system.boot_ns()
-        if not system.mutated("no_sync_intent"):
-            page.set(system.WORD_SYNC_FROM, durable)
-            page.set(system.WORD_SYNC_TO, now.log_end)
-            self._leave_intent(page, todo)
+        self._leave_intent(page, todo, durable, now.log_end)
         system.point("sync-intent")
         try:
             self._sync_and_raise(todo, durable, now)
@@ -188,11 +183,13 @@ class Syncer:
             raise self._failed(durable, problem) from problem
         self._raise(now)
 
-    def _leave_intent(self, page: system.Page, todo: list[SegmentInfo]) -> None:
+    def _leave_intent(self, page: system.Page, todo: list[SegmentInfo], durable: int, end: int) -> None:
         """Put an intent into the page, and mark the segments if one is there whose sync may have failed.
 
         An interrupt may strike between any two steps: the intent becomes this syncer's own only where nothing is left to mark.
         """
+        page.set(system.WORD_SYNC_FROM, durable)
+        page.set(system.WORD_SYNC_TO, end)
         found = page.word(system.WORD_SYNC_OWNER)
         if self._unharmed(found):
             return
@@ -233,8 +230,7 @@ class Syncer:
     def _sync_segment(self, info: SegmentInfo, poisoned: bool, durable: int, sealed: bool) -> None:
         fd = self._descriptor(info.base)
         if poisoned or info.base not in self._believed:
-            if not system.mutated("no_poison"):
-                self._rewrite(info, fd, durable)
+            self._rewrite(info, fd, durable)
             self._believed.add(info.base)
         system.point("sync-segment")
         files.datasync(fd, file_names.segment_path(self._state.path, info.base))
@@ -310,8 +306,6 @@ class Syncer:
 
     def _poison(self, bases: list[int]) -> None:
         """Mark segments whose sync failed: a file first, then the page, so that nobody trusts the next sync that says OK."""
-        if system.mutated("no_poison"):
-            return
         state = self._state
         for base in bases:
             logger.error(
@@ -342,7 +336,7 @@ class Syncer:
         state = self._state
         if behind >= state.config.flush_messages:
             self.wait(end, deadline_ns)
-        elif unsynced_ms > state.config.flush_ms and behind > 0 and not system.mutated("leave_to_housekeeper"):
+        elif unsynced_ms > state.config.flush_ms and behind > 0:
             try:
                 self.sync(end, deadline_ns)
             except (ClosedError, DurabilityError, LockTimeoutError) as problem:

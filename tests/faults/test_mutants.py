@@ -20,12 +20,6 @@ TABLE = ROOT / "tests/faults/README.md"
 ALL_PATCHES = [(name, patch) for name, patches in mutants.PATCHES.items() for patch in patches]
 
 
-def switches() -> set[str]:
-    """Names of all mutants: those of the registry and the branches that are left in the library."""
-    asked = (re.findall(r'mutated\(\s*"(\w+)"', path.read_text()) for path in (ROOT / "embedlog").rglob("*.py"))
-    return mutants.names().union(*asked)
-
-
 def parameters(function: object) -> list[str]:
     """Names of the parameters; those of ``*names`` with their star."""
     found = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
@@ -42,12 +36,11 @@ def function_of(original: object) -> object:
 def test_a_mutant_patches_what_exists_and_is_undone(name: str, patch: Patch) -> None:
     """A replacement has the parameters of the original after the original itself."""
     original = patch.original
-    if patch.replacement is not None:
-        first, *rest = parameters(patch.replacement)
-        fixed = rest[: rest.index("*")] if "*" in rest else rest
-        theirs = parameters(function_of(original))
-        assert first == "original"
-        assert fixed == (theirs[: len(fixed)] if "*" in rest else theirs)
+    first, *rest = parameters(patch.replacement)
+    fixed = rest[: rest.index("*")] if "*" in rest else rest
+    theirs = parameters(function_of(original))
+    assert first == "original"
+    assert fixed == (theirs[: len(fixed)] if "*" in rest else theirs)
     with mutants.mutated(name):
         assert patch.original is not original
     assert patch.original is original
@@ -55,13 +48,13 @@ def test_a_mutant_patches_what_exists_and_is_undone(name: str, patch: Patch) -> 
 
 def test_every_mutant_is_used_by_a_test() -> None:
     texts = [path.read_text() for path in (ROOT / "tests").rglob("test_*.py") if path.name != Path(__file__).name]
-    unused = [name for name in switches() if not any(f'"{name}"' in text for text in texts)]
-    assert len(switches()) >= 75
+    unused = [name for name in mutants.names() if not any(f'"{name}"' in text for text in texts)]
+    assert len(mutants.names()) >= 75
     assert not unused, f"no test uses {sorted(unused)}"
 
 
 def test_the_table_of_mutants_is_complete() -> None:
-    listed, names = set(re.findall(r"^\| `(\w+)`", TABLE.read_text(), re.MULTILINE)), switches()
+    listed, names = set(re.findall(r"^\| `(\w+)`", TABLE.read_text(), re.MULTILINE)), mutants.names()
     assert listed == names, f"missing: {sorted(names - listed)}, gone: {sorted(listed - names)}"
 
 
@@ -77,3 +70,10 @@ def test_the_bits_are_those_of_the_test_build() -> None:
     header = (ROOT / "embedlog/_native/testing/mutants.h").read_text()
     bits = [int(number) for number in re.findall(r"EL_\w+ = (\d+)", header)]
     assert sorted(mutants.C_BITS.values()) == bits
+
+
+def test_the_library_has_no_test_switches() -> None:
+    """The build script names mutants, because it chooses the sources of the test build."""
+    switch = re.compile(r"\bmutant|\bmutated|MUTANTS")
+    modules = [path for path in (ROOT / "embedlog").rglob("*.py*") if path.suffix in (".py", ".pyi") and path.name != "build.py"]
+    assert [str(path.relative_to(ROOT)) for path in modules if switch.search(path.read_text())] == []

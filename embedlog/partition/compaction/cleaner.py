@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from embedlog import index, segment
-from embedlog._native import system
+from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError, in_file
 from embedlog.format import aborted_transactions
 from embedlog.format.aborted_transactions import AbortedTransaction
@@ -52,13 +52,11 @@ class Cleaner:
         if known < 0:
             cleaned = checkpoints.read_offsets(state.context.root / file_names.CLEANER)
             known = cleaned.get((state.topic, state.number), -1)
-        decided = now.first_unstable < 0 or system.mutated("clean_undecided")
-        stable = now.high_watermark if decided else min(now.high_watermark, now.first_unstable)
         return bounds(
             self.lock.segments.all(now)[:-1],
             known=known,
             log_start=now.log_start,
-            stable=stable,
+            stable=_decided_end(now),
             now_ms=now_ms,
             min_lag_ms=config.min_compaction_lag_ms,
             max_lag_ms=config.max_compaction_lag_ms,
@@ -84,6 +82,11 @@ class Cleaner:
             made, records = work.write(group, end)
             work.swap(group, made, records, end)
         return end
+
+
+def _decided_end(now: Published) -> int:
+    """The offset below which every transaction is committed or aborted."""
+    return now.high_watermark if now.first_unstable < 0 else min(now.high_watermark, now.first_unstable)
 
 
 class _Pass:

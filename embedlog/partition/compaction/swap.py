@@ -26,21 +26,26 @@ def replace(held: Held, group: list[SegmentInfo], made: SegmentInfo, records: by
     if held.segments.all(now)[0].base > group[0].base or now.log_start > made.next_offset:
         return  # retention was faster: there is nothing to replace any more
     held.state.mark_dirty()
-    if not system.mutated("silent_swap"):
-        now = now._replace(generation=now.generation | 1)
+    now = _begun(now)
     held.publish(now)
     _swap(held, now, group, made, records)
-    purged_to = 0 if system.mutated("purge_unnoted") else min(end, made.next_offset)
-    after = now._replace(generation=now.generation + now.generation % 2, purged_to=max(now.purged_to, purged_to))
-    held.publish_replaced(after)
+    held.publish_replaced(_ended(now, min(end, made.next_offset)))
+
+
+def _begun(now: Published) -> Published:
+    """The tuple while files are replaced: its generation is odd."""
+    return now._replace(generation=now.generation | 1)
+
+
+def _ended(now: Published, purged_to: int) -> Published:
+    """The tuple after the replacement: its generation is even, and records below `purged_to` may be gone."""
+    return now._replace(generation=now.generation + now.generation % 2, purged_to=max(now.purged_to, purged_to))
 
 
 def _swap(held: Held, now: Published, group: list[SegmentInfo], made: SegmentInfo, records: bytes) -> None:
     directory, manifest, bases = held.path, held.state.manifest, {info.base for info in group}
     manifest.refresh()
     held.replace_manifest(now, [info for info in manifest.segments.values() if info.base not in bases])
-    if system.mutated("aside_before_swap"):
-        _set_aside(directory, group, made)
     _rename_all(directory, made.base, file_names.CLEANED, file_names.SWAP)
     system.point("swap-step")
     _set_aside(directory, group, made)

@@ -135,7 +135,7 @@ class _Loader:
         last = index.last_entry(paths.offset_index, index.OFFSET_ENTRY)
         start = last[1] if last else 0
         known = self.evidence.described(base, size)
-        states = known is not None and known.digested and not system.mutated("no_interval_digest")
+        states = known is not None and known.digested
         if (last and not 0 <= start < size) or (known is not None and known.size != size):
             return None  # it points outside the log, or the log is not as long as it was
         entries = index.count(paths.offset_index, index.OFFSET_ENTRY.size)
@@ -197,7 +197,7 @@ class _Loader:
         run = Run(base)
         comparison = Comparison(path, self.evidence.points(base))
         end = size if agreed is None or agreed.agreed is None else agreed.agreed
-        epochs = self.epochs if own and not system.mutated("no_epoch_check") else None
+        epochs = self.epochs if own else None
         with files.opened(path) as fd, interval_digests.opened(self.directory, base, usable=own) as records:
             walk = segment.Walk(fd, path, chain, 0, end, records, epochs)
             for batches in walk:
@@ -252,11 +252,10 @@ class _Loader:
         may be missing, a batch of lower offsets whose checksum is right is none that a torn write makes: its own offset is
         damaged, or the one before it, which leapt. Nor does one make offsets that the segment cannot hold.
         """
-        careless = system.mutated("truncate_below_recovery_point")
-        durable, lost_from = 0 if careless else self.evidence.end, self.chain.next_offset
-        torn = not self.loading.clean or proven or careless or lost_from == self.loading.recovery_point > 0
+        durable, lost_from = self.evidence.end, self.chain.next_offset
+        torn = not self.loading.clean or proven or lost_from == self.loading.recovery_point > 0
         torn = torn and (problem is None or problem.torn)
-        if torn and lost_from >= durable and not careless and self.evidence.gaps_in(base, last=False):
+        if torn and lost_from >= durable and self.evidence.gaps_in(base, last=False):
             lower = self._lower_at(path, end, size)
             torn = lower is None or lower >= (lost_from if run.leapt else durable)
         if lost_from < durable or not torn:
@@ -305,8 +304,24 @@ class _Loader:
 
     # ---- the end ---------------------------------------------------------------------------------
 
+    def _check_durable_end(self, active: Published) -> None:
+        if active.log_end < self.evidence.end:
+            raise CorruptRecordError(
+                "the log ends before what was on stable storage",
+                path=file_names.segment_path(self.directory, active.segment_base),
+                expected=f"a log end of at least {self.evidence.end}",
+                found=active.log_end,
+            )
+
+    def _needs_epoch(self, end: int, first_base: int) -> bool:
+        """Whether records may be lost that others have read: offsets from `end` on are then given anew in a new epoch."""
+        loading = self.loading
+        if loading.floor is not None:
+            return end < loading.floor.log_end
+        return not loading.clean and (loading.begun or end > first_base)
+
     def _finish(self, segments: list[SegmentInfo], active: Published) -> Loaded:
-        loading, log_start, trusted_end = self.loading, self.evidence.log_start, self.evidence.end
+        loading, log_start = self.loading, self.evidence.log_start
         end = active.log_end
         if end < log_start:
             raise CorruptRecordError(
@@ -315,22 +330,13 @@ class _Loader:
                 expected=f"a log end of at least {log_start}",
                 found=end,
             )
-        if end < trusted_end and not system.mutated("truncate_below_recovery_point"):
-            raise CorruptRecordError(
-                "the log ends before what was on stable storage",
-                path=file_names.segment_path(self.directory, active.segment_base),
-                expected=f"a log end of at least {trusted_end}",
-                found=end,
-            )
+        self._check_durable_end(active)
         for epoch, start in self.seen_epochs:
             if epoch > self.epochs.latest_epoch:
                 self.epochs.assign(epoch, start)
         seen_epoch = max(self.epochs.latest_epoch, active.epoch)  # before the cut: an epoch that readers saw is never used again
         self.epochs.truncate_from_end(end)
-        rebooted = loading.floor is None
-        below_published = loading.floor is not None and end < loading.floor.log_end
-        unclean = not loading.clean and rebooted and (loading.begun or end > segments[0].base)
-        if (unclean or below_published) and not system.mutated("no_new_epoch"):
+        if self._needs_epoch(end, segments[0].base):
             self.epochs.assign(seen_epoch + 1, end)
         elif self.epochs.latest_epoch < 0:
             self.epochs.assign(max(active.epoch, 0), end if end > segments[0].base and active.epoch > 0 else segments[0].base)

@@ -1,6 +1,6 @@
 """Mutants: the library with one rule switched off, which some test must notice."""
 
-from tests.support.mutants import clients, coordination, states, storage
+from tests.support.mutants import clients, coordination, partition, states, storage
 from tests.support.mutants.registry import (
     C_BITS,
     PATCHES,
@@ -21,6 +21,7 @@ __all__ = [
     "is_mutated",
     "mutated",
     "names",
+    "partition",
     "states",
     "storage",
     "undo_mutant",

@@ -1,8 +1,8 @@
-"""The registry of mutants: defines, applies and undoes patches of named functions, methods and constants of the library.
+"""The registry of mutants: defines, applies and undoes patches of named functions and methods of the library.
 
 M1  a mutant has one name and at least one patch of Python, one bit of the C core's test build, or both
 M2  a replacement gets the original first, then the arguments of the call; its parameters have the names of the original's
-M3  a patch reaches every module that imported the function by name, also modules that are imported later
+M3  a patch reaches every module that imported the function by name, also a module that is imported later
 M4  two mutants that are applied at the same time never patch the same name
 """
 
@@ -39,17 +39,16 @@ C_BITS = {
 
 @dataclass(frozen=True)
 class Patch:
-    """One name of the library (``package.module:Class.method``) and what takes its place."""
+    """One function or method of the library (``package.module:Class.method``) and its replacement."""
 
     path: str
-    made: Callable[[Any], Any]  # from the original
-    replacement: Callable[..., Any] | None = None  # None: a constant
+    replacement: Callable[..., Any]
 
     @property
     def place(self) -> tuple[Any, str]:
         """The module or class that defines the name, and the name."""
-        module, _, names = self.path.partition(":")
-        owner, _, name = names.rpartition(".")
+        module, _, qualified = self.path.partition(":")
+        owner, _, name = qualified.rpartition(".")
         return pkgutil.resolve_name(f"{module}:{owner}" if owner else module), name
 
     @property
@@ -59,23 +58,17 @@ class Patch:
 
 
 PATCHES: dict[str, list[Patch]] = {}
-_applied: dict[str, list[tuple[Patch, Any, Any]]] = {}  # by mutant: patch, original, what is in its place
+_applied: dict[str, list[tuple[Patch, Any, Any]]] = {}  # by mutant: patch, original, the object in its place
 
 
-def replaces(mutant: str, *paths: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function that takes the place of each of these: it is called with the original and then with the arguments."""
+def replaces(mutant: str, path: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the replacement of one function or method as a part of a mutant."""
 
     def register(replacement: Callable[..., Any]) -> Callable[..., Any]:
-        made = functools.partial(_replaced, replacement)
-        PATCHES.setdefault(mutant, []).extend(Patch(path, made, replacement) for path in paths)
+        PATCHES.setdefault(mutant, []).append(Patch(path, replacement))
         return replacement
 
     return register
-
-
-def sets(mutant: str, path: str, value: object) -> None:
-    """Register another value of a constant."""
-    PATCHES.setdefault(mutant, []).append(Patch(path, lambda _: value))
 
 
 def names() -> set[str]:
@@ -86,23 +79,23 @@ def apply_mutant(name: str) -> None:
     """Switch a rule off in this process. An empty name is none."""
     if not name or name in _applied:
         return
-    calls.MUTANTS.add(name)  # for what is still a branch of the library
+    if name not in names():
+        raise KeyError(f"no mutant {name!r}")
     taken = {patch.path for every in _applied.values() for patch, _, _ in every}
     applied = _applied.setdefault(name, [])
     for patch in PATCHES.get(name, ()):
         assert patch.path not in taken, f"{name}: another mutant patches {patch.path}"
         original = patch.original
-        applied.append((patch, original, patch.made(original)))
-    for patch, original, mutated_one in applied:
-        _bind(patch, original, mutated_one)
+        applied.append((patch, original, _replaced(patch.replacement, original)))
+    for patch, original, new in applied:
+        _bind(patch, original, new)
     _set_bits()
 
 
 def undo_mutant(name: str) -> None:
     """Switch the rule on again, if it is off."""
-    calls.MUTANTS.discard(name)
-    for patch, original, mutated_one in reversed(_applied.pop(name, [])):
-        _bind(patch, mutated_one, original)
+    for patch, original, new in reversed(_applied.pop(name, [])):
+        _bind(patch, new, original)
     _set_bits()
 
 
@@ -112,14 +105,14 @@ def undo_mutants() -> None:
 
 
 @contextlib.contextmanager
-def mutated(*names: str) -> Iterator[None]:
+def mutated(*rules: str) -> Iterator[None]:
     """These rules are off in this process."""
     try:
-        for name in names:
+        for name in rules:
             apply_mutant(name)
         yield
     finally:
-        for name in names:
+        for name in rules:
             undo_mutant(name)
 
 
@@ -132,10 +125,10 @@ def _set_bits() -> None:
 
 
 def _bind(patch: Patch, old: Any, new: Any) -> None:
-    """Put the new object in every place of the old one: a class has one, a function of a module was imported by others."""
+    """Put one object in every place of another: a method has one place, a function may be imported by name."""
     owner, name = patch.place
     setattr(owner, name, new)
-    if patch.replacement is None or inspect.isclass(owner):
+    if not inspect.ismodule(owner):
         return
     for module in [each for key, each in list(sys.modules.items()) if key.partition(".")[0] in ("embedlog", "tests")]:
         for bound in [key for key, value in vars(module).items() if value is old]:

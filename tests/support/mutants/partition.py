@@ -1,0 +1,188 @@
+"""Mutants of one partition: append, read, recover, sync, compact."""
+
+from __future__ import annotations
+
+from embedlog._native import system
+from embedlog.format import aborted_transactions
+from embedlog.format.aborted_transactions import AbortedTransaction
+from embedlog.partition import reader as reading
+from embedlog.partition.compaction import swap
+from embedlog.storage import file_names, files
+from tests.support.mutants.registry import replaces
+
+# ---- state and append --------------------------------------------------------------------------------
+
+
+@replaces("no_topic_id_check", "embedlog.partition.state:PartitionState._check_topic_locked")
+def _loaded_for_any_topic(original, self):
+    return None
+
+
+@replaces("no_dirty", "embedlog.partition.state:PartitionState.mark_dirty")
+def _never_marked_dirty(original, self):
+    return None
+
+
+@replaces("marker_not_skipped", "embedlog.partition.markers:_is_ended")
+def _never_ended(original, producer, epoch):
+    return False
+
+
+@replaces("entry_after_publish", "embedlog.partition.markers:_write")
+def _entry_after_publication(original, held, state, producer, batch, commit):
+    """The marker goes in as one that has no entry, as a commit's."""
+    now, code = held.now, original(held, state, producer, batch, True)
+    if commit or producer.transaction_start < 0 or code != system.APPENDED:
+        return code
+    after = held.page.read()
+    stable = after.first_unstable if after.first_unstable >= 0 else now.log_end + 1
+    entry = aborted_transactions.encode(
+        [AbortedTransaction(producer.producer_id, producer.transaction_start, now.log_end, stable)]
+    )
+    path = file_names.segment_path(held.path, now.segment_base, file_names.TRANSACTION_INDEX)
+    with files.opened(path, files.CREATE, held.mode) as fd:
+        files.write_all(fd, entry, now.transaction_entries * len(entry), path)
+    digest = aborted_transactions.digest(entry, after.transaction_digest)
+    held.publish_replaced(after._replace(transaction_entries=after.transaction_entries + 1, transaction_digest=digest))
+    return code
+
+
+# ---- reading -----------------------------------------------------------------------------------------
+
+
+@replaces("read_by_file_size", "embedlog.partition.reader:Reader._settled")
+def _bounded_by_the_file(original, self):
+    now = original(self)
+    found = files.facts_of(file_names.segment_path(self._state.path, now.segment_base))
+    return now._replace(segment_size=found.size if found else 0, log_end=1 << 62, high_watermark=1 << 62)
+
+
+@replaces("mixed_moments", "embedlog.partition.reader:Reader._undisturbed")
+def _whatever_was_found(original, self, work):
+    return work(self._settled())
+
+
+@replaces("mixed_moments", "embedlog.partition.aborted_index:AbortedIndex.between")
+def _judged_by_a_later_moment(original, self, start, end, now):
+    self._segments.forget()
+    return original(self, start, end, self._state.published())
+
+
+@replaces("trust_index", "embedlog.partition.reader:_agrees")
+def _agrees_always(original, batches, place):
+    return True
+
+
+@replaces("trust_index", "embedlog.partition.reader:Reader._enter")
+def _entered_where_the_index_says(original, self, info, offset):
+    place = self.place(info, offset)
+    if place.number < 0:
+        return original(self, info, offset)
+    return place, reading._Hint(info.base, place.position, -1, self._digests.seed(info, place))
+
+
+@replaces("no_epoch_check", "embedlog.partition.reader:Reader.check_epochs")
+def _any_epoch(original, self, path, batches, position):
+    return None
+
+
+@replaces("no_epoch_check", "embedlog.segment:Walk.__init__")
+def _walk_over_any_epoch(original, self, fd, path, chain, start, size, records=None, epochs=None):
+    original(self, fd, path, chain, start, size, records)
+
+
+@replaces("no_interval_digest", "embedlog.storage.manifest:SegmentInfo.digested")
+def _without_digests(original, self):
+    return False
+
+
+# ---- sync --------------------------------------------------------------------------------------------
+
+
+@replaces("ack_before_fsync", "embedlog.partition.sync:Syncer.sync")
+def _durable_without_a_sync(original, self, upto, deadline_ns):
+    return upto
+
+
+@replaces("no_sync_intent", "embedlog.partition.sync:Syncer._leave_intent")
+def _no_intent(original, self, page, todo, durable, end):
+    return None
+
+
+@replaces("no_poison", "embedlog.partition.sync:Syncer._poison")
+def _no_mark(original, self, bases):
+    return None
+
+
+@replaces("no_poison", "embedlog.partition.sync:Syncer._rewrite")
+def _no_rewrite(original, self, info, fd, durable):
+    return None
+
+
+@replaces("leave_to_housekeeper", "embedlog.partition.sync:Syncer.flush_if_due")
+def _never_late(original, self, end, behind, unsynced_ms, deadline_ns):
+    original(self, end, behind, 0, deadline_ns)
+
+
+# ---- recovery ----------------------------------------------------------------------------------------
+
+
+@replaces("cut_instead_of_adopt", "embedlog.partition.repair:_walk_tail")
+def _no_tail(original, fd, path, now, size):
+    return original(fd, path, now, now.segment_size)
+
+
+@replaces("swap_unfinished", "embedlog.partition.compaction.swap:finish")
+def _swap_left_as_it_is(original, held):
+    return held.now
+
+
+@replaces("no_doubt", "embedlog.partition.repair:_invalidate_producers")
+def _cached_producers_stay_valid(original, held):
+    return None
+
+
+@replaces("unstable_forgotten", "embedlog.partition.repair:_Producers.finish")
+def _open_transactions_forgotten(original, self, now):
+    self._state = None
+    return original(self, now)
+
+
+@replaces("truncate_below_recovery_point", "embedlog.partition.recovery.loader:_Loader._check_torn")
+def _torn_wherever_it_ends(original, self, base, path, end, size, problem, run, *, proven):
+    if problem is not None and not problem.torn:
+        original(self, base, path, end, size, problem, run, proven=proven)
+
+
+@replaces("truncate_below_recovery_point", "embedlog.partition.recovery.loader:_Loader._check_durable_end")
+def _any_end(original, self, active):
+    return None
+
+
+@replaces("no_new_epoch", "embedlog.partition.recovery.loader:_Loader._needs_epoch")
+def _same_epoch(original, self, end, first_base):
+    return False
+
+
+# ---- compaction --------------------------------------------------------------------------------------
+
+
+@replaces("silent_swap", "embedlog.partition.compaction.swap:_begun")
+def _same_generation(original, now):
+    return now
+
+
+@replaces("purge_unnoted", "embedlog.partition.compaction.swap:_ended")
+def _nothing_purged(original, now, purged_to):
+    return original(now, 0)
+
+
+@replaces("aside_before_swap", "embedlog.partition.compaction.swap:_swap")
+def _set_aside_first(original, held, now, group, made, records):
+    swap._set_aside(held.path, group, made)
+    original(held, now, group, made, records)
+
+
+@replaces("clean_undecided", "embedlog.partition.compaction.cleaner:_decided_end")
+def _undecided_end(original, now):
+    return now.high_watermark
