@@ -94,7 +94,7 @@ def differences() -> str:
         for name, default, _, unit, _, differs in options.rows(cls)
         if differs
     )
-    return table(("of a", "name", "here", "in Kafka, and why"), rows)
+    return table(("component", "option", "embedlog", "Kafka, and reason"), rows)
 
 
 def names_of(pattern: str) -> list[str]:
@@ -112,7 +112,7 @@ def refused() -> str:
         for pattern, reason in cls.REFUSED.items():
             seen = reasons.setdefault(reason, [])
             seen.extend(name for name in names_of(pattern) if name not in seen)
-    return table(("names", "why not"), ((", ".join(f"`{name}`" for name in names), reason) for reason, names in reasons.items()))
+    return table(("names", "reason"), ((", ".join(f"`{name}`" for name in names), reason) for reason, names in reasons.items()))
 
 
 # ---- byte maps -------------------------------------------------------------------------------------------------------
