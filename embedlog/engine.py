@@ -257,8 +257,16 @@ class Engine:
         self.check_open()
         topic = self.topic(name)
         found = self._partitions.get((name, number))
-        if found is not None:
-            return found
+        return self._opened(topic, number) if found is None else found
+
+    def partition_of(self, topic: Topic, number: int) -> Partition:
+        """As `partition`, for a topic that was just looked up: several partitions of it need one look at the topics."""
+        self.check_open()
+        found = self._partitions.get((topic.name, number))
+        return self._opened(topic, number) if found is None else found
+
+    def _opened(self, topic: Topic, number: int) -> Partition:
+        name = topic.name
         if type(number) is not int:
             raise TypeError(f"a partition's number is an int, not {type(number).__name__}")
         if number not in topic.here:
@@ -278,15 +286,15 @@ class Engine:
     def all_partitions(self, *, loaded_only: bool) -> list[Partition]:
         """Every local partition; `loaded_only`: those that have a page of this incarnation, or are open already."""
         found = []
-        for name in self.topic_names():
-            for number in self.registry.live(name).numbers:
+        for topic in map(self.registry.live, self.topic_names()):
+            for number in topic.numbers:
                 if (
                     not loaded_only
-                    or (name, number) in self._partitions
-                    or files.exists(self.path / file_names.partition_name(name, number) / file_names.DIRTY)
+                    or (topic.name, number) in self._partitions
+                    or files.exists(self.path / file_names.partition_name(topic.name, number) / file_names.DIRTY)
                 ):
                     with contextlib.suppress(UnknownTopicOrPartitionError):
-                        found.append(self.partition(name, number))
+                        found.append(self.partition_of(topic, number))
         return found
 
     # ---- waits -----------------------------------------------------------------------------------
@@ -342,8 +350,9 @@ class Engine:
         self.check_writable()
         names = self.topic_names() if topic is None else [self.topic(topic).name]
         for name in names:
-            for number in self.registry.live(name).numbers:
-                partition = self.partition(name, number)
+            found = self.registry.live(name)
+            for number in found.numbers:
+                partition = self.partition_of(found, number)
                 if partition.durable_offset < partition.bounds().log_end:
                     partition.sync()
 

@@ -225,14 +225,14 @@ class TopicRegistry:
 
     def live(self, name: str) -> Topic:
         """The topic, if it is usable. Raises UnknownTopicOrPartitionError, with similar names."""
-        topic = self.get(name)
+        topic = self._content.topics.get(name)
+        if topic is not None and topic.state == "live":
+            return topic
         if topic is None and not isinstance(name, str):
             raise TypeError(f"the name of a topic is a str, not {type(name).__name__}")
-        if topic is None or topic.state != "live":
-            why = "is being created" if topic and topic.state == "creating" else "is being deleted" if topic else "is unknown"
-            hint = "" if topic else self._hint(name)
-            raise UnknownTopicOrPartitionError(f"topic {name!r} {why}{hint}", path=self.path.parent)
-        return topic
+        why = "is being created" if topic and topic.state == "creating" else "is being deleted" if topic else "is unknown"
+        hint = "" if topic else self._hint(name)
+        raise UnknownTopicOrPartitionError(f"topic {name!r} {why}{hint}", path=self.path.parent)
 
     def _hint(self, name: str) -> str:
         """A hint for an unknown topic: a similar name, or how to create a topic."""

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import pyarrow
 
     from embedlog.engine import Engine
+    from embedlog.partition.partition import Partition
 
 Time = int | datetime
 OffsetBound = int | Mapping[TopicPartition, int] | Mapping[int, int] | None
@@ -79,13 +80,16 @@ class Scan:
         self._engine = engine
         self._start_ms = OFFSET_MIN if start_time is None else _time("start_time", start_time)
         self._end_ms = OFFSET_MAX if end_time is None else _time("end_time", end_time)
-        numbers = _numbers(partitions, topic, list(engine.topic(topic).here))
-        self.topic_id: str = engine.topic(topic).topic_id
+        found = engine.topic(topic)
+        self.topic_id: str = found.topic_id
+        numbers = _numbers(partitions, topic, list(found.here))
         starts, ends = self._offsets("start_offset", start_offset, numbers), self._offsets("end_offset", end_offset, numbers)
         _check_order(starts, ends)
         if self._start_ms > self._end_ms:
             raise ConfigError("start_time", expected=f"at most end_time, {self._end_ms} ms", found=self._start_ms)
-        self._bounds = {number: self._pinned(number, starts.get(number), ends.get(number)) for number in numbers}
+        self._bounds = {
+            number: self._pinned(engine.partition_of(found, number), starts.get(number), ends.get(number)) for number in numbers
+        }
 
     def narrowed(
         self,
@@ -115,22 +119,22 @@ class Scan:
             (first, last), start, end = self._bounds[number], starts.get(number), ends.get(number)
             first, last = max(first, start or 0), last if end is None else min(last, end)
             made._bounds[number] = first, last = first, max(first, last)
-            if made.times != self.times and first >= self._engine.partition(self.topic, number).bounds().log_start:
-                made._bounds[number] = made._timed(number, first, last)  # else what is lost would not be missed (SCAN-3)
+            if made.times != self.times:
+                partition = self._engine.partition(self.topic, number)
+                if first >= partition.bounds().log_start:
+                    made._bounds[number] = made._timed(partition, first, last)  # else what is lost would not be missed (SCAN-3)
         return made
 
-    def _pinned(self, number: int, start: int | None, end: int | None) -> tuple[int, int]:
+    def _pinned(self, partition: Partition, start: int | None, end: int | None) -> tuple[int, int]:
         """First offset and the one behind the last, as far as they are in the log now (SCAN-1, SCAN-3)."""
-        partition = self._engine.partition(self.topic, number)
         bounds = partition.bounds()
         first = bounds.log_start if start is None else max(start, bounds.log_start)
         last = end_offset(bounds, self.isolation_level)
         last = last if end is None else min(end, last)
-        return self._timed(number, int(first), int(max(first, last)))
+        return self._timed(partition, int(first), int(max(first, last)))
 
-    def _timed(self, number: int, first: int, last: int) -> tuple[int, int]:
+    def _timed(self, partition: Partition, first: int, last: int) -> tuple[int, int]:
         """The part of these offsets outside of which nothing lies between the times, as far as the indexes know."""
-        partition = self._engine.partition(self.topic, number)
         if self._start_ms > 0 and first < last:
             found = partition.offset_for_time(self._start_ms, self.isolation_level)
             first = last if found is None else min(last, max(first, int(found.offset)))
@@ -157,8 +161,8 @@ class Scan:
         """
         if type(max_bytes) is not int or max_bytes < 1:
             raise ConfigError("max_bytes", expected="a positive number of bytes", found=repr(max_bytes))
-        self._engine.check_open()
-        found = (splits(self._engine.partition(self.topic, number), *span, max_bytes) for number, span in self._bounds.items())
+        partitions = self._partitions()
+        found = (splits(partitions[number], *span, max_bytes) for number, span in self._bounds.items())
         return [piece for pieces in found for piece in pieces]
 
     def __repr__(self) -> str:
@@ -240,10 +244,16 @@ class Scan:
         for number, decoded in self._decoded(self.columns):
             yield layouts[number].rows(decoded)
 
+    def _partitions(self) -> dict[int, Partition]:
+        """The partitions of the scan, after one look at the topics. Raises UnknownTopicOrPartitionError."""
+        self._engine.check_open()
+        topic = self._engine.topic(self.topic)
+        return {number: self._engine.partition_of(topic, number) for number in self._bounds}
+
     def _decoded(self, columns: tuple[str, ...]) -> Iterator[tuple[int, Decoded]]:
         """Decoded chunks that hold records, with the number of their partition."""
         source = Source(
-            {number: self._engine.partition(self.topic, number) for number in self._bounds},
+            self._partitions(),
             {number: Window(*span, self._start_ms, self._end_ms) for number, span in self._bounds.items()},
             isolation=self.isolation_level, columns=columns, max_bytes=CHUNK_BYTES,
         )  # fmt: skip

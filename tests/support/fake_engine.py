@@ -191,6 +191,9 @@ class FakeEngine:
             raise UnknownTopicOrPartitionError(f"{topic}-{number}")
         return self._partitions[topic][number]
 
+    def partition_of(self, topic: Topic, number: int) -> FakePartition:
+        return self.partition(topic.name, number)
+
     def topic(self, name: str) -> Topic:
         if name not in self._partitions:
             raise UnknownTopicOrPartitionError(name)
