@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
@@ -264,6 +264,19 @@ class Engine:
         self.check_open()
         found = self._partitions.get((topic.name, number))
         return self._opened(topic, number) if found is None else found
+
+    def existing(self, places: Iterable[tuple[str, int]]) -> list[Partition]:
+        """The open partitions of these places, without those that do not exist, after one look at the topics."""
+        self.refresh_topics()
+        found = []
+        for name, number in places:
+            try:
+                topic = self.registry.live(name)
+                partition = self._partitions.get((name, number))
+                found.append(self._opened(topic, number) if partition is None else partition)
+            except UnknownTopicOrPartitionError:
+                continue
+        return found
 
     def _opened(self, topic: Topic, number: int) -> Partition:
         name = topic.name

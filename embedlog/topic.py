@@ -175,6 +175,7 @@ class TopicRegistry:
 
     def __init__(self, directory: Path, mode: int = 0o666) -> None:
         self.path = Path(directory, TOPICS)
+        self._name = str(self.path)
         self._mode = mode
         self._signature: tuple[int, ...] | None = None
         self._content = _Content()
@@ -284,7 +285,7 @@ class TopicRegistry:
         return _Content(self._content.generation + 1, MappingProxyType(kept | topics), self._content.others)
 
     def _sign(self) -> tuple[int, ...]:
-        found = files.facts_of(self.path)
+        found = files.facts_of(self._name)
         return () if found is None else (found.device, found.inode, found.modified_ns, found.size)
 
 

@@ -138,7 +138,7 @@ class Committing:
             callback, offsets, error = self._done.popleft()
             try:
                 if callback is not None:
-                    callback(offsets, error)
+                    callback(dict(offsets), error)
                 elif error is not None:
                     logger.error("an asynchronous commit of group %r failed: %s", self._group_id, error)
             except BaseException as problem:  # a callback may raise anything; the others must still be called

@@ -73,6 +73,7 @@ class Directory:
         self._timeout_ms, self._shared = lock_timeout_ms, shared
         self._door: locks.LockFile | None = None
         self._lock_fd = -1
+        self._lock_name = os.fspath(path / file_names.BROKER_LOCK)
         self.page: system.Page | None = None
         self.incarnation = os.urandom(16)
         self.clean = False
@@ -210,7 +211,7 @@ class Directory:
         boot, then = boot_number(), page.word(BOOT)
         return not self._by_locks and 0 not in (boot, then) and boot != then
 
-    def _still_ours(self, fd: int, path: Path, settle: bool) -> bool:
+    def _still_ours(self, fd: int, path: str | Path, settle: bool) -> bool:
         if settle:
             time.sleep(SETTLING_S)
         held, named = files.facts(fd, path), files.facts_of(path)
@@ -263,7 +264,7 @@ class Directory:
         """Whether `.lock` is still the file that we hold: if not, a broker may have started, and writing must stop."""
         if self.read_only:
             return True
-        return self._lock_fd >= 0 and self._still_ours(self._lock_fd, self.path / file_names.BROKER_LOCK, settle=False)
+        return self._lock_fd >= 0 and self._still_ours(self._lock_fd, self._lock_name, settle=False)
 
     # ---- incarnations ----------------------------------------------------------------------------
 

@@ -79,6 +79,7 @@ class Decision(Generic[V]):
     def __init__(self, mirror: _Mirror[V], deadline_ns: int) -> None:
         self._mirror = mirror
         self.view = mirror.look.view
+        self.partition = mirror.partition
         self.deadline_ns = deadline_ns
         self.writing = False
         self.end = mirror.look.position  # offset after the last appended record

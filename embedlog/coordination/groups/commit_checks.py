@@ -84,9 +84,16 @@ def checked_identity(group_id: str, identity: object) -> GroupMetadata:
     return identity
 
 
-def checked_offsets(offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
+class CheckedOffsets(dict[TopicPartition, OffsetAndMetadata]):
+    """Offsets that `checked_offsets` has checked; it accepts them again as they are. Never passed to code of the user."""
+
+
+def checked_offsets(offsets: object) -> CheckedOffsets:
     """The offsets to commit, each with its metadata. Raises TypeError, OffsetOutOfRangeError."""
-    return {place: _checked_offset(place, offset) for place, offset in by_partition("offsets", offsets).items()}
+    if type(offsets) is CheckedOffsets:
+        return offsets
+    given: Mapping[TopicPartition, object] = by_partition("offsets", offsets)  # type: ignore[arg-type]
+    return CheckedOffsets((place, _checked_offset(place, offset)) for place, offset in given.items())
 
 
 def _checked_offset(place: Any, offset: object) -> OffsetAndMetadata:

@@ -11,7 +11,8 @@ OFFSETCOMMIT-4  a commit changes no notice, so it does not wake followers of the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from embedlog import group as machine
@@ -34,7 +35,7 @@ from embedlog.coordination.internal_topic import Decision, InternalTopic, Record
 from embedlog.coordination.transactions.support import asks_for_durability, put_on_disk
 from embedlog.errors import DeadlineError, UnknownTopicOrPartitionError
 from embedlog.format.record_columns import Stamp
-from embedlog.group import Refusal
+from embedlog.group import Group, Refusal
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition, topic_partitions
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 HELP_S: Final = 0.1  # between two checks of a transaction during a wait for it
+
+Admission = Callable[[Group | None], Refusal | None]  # the reason of a group to refuse a write
 
 
 class Asker(Protocol):
@@ -108,7 +111,7 @@ class Offsets:
         """As `commit`, by an administrator, while the group is empty. Raises GroupNotEmptyError."""
         self._commit(group_id, offsets, machine.may_reset, deadline_ns)
 
-    def _commit(self, group_id: str, offsets: Mapping[Any, Any], admission: Any, deadline_ns: int | None) -> None:
+    def _commit(self, group_id: str, offsets: Mapping[Any, Any], admission: Admission, deadline_ns: int | None) -> None:
         self.host.check_writable()
         wanted = self.checked(group_id, offsets)
         if not wanted:
@@ -117,20 +120,26 @@ class Offsets:
         records = commit_records(group_id, wanted)
         until, number = self.deadline(deadline_ns), self.topic.partition_of(group_id)
         self.check_size(number, records)
-        while not self._append(number, records, wanted, lambda view: self.admit(view, group_id, admission), until):
+        while (partition := self._append(number, records, wanted, partial(self.admit, group_id, admission), until)) is None:
             self.check_topics(wanted)
-        partition = self.topic.partition(number)
         if asks_for_durability(partition):
             put_on_disk(partition, until)
 
-    def _append(self, number: int, records: list[Record], wanted: Iterable[TopicPartition], admit: Any, deadline_ns: int) -> bool:
-        """False if the topics must be read again."""
+    def _append(
+        self,
+        number: int,
+        records: list[Record],
+        wanted: Iterable[TopicPartition],
+        admit: Callable[[GroupEntries], None],
+        deadline_ns: int,
+    ) -> Partition | None:
+        """The partition of the offsets; None if the topics must be read again first."""
         with self.topic.deciding(number, deadline_ns) as decision:
             admit(decision.view)
             if not self.are_there_locked(wanted):
-                return False
+                return None
             decision.append(records)
-        return True
+            return decision.partition
 
     def prepare(self, offsets: Mapping[Any, Any], group: GroupMetadata) -> TransactionalCommit | None:
         """A commit that becomes part of a transaction; None if there is nothing to commit. Raises for its arguments."""
@@ -177,7 +186,7 @@ class Offsets:
                 )
 
     @staticmethod
-    def admit(view: GroupEntries, group_id: str, admission: Any) -> None:
+    def admit(group_id: str, admission: Admission, view: GroupEntries) -> None:
         """Raises the reason to refuse a write to this group now."""
         old = view.group(group_id)
         refusal = admission(old)
@@ -298,7 +307,7 @@ class TransactionalCommit:
             pass
 
     def _admit(self, view: GroupEntries) -> None:
-        Offsets.admit(view, self._group.group_id, lambda old: admitted(old, self._group, transactional=True))
+        Offsets.admit(self._group.group_id, lambda old: admitted(old, self._group, transactional=True), view)
 
 
 def _told(found: Any) -> OffsetAndMetadata | None:

@@ -9,7 +9,6 @@ OWNER-4  offsets of a group are data of the transaction like any other: register
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -21,7 +20,7 @@ from embedlog.coordination.host import Host
 from embedlog.coordination.producer_ids import new_producer_id
 from embedlog.coordination.transactions.support import Concurrent, now, refused, to_be_durable
 from embedlog.coordination.transactions.transaction_records import encode, encode_key
-from embedlog.errors import EmbedlogError, LockTimeoutError, StateError, UnknownTopicOrPartitionError
+from embedlog.errors import EmbedlogError, LockTimeoutError, StateError
 from embedlog.format.record_batch import Stamp
 from embedlog.transaction import PREPARED, SETTLED, Outcome, Refusal, Status, Transaction
 
@@ -246,11 +245,8 @@ class Owner:
 
     def _put_on_disk(self, deadline_ns: int) -> None:
         """Sync the data of this transaction, where its topics require that."""
-        found: list[Partition] = []
-        for topic, number in self._opened:
-            with contextlib.suppress(UnknownTopicOrPartitionError):  # deleted: nothing to sync
-                found.append(self._all.host.partition(topic, number))
-        for partition in to_be_durable([each for each in found if self._wrote_to(each)]):
+        written = [each for each in self._all.host.existing(self._opened) if self._wrote_to(each)]  # not in deleted topics
+        for partition in to_be_durable(written):
             partition.sync_to(self._opened[partition.topic, partition.number].end, deadline_ns)
 
     def add_offsets(self, offsets: Mapping[Any, Any], group: GroupMetadata, deadline_ns: int | None = None) -> None:

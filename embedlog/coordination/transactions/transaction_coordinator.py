@@ -132,7 +132,7 @@ class Transactions:
 
         Raises LockTimeoutError, StorageError, DurabilityError; then the decision is valid, and the call must be repeated.
         """
-        targets = list(self._targets(seen))
+        targets = self.host.existing(sorted(seen.partitions))  # in the order of locks
         durable = to_be_durable(targets)
         if durable:
             put_on_disk(self.topic.partition(self.topic.partition_of(name)), deadline_ns)
@@ -144,14 +144,6 @@ class Transactions:
             put_on_disk(partition, deadline_ns)
         self.decide(name, lambda old: machine.complete(old, seen, now()), deadline_ns)
         system.point("txn-completed")
-
-    def _targets(self, seen: Transaction) -> Iterator[Partition]:
-        """The listed partitions that exist, in the order of locks."""
-        for topic, number in sorted(seen.partitions):
-            try:
-                yield self.host.partition(topic, number)
-            except UnknownTopicOrPartitionError:
-                continue
 
     @staticmethod
     def _mark(partition: Partition, seen: Transaction, deadline_ns: int) -> None:
