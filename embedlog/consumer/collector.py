@@ -28,6 +28,7 @@ from embedlog.types import TopicPartition
 
 if TYPE_CHECKING:
     from embedlog.engine import Engine
+    from embedlog.partition.context import Bounds
 
 Found = TypeVar("Found")
 
@@ -195,13 +196,19 @@ class Reading:
 
     def located(self, cursor: Cursor) -> Cursor:
         """The cursor, with a position. Raises NoOffsetForPartitionError."""
+        self._place(cursor)
+        return cursor
+
+    def _place(self, cursor: Cursor) -> Bounds | None:
+        """Give the cursor a position if it has none; the bounds that were read for that. Raises NoOffsetForPartitionError."""
         if cursor.fresh and self._group is not None:
             self._group.place(cursor)
-        if cursor.position < 0:
-            reset = cursor.reset or self._reset
-            cursor.seek(*reset.place(cursor.partition, self._isolation, lambda: time.time_ns() // 1_000_000))
-            logger.debug("%s-%d: reading begins at %d (%s)", *cursor.tp, cursor.position, reset.kind)
-        return cursor
+        if cursor.position >= 0:
+            return None
+        reset, bounds = cursor.reset or self._reset, cursor.partition.bounds()
+        cursor.seek(*reset.place(cursor.partition, bounds, self._isolation, lambda: time.time_ns() // 1_000_000))
+        logger.debug("%s-%d: reading begins at %d (%s)", *cursor.tp, cursor.position, reset.kind)
+        return bounds
 
     def _ready(self, cursor: Cursor) -> bool:
         return cursor.has_records or (self.fetches and bool(self._in_range(cursor, self.fetcher.fill)))
@@ -212,7 +219,7 @@ class Reading:
         The reset repeats while it makes progress: retention may be faster than the step from the lookup to the fetch.
         """
         if cursor.position < 0:
-            self.located(cursor)
+            cursor.bounds = self._place(cursor)
         while True:
             try:
                 return fetch(cursor)

@@ -47,6 +47,7 @@ from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition, bri
 
 if TYPE_CHECKING:
     from embedlog.engine import Engine
+    from embedlog.storage.liveness import Lease
 
 logger = logging.getLogger("embedlog.consumer")
 
@@ -74,8 +75,8 @@ class Attendance:
         self._committing = Committing(engine.groups, self._group_id, reading.interceptors, self._patience_s, self._metrics)
         interval_s, backoff_s = config.auto_commit_interval_ms / 1000, config.retry_backoff_ms / 1000
         self._auto = AutoCommit(interval_s, backoff_s, time.monotonic()) if config.enable_auto_commit else None
-        self._lease: Any = None
-        self._watch: Any = None
+        self._lease: Lease | None = None
+        self._watch = Watch(engine.transactions.liveness)
         self._number: int | None = None
         self._notice = -1
         self._inside = False
@@ -211,8 +212,6 @@ class Attendance:
 
     def _watch_others(self, deadline_ns: int) -> None:
         """Remove other members that have ended; the first member that detects it does so."""
-        if self._watch is None:
-            self._watch = Watch(self._engine.transactions.liveness)
         if self.membership.phase is Phase.OUT or not (self._alarmed or self._watch.due()):
             return
         self._alarmed = False
@@ -248,7 +247,7 @@ class Attendance:
             return
         self._blocked_since_ns = None
 
-    def _leased(self) -> Any:
+    def _leased(self) -> Lease:
         if self._lease is None:
             config = self._config
             self._lease = self._engine.transactions.liveness.lease(
@@ -445,6 +444,7 @@ class Attendance:
 
     def show_no_life(self) -> None:
         """End the lease: others detect at once that this member has ended, unless it is static."""
-        lease, self._lease, self._watch = self._lease, None, None
+        lease, self._lease = self._lease, None
+        self._watch = Watch(self._engine.transactions.liveness)
         if lease is not None:
             lease.end()

@@ -148,7 +148,7 @@ class Fetcher:
 
     def _next(self, cursor: Cursor) -> Chunk | None:
         began = perf_counter()
-        position, bounds = cursor.position, cursor.partition.bounds()
+        position, bounds, cursor.bounds = cursor.position, cursor.bounds or cursor.partition.bounds(), None
         if bounds.epoch != cursor.checked_epoch:
             check_position(cursor, bounds)
         # Read before the fetch: a later append then ends the wait. Not the position: only invisible records may follow it.

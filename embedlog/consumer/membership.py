@@ -41,6 +41,7 @@ from embedlog.types import GroupMetadata, TopicPartition, brief
 if TYPE_CHECKING:
     from embedlog.consumer.subscription import Subscription
     from embedlog.engine import Engine
+    from embedlog.storage.liveness import Lease
 
 logger = logging.getLogger("embedlog.consumer")
 
@@ -77,7 +78,7 @@ class Membership:
         client_id: str,
         subscription: Subscription,
         hold: Hold,
-        lease: Callable[[], Any],
+        lease: Callable[[], Lease],
         metrics: Metrics,
     ) -> None:
         self.phase = Phase.OUT

@@ -19,6 +19,8 @@ from embedlog.types import TopicPartition, duration_ms
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Record
+    from embedlog.partition.context import Bounds
+    from embedlog.partition.partition import Partition
     from embedlog.partition.tail import Tail
 
 
@@ -34,12 +36,11 @@ class Reset:
         self.kind, _, duration = text.partition(":")
         self._duration_ms = duration_ms(duration, "auto.offset.reset") if self.kind == "by_duration" else 0
 
-    def place(self, partition: Any, isolation: str, now_ms: Callable[[], int]) -> tuple[int, int]:
+    def place(self, partition: Partition, bounds: Bounds, isolation: str, now_ms: Callable[[], int]) -> tuple[int, int]:
         """The position of this policy in `partition`, and the epoch of the record before it (-1: unknown).
 
         Raises NoOffsetForPartitionError if the policy is `none`.
         """
-        bounds = partition.bounds()
         if self.kind == "earliest":
             return int(bounds.log_start), -1
         if self.kind == "by_duration":
@@ -97,16 +98,17 @@ class Cursor:
     """
 
     __slots__ = (
-        "_ahead", "_behind", "_epoch", "_next", "_out", "checked_epoch", "dropped_count", "fresh", "intercepted", "lag", "lead",
-        "partition", "paused", "reset", "seen_end", "tail", "tp",
+        "_ahead", "_behind", "_epoch", "_next", "_out", "bounds", "checked_epoch", "dropped_count", "fresh", "intercepted", "lag",
+        "lead", "partition", "paused", "reset", "seen_end", "tail", "tp",
     )  # fmt: skip
 
-    def __init__(self, tp: TopicPartition, partition: Any, reset: Reset | None) -> None:
+    def __init__(self, tp: TopicPartition, partition: Partition, reset: Reset | None) -> None:
         self.tp = tp
         self.partition = partition
         self.paused = False
         self.fresh = False  # whether the committed offset is still unknown: the partition is not read before
         self.reset = reset  # the start policy, or None for the consumer's own; used only without a position
+        self.bounds: Bounds | None = None  # of this moment, for the fetch that follows; None: the fetch reads them
         self.seen_end = -1  # end of the partition at the last read: a wait compares with it
         self.tail: Tail | None = None  # the fast path to the next published records, once the end was reached
         self.checked_epoch = -1  # the partition's epoch at the last comparison of the position with its epoch history

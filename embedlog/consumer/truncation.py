@@ -7,14 +7,17 @@ TRUNCATION-2  positions are checked when the partition's epoch differs from the 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from embedlog.consumer.positions import Cursor
 from embedlog.errors import LogTruncationError
 from embedlog.types import OffsetAndMetadata
 
+if TYPE_CHECKING:
+    from embedlog.partition.context import Bounds
 
-def check_position(cursor: Cursor, bounds: Any) -> None:
+
+def check_position(cursor: Cursor, bounds: Bounds) -> None:
     """Raises LogTruncationError if the log no longer contains the records before the cursor's position."""
     if bounds.epoch == cursor.checked_epoch:
         return

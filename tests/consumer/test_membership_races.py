@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from embedlog.consumer.consumer import Consumer
+from embedlog.coordination.groups.member_watch import Watch
 from embedlog.errors import FencedInstanceIdError, RebalanceInProgressError
 from embedlog.group import State
 from embedlog.types import TopicPartition
@@ -104,7 +105,7 @@ def test_who_unsubscribes_under_a_lock_that_others_hold_shows_no_life_any_more(e
     engine.groups.locked = True
     reader.unsubscribe()
     engine.groups.locked = False
-    other._group._watch = None
+    other._group._watch = Watch(engine.liveness)
     other._group.until_ns = 0
     settle(other, rounds=60)
     assert other.assignment() == {A0, A1}

@@ -58,16 +58,16 @@ def cursor(*offsets: int, next_offset: int | None = None) -> Cursor:
     ],
 )
 def test_a_policy_leads_to_an_offset(policy: str, isolation: str, offset: int) -> None:
-    assert Reset(policy).place(Dated(), isolation, lambda: 10_000)[0] == offset
+    assert Reset(policy).place(Dated(), Dated().bounds(), isolation, lambda: 10_000)[0] == offset
 
 
 def test_a_duration_that_meets_no_record_leads_to_the_end() -> None:
-    assert Reset("by_duration:PT1S").place(Dated(), "read_committed", lambda: 10**9)[0] == 15
+    assert Reset("by_duration:PT1S").place(Dated(), Dated().bounds(), "read_committed", lambda: 10**9)[0] == 15
 
 
 def test_no_policy_names_the_partition() -> None:
     with pytest.raises(NoOffsetForPartitionError, match="t-0"):
-        Reset("none").place(Dated(), "read_uncommitted", lambda: 0)
+        Reset("none").place(Dated(), Dated().bounds(), "read_uncommitted", lambda: 0)
 
 
 def test_the_position_is_the_next_record_across_gaps() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from embedlog.consumer.consumer import Consumer
+from embedlog.coordination.groups.member_watch import Watch
 from embedlog.errors import (
     ClosedError,
     ListenerError,
@@ -327,7 +328,7 @@ def test_liveness_a_dead_member_is_evicted_by_another(engine: GroupEngine, membe
     first, second = member("a"), member("a")
     settle(first, second)
     engine.liveness.leases[0].ended = True
-    second._group._watch = None
+    second._group._watch = Watch(engine.liveness)
     second._group.until_ns = 0
     settle(second)
     assert second.assignment() == {A0, A1}
