@@ -1,9 +1,9 @@
-"""Which transactions were aborted: what a read_committed reader leaves out (format.md 2.4).
+"""The aborted transactions of a partition, whose records read_committed readers omit (format.md 2.4).
 
-L1  an entry lies in the segment that holds its marker, so the search goes on into later segments until an entry says enough
-L2  the index of a segment is read again when its file has grown or is another one
-L3  page and manifest know how many entries each index has; one that holds fewer, or cannot be read, is made again from the log
-    before anybody is answered: without it aborted records would be returned
+ABORTEDINDEX-1  an entry is in the segment of its marker, so the search continues in later segments until an entry ends it
+ABORTEDINDEX-2  the index of a segment is read again when its file has grown or was replaced
+ABORTEDINDEX-3  control page and manifest count the entries of each index. An index with fewer entries, or that cannot be read,
+                is made again from the log before a reader gets an answer: without it aborted records would be returned
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ logger = logging.getLogger("embedlog")
 
 
 class AbortedIndex:
-    """The transaction indexes of one partition. Threads: any; the cache is only ever replaced whole."""
+    """The transaction indexes of one partition. Threads: any; the cache is only replaced as a whole."""
 
     def __init__(self, state: PartitionState, segments: SegmentList, store: Store) -> None:
         self._state, self._segments, self._store = state, segments, store
@@ -44,7 +44,7 @@ class AbortedIndex:
     def between(self, start: int, end: int, now: Published) -> list[tuple[int, int]]:
         """(producer id, first offset) of the aborted transactions that touch [start, end). Raises CorruptRecordError.
 
-        What was read before a swap must not be judged by an index from behind it: the caller looks at the generation afterwards.
+        Batches read before a swap must not be judged by an index after it, so the caller reads the generation afterwards.
         """
         info = self._segments.at(start, now)
         found: list[tuple[int, int]] = []
@@ -62,7 +62,7 @@ class AbortedIndex:
         return found
 
     def entries(self, info: SegmentInfo, now: Published) -> Entries:
-        """The index of one segment, whole: made again from the log if the file is not."""
+        """The whole index of one segment, made again from the log if its file is incomplete."""
         static, base = self._state.static, info.base
         if static is not None and base in static.history.indexes:
             return aborted_transactions.decode(
@@ -79,12 +79,12 @@ class AbortedIndex:
         return known[1]
 
     def _checked(self, info: SegmentInfo, now: Published, path: Path) -> Entries:
-        """What the file holds; if that is less than it should, what the log says."""
+        """The entries of the file, or those of the log if the file has too few."""
         problem: EmbedlogError | None = None
         try:
             raw = files.read_bytes(path) or b""
             if info.base == now.segment_base:
-                raw = raw[: info.transaction_entries * aborted_transactions.ENTRY_SIZE]  # what is behind is not published yet
+                raw = raw[: info.transaction_entries * aborted_transactions.ENTRY_SIZE]  # later entries are not published yet
             found = aborted_transactions.decode(raw, info.base, path)
             if len(found) >= info.transaction_entries and info.transaction_digest in (0, aborted_transactions.digest(raw)):
                 return found
@@ -103,5 +103,5 @@ class AbortedIndex:
         past = producer_history.load(state.path, segments, end=info.next_offset, clean=False, read_again=[info.base], replay=True)
         made = past.indexes[info.base]
         if not state.context.read_only:
-            self._store(path, made, now.generation)  # a broker needs it, too
+            self._store(path, made, now.generation)  # a broker needs it too
         return made

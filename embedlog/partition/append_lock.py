@@ -1,8 +1,8 @@
-"""The append lock of one partition: mutex, then lock file, then repair until the control block is in order.
+"""The append lock of one partition: mutex, then lock file, then repair until the control page is in order.
 
-D5  a thread takes the mutex, then the OFD lock; a holder that finds the owner word set repairs before anything else
-D6  after every failure the partition is as it was, or the owner word stays set so that the next holder repairs
-D7  every code of the C core has one consequence, defined here: once for a caller that has the lock, once for one that has not
+APPENDLOCK-1  a thread takes the mutex, then the OFD lock; a holder that finds the owner word set repairs before anything else
+APPENDLOCK-2  after a failure the partition is as it was, or the owner word stays set so that the next holder repairs
+APPENDLOCK-3  the consequence of each code of the C core is defined here: for a caller that has the lock, and for one that has not
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ UNDONE: Final = {
     system.TOO_LARGE: "the batch is too large",
     system.IS_POISONED: "the segment whose sync failed is still to be left",
     system.LOST_DIRECTORY: "the directory's lock file is still to be taken again",
-    system.MUST_CATCH_UP: "what others appended is still to be read",
+    system.MUST_CATCH_UP: "records of other processes are still to be read",
     system.NOT_DATA: "the batch holds no data",
 }  # the reason for which an append could not be made before its deadline
 
@@ -106,7 +106,7 @@ class AppendLock:
         return Held(self.state, self.segments, self.writer, self.producers, self.state.read_page())
 
     def _begin(self, deadline_ns: int) -> None:
-        """Take the OFD lock; repair and map again until the control block is in order."""
+        """Take the OFD lock; repair and map again until the control page is in order."""
         while True:
             code = (self.state.writer or self.writer.native()).begin(min(deadline_ns, system.boot_ns() + system.SLICE_NS))
             if code == 0:
@@ -133,7 +133,7 @@ class AppendLock:
             self.writer.guard_directory()
         elif code in (system.MUST_ROLL, system.IS_POISONED):
             full = self.writer.native().segment_base
-            self.producers.catch_up()  # for the snapshot beside the new segment
+            self.producers.catch_up()  # for the snapshot of the new segment
             with self.exclusive_mutexed(deadline_ns) as held:
                 if held.now.segment_base == full:  # else another process was faster
                     roll(held, held.now)
@@ -163,7 +163,7 @@ class AppendLock:
         elif code == system.MUST_REOPEN:
             self.writer.open_active()
         elif code == system.MUST_REMAP:
-            self.state.read_page()  # raises: under the lock a damaged control block is not made again
+            self.state.read_page()  # raises: under the lock a damaged control page is not made again
         else:
             raise self._refusal(code)
 
@@ -208,7 +208,9 @@ class AppendLock:
         until, pause = state.deadline(), threading.Event()
         while (now := state.published()).generation % 2:
             if system.boot_ns() >= until:
-                raise LockTimeoutError("segments are being replaced, and whoever was at it does not go on", path=state.path)
+                raise LockTimeoutError(
+                    "segments are being replaced, and the process that replaces them does not continue", path=state.path
+                )
             pause.wait(PAUSE_S)
         return now
 

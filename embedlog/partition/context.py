@@ -1,8 +1,8 @@
-"""What partitions share: the directory they lie in, the bound on their descriptors, the shapes of their answers.
+"""Values that all partitions of an open log share: the directory, bounds on descriptors, and the results of calls.
 
-T1  a `Context` is made when a log is opened and outlives its partitions
-T2  descriptors that a partition keeps for appends, or for syncs, are given back by whoever has been idle longest, never while
-    they are in use; the bounds of `Shares` add up to `max.open.files`
+CONTEXT-1  a `Context` is made when a log is opened, and outlives its partitions
+CONTEXT-2  descriptors that a partition keeps for appends or syncs are released by the longest idle holder, never while in use;
+           the bounds of `Shares` add up to `max.open.files`
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from embedlog.storage.descriptors import Handles
 
 
 class Appended(NamedTuple):
-    """Where a run came to lie. Between its pieces (base offset, next offset) other processes may have appended."""
+    """The offsets of a run. Between its pieces (base offset, next offset) other processes may have appended."""
 
     base_offset: int
     last_offset: int
@@ -40,7 +40,7 @@ class Appended(NamedTuple):
         return all(before[1] == after[0] for before, after in pairwise(self.pieces))
 
     def base_offsets(self, counts: Sequence[int]) -> list[int]:
-        """Where each of consecutive batches came to lie, given their numbers of records."""
+        """The base offsets of consecutive batches, given their numbers of records."""
         pieces = iter(self.pieces)
         offsets: list[int] = []
         base, end = next(pieces)
@@ -52,7 +52,7 @@ class Appended(NamedTuple):
         return offsets
 
     def time_of(self, offset: int) -> int:
-        """When the batch at `offset` was appended: a run that goes over into the next segment has several times."""
+        """The append time of the batch at `offset`. A run that continues in the next segment has several times."""
         if self.append_time_ms >= 0:
             for (base, end), time_ms in zip(self.pieces, self.times_ms, strict=False):
                 if base <= offset < end:
@@ -116,7 +116,7 @@ class Checkpoint(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """How `max.open.files` is shared out: descriptors for reading, partitions that keep some for appends, and for syncs."""
+    """The parts of `max.open.files`: descriptors for reads, partitions that keep some for appends, and for syncs."""
 
     handles: int
     writers: int  # five each: log, two indexes, digests, append lock
@@ -173,14 +173,14 @@ class KeptDescriptors:
 
 
 class CheckpointedOffsets:
-    """Offsets in a checkpoint of the directory, as it is when they are asked for: others write it, too. Threads: any."""
+    """Offsets in a checkpoint file, which is read again after another process changed it. Threads: any."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: tuple[object, dict[tuple[str, int], int]] = (None, {})
 
     def of(self, topic: str, number: int) -> int:
-        """The partition's offset, 0 if none is there. Raises ForeignDirectoryError for a malformed file."""
+        """The offset of a partition, 0 if it has none. Raises ForeignDirectoryError for a malformed file."""
         found = files.facts_of(self._path)
         seen = found and (found.inode, found.size, found.modified_ns)
         known = self._known
@@ -197,35 +197,35 @@ def write_checkpoints(root: Path, found: Mapping[tuple[str, int], Checkpoint], m
     if not found:
         return
     checkpoints.update(root / file_names.RECOVERY_POINTS, {name: each.recovery_point for name, each in found.items()}, mode)
-    # Kafka leaves a log start at a segment's start out, but then a missing one would go unnoticed.
+    # Kafka omits a log start that is the start of a segment, but then a missing one would not be noticed.
     checkpoints.update(root / file_names.LOG_STARTS, {name: each.log_start or None for name, each in found.items()}, mode)
     checkpoints.update(root / file_names.HIGH_WATERMARKS, {name: each.high_watermark for name, each in found.items()}, mode)
 
 
 @dataclass
 class Context:
-    """What a partition must know of the directory it lies in. Shared by all partitions of one open log."""
+    """The directory of a partition. All partitions of one open log share it."""
 
     root: Path
     incarnation: bytes
     directory_page: system.Page | None
     read_only: bool = False
-    clean: bool = False  # the directory was left in order before this incarnation
-    foreign: bool = False  # somebody else wrote here since we last did
-    visit: int = 0  # the number of the last visit of somebody else, 0: there was none
+    clean: bool = False  # the directory was closed in order before this incarnation
+    foreign: bool = False  # a broker wrote here after the last embedlog process
+    visit: int = 0  # the number of the last visit of a broker, 0: there was none
     locked: bool = False  # shared="locks": nothing is mapped, data is written through, each read opens its file
     mode: int = 0o666
     lock_timeout_ms: int = 10_000
     producer_expiration_ms: int = 86_400_000
     decompressed_max: int = LIMIT_BYTES  # uncompressed bytes of a batch that is read
-    seen: object = None  # for a reader: differs once somebody has come or gone since
+    seen: object = None  # for a reader: changes when a process opens or leaves the directory
     recovery_points: CheckpointedOffsets | None = None
     log_starts: CheckpointedOffsets | None = None
-    cleaned: CheckpointedOffsets | None = None  # how far each partition was ever compacted
+    cleaned: CheckpointedOffsets | None = None  # the end of the compacted part of each partition
     check_open: Callable[[], None] = lambda: None
     handles: Handles = field(default_factory=lambda: Handles(400))
     writers: KeptDescriptors = field(default_factory=lambda: KeptDescriptors(32))
     syncers: KeptDescriptors = field(default_factory=lambda: KeptDescriptors(64))
     held_lock: Callable[[], tuple[str, int, int]] | None = None  # the directory's `.lock`: path, device, inode
-    retake: Callable[[], None] = lambda: None  # it is another file now: hold it again, or refuse
-    refresh: Callable[[], bool] | None = None  # for a reader: does somebody write here now?
+    retake: Callable[[], None] = lambda: None  # lock it again after its file was replaced, or raise
+    refresh: Callable[[], bool] | None = None  # for a reader: whether a process writes here now

@@ -1,8 +1,8 @@
-"""Comparing what is read with what was written: the chain digest along a segment's records, up to the published end.
+"""Compares records that are read with the chain digest that their appenders wrote, up to the published end.
 
-P1  a chain is known at the start of a segment that is DIGESTED, and at an index entry whose record holds
-P2  it is compared at every record passed and at the published end; a read ends where that can be done
-P3  before a bad batch only those count that a record vouches for: the damage may have begun earlier
+DIGESTCHECK-1  a chain digest is known at the start of a DIGESTED segment, and at an index entry with a valid record
+DIGESTCHECK-2  it is compared at every record passed and at the published end; a read ends where it can be compared
+DIGESTCHECK-3  before a bad batch only batches up to a matching record count: the damage may have begun earlier
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from embedlog.storage.manifest import SegmentInfo
 
 
 def corrupt(path: Path, problem: Problem, start: int = 0) -> CorruptRecordError:
-    """The error for a problem that was found behind byte `start` of a file."""
+    """The error for a problem at or after byte `start` of a file."""
     return CorruptRecordError(
         problem.message, path=path, position=start + problem.position, expected=problem.expected, found=problem.found
     )
 
 
 class DigestCheck:
-    """The digests of one partition's segments, for its reader. Threads: any."""
+    """The digests of the segments of one partition, for its reader. Threads: any."""
 
     def __init__(self, state: PartitionState) -> None:
         self._state = state
@@ -35,7 +35,7 @@ class DigestCheck:
 
     @contextlib.contextmanager
     def _records(self, info: SegmentInfo, number: int) -> Iterator[interval_digests.Records]:
-        """The digests of a segment from a number on; none if there are no more, or their file is not there."""
+        """The digests of a segment from a number on; none if there are no more, or if their file is missing."""
         handles = self._state.context.handles
         try:
             handle = handles.borrow(self._directory, info.base, file_names.DIGESTS) if number < info.index_entries else None
@@ -50,18 +50,18 @@ class DigestCheck:
             yield interval_digests.Records(fd, info.base, info.index_entries)
 
     def seed(self, info: SegmentInfo, place: Place) -> interval_digests.State | None:
-        """The chain at an index entry, None if nobody knows it."""
+        """The chain digest at an index entry, None if it is not known."""
         if not info.digested:
             return None
         with self._records(info, place.number) as records:
             return records.seed(place.number, place.position)
 
     def reach(self, info: SegmentInfo, chain: interval_digests.State | None, position: int, want: int, spare: int) -> int:
-        """Bytes to read, so that the last of them can be compared: about as many as are wanted, at most `spare` more."""
+        """Bytes to read so that the last of them can be compared: about `want`, at most `spare` more."""
         if chain is None or position + want >= info.size:
             return want
         if chain.number >= info.index_entries:
-            end = info.size  # what lies behind the last record
+            end = info.size  # after the last record
         else:
             with self._records(info, chain.number) as records:
                 end = records.reach(chain, position + want, info.size)
@@ -70,7 +70,7 @@ class DigestCheck:
     def compare(
         self, path: Path, info: SegmentInfo, chain: interval_digests.State | None, data: memoryview, scanned: Scanned
     ) -> tuple[Batches, interval_digests.State | None]:
-        """Batches that are what their appenders wrote, and the chain behind them. Raises CorruptRecordError."""
+        """The batches that are as their appenders wrote them, and the chain after them. Raises CorruptRecordError."""
         batches = scanned.batches
         if chain is None:
             return batches, None
@@ -88,6 +88,6 @@ class DigestCheck:
         return batches, after
 
     def _grown(self, info: SegmentInfo) -> bool:
-        """Whether the segment is active and has moved on since `info` was read."""
+        """Whether the segment is active and has grown since `info` was read."""
         now = self._state.published()
         return now.segment_base == info.base and now.segment_size != info.size

@@ -1,8 +1,8 @@
-"""An append in doubt: the log is read, then the run is appended, or found there.
+"""An idempotent append in doubt: the log is read, then the run is appended, or found in the log.
 
-A1  the log is read outside the append lock first, the rest under it, headers only
-A2  a refusal leaves log and lock as they were
-A3  the same run again after any error is appended once, and the answer is its place in the log
+IDEMPOTENT-1  the log is read before the append lock is taken, the rest under the lock; only headers are read
+IDEMPOTENT-2  a refusal leaves log and lock as they were
+IDEMPOTENT-3  the same run again after any error is appended once, and the result is its place in the log
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from embedlog.partition.context import AppendProgress
 
 
 class _Undone(Exception):
-    """An append that failed could not be undone either: the lock is left as after a death."""
+    """A failed append could not be undone: the lock is left as by a process that died."""
 
 
 def append(lock: AppendLock, stamp: Stamp, progress: AppendProgress, deadline_ns: int) -> int:
-    """Look at the log, then append or find what is there already; a code as the writer's. Raises what `admission` says."""
+    """Read the log, then append, or find the run there; a code of the C core. Raises the error of `sequence_rules.judge`."""
     lock.producers.catch_up()
     try:
         verdict, code = _append_checked(lock, stamp, progress, deadline_ns)
@@ -55,7 +55,7 @@ def _append_checked(
 
 
 def _take_duplicates(lock: AppendLock, stamp: Stamp, progress: AppendProgress, count: int) -> None:
-    """The answer for batches that are here already: where they lie."""
+    """Add the places of batches that are in the log already to the progress."""
     rows = progress.rows_left[:count]
     places = lock.producers.places(stamp, rows)
     append_time = lock.state.config.message_timestamp_type == "LogAppendTime"

@@ -1,8 +1,8 @@
-"""The end of a transaction in one partition: its marker, as Kafka writes it (format.md 13.3).
+"""Writes the marker that ends a transaction in one partition, as Kafka does (format.md 13.3).
 
-M1  the order is marker, entry of the transaction index, publication; whoever repairs redoes the entry from the marker
-M2  a marker carries a raised epoch; where the stored one is as high nothing is written, so anybody may repeat it
-M3  a marker goes in wherever it is asked for, an open transaction or not: its epoch fences whoever comes late
+MARKER-1  the order is marker, entry of the transaction index, publication; a repair writes the entry again from the marker
+MARKER-2  a marker carries a raised epoch. Nothing is written if the stored epoch is as high, so any process may repeat it
+MARKER-3  a marker is written with or without an open transaction: its epoch fences late appends
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def append_marker(
         producer = state.producers.get(producer_id) or Producer(producer_id)
         if _is_ended(producer, epoch):
             return None
-        if coordinator_epoch is None:  # we have no coordinator: a broker's, which had the directory before, must not go back
+        if coordinator_epoch is None:  # embedlog has none; the epoch of a broker that had the directory before must not decrease
             coordinator_epoch = max(producer.coordinator_epoch, 0)
         fenced = coordinator_epoch < producer.coordinator_epoch
         if not fenced:
@@ -69,7 +69,7 @@ def _write(held: Held, state: ProducerState, producer: Producer, batch: bytes, c
         with files.opened(path, files.CREATE, held.mode) as fd:
             code = writer.marker(batch, unstable, entry, fd)
         if code != system.APPENDED and now.transaction_entries == 0:
-            files.unlink(path, missing_ok=True)  # Kafka has one only where something was aborted
+            files.unlink(path, missing_ok=True)  # in Kafka only a segment with an aborted transaction has one
     if code == system.MUST_REPAIR:
-        raise StorageError("a marker that could not be written whole could not be taken back either", path=held.path)
+        raise StorageError("a marker that could not be written completely could not be removed either", path=held.path)
     return code

@@ -65,11 +65,11 @@ class Partition:
     # ---- lifetime --------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Map the control block and load the files, unless that was done before."""
+        """Map the control page and load the files, unless that was done before."""
         self._state.ensure_open()
 
     def close(self) -> None:
-        """Give back descriptors and mapping; appended records stay in the files. Idempotent."""
+        """Release descriptors and the mapping; appended records stay in the files. Idempotent."""
         self._state.close()
         self._context.writers.closed(self._writer)
         self._context.syncers.closed(self._syncer)
@@ -124,17 +124,17 @@ class Partition:
         return self._context.read_only
 
     def bounds(self) -> Bounds:
-        """The offsets of this moment, from one read of the control block."""
+        """The present offsets, from one read of the control page."""
         return self._state.bounds()
 
     @property
     def durable_offset(self) -> int:
-        """Records below it are on stable storage, as far as this machine was told."""
+        """Records below it are on stable storage, as far as the kernel reported."""
         return self._state.durable_offset
 
     @property
     def mapped_page(self) -> system.Page | None:
-        """The control block if it is mapped, for waits on it."""
+        """The control page if it is mapped, for waits on it."""
         mapped = self._state.page_file
         return None if mapped is None else mapped.page
 
@@ -147,7 +147,7 @@ class Partition:
         self._state.check_deleted()
 
     def look_again(self) -> None:
-        """At the end of a wait: map the control block again if its file is another one."""
+        """At the end of a wait: map the control page again if its file is another one."""
         self._state.look_again()
 
     def deadline(self) -> int:
@@ -207,7 +207,7 @@ class Partition:
         until = state.deadline() if deadline_ns is None else deadline_ns
         progress = going or AppendProgress(run)
         with locks.holding(state.mutex, until, state.path):
-            context.check_open()  # it may have been closed, in order, while this thread waited
+            context.check_open()  # it may have been closed while this thread waited
             if not state.marked_dirty:
                 with self._lock.exclusive_mutexed(until):
                     state.mark_dirty()
@@ -362,7 +362,7 @@ class Partition:
 
     @property
     def loaded(self) -> Loaded | None:
-        """The files as a reader loaded them that found no live control block."""
+        """The files as a reader loaded them that found no live control page."""
         return self._state.static
 
     def size_bytes(self) -> int:

@@ -1,8 +1,8 @@
-"""A partition held as it was at one moment, for who copies it while others append, roll, retain and compact.
+"""A partition pinned at one moment, for a copy while other processes append, roll, retain and compact.
 
-N1  what was published then lies in segments that only grow: bytes behind their pinned size do not count
-N2  who has a file open reads it, whatever is renamed over its name or unlinked after that: all files are opened under the append
-    lock, or without the right to lock between two changes of the generation, and then belong together
+PIN-1  the published records of that moment are in segments that only grow: bytes after their pinned size do not count
+PIN-2  an open file stays readable after a rename over its name or an unlink. So all files are opened under the append lock, or,
+       without the right to lock, between two changes of the generation; then they belong together
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ LOOK_S: Final = 0.001  # between two tries to open all files of a partition
 
 
 class Pin(NamedTuple):
-    """One partition as it was at the beginning."""
+    """One partition as it was when it was pinned."""
 
     partition: Partition
     now: Published
-    loaded: Loaded | None  # the files as a reader without a live control block had loaded them
+    loaded: Loaded | None  # the files as a reader without a live control page had loaded them
     segments: list[SegmentInfo]
-    held: dict[int, int] | None = None  # descriptors of the segments, by base (N2)
+    held: dict[int, int] | None = None  # descriptors of the segments, by base (PIN-2)
     aborted: dict[int, bytes] | None = None  # their transaction indexes, read when they were opened
 
     @contextlib.contextmanager
@@ -49,14 +49,14 @@ class Pin(NamedTuple):
             yield fd
 
     def aborted_in(self, info: SegmentInfo) -> bytes:
-        """The transactions that were aborted up to the pinned end, as their file has them."""
+        """The entries of transactions that were aborted below the pinned end, as in their file."""
         if self.aborted is not None:
             return self.aborted[info.base]
         entries = self.partition.aborted_entries(info, self.now)
         return bytes(entries[entries["last_offset"] < self.now.log_end].tobytes())
 
     def moved(self) -> bool:
-        """Whether the files of the partition are not those of the pin any more. Raises UnknownTopicOrPartitionError."""
+        """Whether files of the pin were replaced. Raises UnknownTopicOrPartitionError."""
         self.partition.check_deleted()
         return self.partition.published().generation != self.now.generation or self.partition.loaded is not self.loaded
 
@@ -81,7 +81,7 @@ class Pin(NamedTuple):
 
 
 def pin_of(partition: Partition, now: Published | None = None) -> Pin:
-    """A partition as it is now, or as it was in a moment that has just passed."""
+    """Pin a partition as it is now, or as of the tuple `now`."""
     now = now or partition.published()
     partition.check_deleted()
     return Pin(partition, now, partition.loaded, partition.segments(now))
@@ -89,7 +89,7 @@ def pin_of(partition: Partition, now: Published | None = None) -> Pin:
 
 @contextlib.contextmanager
 def held(partition: Partition) -> Iterator[Pin]:
-    """A partition as it is now, with its files open (N2). Raises StorageError if they keep changing until the deadline."""
+    """Pin a partition and open its files (PIN-2). Raises StorageError if they keep changing until the deadline."""
     until, pause, fds = partition.deadline(), threading.Event(), dict[int, int]()
     try:
         while (pin := _opened(partition, fds)) is None:
@@ -103,7 +103,7 @@ def held(partition: Partition) -> Iterator[Pin]:
 
 
 def _opened(partition: Partition, fds: dict[int, int]) -> Pin | None:
-    """All files of one moment, None if it has passed before all were open. Raises CorruptRecordError, StorageError."""
+    """Open all files of one moment; None if they changed meanwhile. Raises CorruptRecordError, StorageError."""
     aborted: dict[int, bytes] = {}
     with _moment(partition) as now:
         partition.forget_segments()
@@ -124,7 +124,7 @@ def _opened(partition: Partition, fds: dict[int, int]) -> Pin | None:
 
 @contextlib.contextmanager
 def _moment(partition: Partition) -> Iterator[Published]:
-    """What is published: nobody replaces files inside the block, but where we may not lock."""
+    """The published tuple. No file is replaced inside the block, except where this process may not lock."""
     if partition.read_only:
         yield partition.settled()
         return
@@ -140,12 +140,12 @@ def _whole(pin: Pin, info: SegmentInfo, raw: bytes) -> bytes:
     entries = aborted_transactions.decode(raw, info.base, path)
     if len(entries) < info.transaction_entries or info.transaction_digest not in (0, aborted_transactions.digest(raw)):
         expected = f"{info.transaction_entries} entries, as they were written"
-        raise CorruptRecordError("a transaction index does not hold", path=path, expected=expected, found=len(entries))
+        raise CorruptRecordError("a transaction index is damaged", path=path, expected=expected, found=len(entries))
     return bytes(entries[entries["last_offset"] < pin.now.log_end].tobytes())
 
 
 def _same(pin: Pin) -> bool:
-    """Whether the partition's files are still those of the pin, and its log start."""
+    """Whether files and log start are still those of the pin."""
     then = pin.partition.published()
     same = (then.generation, then.log_start) == (pin.now.generation, pin.now.log_start)
     return same and pin.partition.loaded is pin.loaded

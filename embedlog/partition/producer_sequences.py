@@ -1,13 +1,12 @@
-"""What this process knows of the producers of one partition, and how it learns the rest.
+"""The producers of one partition as this process knows them, and how it reads the rest.
 
-N1  the page has a slot for every producer, which any append or marker of it moves: while the slot stands as this process left
-    it, its own last append is all there is to know, and nothing is read
-N2  in doubt the log is asked, never memory: outside the append lock first, the rest under it, headers only
-N3  a refusal leaves log and lock as they were; the same run again after any error goes in once, and the answer is where it lies
-N4  whatever another process may have changed under us (a cut, a repair, another page) is forgotten, not mended
-N5  what this process appends to a transaction is taken in from memory: the marker behind it reads nothing
+PRODUCERSEQ-1  the control page has a slot for each producer, which every append or marker of the producer changes. If the slot
+               is unchanged, the cached producer state is current, and nothing is read
+PRODUCERSEQ-2  in doubt the log decides, never memory (`idempotent_append`)
+PRODUCERSEQ-3  state that another process may have invalidated (a cut, a repair, another page) is forgotten, not corrected
+PRODUCERSEQ-4  data that this process appends to a transaction is taken from memory, so its marker reads nothing
 
-Everything here REQUIRES the partition's mutex, but `seen_plain`; what ends in `_locked` the append lock too.
+All methods except `seen_plain` REQUIRE the mutex of the partition; those whose names end in `_locked` also the append lock.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ if TYPE_CHECKING:
     from embedlog.partition.segment_list import SegmentList
     from embedlog.partition.state import PartitionState
 
-KNOWN_MAX = 1024  # producers of this process that are remembered; a forgotten one costs a look at the log
+KNOWN_MAX = 1024  # known producers of this process; for a forgotten one the log is read
 ROWS_AT_ONCE = 1024
 
 
 class ProducerSequences:
-    """The producers of one partition, as this process knows them."""
+    """The cached state of the producers of one partition."""
 
     def __init__(self, state: PartitionState, segments: SegmentList) -> None:
         self._partition, self._segments = state, segments
@@ -51,18 +50,18 @@ class ProducerSequences:
 
     @property
     def loaded(self) -> bool:
-        """Whether this process knows of the producers at all."""
+        """Whether any state is cached."""
         return self._state is not None
 
     def forget(self) -> None:
         for known in self._known.values():
-            known.seen = -1  # an append under way may hold it
+            known.seen = -1  # an append in progress may refer to it
         self._state = None
 
     # ---- the usual path --------------------------------------------------------------------------
 
     def known(self, stamp: Stamp) -> Any:
-        """What this process knows of a producer, for the writer: nothing more is asked where that is enough."""
+        """The cached state of a producer for the writer, which reads nothing more if it is current."""
         known = self._known.get(stamp.producer_id)
         if known is None:
             if len(self._known) >= KNOWN_MAX:
@@ -74,19 +73,19 @@ class ProducerSequences:
         return known
 
     def note(self, stamp: Stamp, next_sequence: int, seen: int) -> None:
-        """What an append or a marker of this process left."""
+        """Take over the state after an append or a marker of this process."""
         known = self.known(stamp)
         known.epoch, known.next_sequence, known.open, known.seen = stamp.epoch, next_sequence, stamp.transactional, seen
 
     def appended(self, run: EncodedRun, start: int, writer: system.Writer) -> None:
-        """Data of a transaction was appended, from this byte of the run on: what is in memory need not be read again (N5)."""
+        """Take over data of a transaction that was appended from byte `start` of the run (PRODUCERSEQ-4)."""
         rows, out = run.batches, writer.out
         if out.consumed < len(run.buffer):
             rows = rows[slice(*np.searchsorted(rows["position"], (start, start + out.consumed)))]
         self._follow(writer, lambda state: state.follow(rows, out.base_offset, out.append_time_ms))
 
     def marked(self, producer_id: int, epoch: int, marker: Marker, timestamp: int, writer: system.Writer) -> None:
-        """A marker was appended; the same for it."""
+        """Take over a marker that was appended (PRODUCERSEQ-4)."""
         out = writer.out
         self.note(Stamp(producer_id, epoch), 0, out.seen)
         timestamp = out.append_time_ms if out.append_time_ms >= 0 else timestamp
@@ -96,19 +95,19 @@ class ProducerSequences:
         state, out = self._state, writer.out
         if state is None or state.offset != out.base_offset:
             return
-        self._state = None  # an interrupt leaves nothing half done
+        self._state = None  # an interrupt leaves no partial state
         state.noted_ms = system.boot_ns() // 1_000_000
         take(state)
         self._place = (writer.segment_base, out.position + out.consumed)
         self._state = state
 
     def seen_plain(self, stamp: Stamp) -> int:
-        """What the slot held behind the last append of a producer outside of transactions, -1 if that is not known."""
+        """The slot after the last append of a producer outside of transactions, -1 if it is not known."""
         known = self._known.get(stamp.producer_id)
         return int(known.seen) if known is not None and known.epoch == stamp.epoch and not known.open else -1
 
     def following_locked(self, stamp: Stamp, now: Published) -> int:
-        """The sequence with which this producer goes on here. Raises what `admission` says of it."""
+        """The next sequence of this producer. Raises the error of `sequence_rules.admit`."""
         state = self.state_locked(now)
         if (problem := sequence_rules.admit(state, stamp)) is not None:
             raise problem
@@ -129,7 +128,7 @@ class ProducerSequences:
             return found
         partition = self._partition
         now = partition.published()
-        for info in reversed(self._segments.all(now)):  # a run that went in partly lies at the end, as a rule
+        for info in reversed(self._segments.all(now)):  # a run that was appended in part is mostly at the end
             for batches, _ in self._headers(info, 0):
                 own = (batches["producer_id"] == stamp.producer_id) & (batches["producer_epoch"] == stamp.epoch)
                 for row in batches[own & np.isin(batches["base_sequence"], rows["base_sequence"])]:
@@ -142,14 +141,14 @@ class ProducerSequences:
         )
 
     def expire(self, expiration_ms: int) -> list[int]:
-        """Forget who was not heard of for so long, on a clock that nobody sets; their ids. Needs no lock: memory only."""
+        """Forget producers that were idle for so long by the boot clock; their ids. Changes memory only."""
         self.catch_up()
         return [] if self._state is None else self._state.expire(system.boot_ns() // 1_000_000, expiration_ms, noted=True)
 
     # ---- catching up -----------------------------------------------------------------------------
 
     def catch_up(self) -> None:
-        """Without the append lock, so that little is left to do under it; what cannot be read now is left for then."""
+        """Read new records without the append lock, so that few are left to read under it. Errors are left to that read."""
         partition = self._partition
         try:
             now = partition.published()
@@ -171,7 +170,7 @@ class ProducerSequences:
 
     def _advance(self, now: Published) -> ProducerState:
         state = self._state
-        self._state = None  # a walk that breaks off leaves nothing half done
+        self._state = None  # an interrupted walk leaves no partial state
         if state is None or self._generation != now.generation or state.offset > now.log_end:
             state = self._loaded(now)
             for each in state.producers.values():
@@ -182,12 +181,12 @@ class ProducerSequences:
                 self._walk(state, now)
             state.offset = now.log_end
             self._place = (now.segment_base, now.segment_size)
-        state.first_unstable(now.high_watermark)  # lets go of what was decided below it
+        state.first_unstable(now.high_watermark)  # drops transactions that ended below it
         self._state, self._generation = state, now.generation
         return state
 
     def _loaded(self, now: Published) -> ProducerState:
-        """The newest state that is known for certain at or below the log end: a snapshot, or that there was nobody."""
+        """The newest certain state at or below the log end: a snapshot, or that there were no producers."""
         partition = self._partition
         self._place = (-1, -1)
         page = partition.page
@@ -210,7 +209,7 @@ class ProducerSequences:
                     state.replay(batches, marker_of)
 
     def _headers(self, info: SegmentInfo, position: int) -> Iterator[tuple[Batches, Callable[[int], Marker | None]]]:
-        """The batches of a segment from a position on, and how to read the markers among them."""
+        """The batches of a segment from a position on, and a function that reads the markers among them."""
         partition = self._partition
         path = file_names.segment_path(partition.path, info.base)
         with partition.context.handles.borrow(str(partition.path), info.base, file_names.LOG) as fd:
@@ -221,7 +220,7 @@ class ProducerSequences:
                 except CorruptRecordError:
                     break
                 yield rows[:count], partial(_marker, fd, path, rows)
-            if position < info.size:  # old messages, or damage: the long way says which
+            if position < info.size:  # old messages, or damage: a full walk shows which
                 walk = Walk(fd, path, Chain(gaps_allowed=True), position, info.size)
                 for data, batches in walk.chunks():
                     yield batches, producer_history.markers_in(data, batches)

@@ -1,12 +1,12 @@
-"""Reading a partition: from an offset or a time to whole, checked batches.
+"""Reads a partition: from an offset or a time to whole, checked batches.
 
-Q1  nothing at or above the published end is read; the generation is looked at again behind every read, of batches as of the
-    transaction index that judges them, and what was read while it changed is read again
-Q2  what an index says is believed only if the batch there agrees; else the segment is read from its start
-Q3  every batch passes its CRC, follows on the one before, and carries the epoch that the epoch cache has for its offset
-Q4  whoever knows the chain digest at some place (a segment's start, an index entry's record) compares it at every record
-    behind and at the published end, before a batch is handed out; a read ends where it can be compared
-Q5  a file that is gone means that the list of segments is old: it is made anew once before anybody complains
+READER-1  nothing at or above the published end is read. The generation is read again after every read of batches and of the
+          transaction index that judges them. A read during which it changed is repeated
+READER-2  an index entry is used only if the batch there agrees; else the segment is read from its start
+READER-3  every batch passes its CRC, follows on the one before, and carries the epoch that the epoch cache has for its offset
+READER-4  a reader that knows the chain digest at a place (the start of a segment, the record of an index entry) compares it at
+          every later record and at the published end, before it returns a batch; a read ends where the digest can be compared
+READER-5  a missing file means that the list of segments is outdated: it is read again once before an error
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ T = TypeVar("T")
 
 HINTS_MAX: Final = 32
 HEADER_BYTES: Final = 61
-SPARE_BYTES: Final = 1_100_000  # room for the rest of the last batch, which is as large as `max.message.bytes` by default
-AGAIN_BYTES_MIN: Final = 64 << 10  # less than this is read again rather than completed
+SPARE_BYTES: Final = 1_100_000  # for the rest of the last batch, which is at most `max.message.bytes` by default
+AGAIN_BYTES_MIN: Final = 64 << 10  # a shorter rest is read again with the next fetch
 NOWHERE: Final = Place(-1, -1, 0)  # no index entry
 
 
 @dataclass(slots=True)
 class Fetched:
-    """Whole batches as they lie on disk. `batches["position"]` counts from `data`'s first byte: byte `position` of `path`."""
+    """Whole batches as on disk. `batches["position"]` counts from the start of `data`, which is byte `position` of `path`."""
 
     data: memoryview
     batches: Batches
@@ -64,21 +64,21 @@ class Fetched:
 
 
 class _Hint(NamedTuple):
-    """Where the fetch that ended at some offset may go on."""
+    """The place at which the next fetch continues."""
 
     base: int
     position: int
     epoch: int
-    chain: interval_digests.State | None  # None: nobody knows what the chain was here
+    chain: interval_digests.State | None  # None: the chain digest is not known here
 
 
 def _agrees(batches: Batches, place: Place) -> bool:
-    """Whether the batch to which an index entry points is there, and the one that it speaks of."""
+    """Whether an index entry points to the batch that it names."""
     return len(batches) > 0 and int(batches["base_offset"][0] + batches["last_offset_delta"][0]) == place.last_offset
 
 
 def _within(batches: Batches, offset: int, limit: int) -> Batches:
-    """Those that reach to `offset` and begin below the limit: nearly always all."""
+    """The batches that reach to `offset` and begin below the limit: nearly always all."""
     bases, deltas = batches["base_offset"], batches["last_offset_delta"]
     if bases[0] + deltas[0] >= offset and bases[-1] < limit:
         return batches
@@ -102,7 +102,7 @@ class Reader:
         self._generation = 0
 
     def forget(self) -> None:
-        """The files may be others now."""
+        """Drop all cached content: the files may have been replaced."""
         self.handles.forget(self._directory)
         with self._mutex:
             self._hints.clear()
@@ -129,7 +129,7 @@ class Reader:
         return self._undisturbed(found_in)
 
     def _undisturbed(self, work: Callable[[Published], T]) -> T:
-        """What `work` finds while no file is replaced under it; what it finds otherwise, errors too, counts for nothing."""
+        """The result of `work` while no file is replaced. Results and errors of other moments are dropped."""
         until, missed = 0, False
         while True:
             now = self._settled()
@@ -155,7 +155,7 @@ class Reader:
         return limit if upto is None else min(limit, upto)
 
     def _settled(self) -> Published:
-        """The published tuple of a moment in which no file is being replaced; what was opened before one was is forgotten.
+        """The published tuple at a moment when no file is being replaced. Files opened before a replacement are forgotten.
 
         Raises LockTimeoutError.
         """
@@ -206,7 +206,7 @@ class Reader:
             chain = self._chain(info, hint, expected)
             data, scanned = self._read(path, info, hint, chain, max_bytes, pool)
             if place.number >= 0 and not _agrees(scanned.batches, place):
-                place, hint = NOWHERE, self._start(info)  # the index lies: from the start then
+                place, hint = NOWHERE, self._start(info)  # the index is wrong: read from the start
                 continue
             self._check(path, info, hint, scanned, chain)
             batches, state = self._digests.compare(path, info, hint.chain, data, scanned)
@@ -226,13 +226,13 @@ class Reader:
         return _Hint(info.base, 0, -1, interval_digests.State() if info.digested else None)
 
     def _enter(self, info: SegmentInfo, offset: int) -> tuple[Place, _Hint]:
-        """Where reading begins: at an index entry, if the chain is known there or nobody knows it anyhow."""
+        """The start of a read: an index entry, if its chain digest is known or the segment has none."""
         place = self.place(info, offset)
         if place.number < 0 or place.position >= info.size:
             return NOWHERE, self._start(info)
         chain = self._digests.seed(info, place)
         if chain is None and info.digested:
-            return NOWHERE, self._start(info)  # a record is lost: that costs time
+            return NOWHERE, self._start(info)  # a digest record is missing: that costs time
         return place, _Hint(info.base, place.position, -1, chain)
 
     def _fetched(self, useful: Batches, batches: Batches, data: memoryview, path: Path, hint: _Hint, after: _Hint) -> Fetched:
@@ -245,7 +245,7 @@ class Reader:
         return Fetched(data, useful, next_offset, path, hint.position, decompressed_max=self._state.context.decompressed_max)
 
     def tail(self, offset: int, committed: bool) -> Tail | None:
-        """A state from which to tail, if `offset` is the end and was reached in the usual way."""
+        """The state of a tail, if `offset` is the end and a fetch ended there."""
         state = self._state
         with self._mutex:
             hint = self._hints.get(offset)
@@ -264,7 +264,7 @@ class Reader:
         return Tail(state, now, hint.position, now.digest, committed) if usual else None
 
     def unread_bytes(self, offset: int) -> int | None:
-        """Bytes behind `offset`, if a fetch ended there and all that follows lies in the active segment."""
+        """Bytes after `offset`, if a fetch ended there and all following records are in the active segment."""
         with self._mutex:
             hint = self._hints.get(offset)
         now = self._state.published()
@@ -276,7 +276,7 @@ class Reader:
         return self._epoch_cache(now.epoch).end_offset(epoch, now.log_end)
 
     def place(self, info: SegmentInfo, offset: int) -> Place:
-        """Where in a segment a search for an offset begins."""
+        """The place in a segment at which a search for an offset begins."""
         nowhere = Place(-1, info.base - 1, 0)
         if info.index_entries == 0 or offset <= info.base:
             return nowhere
@@ -285,13 +285,13 @@ class Reader:
         )
 
     def cut(self, info: SegmentInfo, position: int, after: int) -> index.Cut | None:
-        """Where a segment can be cut at or below byte `position`, or else behind it, but above `after`; None without an entry."""
+        """A cut of a segment at or below byte `position`, or else the next one, but above `after`; None without an entry."""
         return self._indexed(
             info, file_names.INDEX, lambda fd: index.cut(fd, info.index_entries, info.base, position, after), None
         )
 
     def _indexed(self, info: SegmentInfo, suffix: str, search: Callable[[int], T], otherwise: T) -> T:
-        """What is found in an index; `otherwise` if there is none, or less of it than there should be: time is lost, not data."""
+        """The result of a search in an index; `otherwise` if the index is missing or too short: time is lost, not data."""
         try:
             with self.handles.borrow(self._directory, info.base, suffix) as fd:
                 return search(fd)
@@ -312,7 +312,7 @@ class Reader:
     def _read(
         self, path: Path, info: SegmentInfo, hint: _Hint, chain: Chain, max_bytes: int, pool: BufferPool | None
     ) -> tuple[memoryview, Scanned]:
-        """Read and scan; more if the first batch alone is larger than what was asked for."""
+        """Read and scan; more if the first batch alone is larger than `max_bytes`."""
         want = self._digests.reach(info, hint.chain, hint.position, max(max_bytes, HEADER_BYTES), SPARE_BYTES)
         while True:
             size = min(want, info.size - hint.position)
@@ -331,7 +331,7 @@ class Reader:
     def _completed(
         fd: int, path: Path, position: int, chain: Chain, room: memoryview, got: int, scanned: Scanned
     ) -> tuple[memoryview, Scanned]:
-        """The last batch read to its end, if there is room: large ones read twice would be a good part of the work."""
+        """Read the last batch to its end, if it fits: two reads of a large batch would be a large part of the work."""
         end = scanned.consumed + scanned.need
         if end > len(room):
             return room[:got], scanned
@@ -343,13 +343,13 @@ class Reader:
     # ---- what must hold --------------------------------------------------------------------------
 
     def _check(self, path: Path, info: SegmentInfo, hint: _Hint, scanned: Scanned, chain: Chain) -> None:
-        """A first bad batch is an error; behind good ones it is the next fetch's."""
+        """A bad first batch is an error. After good batches it is left to the next fetch."""
         if len(scanned.batches):
             return
         if scanned.problem is not None:
             raise corrupt(path, scanned.problem, hint.position)
         raise CorruptRecordError(
-            "a batch ends behind the end of its segment",
+            "a batch ends after the end of its segment",
             path=path,
             position=hint.position,
             expected=f"{scanned.need} bytes",
@@ -404,7 +404,9 @@ class Reader:
                     rows = decode_some(
                         found.data,
                         found.batches[at : at + 1],
-                        window=Window(start_offset=now.log_start, start_ms=timestamp_ms),  # the index names a last offset
+                        window=Window(
+                            start_offset=now.log_start, start_ms=timestamp_ms
+                        ),  # an index entry names the last offset of a batch
                         columns=frozenset({"offset", "timestamp", "leader_epoch"}),
                         limit=found.decompressed_max,
                     ).decoded

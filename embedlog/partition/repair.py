@@ -1,11 +1,11 @@
-"""Repair: files and control block agree again after an appender died or was broken off.
+"""Repair: files and control page agree again after an appender died or was interrupted.
 
-R1  a repair recovers before it cuts: valid batches after the published end may have been on disk after a crash
-R2  what is cut is copied aside first and reported
-R3  a repair can be broken off anywhere and done again
-R4  the state of the producers begins at the published end: batches below it are in the log, whatever the dead appender intended
-R5  the transaction index gets exactly the entries of the markers that are there: published ones, then the recovered ones
-R6  every process that remembers a producer here reads the log again afterwards
+REPAIR-1  a repair recovers before it cuts: valid batches after the published end may have been on disk after a crash
+REPAIR-2  bytes that are cut are copied aside first, and reported
+REPAIR-3  a repair can be interrupted anywhere and repeated
+REPAIR-4  the state of the producers begins at the published end: batches below it are in the log, whatever the appender intended
+REPAIR-5  the transaction index gets exactly the entries of the markers in the log: published ones, then the recovered ones
+REPAIR-6  every process that remembers a producer here reads the log again afterwards
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger("embedlog")
 
 
 def repair(held: Held) -> Published:
-    """Make files and page agree again: adopt the valid tail, cut the rest, undo a roll that was not published."""
+    """Make files and control page agree: recover the valid tail, cut the rest, undo a roll that was not published."""
     now = held.now
     held.writer.close_segment()
     held.segments.forget()
@@ -44,7 +44,7 @@ def repair(held: Held) -> Published:
     held.now = now
     after = _recover_tail(held)
     if held.page.word(system.WORD_SNAPSHOT) > after.segment_base + 1:
-        held.page.set(system.WORD_SNAPSHOT, 0)  # it may go with a segment that was not published
+        held.page.set(system.WORD_SNAPSHOT, 0)  # its segment may be removed as unpublished
     _remove_unpublished(held, after)
     if after.segment_size < now.segment_size:
         raise CorruptRecordError(
@@ -60,7 +60,7 @@ def repair(held: Held) -> Published:
 
 
 def _count_unsynced(held: Held, now: Published, after: Published) -> None:
-    """What was taken over is to be flushed in time, too, and whoever wrote it may have died before saying so."""
+    """Have the recovered records flushed in time: their appender may have died before it marked them."""
     durable = held.page.word(system.WORD_DURABLE)
     if after.log_end <= durable:
         return
@@ -89,10 +89,12 @@ def _recover_tail(held: Held) -> Published:
         if walk.end < size:
             segment.copy_aside(path, walk.end, size, directory / f"{file_names.CUT}{base:020d}-{walk.end}", held.mode)
             files.truncate(fd, walk.end, path)
-            logger.warning("repaired %s: cut %d bytes at byte %d that a broken-off append left", path, size - walk.end, walk.end)
+            logger.warning(
+                "repaired %s: cut %d bytes at byte %d that an interrupted append left", path, size - walk.end, walk.end
+            )
     if walk.end > now.segment_size:
         logger.warning(
-            "repaired %s: took over offsets %d to %d, which a dead process had written",
+            "repaired %s: recovered offsets %d to %d, which a dead process had written",
             path,
             now.log_end,
             walk.chain.next_offset - 1,
@@ -105,7 +107,7 @@ def _recover_tail(held: Held) -> Published:
 
 
 def _remove_unpublished(held: Held, now: Published) -> None:
-    """Segments above the active one: a roll that did not come to publishing. They hold nothing that was acknowledged."""
+    """Remove the segments of a roll that was not published. They have no acknowledged record."""
     for base in file_names.bases(files.listing(held.path)):
         if base <= now.segment_base:
             continue
@@ -115,7 +117,7 @@ def _remove_unpublished(held: Held, now: Published) -> None:
             segment.copy_aside(path, 0, size, held.path / f"{file_names.CUT}{base:020d}-0", held.mode)
         for suffix in (*file_names.SEGMENT_SUFFIXES, file_names.SNAPSHOT, file_names.DIGESTS):
             files.unlink(file_names.segment_path(held.path, base, suffix), missing_ok=True)
-        logger.warning("repaired %s: removed segment %d of a roll that was broken off", held.path, base)
+        logger.warning("repaired %s: removed segment %d of an interrupted roll", held.path, base)
 
 
 def _walk_tail(fd: int, path: Path, now: Published, size: int) -> segment.Walk:
@@ -130,7 +132,7 @@ def _invalidate_producers(held: Held) -> None:
 
 
 class _Producers:
-    """What the recovered batches say of producers and transactions (R4, R5)."""
+    """Producers and transactions of the recovered batches (REPAIR-4, REPAIR-5)."""
 
     def __init__(self, held: Held) -> None:
         self._held = held
@@ -138,7 +140,7 @@ class _Producers:
         self._aborted: list[AbortedTransaction] = []
 
     def take(self, data: memoryview, batches: Batches) -> None:
-        """The next batches that are taken over; `data` begins at the first one."""
+        """Take the next recovered batches; `data` begins at the first one."""
         if self._state is None:
             if not (batches["producer_id"] >= 0).any():
                 return
@@ -146,7 +148,7 @@ class _Producers:
         self._aborted += self._state.replay(batches, producer_history.markers_in(data, batches))
 
     def finish(self, now: Published) -> Published:
-        """The published tuple with what became of transactions."""
+        """The published tuple with the fields of transactions."""
         held = self._held
         entries = aborted_transactions.encode(self._aborted)
         count = now.transaction_entries + len(self._aborted)

@@ -1,9 +1,9 @@
-"""Deleting old segments: by log start, by size, by time (format.md 8).
+"""Deletes old segments: by log start, by size, by time (format.md 8).
 
-E1  only a prefix of whole segments goes, and the scan stops at the first one that stays
-E2  the log start is in the manifest, on disk, and published before a file is renamed: whoever then misses a file finds out why
-E3  files are renamed first and unlinked after `file.delete.delay.ms`: readers in other processes finish
-E4  the wall clock decides here, and only here; a segment without a timestamp counts by its file's modification time
+RETENTION-1  only a prefix of whole segments is deleted; the search stops at the first segment that stays
+RETENTION-2  the log start is in the manifest, on disk, and published before a file is renamed: it explains a missing file
+RETENTION-3  files are renamed first and unlinked after `file.delete.delay.ms`: readers in other processes can finish
+RETENTION-4  only here the wall clock decides; a segment without a timestamp counts by the modification time of its file
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def applies(config: TopicConfig) -> bool:
 
 
 def retain(lock: AppendLock) -> int:
-    """Delete the segments that the rules release now; how many. Raises LockTimeoutError."""
+    """Delete the segments that the rules allow now; how many. Raises LockTimeoutError."""
     state = lock.state
     if not _deletable(lock, state.published()):
         return 0
@@ -43,9 +43,9 @@ def retain(lock: AppendLock) -> int:
             now = roll(held, now)
         if not doomed:
             return 0
-        files.sync_directory(state.path)  # the names that stay, before the others go: a roll leaves its own to the next sync
+        files.sync_directory(state.path)  # the remaining names first: a roll leaves its names to the next sync
         start = max(now.log_start, doomed[-1].next_offset)
-        state.mark_dirty()  # the closing has to note the new start: else the segments that went would be missed
+        state.mark_dirty()  # the close must note the new start, else the deleted segments would be reported as missing
         _publish_start(held, now, start)
         for info in doomed:
             segment.set_aside(state.path, info.base)
@@ -78,7 +78,7 @@ def _deletable(lock: AppendLock, now: Published) -> list[SegmentInfo]:
 
 
 def _all_on_disk(lock: AppendLock, now: Published) -> list[SegmentInfo]:
-    """Segments below the log start too, as long as their files are there."""
+    """All segments, including those below the log start that have files."""
     infos, state = lock.segments.all(now), lock.state
     state.manifest.refresh()
     known = list(state.manifest.segments.items())
@@ -109,7 +109,7 @@ def _publish_start(held: Held, now: Published, start: int) -> Published:
 def delete_records(lock: AppendLock, syncer: Syncer, offset: int) -> int:
     """Raise the log start to `offset` (-1: the high watermark), on disk before it returns; the new log start.
 
-    What it skips is on disk before: a log that came back shorter than its start could not be opened any more.
+    Skipped records are synced first: after a power loss a log must not end before its start.
     REQUIRES the directory lock, which covers the checkpoint. Raises OffsetOutOfRangeError, DurabilityError.
     """
     state = lock.state
@@ -136,7 +136,7 @@ def delete_records(lock: AppendLock, syncer: Syncer, offset: int) -> int:
 
 
 def unlink_deleted(state: PartitionState) -> int:
-    """Unlink what was renamed long enough ago; how many files went. For the housekeeper."""
+    """Unlink files that were renamed long enough ago; how many. For the housekeeper."""
     now_ms, delay_ms = system.wall_ms(), state.config.file_delete_delay_ms
     due = []
     for name in files.listing(state.path):
@@ -145,5 +145,7 @@ def unlink_deleted(state: PartitionState) -> int:
             if found is not None and now_ms - found.changed_ms >= delay_ms:
                 due.append(state.path / name)
     if due:
-        files.sync_directory(state.path)  # who renamed them may have died before it did: what tells of a round goes last
+        files.sync_directory(
+            state.path
+        )  # the renaming process may have died before its sync; the names that show a round go last
     return sum(files.unlink(path, missing_ok=True) for path in due)

@@ -1,7 +1,7 @@
 """A roll: the active segment is sealed and a new one begins at the log end.
 
-K1  a roll leaves its intent in the page before it makes a file, and publishes before it clears the intent
-K2  it can be broken off anywhere: a repair removes what was not published
+ROLL-1  a roll writes its intent to the control page before it makes a file, and publishes before it clears the intent
+ROLL-2  it can be interrupted anywhere: a repair removes files that were not published
 """
 
 from __future__ import annotations

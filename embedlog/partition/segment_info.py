@@ -1,7 +1,7 @@
 """Conversions between the descriptions of a segment: published tuple, manifest record, index builder, files.
 
-I1  every field of a description is named here once
-I2  a description made from files alone has no digest, no lower bound of timestamps, and gaps are possible in it
+SEGMENTINFO-1  every field of a description is named here once
+SEGMENTINFO-2  a description made from files alone has no digest and no lower bound of timestamps, and offsets may be missing
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which segments a partition has: the manifest's view, checked against the page, filled in from the directory.
+"""The segments of a partition: those of the manifest, checked against the control page, completed from the directory.
 
-O1  the list is rebuilt when the page names another active segment, log start or generation than it was made for
-O2  a segment that the manifest does not know is looked at by stat, never guessed
+SEGMENTLIST-1  the list is rebuilt when the control page has another active segment, log start or generation
+SEGMENTLIST-2  the size of a segment that the manifest does not know comes from stat
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from embedlog.storage.manifest import SegmentInfo
 
 
 class _View(NamedTuple):
-    """What was found for one segment base, log start and generation; never changed, only replaced."""
+    """The list for one segment base, log start and generation; never changed, only replaced."""
 
     key: tuple[int, int, int]
     bases: list[int]
@@ -36,17 +36,17 @@ class SegmentList:
         self._view = None
 
     def all(self, now: Published) -> list[SegmentInfo]:
-        """Sealed ones that hold something at or above the log start, then the active one as published."""
+        """The sealed segments with records at or above the log start, then the active one as published."""
         return [*self._refreshed(now).infos, active_info(now)]
 
     def since(self, offset: int, now: Published) -> list[SegmentInfo]:
-        """Those that hold something at or above `offset`, the active one last."""
+        """The segments with records at or above `offset`; the active one is the last."""
         view = self._refreshed(now)
         place = bisect_right(view.bases, offset)
         return [info for info in [*view.infos[max(place - 1, 0) :], active_info(now)] if info.next_offset > offset]
 
     def at(self, offset: int, now: Published) -> SegmentInfo:
-        """The segment in which `offset` lies or would lie."""
+        """The segment that has `offset`, or would have it."""
         if offset >= now.segment_base:
             return active_info(now)
         view = self._refreshed(now)
@@ -54,7 +54,7 @@ class SegmentList:
         return view.infos[max(place, 0)] if view.infos else active_info(now)
 
     def after(self, base: int, now: Published) -> SegmentInfo | None:
-        """The segment behind the one with this base offset."""
+        """The segment after the one with this base offset."""
         view = self._refreshed(now)
         place = bisect_right(view.bases, base)
         if place < len(view.infos):
@@ -62,7 +62,7 @@ class SegmentList:
         return active_info(now) if base < now.segment_base else None
 
     def _refreshed(self, now: Published) -> _View:
-        """The segments of exactly this tuple, whatever another thread makes of the cache at the same time."""
+        """The segments of exactly this tuple, even if another thread replaces the cache meanwhile."""
         key = (now.segment_base, now.log_start, now.generation)
         view = self._view
         if view is not None and view.key == key:
@@ -76,7 +76,7 @@ class SegmentList:
         return view
 
     def _grown(self, view: _View | None, now: Published) -> list[SegmentInfo] | None:
-        """Take in segments that were sealed since, if nothing else happened: the usual case, and cheap with thousands of them."""
+        """Add the segments that were sealed since, if nothing else changed. That is cheap with thousands of segments."""
         if view is None or view.key[1:] != (now.log_start, now.generation) or view.key[0] > now.segment_base:
             return None
         manifest = self._state.manifest

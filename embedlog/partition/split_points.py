@@ -1,8 +1,8 @@
 """Points at which a range of offsets is divided into pieces of about equal size, for workers that read at the same time.
 
-S1  the pieces follow on each other without a gap and cover the range, whatever the indexes say
-S2  a point is between two batches, so that no batch is decoded twice; a piece is larger where no index has an entry
-S3  only index entries are read: a point costs about twenty reads of eight bytes
+SPLITPOINT-1  the pieces follow on each other without a gap and cover the range, even if an index is wrong
+SPLITPOINT-2  a point is between two batches, so that no batch is decoded twice; a piece is larger where no index has an entry
+SPLITPOINT-3  only index entries are read: a point costs about twenty reads of eight bytes
 """
 
 from __future__ import annotations

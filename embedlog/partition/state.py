@@ -1,9 +1,9 @@
-"""A partition's presence in this process: its page mapped, its files loaded, its descriptors given back.
+"""The state of one partition in this process: its mapped control page, its loaded files, its settings.
 
-D1  positions come from the page, never from a file's size or from what this process remembers
-D2  a page counts only in the incarnation in which it was made; loading writes only under the append lock
-D3  a partition is marked dirty on disk before it is first written to
-D4  a read-only reader follows a live page if there is one, else what it found in the files
+PARTITIONSTATE-1  positions come from the control page, never from a file's size or from the memory of this process
+PARTITIONSTATE-2  a control page counts only in the incarnation in which it was made; loading writes only under the append lock
+PARTITIONSTATE-3  a partition is marked dirty on disk before its first write
+PARTITIONSTATE-4  a read-only reader follows a live control page if there is one, else the files as it loaded them
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from embedlog.storage import checkpoints, file_names, files, identity, lock_hold
 from embedlog.storage.control_page import DurableRecord, PageFile, cache_number, check, floor_of, in_place, make_page, map_page
 from embedlog.storage.manifest import Manifest
 
-LOOK_INTERVAL_NS: Final = 5_000_000  # a look for a writer opens a file: not at every fetch, as the page would be read
-LOOK_S: Final = 0.001  # between two tries to load what others are changing
-LIVE_LOOK_INTERVAL_NS: Final = 100_000_000  # whether there still is one: a page that nobody holds tells nothing of a broker
+LOOK_INTERVAL_NS: Final = 5_000_000  # a search for a writer opens a file, so it is rarer than a read of the page
+LOOK_S: Final = 0.001  # between two tries to load files that another process changes
+LIVE_LOOK_INTERVAL_NS: Final = 100_000_000  # whether it is still live: an unheld page does not show a broker
 
 
 class PartitionState:
-    """One partition as this process has it: control block, loaded files, settings, and the flags of its life.
+    """The control page, the loaded files, the settings, and whether the partition is closed or marked dirty.
 
-    The other parts of a partition are composed around it. `connect` tells it what they have to do when files are replaced.
+    The other parts of a partition are composed around it. `connect` sets what they do when files are replaced.
     """
 
     def __init__(self, context: Context, topic: str, number: int, path: Path, topic_id: bytes, config: TopicConfig) -> None:
@@ -61,7 +61,7 @@ class PartitionState:
         self._release_writer: Callable[[], None] = _nothing
 
     def connect(self, *, forget_caches: Callable[[], None], release_writer: Callable[[], None]) -> None:
-        """Set what is called after files were replaced, and before the control block is unmapped."""
+        """Set what is called after files were replaced, and before the control page is unmapped."""
         self._forget_caches, self._release_writer = forget_caches, release_writer
 
     @property
@@ -71,9 +71,9 @@ class PartitionState:
     # ---- opening and closing ---------------------------------------------------------------------
 
     def ensure_open(self) -> None:
-        """Map the page, made and loaded first if this incarnation has none yet."""
+        """Map the page. If this incarnation has none yet, make it from the files first."""
         if self.closed:
-            self.context.check_open()  # the log closes its partitions, and lets go of those whose topic is gone
+            self.context.check_open()  # a log closes all its partitions, and those of deleted topics
             raise UnknownTopicOrPartitionError(f"topic {self.topic} was deleted", path=self.path)
         if self.page_file is not None:
             return
@@ -85,7 +85,7 @@ class PartitionState:
         return system.identity(self.context.incarnation, self.topic_id, self.number, page_file.identity_device, page_file.inode)
 
     def _look(self) -> None:
-        """For a reader, now and then: follow a live page once somebody has made one, the files once nobody writes any more."""
+        """For a reader, at intervals: follow a new live page; load the files after the last writer has left."""
         interval_ns = LOOK_INTERVAL_NS if self.page_file is None else LIVE_LOOK_INTERVAL_NS
         if self.context.refresh is None or time.monotonic_ns() - self._looked_ns < interval_ns:
             return
@@ -100,7 +100,7 @@ class PartitionState:
                 self._load_static()
 
     def _load_static(self) -> None:
-        """From the files, as the last one out left them."""
+        """Load the files as the last process left them."""
         until, pause = self.deadline(), threading.Event()
         while True:
             seen = self.context.seen
@@ -112,7 +112,7 @@ class PartitionState:
                 if self.context.refresh is None or (not self.context.refresh() and self.context.seen == seen):
                     raise
                 if self._switch_to_live():
-                    return  # somebody came in meanwhile, and changed files under us
+                    return  # a process opened the log meanwhile and changed files during the load
                 if system.boot_ns() >= until:
                     raise
                 pause.wait(LOOK_S)
@@ -120,7 +120,7 @@ class PartitionState:
         self.forget_files()
 
     def _floor(self) -> Published | None:
-        """What a page of an earlier incarnation published, for a reader."""
+        """The tuple that a page of an earlier incarnation published, for a reader."""
         mapped = map_page(self.path / file_names.PAGE, writable=False, locked=self.context.locked)
         if mapped is None:
             return None
@@ -130,7 +130,7 @@ class PartitionState:
             mapped.close()
 
     def _switch_to_live(self) -> bool:
-        """Follow a live page if somebody has made one since: a read-only reader of a directory that others write."""
+        """Follow a live page if a writer has made one; False if there is none. For a read-only reader."""
         mapped = map_page(self.path / file_names.PAGE, writable=False, locked=self.context.locked)
         if mapped is None:
             return False
@@ -166,13 +166,13 @@ class PartitionState:
             lock.close()
 
     def open_lock(self) -> locks.LockFile:
-        """The lock file, made by whoever comes first. Raises UnknownTopicOrPartitionError if the partition is gone."""
+        """The lock file, made by the first process. Raises UnknownTopicOrPartitionError if the partition was deleted."""
         if not files.is_directory(self.path):
             raise UnknownTopicOrPartitionError(f"partition {self.topic}-{self.number} has no directory", path=self.path)
         return locks.LockFile(self.path / file_names.LOCK, self.context.mode)
 
     def _page_locked(self) -> PageFile:
-        """The valid page of this incarnation, loaded from the files if nobody has done so yet."""
+        """The valid page of this incarnation, loaded from the files if no process has done so yet."""
         self._check_topic_locked()
         mapped = make_page(self.path / file_names.PAGE, self.context.mode, self.context.locked)
         try:
@@ -184,11 +184,11 @@ class PartitionState:
             raise
 
     def _check_topic_locked(self) -> None:
-        """A directory that another topic of this name has now is not ours to load. Raises UnknownTopicOrPartitionError."""
+        """Refuse a directory that belongs to another topic of this name now. Raises UnknownTopicOrPartitionError."""
         found = identity.read_topic_id(self.path)
         if found is None or identity.id_bytes(found) == self.topic_id:
             return
-        problem, expected = f"topic {self.topic} was deleted and made anew", f"topic id {identity.id_text(self.topic_id)}"
+        problem, expected = f"topic {self.topic} was deleted and created again", f"topic id {identity.id_text(self.topic_id)}"
         raise UnknownTopicOrPartitionError(problem, path=self.path, expected=expected, found=found)
 
     def _load_locked(self, mapped: PageFile) -> None:
@@ -212,7 +212,7 @@ class PartitionState:
         durable = self._durable_at_load(loading, loaded, moved=not in_place(mapped, self.topic_id, self.number))
         mapped.page.write(self._expected(mapped), loaded.published, durable)
         if durable < loaded.published.log_end and self.context.directory_page is not None:
-            self.context.directory_page.add(system.WORD_UNSYNCED_COUNT, 1)  # what is found is to be flushed in time, too
+            self.context.directory_page.add(system.WORD_UNSYNCED_COUNT, 1)  # found records must be flushed in time, too
         mapped.page.set(system.WORD_CACHE, cache_number(mapped.path))
         known = system.WORD_SNAPSHOT if loaded.history.state.producers else system.WORD_NO_PRODUCERS
         mapped.page.set(known, loaded.published.log_end + 1)
@@ -220,7 +220,7 @@ class PartitionState:
             mapped.page.set(system.WORD_POISON, base + 1)
 
     def _note_loaded(self, loading: Loading, loaded: loader.Loaded) -> None:
-        """Leave a manifest that is true of these files, and of nothing that was cut from them."""
+        """Write a manifest that describes these files, without the parts that were cut."""
         manifest, now, sealed = self.manifest, loaded.published, loaded.segments[:-1]
         manifest.refresh()
         start = start_of(now, self.context.visit)
@@ -234,9 +234,9 @@ class PartitionState:
         manifest.note(start, active_info(now) if loading.clean and manifest.closed is None else None)
 
     def _durable_at_load(self, loading: Loading, loaded: loader.Loaded, *, moved: bool) -> int:
-        """What an orderly close, or else a checkpoint, says is on stable storage: below it damage is never cut away.
+        """The durable offset by an orderly close, or else by a checkpoint. Damage below it is never cut.
 
-        A copy that somebody made says so too soon, so what a stranger left, or moved here, is put on stable storage first.
+        In a copy, or after a broker, these files may not be synced yet. They are synced here first.
         """
         end = loaded.published.log_end
         durable = end if loading.clean else min(max(loading.known_durable, loading.recovery_point), end)
@@ -249,14 +249,14 @@ class PartitionState:
         return durable
 
     def _changed_by_others(self) -> bool:
-        """Whether a broker may have changed the files since we last loaded them, in this incarnation or in one before."""
+        """Whether a broker may have changed the files since the last load, in this incarnation or an earlier one."""
         self.manifest.refresh()
         start = self.manifest.start
         noted = start.visit if start is not None else 0 if files.exists(self.manifest.path) else self.context.visit
         return self.context.foreign or noted != self.context.visit
 
     def loading(self, *, write: bool, foreign: bool, floor: Published | None) -> Loading:
-        """What the loader has to know of this partition."""
+        """The arguments of the loader."""
         dirty = files.exists(self.path / file_names.DIRTY) and not self.context.foreign
         points, starts, cleaned = self.context.recovery_points, self.context.log_starts, self.context.cleaned
         durable = None if foreign else DurableRecord(self.path, self.topic_id).read()
@@ -279,7 +279,7 @@ class PartitionState:
         )
 
     def mark_dirty(self) -> None:
-        """On disk before the first write of this incarnation: the last one out closes it. REQUIRES the append lock."""
+        """Write the DIRTY mark to disk before the first write, so that the last process closes it. REQUIRES the append lock."""
         if self.marked_dirty:
             return
         path = self.path / file_names.DIRTY
@@ -290,7 +290,7 @@ class PartitionState:
         self.marked_dirty = True
 
     def close(self) -> None:
-        """Give back descriptors and mapping; what was appended stays where it is. Idempotent."""
+        """Release descriptors and the mapping; appended records stay in the files. Idempotent."""
         with self.mutex:
             self.closed = True
             self._release_writer()
@@ -302,22 +302,19 @@ class PartitionState:
     # ---- what is published -----------------------------------------------------------------------
 
     def check_deleted(self) -> None:
-        """For readers, per fetch: the flag is set before the directory's name leads elsewhere.
-
-        Raises UnknownTopicOrPartitionError.
-        """
+        """For each fetch: the flag is set before the directory is renamed. Raises UnknownTopicOrPartitionError."""
         mapped = self.page_file
         if mapped is not None and mapped.page.word(system.WORD_FLAGS) & system.FLAG_DELETED:
             raise UnknownTopicOrPartitionError(f"topic {self.topic} was deleted", path=self.path)
 
     def seen_end(self) -> int:
-        """The log end that the mapped control block has, -1 if there is none."""
+        """The log end that the mapped control page has, -1 if there is none."""
         mapped = self.page_file
         now = mapped.page.read() if mapped is not None else None
         return -1 if now is None else now.log_end
 
     def read_page(self) -> Published:
-        """The published tuple under the append lock. Raises StorageError if the control block is damaged."""
+        """The published tuple under the append lock. Raises StorageError if the control page is damaged."""
         now = self.page.read()
         if now is None:
             raise StorageError("the control page is damaged", path=self.path / file_names.PAGE)
@@ -330,7 +327,7 @@ class PartitionState:
         return self.page_file.page
 
     def published(self) -> Published:
-        """The published tuple. Raises StorageError if the page was destroyed under us and cannot be rebuilt."""
+        """The published tuple. Raises StorageError if the page was destroyed and cannot be rebuilt."""
         if self.closed or self.page_file is None:
             self.ensure_open()
         if self.context.read_only:
@@ -354,7 +351,7 @@ class PartitionState:
         return found
 
     def look_again(self) -> None:
-        """At a wait's end: does the page's name still lead to what is mapped? If not, map it anew."""
+        """At the end of a wait: map the page again if its path leads to another file."""
         mapped = self.page_file
         if mapped is None or self.closed:
             return
@@ -363,14 +360,14 @@ class PartitionState:
             self.remap()
 
     def bounds(self) -> Bounds:
-        """Offsets of this moment; one page read."""
+        """The present offsets, from one read of the page."""
         now = self.published()
         stable = now.high_watermark if now.first_unstable < 0 else min(now.high_watermark, now.first_unstable)
         return Bounds(now.log_start, now.log_end, now.high_watermark, stable, now.epoch)
 
     @property
     def durable_offset(self) -> int:
-        """Records below it are on stable storage, as far as this machine was told."""
+        """Records below it are on stable storage, as far as the kernel reported."""
         self.ensure_open()
         return self.page.word(system.WORD_DURABLE) if self.page_file is not None else self.published().log_end
 
@@ -398,11 +395,11 @@ class PartitionState:
     # ---- replaced files --------------------------------------------------------------------------
 
     def forget_files(self) -> None:
-        """Drop everything that was cached of the files: they may be others now."""
+        """Drop all cached content of the files: they may have been replaced."""
         self._forget_caches()
 
     def remap(self) -> None:
-        """The page was replaced, cut or deleted under us: find or make the right one."""
+        """Find or make the right page after the mapped one was replaced, cut or deleted."""
         with self.mutex:
             if not self.closed:
                 self.remap_mutexed()
@@ -419,10 +416,10 @@ class PartitionState:
 
 
 def _nothing() -> None:
-    """The state of a partition that is not connected to caches and a writer yet."""
+    """Do nothing: the state is not connected yet."""
 
 
 def poisoned_bases(directory: Path) -> list[int]:
-    """Segments of which a sync failed once: marker files that outlive a reboot."""
+    """Segments of which a sync failed: their marker files survive a reboot."""
     found = (file_names.base_behind(file_names.POISON, name) for name in files.listing(directory))
     return sorted(base for base in found if base is not None)

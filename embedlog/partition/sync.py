@@ -1,12 +1,12 @@
-"""Putting a partition on stable storage, and telling the truth about it (`docs/protocol.md`, durability).
+"""Puts a partition on stable storage, and reports no offset as durable that is not (`docs/protocol.md`, durability).
 
-Y1  one syncer a partition, by a lock of its own; who waits for it looks again and again whether the other one has done it
-Y2  an intent is left in the page before anything is synced; one that is found there is a failed sync, unless it is this syncer's
-    own, left by an interrupt, and no sync of this process has failed since
-Y3  `durable` rises only after every segment in [durable, end) and the directory were synced through descriptors that can
-    be believed: opened before anything in there was written, or by which all of it was rewritten; so they are kept for as long as
-    the log's share of descriptors allows
-Y4  a failed sync is never tried again as if nothing had happened: the segment is marked, on disk before in the page, and rolled
+SYNCER-1  one process syncs a partition at a time, by a lock of its own; waiting threads check whether that sync was enough
+SYNCER-2  an intent is written to the control page before a sync. An intent found there is a failed sync, unless this syncer
+          wrote it before an interrupt, and no sync of this process has failed since
+SYNCER-3  `durable` rises only after every segment in [durable, end) and the directory were synced through reliable descriptors:
+          opened before any of these bytes was written, or used to write all of them again. So they are kept as long as the
+          log's share of descriptors allows it
+SYNCER-4  a failed sync is never repeated as if it had not failed: the segment is marked, on disk and then in the page, and rolled
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from embedlog.storage.manifest import SegmentInfo
 
 logger = logging.getLogger("embedlog")
 
-SEGMENTS_MAX: Final = 8  # of one partition whose descriptors are kept for their sync
+SEGMENTS_MAX: Final = 8  # of one partition whose descriptors are kept for syncs
 
 
 class _Lost(StorageError):
@@ -55,7 +55,7 @@ class Syncer:
     def __init__(self, lock: AppendLock, reader: Reader) -> None:
         self._state, self._append_lock, self._reader = lock.state, lock, reader
         self._lock: locks.LockFile | None = None
-        self._fds: dict[int, int] = {}  # segment base -> descriptor of our own
+        self._fds: dict[int, int] = {}  # segment base -> descriptor of this syncer
         self._believed: set[int] = set()  # bases whose descriptor has seen every write since `durable`
         self._record = DurableRecord(lock.state.path, lock.state.topic_id)
         self._opening = threading.Lock()
@@ -65,14 +65,14 @@ class Syncer:
         self._leaving = False
 
     def opened(self, base: int) -> None:
-        """This process begins to write a segment: take a descriptor for its syncs now, then look what is unsynced."""
+        """This process begins to write a segment: open a descriptor for its syncs, then read what is unsynced."""
         kept = bool(self._fds)
         self._descriptor(base)
         if not kept:
             self._state.context.syncers.opened(self)
 
     def release(self) -> bool:
-        """Give the descriptors back for now; False if a sync is under way. What is unsynced is written again by the next one."""
+        """Close the descriptors; False if a sync is in progress. The next sync writes unsynced bytes again."""
         with self._opening:
             if self._users:
                 return False
@@ -83,7 +83,7 @@ class Syncer:
         return self._state.seen_end()
 
     def close(self) -> None:
-        """Give the descriptors back; if a sync is under way, when it ends: a number that is closed may be another file's next."""
+        """Close the descriptors, after a sync in progress: another file may get the number of a closed one."""
         with self._opening:
             self._leaving = self._users > 0
             if not self._leaving:
@@ -144,10 +144,10 @@ class Syncer:
         try:
             with self._use() as lock, lock.hold_while(lambda: durable() < upto, nap, deadline_ns) as synced:
                 return self._sync_locked(state.published()) if synced else durable()
-        except _Lost as lost:  # behind the sync lock: the append lock comes before it in the order of locks
+        except _Lost as lost:  # after the sync lock is released: the append lock is before it in the lock order
             raise self._failed(self.cut_lost(lost.base), lost) from lost
         finally:
-            if synced:  # behind the unlocking: who was not served takes his turn
+            if synced:  # after the unlock: a thread that needs more syncs next
                 state.page.wake(system.WORD_DURABLE)
 
     def cut_lost(self, base: int) -> int:
@@ -165,7 +165,7 @@ class Syncer:
         try:
             self._sync_and_raise(todo, durable, now)
             page.set(system.WORD_UNSYNCED_SINCE, began_ns)
-        except BaseException:  # an interrupt, too: the next sync need not take it for a failure
+        except BaseException:  # also an interrupt, which the next sync must not take for a failure
             if self._unharmed(page.word(system.WORD_SYNC_OWNER)):
                 page.set(system.WORD_SYNC_OWNER, 0)
             raise
@@ -184,16 +184,16 @@ class Syncer:
         self._raise(now)
 
     def _leave_intent(self, page: system.Page, todo: list[SegmentInfo], durable: int, end: int) -> None:
-        """Put an intent into the page, and mark the segments if one is there whose sync may have failed.
+        """Write an intent to the page. If one is there whose sync may have failed, mark the segments.
 
-        An interrupt may strike between any two steps: the intent becomes this syncer's own only where nothing is left to mark.
+        An interrupt may come between any two steps, so the intent becomes this syncer's own only after all marks.
         """
         page.set(system.WORD_SYNC_FROM, durable)
         page.set(system.WORD_SYNC_TO, end)
         found = page.word(system.WORD_SYNC_OWNER)
         if self._unharmed(found):
             return
-        intent = os.getpid() | secrets.randbits(31) << 32  # not the pid alone: it may be another process's next
+        intent = os.getpid() | secrets.randbits(31) << 32  # not the pid alone: another process may get it
         if found:
             self._intent = 0
             page.set(system.WORD_SYNC_OWNER, intent)
@@ -203,7 +203,7 @@ class Syncer:
         page.set(system.WORD_SYNC_OWNER, intent)
 
     def _unharmed(self, intent: int) -> bool:
-        """Whether this intent is this syncer's own, and no sync has failed since it was left."""
+        """Whether this syncer wrote the intent, and no sync has failed since."""
         return intent != 0 and intent == self._intent and system.failed_syncs() == self._failed_before
 
     def _failed(self, durable: int, problem: StorageError) -> DurabilityError:
@@ -222,7 +222,7 @@ class Syncer:
                 self._sync_segment(info, info.base in poisoned, durable, info.base != now.segment_base)
             except StorageError as problem:
                 if problem.errno != errno.ENOENT or info.next_offset > self._state.published().log_start:
-                    raise  # else retention was faster: nobody needs these records any more
+                    raise  # else retention was faster: these records are not needed any more
         if any(info.base >= durable for info in todo) or not durable:
             files.sync_directory(self._state.path)
             self._state.manifest.sync()
@@ -239,13 +239,13 @@ class Syncer:
             self._sync_sealed(info)
 
     def _give_back(self, base: int) -> None:
-        """The descriptor of a segment that nobody writes any more."""
+        """Close the descriptor of a segment that is not written any more."""
         with self._opening:
             files.close(self._fds.pop(base, -1))
             self._believed.discard(base)
 
     def _sync_sealed(self, info: SegmentInfo) -> None:
-        """What recovery reads of a sealed segment instead of the log itself."""
+        """Sync the files of a sealed segment that recovery reads instead of its log."""
         directory = self._state.path
         for suffix in (file_names.INDEX, file_names.TIME_INDEX, file_names.TRANSACTION_INDEX, file_names.DIGESTS):
             path = file_names.segment_path(directory, info.base, suffix)
@@ -258,7 +258,7 @@ class Syncer:
                 files.datasync(fd, snapshot)
 
     def _descriptor(self, base: int) -> int:
-        """Our descriptor of a segment: opened first, published compared with durable after (SYNC-6)."""
+        """The descriptor of a segment: opened first; then the published end is compared with `durable` (SYNC-6)."""
         state = self._state
         with self._opening:
             fd = self._fds.get(base)
@@ -274,7 +274,7 @@ class Syncer:
             return fd
 
     def _bound(self, newest: int) -> None:
-        """Of segments that fill faster than they are synced, the oldest are opened again for that, and written again.
+        """Close the oldest descriptors if segments fill faster than they are synced; their sync opens and writes them again.
 
         REQUIRES `_opening`.
         """
@@ -284,7 +284,7 @@ class Syncer:
             self._believed.discard(oldest)
 
     def _rewrite(self, info: SegmentInfo, fd: int, durable: int) -> None:
-        """Write the same bytes once more through our own descriptor: a failed write-back left them clean in the cache."""
+        """Write the same bytes again through this descriptor: a failed write-back left them clean in the cache."""
         path = file_names.segment_path(self._state.path, info.base)
         at = self._reader.place(info, durable).position
         walk = segment.Walk(fd, path, Chain(gaps_allowed=True), at, info.size)
@@ -299,13 +299,13 @@ class Syncer:
             raise _Lost(info.base, path, walk.end)
 
     def _poisoned(self) -> set[int]:
-        """Bases of segments with a mark. A word in the page tells that there is none: listing thousands of files takes long."""
+        """Bases of marked segments. A word of the page is 0 if there are none, which saves listing thousands of files."""
         if not self._state.page.word(system.WORD_POISON):
             return set()
         return set(poisoned_bases(self._state.path))
 
     def _poison(self, bases: list[int]) -> None:
-        """Mark segments whose sync failed: a file first, then the page, so that nobody trusts the next sync that says OK."""
+        """Mark segments whose sync failed: a file first, then the page, so that no process trusts the next successful sync."""
         state = self._state
         for base in bases:
             logger.error(
@@ -332,7 +332,7 @@ class Syncer:
             self._give_back(base)
 
     def flush_if_due(self, end: int, behind: int, unsynced_ms: int, deadline_ns: int) -> None:
-        """`flush.messages` is part of the acknowledgement; `flush.ms` is the housekeeper's, unless that one is late."""
+        """Sync for `flush.messages`, which is part of the acknowledgement, and for `flush.ms` if the housekeeper is late."""
         state = self._state
         if behind >= state.config.flush_messages:
             self.wait(end, deadline_ns)
@@ -344,7 +344,7 @@ class Syncer:
                 _logging.report(logger, logging.ERROR, (state.path, "flush"), what, problem)
 
     def flush_if_late(self) -> None:
-        """The same for records that were not written by `Partition.append`."""
+        """As `flush_if_due`, for records that were not written by `Partition.append`."""
         state = self._state
         state.ensure_open()
         now, page = state.published(), state.page
@@ -353,7 +353,7 @@ class Syncer:
         self.flush_if_due(now.log_end, behind, unsynced_ms, state.deadline())
 
     def wait(self, upto: int, deadline_ns: int) -> None:
-        """As `sync`, with an error if the deadline passes."""
+        """As `sync`, but raise an error if `durable` has not reached `upto`."""
         if self.sync(upto, deadline_ns) < upto:
             raise LockTimeoutError(
                 "not durable before the deadline",

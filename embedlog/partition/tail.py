@@ -1,10 +1,10 @@
-"""Tailing a partition: the short way from a publication to records, for a reader that stands at the end.
+"""Tails a partition: a short path from a publication to records, for a reader at the end.
 
-H1  one call reads the page, the bytes behind the position, and verifies them; a second one makes the records
-H2  only the usual case is served: the active segment, one epoch, batches that are not compressed, a small backlog, for
-    committed readers nothing aborted and no open transaction before the end; everything else answers None, and the reader goes
-    the ordinary way, which finds out and explains
-H3  the state is the reader's own: where the next batch begins, and what it must be
+TAIL-1  one call reads the control page and the bytes after the position, and verifies them; a second call makes the records
+TAIL-2  only the usual case is served: the active segment, one epoch, batches that are not compressed, few unread bytes; for
+        committed readers no aborted and no open transaction before the end. In all other cases the answer is None, and the
+        reader fetches instead, which finds out why
+TAIL-3  the state belongs to the reader: position and expected digest of the next batch
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOM_BYTES: Final = 1 << 16
 
 
 class Tail:
-    """Where a reader stands at the end of a partition. Threads: one at a time."""
+    """The position of a reader at the end of a partition. Threads: one at a time."""
 
     def __init__(self, state: PartitionState, now: Published, position: int, digest: int, committed: bool) -> None:
         self._state = state
@@ -44,17 +44,19 @@ class Tail:
         self.size_bytes = 0  # of what the last call read
 
     def __del__(self) -> None:
-        if (kept := getattr(self, "_kept", None)) is not None and self._pid == os.getpid():  # in a child, locks say nothing
+        if (
+            kept := getattr(self, "_kept", None)
+        ) is not None and self._pid == os.getpid():  # not in a forked child, where the locks may be held for ever
             self._handles.let_go(kept)
 
     def records(self) -> list[Record] | None:
-        """What was published since, perhaps nothing, or nothing but markers, behind which `offset` is then.
+        """The records published since the last call. `offset` is then after them, and after markers.
 
-        None: go the ordinary way from where `offset` was, and drop this.
+        None: fetch from the unchanged `offset`, and drop this tail.
         """
         if self._kept is None:
             code, size_bytes, end = self._read_borrowed()
-        elif self._kept.forgotten:  # the partition was closed, or its files are others
+        elif self._kept.forgotten:  # the partition was closed, or its files were replaced
             return None
         else:
             code, size_bytes, end = self._tailing.read()
@@ -70,7 +72,7 @@ class Tail:
         return found
 
     def _read_borrowed(self) -> tuple[int, int, int]:
-        """With a descriptor for this once: many partitions are tailed."""
+        """Read with a borrowed descriptor: many partitions are tailed."""
         state = self._state
         if state.closed or state.page_file is None:
             return system.TAIL_OTHERWISE, 0, 0

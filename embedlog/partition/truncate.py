@@ -1,11 +1,11 @@
-"""Cutting below the published end: what a failed sync lost for good (`docs/protocol.md`, durability).
+"""Cuts below the published end what a failed sync has lost (`docs/protocol.md`, durability).
 
-C1  only what no checksum vouches for any more is cut, never anything below `durable`; it is copied aside first
-C2  the generation is odd while files change, so that readers look again; a new epoch begins at the cut and is on disk
-    before the first append under it: another record at an offset that somebody saw must carry a larger epoch
-C3  the log goes on: nobody waits for ever on bytes that cannot be had again
-C4  which segment is being cut stands in the page before anything changes: whoever finds it there cuts again, from the start,
-    and comes to the same end wherever the one before was broken off
+TRUNCATE-1  only bytes without a valid checksum are cut, and later ones, never below `durable`; they are copied aside first
+TRUNCATE-2  the generation is odd while files change, so that readers read again. A new epoch begins at the cut, and is on disk
+            before the first append in it: another record at an offset that was read must have a larger epoch
+TRUNCATE-3  the log continues: no process waits for ever for lost bytes
+TRUNCATE-4  the base of the segment is in the control page before any change. A process that finds it there repeats the cut from
+            the start, with the same result wherever the first one was interrupted
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def cut_lost(held: Held, base: int) -> int:
 
 
 def resume(held: Held) -> Published:
-    """Finish a cut that was broken off. REQUIRES: the intent is in the page."""
+    """Finish an interrupted cut. REQUIRES: the intent is in the page."""
     now, base = held.now, held.page.word(system.WORD_CUT_INTENT) - 1
     end, chain = _valid(held, base, segment.size_of(held.path, base))
     if now.generation % 2 or (base, end) != (now.segment_base, now.segment_size):
@@ -66,7 +66,7 @@ def resume(held: Held) -> Published:
 
 
 def _valid(held: Held, base: int, size: int) -> tuple[int, Chain]:
-    """How far a segment is valid, in bytes, and what lies up to there."""
+    """The valid bytes of a segment, and the chain up to there."""
     path = file_names.segment_path(held.path, base)
     chain = Chain(gaps_allowed=True)
     with files.opened(path) as fd:
@@ -91,7 +91,7 @@ def _cut(held: Held, base: int, end: int, chain: Chain) -> Published:
         now.log_end - 1,
     )
     manifest.refresh()
-    # On disk before: what it says of bytes that go would be missed.
+    # On disk first: otherwise the cut bytes would be reported as missing.
     held.replace_manifest(now, [info for info in manifest.segments.values() if info.base < base])
     _shorten(held, base, end)
     builder = segment.rebuild(directory, base, end, held.state.config.index_interval_bytes, final=False, mode=mode)
@@ -118,7 +118,7 @@ def _cut(held: Held, base: int, end: int, chain: Chain) -> Published:
 
 
 def _shorten(held: Held, base: int, end: int) -> None:
-    """Set aside what lies behind byte `end` of a segment, and all later segments."""
+    """Set aside the bytes from `end` of a segment on, and all later segments."""
     directory = held.path
     path = file_names.segment_path(directory, base)
     size = segment.size_of(directory, base)
@@ -131,11 +131,11 @@ def _shorten(held: Held, base: int, end: int) -> None:
             segment.set_aside(directory, later, (*file_names.SEGMENT_SUFFIXES[1:], file_names.SNAPSHOT))
             files.rename(
                 file_names.segment_path(directory, later), directory / f"{file_names.CUT}{later:020d}-0"
-            )  # last: it names it
+            )  # last, because the other names follow from it
 
 
 def _cut_producers(held: Held, base: int, end: int) -> bytes:
-    """What is known of producers behind the cut goes with it; everybody looks again. The transaction index that is left."""
+    """Remove the state of producers after the cut; all processes read it again. Returns the remaining transaction index."""
     path = file_names.segment_path(held.path, base, file_names.TRANSACTION_INDEX)
     entries = aborted_transactions.below(files.read_bytes(path) or b"", end, base)
     if files.exists(path):

@@ -1,7 +1,7 @@
 """Lock file, limits and descriptors with which this process appends to one partition.
 
-W1  the descriptors belong to one segment; an append to another one asks to open them again
-W2  they are kept while the log's share of descriptors allows, and closed only under the mutex
+WRITER-1  the descriptors belong to one segment; an append to another segment asks to open them again
+WRITER-2  they are kept while the log's share of descriptors allows it, and closed only under the mutex
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class AppendWriter:
         return writer
 
     def guard_directory(self) -> None:
-        """Have each append check that the directory's `.lock` is still the file that this process holds: a broker unlinks it."""
+        """Have each append check that this process still holds the directory's `.lock`: a broker unlinks that file."""
         state = self._state
         if state.writer is not None and state.context.held_lock is not None:
             state.writer.guard(*state.context.held_lock())
@@ -75,7 +75,7 @@ class AppendWriter:
             )
 
     def open_active(self) -> None:
-        """Open the segment that is active now; if the control block is damaged, map it again."""
+        """Open the segment that is active now; if the control page is damaged, map it again."""
         state = self._state
         now = state.page.read()
         if now is None:

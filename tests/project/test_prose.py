@@ -50,7 +50,6 @@ NOT_YET = (
     "embedlog/format",
     "embedlog/index.py",
     "embedlog/log.py",
-    "embedlog/partition",
     "embedlog/polars.py",
     "embedlog/segment.py",
     "embedlog/spark",

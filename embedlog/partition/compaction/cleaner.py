@@ -1,8 +1,9 @@
 """One pass of the log cleaner over a partition (format.md 7).
 
-V1  only sealed, synced, decided segments are cleaned, by one housekeeper at a time; appenders wait for the swap alone
-V2  the new files are beside the log as `.cleaned` until all of them are on stable storage; then `swap` replaces segments
-V5  `.cleaned` is only made while no swap is unfinished: to finish one, a process takes `.cleaned` for a swap that was not begun
+CLEANER-1  only sealed, synced, decided segments are cleaned, by one housekeeper at a time; appenders wait for the swap alone
+CLEANER-2  the new files are beside the log as `.cleaned` until all of them are on stable storage; then `swap` replaces segments
+CLEANER-3  `.cleaned` is only made while no swap is unfinished: a process that finishes a swap takes `.cleaned` for one that was
+           not begun
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Cleaner:
 
         The caller notes the answer in the cleaner's checkpoint. Raises CorruptRecordError, DurabilityError, LockTimeoutError.
         """
-        self.lock.settled()  # a swap that was broken off is finished before a file is made (V5)
+        self.lock.settled()  # an interrupted swap is finished before a file is made (CLEANER-3)
         found = self.due(known, now_ms)
         if found is None:
             return -1
@@ -118,7 +119,7 @@ class _Pass:
         return file_names.segment_path(self._state.path, info.base)
 
     def _chunks(self, info: SegmentInfo) -> Iterator[tuple[memoryview, Batches]]:
-        """A segment's bytes and batches, checked. Raises CorruptRecordError: what is damaged is left as it is."""
+        """The bytes and batches of a segment, checked. Raises CorruptRecordError: a damaged segment is not changed."""
         path = self._path(info)
         with files.opened(path) as fd:
             chain = Chain(gaps_allowed=True)
@@ -133,7 +134,7 @@ class _Pass:
     # ---- the map ---------------------------------------------------------------------------------
 
     def fill_map(self) -> int:
-        """Take in what is dirty; the end of what is known then."""
+        """Read the keys of the dirty part; the end of the part that the map covers."""
         for info in self._sealed(self._bounds.end):
             if info.next_offset <= self._bounds.first_dirty:
                 continue
@@ -150,12 +151,12 @@ class _Pass:
     # ---- writing ---------------------------------------------------------------------------------
 
     def groups(self, end: int) -> list[list[SegmentInfo]]:
-        """The segments that are rewritten: from the log's start to the one in which the pass ends."""
+        """The segments to rewrite: from the log start to the one in which the pass ends."""
         config = self._state.config
         return groups(self._sealed(end), segment_bytes=config.segment_bytes, index_bytes=config.segment_index_bytes)
 
     def write(self, group: list[SegmentInfo], end: int) -> tuple[SegmentInfo, bytes]:
-        """The `.cleaned` files of a group, on stable storage, and the digests that go with them."""
+        """Write the `.cleaned` files of a group to stable storage; their description and their digests."""
         state = self._state
         directory, base = state.path, group[0].base
         leftovers.remove_cleaned(directory)
@@ -189,7 +190,7 @@ class _Pass:
 
 
 class _Output:
-    """One segment in the making, as `.cleaned` files."""
+    """A segment that is being written, as `.cleaned` files."""
 
     def __init__(self, directory: Path, base: int, interval_bytes: int, mode: int) -> None:
         self._directory, self._base, self._mode = directory, base, mode
@@ -202,7 +203,7 @@ class _Output:
             files.truncate(fd, 0, self._path)
 
     def add(self, data: memoryview, rows: Batches) -> None:
-        """Append what stays; it is read as a reader would before it is written."""
+        """Append the remaining records; they are checked as a reader does before they are written."""
         if not len(data):
             return
         digest = self._chain.digest
@@ -220,7 +221,7 @@ class _Output:
         return self._builder.records()
 
     def finish(self, group: list[SegmentInfo], aborted: list[AbortedTransaction]) -> SegmentInfo:
-        """Indexes, stable storage, and the time of the last segment that went in."""
+        """Write the indexes, sync all files, and set the modification time of the last segment of the group."""
         builder, last = self._builder, group[-1]
         builder.add_time_entry()
         parts = {

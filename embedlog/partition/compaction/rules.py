@@ -1,9 +1,9 @@
-"""What a compaction does with each batch, before anything is read of its records (format.md 7.1, 7.3, 7.4).
+"""Decides what a compaction does with each batch, before it reads records (format.md 7.1, 7.3, 7.4).
 
-Y1  pure: batch headers, markers and numbers in, decisions out
-Y2  an aborted transaction's records go; its marker goes once no record of it was met, one delete horizon later
-Y3  the last batch of a producer stays, if need be empty: its sequences must not be forgotten before it is
-Y4  the last batch of a pass stays, if need be empty: the log keeps its shape up to there
+COMPACTION-1  pure: input is batch headers, markers and numbers, output is decisions
+COMPACTION-2  records of an aborted transaction are removed; its marker one delete horizon after the last of them
+COMPACTION-3  the last batch of a producer stays, even if empty: its sequences must not be forgotten before the producer
+COMPACTION-4  the last batch of a pass stays, even if empty: the log keeps its end offset up to there
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from embedlog.storage.manifest import SegmentInfo
 
 
 class Bounds(NamedTuple):
-    """Which part of a log a pass may clean, and whether it is worth it."""
+    """The part of a log that a pass may clean, and its dirty bytes."""
 
     first_dirty: int
     end: int  # exclusive; a segment's base
     clean_bytes: int
     dirty_bytes: int
-    overdue: bool  # something is older than max.compaction.lag.ms
+    overdue: bool  # a record is older than max.compaction.lag.ms
 
     @property
     def ratio(self) -> float:
-        """Share of what could be cleaned."""
+        """The dirty share of the part that can be cleaned."""
         return self.dirty_bytes / max(1, self.clean_bytes + self.dirty_bytes)
 
 
 def bounds(
     sealed: list[SegmentInfo], *, known: int, log_start: int, stable: int, now_ms: int, min_lag_ms: int, max_lag_ms: int
 ) -> Bounds:
-    """What may be cleaned of these segments. `known`: the cleaner's checkpoint; `stable`: nothing at or above it is decided."""
+    """The range that may be cleaned. `known`: the cleaner's checkpoint; `stable`: records from it on are undecided."""
     end_of_sealed = sealed[-1].next_offset if sealed else log_start
     first_dirty = known if log_start <= known <= end_of_sealed else log_start
     end = min(stable, end_of_sealed)
@@ -55,7 +55,7 @@ def bounds(
 
 
 def groups(sealed: Iterable[SegmentInfo], *, segment_bytes: int, index_bytes: int) -> list[list[SegmentInfo]]:
-    """Consecutive segments that become one, by what they take now."""
+    """Groups of consecutive segments that become one segment each, by their present sizes."""
     found: list[list[SegmentInfo]] = []
     size = offsets = times = 0
     for info in sealed:
@@ -69,16 +69,16 @@ def groups(sealed: Iterable[SegmentInfo], *, segment_bytes: int, index_bytes: in
 
 
 class Transactions:
-    """Follows transactions through a log, in the order of its batches, and says what becomes of each batch."""
+    """Follows the transactions of a log in the order of its batches, and decides for each batch."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._waiting = sorted(aborted, key=lambda each: each.first_offset, reverse=True)
         self._open: dict[int, AbortedTransaction] = {}
-        self._met: set[int] = set()  # producers of which a record was met since their last marker
-        self.kept: list[AbortedTransaction] = []  # whose markers stay
+        self._met: set[int] = set()  # producers with a record since their last marker
+        self.kept: list[AbortedTransaction] = []  # transactions whose markers stay
 
     def records(self, batches: Batches) -> NDArray[np.bool_]:
-        """Of each batch: whether it holds records that count. Goes on over markers, too."""
+        """For each batch, whether it has committed or plain records. Markers are followed too."""
         orders = self.orders(batches, lambda row: None, {}, -1, 0)
         counts: NDArray[np.bool_] = (batches["attributes"] & CONTROL == 0) & (orders & DISCARD == 0)
         return counts
@@ -91,7 +91,7 @@ class Transactions:
         end: int,
         now_ms: int,
     ) -> NDArray[np.uint8]:
-        """What is ordered for each batch. `end`: the pass's; `producers`: as they are at the log's end."""
+        """The decision for each batch. `end`: of the pass; `producers`: as of the log end."""
         orders = np.zeros(len(batches), np.uint8)
         lasts = batches["base_offset"] + batches["last_offset_delta"]
         orders[lasts + 1 == end] |= KEEP_EMPTY
@@ -132,7 +132,7 @@ class Transactions:
 
 
 def _is_needed(batch: np.void, last_offset: int, producer: Producer | None) -> bool:
-    """Whether the producer's state at the log's end rests on this batch."""
+    """Whether the producer's state at the log end depends on this batch."""
     if producer is None:
         return False
     if producer.batches:

@@ -1,7 +1,7 @@
 """The swap of a compaction: new files take the place of a group of segments.
 
-V3  the swap happens under the append lock with the generation odd; a process that finds it broken off finishes it
-V4  `purged_to` is raised with the swap: a reader that replays from an older position begins again (tombstones may be gone)
+SEGMENTSWAP-1  the swap happens under the append lock with the generation odd; a process that finds it unfinished finishes it
+SEGMENTSWAP-2  `purged_to` is raised with the swap: a view that was read below it is read again (tombstones may be gone)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def replace(held: Held, group: list[SegmentInfo], made: SegmentInfo, records: by
     """Put the segment that was made in the place of a group. `end`: the log is clean up to there."""
     now = held.now
     if held.segments.all(now)[0].base > group[0].base or now.log_start > made.next_offset:
-        return  # retention was faster: there is nothing to replace any more
+        return  # retention was faster: the segments are gone
     held.state.mark_dirty()
     now = _begun(now)
     held.publish(now)
@@ -50,7 +50,7 @@ def _swap(held: Held, now: Published, group: list[SegmentInfo], made: SegmentInf
     system.point("swap-step")
     _set_aside(directory, group, made)
     system.point("swap-step")
-    files.sync_directory(directory)  # the digests of what is replaced are gone for good before other batches are there
+    files.sync_directory(directory)  # the removal of the old digests is on disk before other batches are there
     interval_digests.write(directory, made.base, records, 0, held.mode)
     for suffix in file_names.SEGMENT_SUFFIXES:
         path = file_names.segment_path(directory, made.base, suffix + file_names.SWAP)
@@ -77,5 +77,5 @@ def finish(held: Held) -> Published:
     """Finish or undo the swap of a dead housekeeper. REQUIRES: the generation is odd."""
     now = held.now
     leftovers.settle(held.path, {}, write=True)
-    logger.warning("repaired %s: a compaction was broken off while segments were replaced", held.path)
+    logger.warning("repaired %s: a compaction was interrupted while segments were replaced", held.path)
     return now._replace(generation=now.generation + 1, purged_to=max(now.purged_to, now.segment_base))

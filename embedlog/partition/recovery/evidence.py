@@ -1,11 +1,11 @@
-"""What must be found in a partition's files: what manifest, control page and durable record say before the log is read.
+"""The evidence for a load: what manifest, control page and durable record require of the files, before the log is read.
 
-P1  what was put on stable storage, or published into the page cache that is still there, must be there: less is damage, and
-    never cut as a torn tail
-P2  a segment is only ever appended to: what was known of its first bytes stays true, and is compared when they are read
-P3  of what a broker may have changed since (`Loading.foreign`) only what the files themselves agree with is believed
-P4  offsets follow on each other but where compaction or a broker left gaps; a gap that nothing explains is named in a warning
-P5  who reads and who writes, in place or in a copy, go by the same evidence; a copy has no page that counts
+EVIDENCE-1  bytes that were on stable storage, or published into a page cache that still exists, must be in the files: less is
+            damage, and never cut as a torn tail
+EVIDENCE-2  a segment is only appended to, so its known first bytes stay valid; they are compared when they are read
+EVIDENCE-3  after a broker may have changed files (`Loading.foreign`) older knowledge counts only where the files agree with it
+EVIDENCE-4  offsets are consecutive except where compaction or a broker left gaps; an unexplained gap is named in a warning
+EVIDENCE-5  readers and writers, in place or in a copy, use the same evidence; the control page of a copy does not count
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from embedlog.storage.manifest import DIGESTED, GAPLESS, Manifest, SegmentInfo
 logger = logging.getLogger("embedlog")
 
 _HEADERS_AT_ONCE: Final = 64
-GAPS_NAMED_MAX: Final = 3  # a topic that was compacted once has many
+GAPS_NAMED_MAX: Final = 3  # a compacted topic has many
 
 
 @dataclass(frozen=True)
 class Loading:
-    """What a loader is told. `floor` is what an earlier page published in this boot; `known_durable` what was synced before."""
+    """The arguments of a load. `floor`: published by an earlier page in this boot; `known_durable`: the durable offset before."""
 
     directory: Path
     topic_id: bytes
-    clean: bool = False  # an orderly shutdown left this directory, ours or a broker's
+    clean: bool = False  # the directory was closed in order, by embedlog or a broker
     write: bool = True
     recovery_point: int = 0
     log_start: int = 0
@@ -50,15 +50,15 @@ class Loading:
     known_durable: int = 0
     interval_bytes: int = 4096
     mode: int = 0o666
-    allocate_bytes: int = 0  # `preallocate`: what a new segment reserves
+    allocate_bytes: int = 0  # `preallocate`: bytes that a new segment reserves
     gaps_allowed: bool = False  # the topic is compacted
-    foreign: bool = False  # somebody else wrote here since we last did: what we remember of the files may be out of date
-    producer_expiration_ms: int = 1 << 62  # producers that were idle for longer are not taken over
-    begun: bool = False  # the DIRTY mark was there: somebody had begun to write, even if nothing of it came back
+    foreign: bool = False  # a broker wrote here after the last embedlog process: the manifest may be outdated
+    producer_expiration_ms: int = 1 << 62  # producers that were idle for longer are dropped
+    begun: bool = False  # the DIRTY mark was there: a process had begun to write, even if no record survived
 
 
 class Point(NamedTuple):
-    """The first bytes of a segment as they are known. `must`: they are there, or the disk has lost what it had confirmed."""
+    """Known first bytes of a segment. `must`: they are in the file, or the disk has lost confirmed data."""
 
     size: int
     next_offset: int
@@ -68,7 +68,7 @@ class Point(NamedTuple):
 
 
 class Evidence:
-    """What is known of one partition. Threads: one."""
+    """The evidence for one partition. Threads: one."""
 
     def __init__(self, loading: Loading, manifest: Manifest, names: list[str], epochs: checkpoints.EpochCache) -> None:
         self.loading, self._names, self._epochs = loading, set(names), epochs
@@ -100,16 +100,16 @@ class Evidence:
             if segment.size_of(self._directory, base):
                 path = file_names.segment_path(self._directory, base)
                 raise CorruptRecordError(
-                    "a segment behind the log's end", path=path, expected=f"none above {closed.base}", found=base
+                    "a segment after the log end", path=path, expected=f"none above {closed.base}", found=base
                 )
         if strays and loading.write:
-            logger.warning("set aside empty segments behind the end of %s: %s", self._directory, strays)
+            logger.warning("set aside empty segments after the end of %s: %s", self._directory, strays)
             for base in strays:
                 segment.set_aside(self._directory, base)
         return [base for base in bases if base <= closed.base]
 
     def _check_first(self, first: int) -> None:
-        """What retention removed lies below the noted start; what is gone above it was not removed by us."""
+        """Compare the first segment with the noted log start: retention removes only segments below it."""
         loading, start = self.loading, self._start
         if start is None:
             known = self._known.values() if loading.clean else ()
@@ -118,11 +118,11 @@ class Evidence:
                 raise self._missing(min(gone), f"a log from offset {loading.log_start} on", f"offset {first}")
             return
         if loading.log_start > start.offset and loading.log_start == first:
-            self.log_start = first  # two that agree: another version removed what lies before
+            self.log_start = first  # checkpoint and files agree: another version removed earlier segments
         elif first > start.offset:
             raise self._missing(start.offset, f"a log from offset {start.offset} on", f"offset {first}")
         elif loading.log_start > start.offset and not self._manifest.whole:
-            self.log_start = loading.log_start  # the manifest lost its end, and with it the newer start
+            self.log_start = loading.log_start  # the manifest lost its end with the newer start
         elif loading.log_start > start.offset:
             raise CorruptRecordError(
                 f"{file_names.LOG_STARTS} and the manifest, which is written first, differ on where the log starts:"
@@ -133,9 +133,9 @@ class Evidence:
             )
 
     def _above_start(self, bases: list[int]) -> list[int]:
-        """All but the segments that retention was about to remove when a crash came: what is left of them is not missed.
+        """All but the segments that retention was removing before a crash.
 
-        They were perhaps never synced, so they can be torn or have holes, and the log goes on above them.
+        They may never have been synced, so they can be torn or have holes; the log continues after them.
         """
         if self._start is None or self.loading.clean:
             return bases
@@ -153,7 +153,7 @@ class Evidence:
     # ---- what need not be read -------------------------------------------------------------------
 
     def trusted(self, base: int, following: int | None) -> SegmentInfo | None:
-        """What is known of a segment that need not be read: ours and unchanged, or left by an orderly shutdown."""
+        """The description of a segment that need not be read: unchanged since, or left by an orderly close."""
         loading = self.loading
         size = self.size(base)
         info, closed, indexed = self._manifest.segments.get(base), self._manifest.closed, self.indexed(base)
@@ -172,17 +172,17 @@ class Evidence:
         return None
 
     def size(self, base: int) -> int:
-        """Bytes of a segment, 0 if it is not there. Raises CorruptRecordError for more than positions in it can count."""
+        """Bytes of a segment, 0 if it is not there. Raises CorruptRecordError for more than a position can address."""
         path = file_names.segment_path(self._directory, base)
         found = files.facts_of(path)
         size = found.size if found else 0
         if size > segment.BATCH_BYTES_MAX:
             expected = f"at most {segment.BATCH_BYTES_MAX} bytes"
-            raise CorruptRecordError("a segment is larger than any can be", path=path, expected=expected, found=size)
+            raise CorruptRecordError("a segment is too large", path=path, expected=expected, found=size)
         return size
 
     def indexed(self, base: int) -> bool:
-        """The index is there, and the digests that go with it: better read a segment once now than at each seek."""
+        """Whether the index and its digests are there: one read of the segment now is cheaper than one for each seek."""
         closed = self._manifest.closed
         info = closed if closed is not None and closed.base == base else self._manifest.segments.get(base)
         needed = info is not None and info.digested and info.index_entries and self.loading.write and not self.loading.foreign
@@ -191,20 +191,22 @@ class Evidence:
         } <= self._names
 
     def transactions_in(self, base: int) -> int:
-        """Entries of a segment's transaction index, by its size."""
+        """Entries of the transaction index of a segment, by the size of the file."""
         return transactions_in(self._directory, base)
 
     def _remembered(self, info: SegmentInfo) -> SegmentInfo:
-        """What we know of a segment, as far as it holds: a broker's cleaner may write other heads into as many bytes."""
+        """A known description, as far as it still holds: a broker's cleaner may write other headers of the same size."""
         if not self.loading.foreign:
             return info
-        entries = max(info.transaction_entries, self.transactions_in(info.base))  # too many: it is made again from the log
+        entries = max(
+            info.transaction_entries, self.transactions_in(info.base)
+        )  # too many entries are expected: it is made again from the log
         return info._replace(flags=info.flags & ~DIGESTED, transaction_entries=entries, transaction_digest=0)
 
     def _check_sealed(self, info: SegmentInfo, size: int, following: int) -> None:
-        """A segment that we sealed is as long as it was, and the one behind it is there. Raises CorruptRecordError.
+        """A sealed segment has its noted size, and the next segment is there. Raises CorruptRecordError.
 
-        Without an orderly close it may be longer: it was sealed, a crash undid that, and the second sealing's record is lost.
+        Without an orderly close it may be longer: a crash undid its sealing, and the record of the second sealing is lost.
         """
         if size < info.size or (size > info.size and self.loading.clean):
             path, what = file_names.segment_path(self._directory, info.base), "short" if size < info.size else "long"
@@ -228,7 +230,7 @@ class Evidence:
         return info._replace(epoch=max(epoch, 0))
 
     def _end_of(self, base: int, size: int) -> int | None:
-        """The offset behind a segment's last batch, by the headers behind its last index entry; None if they cannot be read."""
+        """The offset after the last batch of a segment, by the headers after its last index entry; None if unreadable."""
         path = file_names.segment_path(self._directory, base)
         last = index.last_entry(file_names.segment_path(self._directory, base, file_names.INDEX), index.OFFSET_ENTRY)
         rows, end, at = np.empty(_HEADERS_AT_ONCE, BATCH), base, last[1] if last is not None else 0
@@ -239,12 +241,12 @@ class Evidence:
                 try:
                     count, at = system.walk_headers(fd, at, size, rows, base)
                 except CorruptRecordError:
-                    return None  # of an old format, or damaged: whoever reads it finds out
+                    return None  # of an old format, or damaged: a full read shows which
                 end = int(rows["base_offset"][count - 1]) + int(rows["last_offset_delta"][count - 1]) + 1
         return end
 
     def described(self, base: int, size: int) -> SegmentInfo | None:
-        """What is known of the last segment as a whole. A broker may have changed it: then only if it has that size still."""
+        """The description of the whole last segment; after a broker only if the size is unchanged."""
         closed = self._manifest.closed
         info = closed if closed is not None and closed.base == base else self._known.get(base)
         if info is None or not self.loading.foreign:
@@ -254,11 +256,11 @@ class Evidence:
     # ---- what is compared while a segment is read --------------------------------------------------
 
     def points(self, base: int) -> list[Point]:
-        """What is known of the first bytes of a segment, the longest last."""
+        """The known first bytes of a segment, the longest last."""
         strict, clean, closed = self._start is not None, self.loading.clean, self._closed
         found = []
         info = self._known.get(base)
-        if info is not None and (strict or closed is None or closed.base != base):  # else a cut may have followed (M5)
+        if info is not None and (strict or closed is None or closed.base != base):  # else a cut may have followed (MANIFEST-5)
             found.append(_point(info, info.next_offset <= self.end and (strict or clean)))
         if closed is not None and closed.base == base:
             found.append(_point(closed, strict or clean))
@@ -280,7 +282,7 @@ class Evidence:
         return self.loading.gaps_allowed and not last
 
     def follows(self, base: int, end: int, following: int | None) -> bool:
-        """Whether the next segment follows on this one: a power loss may have kept a later file and lost an earlier one."""
+        """Whether the next segment follows on this one: a power loss may keep a later file and lose an earlier one."""
         if following is None or end == following:
             return True
         known = self._known.get(base)
@@ -291,13 +293,13 @@ class Evidence:
         return gaps and end < following
 
     def name_gap(self, end: int, following: int) -> None:
-        """Warn of offsets that nothing accounts for: what a broker did to a topic cannot be known, only that they are gone."""
+        """Warn of missing offsets that nothing explains: the changes of a broker are not known."""
         if end >= following or not self.loading.foreign or self.loading.gaps_allowed:
             return
         self._gaps_named += 1
         if self._gaps_named <= GAPS_NAMED_MAX:
             logger.warning(
-                "%s: offsets %d to %d are missing, and nothing says that they were compacted",
+                "%s: offsets %d to %d are missing, and there is no sign of a compaction",
                 self._directory,
                 end,
                 following - 1,
@@ -309,7 +311,7 @@ def _point(info: SegmentInfo, must: bool) -> Point:
 
 
 class Run:
-    """The batches of a segment, as they follow on each other."""
+    """The gaps between the batches of a segment."""
 
     def __init__(self, base: int) -> None:
         self.gapless = True
@@ -330,14 +332,14 @@ class Run:
 
 
 class Comparison:
-    """The known beginnings of one segment, compared while it is read."""
+    """Compares the known first bytes of a segment while it is read."""
 
     def __init__(self, path: Path, points: list[Point]) -> None:
         self._path, self._left = path, list(points)
-        self.proven = -1  # the end of the longest beginning that was found as it was known
+        self.proven = -1  # the end of the longest known part that was found unchanged
 
     def passed(self, batches: Batches, before: NDArray[np.uint64]) -> None:
-        """Compare at the batches; `before`: the chain digest before each. Raises CorruptRecordError."""
+        """Compare at these batches; `before`: the chain digest before each. Raises CorruptRecordError."""
         positions = batches["position"]
         while self._left and self._left[0].size <= positions[-1]:
             point = self._left.pop(0)

@@ -1,9 +1,9 @@
-"""What a crash left lying in a partition directory: `.deleted`, `.cleaned`, `.swap`, temporaries, indexes without a log.
+"""Removes what a crash left in a partition directory: `.deleted`, `.cleaned`, `.swap`, temporaries, indexes without a log.
 
-F1  `.cleaned` was never finished and goes; `.swap` is complete and takes its place
-F2  segments below one that retention renamed were to go with it: of the names of one round a power loss may keep any
-F3  nothing is touched without the right to write: a reader gets the names as they would be afterwards, but where a swap has
-    to be finished first it is refused, for the old files may be gone in part
+LEFTOVER-1  `.cleaned` was never finished and is removed; `.swap` is complete and replaces the old files
+LEFTOVER-2  segments below one that retention renamed belong to the same round: a power loss may keep any names of a round
+LEFTOVER-3  without the right to write nothing is changed: a reader gets the names as they would be afterwards. It is refused
+            if a swap must be finished first, because the old files may be gone in part
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from embedlog.storage.manifest import SegmentInfo
 
 
 def settle(directory: Path, known: Mapping[int, SegmentInfo], *, write: bool, foreign: bool = False) -> list[str]:
-    """Finish or undo what was under way and return the names that are left. REQUIRES the append lock if `write`.
+    """Finish or undo interrupted operations and return the remaining names. REQUIRES the append lock if `write`.
 
-    `known`: the sealed segments of a log that has every offset; nothing of one in which gaps are allowed (F2 looks for one).
+    `known`: the sealed segments of a log without gaps; none if gaps are allowed (LEFTOVER-2 searches for a gap).
     """
     names = files.listing(directory)
     doomed = _half_retained(names, known)
-    if doomed and write:  # before the names that tell of it go
+    if doomed and write:  # before the names that show the round are removed
         for base in doomed:
             segment.set_aside(directory, base)
         files.sync_directory(directory)
@@ -35,12 +35,12 @@ def settle(directory: Path, known: Mapping[int, SegmentInfo], *, write: bool, fo
     gone = {name for name in names if name.endswith(file_names.DELETED)}
     if write:
         files.sweep_temporaries(directory, names)
-    if foreign:  # digests tell what we have written
+    if foreign:  # digests describe what embedlog wrote
         gone |= {name for name in names if file_names.digests_base(name) is not None}
     cleaned = [name for name in names if name.endswith(file_names.CLEANED)]
     swaps = [name for name in names if name.endswith(file_names.SWAP)]
     cleaned_bases = [parsed[0] for name in cleaned if (parsed := file_names.parse(name))]
-    if cleaned_bases:  # the swap was not reached for these: a split that was broken off
+    if cleaned_bases:  # their swap was not begun: an interrupted split
         unfinished = {name for name in swaps if (parsed := file_names.parse(name)) and parsed[0] >= min(cleaned_bases)}
         gone |= unfinished
         swaps = [name for name in swaps if name not in unfinished]
@@ -64,16 +64,16 @@ def settle(directory: Path, known: Mapping[int, SegmentInfo], *, write: bool, fo
 
 
 def remove_cleaned(directory: Path) -> None:
-    """What a compaction left that did not come to its swap. REQUIRES the housekeeper's lock."""
+    """Remove the files of a compaction that did not begin its swap. REQUIRES the housekeeper's lock."""
     for name in files.listing(directory):
         if name.endswith(file_names.CLEANED):
             files.unlink(directory / name, missing_ok=True)
 
 
 def _half_retained(names: list[str], known: Mapping[int, SegmentInfo]) -> list[int]:
-    """Bases of the segments below a hole that retention made: the log went on where now there is only a renamed segment."""
+    """Bases of the segments below a gap that retention made, where only a renamed segment is left."""
     if any(name.endswith(file_names.SWAP) for name in names):
-        return []  # a compaction renames, too
+        return []  # a compaction renames segments too
     live = file_names.bases(names)
     renamed = {
         parsed[0] for name in names if (parsed := file_names.parse(name)) and parsed[1] == file_names.LOG + file_names.DELETED
@@ -86,7 +86,7 @@ def _half_retained(names: list[str], known: Mapping[int, SegmentInfo]) -> list[i
 
 
 def _replaced(directory: Path, names: list[str], swaps: list[str]) -> set[str]:
-    """Files that a finished swap takes the place of: those whose base lies within what the swapped logs cover."""
+    """Files that a finished swap replaces: those with a base in the range of the swapped logs."""
     logs = [parsed[0] for name in swaps if (parsed := file_names.parse(name)) and parsed[1] == file_names.LOG + file_names.SWAP]
     if not logs:
         return set()
@@ -109,7 +109,7 @@ def _end_of(directory: Path, base: int) -> int:
 
 
 def _orphans(directory: Path, names: set[str], *, write: bool) -> set[str]:
-    """Indexes and digests whose log is not there."""
+    """Indexes and digests without a log."""
     logs = {parsed[0] for name in names if (parsed := file_names.parse(name)) and parsed[1] == file_names.LOG}
     orphans = {
         name

@@ -1,10 +1,10 @@
-"""Loading a partition: from files, clean or not, to the tuple that its page publishes (DESIGN 6, format.md 5).
+"""Loads a partition from its files, closed in order or not, and makes the tuple that its control page publishes (format.md 5).
 
-V1  a bad batch above what is known to be durable is a torn tail: copied aside, cut, reported
-V2  a bad batch below it is corruption: an error, and not a byte of the partition is changed
-V3  batches behind a hole never come back: what follows a cut goes aside with it
-V4  nothing is written unless `Loading.write`; and then only under the append lock, in an order that can be broken off anywhere
-V5  an unclean recovery behind a reboot, and every cut below a published end, begins a new leader epoch
+LOADER-1  a bad batch above the durable offset is a torn tail: copied aside, cut, reported
+LOADER-2  a bad batch below it is corruption: an error, and no byte of the partition is changed
+LOADER-3  batches after a gap are never used again: they are set aside with the cut
+LOADER-4  files change only if `Loading.write`, under the append lock, in an order that can be interrupted anywhere
+LOADER-5  an unclean recovery after a reboot, and every cut below a published end, begins a new leader epoch
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from embedlog.storage import checkpoints, file_names, files, interval_digests
 from embedlog.storage.manifest import CLOSED, DIGESTED, EMPTY_MS, GAPLESS, Manifest, SegmentInfo
 
 logger = logging.getLogger("embedlog")
-_Examined = tuple[SegmentInfo, Published, bool]  # whole: nothing had to be cut
+_Examined = tuple[SegmentInfo, Published, bool]  # whole: no byte had to be cut
 
 
 def _times(info: SegmentInfo) -> tuple[int, int, int]:
-    """What the time index of a segment says."""
+    """The fields that come from the time index of a segment."""
     return info.time_entries, info.max_timestamp, info.max_timestamp_offset
 
 
 @dataclass
 class Loaded:
-    """What came of it. The last of `segments` is the active one, as `published` describes it."""
+    """The result of a load. The last of `segments` is the active one, as `published` describes it."""
 
     published: Published
     segments: list[SegmentInfo]
     epochs: checkpoints.EpochCache
     history: history.History
-    cut: list[str] = field(default_factory=list)  # what was cut off, in words
+    cut: list[str] = field(default_factory=list)  # descriptions of the cuts
 
 
 def load(loading: Loading) -> Loaded:
@@ -100,7 +100,7 @@ class _Loader:
         return base
 
     def _check_range(self) -> None:
-        """Every offset of a segment is an int64. Raises CorruptRecordError for a file's name that leaves no room for that."""
+        """Every offset of a segment must fit an int64. Raises CorruptRecordError for a base offset that is too large."""
         if self.bases and self.bases[-1] > LOG_OFFSET_MAX:
             path = file_names.segment_path(self.directory, self.bases[-1])
             expected = f"a base offset of at most {LOG_OFFSET_MAX}"
@@ -109,10 +109,10 @@ class _Loader:
     # ---- one segment, read -----------------------------------------------------------------------
 
     def _examine(self, base: int, following: int | None, closed: SegmentInfo | None) -> _Examined:
-        """Read a segment: from its last index entry if it was closed in order, else all of it. Whole: nothing had to be cut."""
+        """Read a segment: from its last index entry if it was closed in order, else all of it. Whole: no byte had to be cut."""
         path = file_names.segment_path(self.directory, base)
-        size = self.evidence.size(base) if path.name in self.names else 0  # made just now: what it reserves is no data
-        if path.name not in self.names and not self.loading.write:  # a reader of a partition that nobody has written to yet
+        size = self.evidence.size(base) if path.name in self.names else 0  # created just now: reserved bytes are not data
+        if path.name not in self.names and not self.loading.write:  # a reader of a partition without any write yet
             info = SegmentInfo(base, 0, base, max_timestamp_offset=base, flags=GAPLESS | DIGESTED, min_timestamp=EMPTY_MS)
             return info, published_of(info, 0, 0), True
         short = None
@@ -128,7 +128,7 @@ class _Loader:
         return last[1] if last else 0
 
     def _from_last_entry(self, base: int, path: Path, size: int) -> SegmentInfo | None:
-        """The active segment of an orderly shutdown: its end lies behind the last index entry. None if it does not agree."""
+        """The active segment after an orderly close, read from its last index entry. None if log and index do not agree."""
         paths = segment.paths(self.directory, base)
         if paths.offset_index.name not in self.names or paths.time_index.name not in self.names:
             return None
@@ -137,11 +137,11 @@ class _Loader:
         known = self.evidence.described(base, size)
         states = known is not None and known.digested
         if (last and not 0 <= start < size) or (known is not None and known.size != size):
-            return None  # it points outside the log, or the log is not as long as it was
+            return None  # it points outside the log, or the size of the log has changed
         entries = index.count(paths.offset_index, index.OFFSET_ENTRY.size)
         state = self._seed(base, entries, start) if states else interval_digests.State()
         if state is None:
-            return None  # a record is lost: that costs time
+            return None  # a digest record is missing: that costs time
         gaps = not known.gapless if known is not None else self.evidence.gaps_in(base, last=True)
         chain = Chain(-1 if last else base, -1, state.digest, gaps_allowed=gaps)
         if size == 0:
@@ -149,10 +149,10 @@ class _Loader:
         elif not self._walked_from(path, chain, start, size, None if last is None else base + last[0]):
             return None
         if known is not None and (chain.next_offset != known.next_offset or (states and chain.digest != known.digest)):
-            return None  # read whole, it shows what is wrong
+            return None  # a full read shows what is wrong
         found = info_from_files(self.directory, base, size, chain.next_offset)
         if found is None or (known is not None and _times(known) != _times(found)):
-            return None  # the time index was changed since: make it again
+            return None  # the time index was changed: make it again
         found = found._replace(epoch=max(chain.epoch, self.chain.epoch, 0), kind=CLOSED)
         if known is None and size == 0:
             return found._replace(flags=GAPLESS | DIGESTED, min_timestamp=EMPTY_MS)
@@ -169,26 +169,26 @@ class _Loader:
         )
 
     def _seed(self, base: int, entries: int, start: int) -> interval_digests.State | None:
-        """The chain digest at the last index entry, or at the segment's start; None if nobody knows it."""
+        """The chain digest at the last index entry, or at the start of the segment; None if it is not known."""
         if not entries:
             return interval_digests.State()
         with interval_digests.opened(self.directory, base) as records:
             return records.seed(entries - 1, start) if records is not None else None
 
     def _walked_from(self, path: Path, chain: Chain, start: int, size: int, last_offset: int | None) -> bool:
-        """Whether all from an index entry on is good, and the batch there is the one that it speaks of."""
+        """Whether all batches from an index entry on are good, and the first one is the batch of the entry."""
         with files.opened(path) as fd:
             walk = segment.Walk(fd, path, chain, start, size)
             for batches in walk:
                 if last_offset is not None:
                     if int(batches["base_offset"][0]) + int(batches["last_offset_delta"][0]) != last_offset:
-                        return False  # the index points elsewhere: read everything
+                        return False  # the index entry is wrong: read everything
                     last_offset = None
                 self._note_epochs(batches)
         return walk.problem is None and walk.end == size and last_offset is None
 
     def _scan(self, base: int, path: Path, size: int, following: int | None, agreed: segment.Walk | None = None) -> _Examined:
-        """Read a segment whole; a second time, up to where all is as it was known, if it was not to the end."""
+        """Read a segment whole; if digests or epochs disagree, read it a second time up to the last agreement."""
         loading, own = self.loading, not self.loading.foreign
         builder = index.Builder(base, loading.interval_bytes)
         self.read_again.append(base)
@@ -224,11 +224,11 @@ class _Loader:
         end, gapless = chain.next_offset, run.gapless
         if following is not None and whole and end < following:
             self.evidence.name_gap(end, following)
-            end, gapless = following, False  # the last records of it were compacted away
+            end, gapless = following, False  # its last records were compacted away
         times: Published | SegmentInfo | index.Builder = self.manifest.times_known(base, walk.end, chain.digest) or builder
         floor = self.loading.floor
         if floor is not None and (floor.segment_base, floor.segment_size, floor.digest) == (base, walk.end, chain.digest):
-            times = floor  # headers seldom say how old the records are
+            times = floor  # headers rarely contain the smallest timestamp
         info = built_info(builder, walk.end, end, chain.digest, max(chain.epoch, 0))._replace(
             flags=DIGESTED | (GAPLESS if gapless else 0), min_timestamp=times.min_timestamp, lateness_ms=times.lateness_ms
         )
@@ -246,11 +246,11 @@ class _Loader:
     # ---- damage ----------------------------------------------------------------------------------
 
     def _check_torn(self, base: int, path: Path, end: int, size: int, problem: Problem | None, run: Run, *, proven: bool) -> None:
-        """What lies behind byte `end` may be cut only if nothing of it can be durable. Raises CorruptRecordError.
+        """Bytes from `end` on may be cut only if none of them can be durable. Raises CorruptRecordError.
 
-        An orderly close leaves nothing torn, but for what lies behind all that was known of the segment (`proven`). Where offsets
-        may be missing, a batch of lower offsets whose checksum is right is none that a torn write makes: its own offset is
-        damaged, or the one before it, which leapt. Nor does one make offsets that the segment cannot hold.
+        An orderly close leaves no torn bytes, except after the known part of the segment (`proven`). A torn write makes no batch
+        of lower offsets with a valid checksum. Where offsets may be missing, such a batch means that its own offset is damaged,
+        or the one before it, which leapt. A torn write also makes no offset that is outside the range of the segment.
         """
         durable, lost_from = self.evidence.end, self.chain.next_offset
         torn = not self.loading.clean or proven or lost_from == self.loading.recovery_point > 0
@@ -278,10 +278,10 @@ class _Loader:
                 files.truncate(fd, end, path)
 
     def _drop(self, following: list[int]) -> None:
-        """Segments behind a hole: kept aside, never read again."""
+        """Set aside the segments after a gap; they are never read again."""
         for base in following:
             path = file_names.segment_path(self.directory, base)
-            self.cut.append(f"{path}: all of it, it lies behind a hole")
+            self.cut.append(f"{path}: all of it, it is after a gap")
             if base < self.evidence.end:
                 raise CorruptRecordError(
                     "a segment below the durable offset does not follow on the one before",
@@ -290,7 +290,7 @@ class _Loader:
                     found=base,
                 )
             if self.loading.write:
-                logger.warning("set aside %s: it lies behind a hole", path)
+                logger.warning("set aside %s: it is after a gap", path)
                 files.rename(path, self.directory / f"{file_names.CUT}{base:020d}-0")
                 segment.set_aside(self.directory, base)
 
@@ -334,7 +334,7 @@ class _Loader:
         for epoch, start in self.seen_epochs:
             if epoch > self.epochs.latest_epoch:
                 self.epochs.assign(epoch, start)
-        seen_epoch = max(self.epochs.latest_epoch, active.epoch)  # before the cut: an epoch that readers saw is never used again
+        seen_epoch = max(self.epochs.latest_epoch, active.epoch)  # before the cut: an epoch that was read is never used again
         self.epochs.truncate_from_end(end)
         if self._needs_epoch(end, segments[0].base):
             self.epochs.assign(seen_epoch + 1, end)
@@ -343,7 +343,7 @@ class _Loader:
         start = max(log_start, segments[0].base)
         self.epochs.truncate_from_start(start)
         epoch = max(self.epochs.latest_epoch, 0)
-        if not history.index_holds(self.directory, segments[-1]):  # it is written on: that must not begin with a gap
+        if not history.index_holds(self.directory, segments[-1]):  # it is continued, so it must be complete
             self.read_again, self.saw_producers = [*self.read_again, segments[-1].base], True
         past = history.load(
             self.directory, segments, end=end, clean=loading.clean, read_again=self.read_again, replay=self.saw_producers

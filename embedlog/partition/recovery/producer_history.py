@@ -1,9 +1,9 @@
-"""What producers did in a partition, loaded beside its segments: snapshots, replay, transaction indexes (format.md 4).
+"""Loads the producers of a partition with its segments: snapshots, replay, transaction indexes (format.md 4).
 
-W1  the newest valid snapshot at or below the end saves reading; what lies behind it is replayed
-W2  an orderly shutdown without any snapshot means that there were no producers
-W3  the transaction index of a segment that was read again is made again; of others it is checked where it is used
-W4  a reader without the right to write keeps in memory what a writer would have put into files
+HISTORY-1  the newest valid snapshot at or below the end saves reading; later batches are replayed
+HISTORY-2  an orderly close without any snapshot means that there were no producers
+HISTORY-3  the transaction index of a segment that was read again is made again; other indexes are checked when they are used
+HISTORY-4  a reader without the right to write keeps in memory what a writer puts into files
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class History:
 
     state: ProducerState
     indexes: dict[int, bytes] = field(default_factory=dict)
-    loaded: int = -1  # offset of the snapshot that it came from
+    loaded: int = -1  # offset of the snapshot from which it was loaded
 
 
 def load(
     directory: Path, segments: list[SegmentInfo], *, end: int, clean: bool, read_again: Iterable[int], replay: bool
 ) -> History:
-    """The history up to `end`. `read_again`: bases whose files recovery did not trust; `replay`: producers were seen in them."""
+    """The history up to `end`. `read_again`: segments that recovery read whole; `replay`: whether they have producers."""
     offsets = snapshots(directory)
     again = sorted(read_again)
     below = min(again[0], end) if again and replay else end
@@ -59,18 +59,18 @@ def load(
 
 
 def newest(directory: Path, offsets: list[int]) -> ProducerState | None:
-    """The state in the snapshot with the largest of these offsets that holds, None if there is none."""
+    """The state in the valid snapshot with the largest of these offsets, None if there is none."""
     for offset in reversed(offsets):
         path = file_names.segment_path(directory, offset, file_names.SNAPSHOT)
         try:
             return ProducerState.decode(files.read_bytes(path) or b"", offset, path)
         except (CorruptRecordError, UnsupportedFormatError) as problem:
-            logger.warning("passed over a producers' snapshot: %s", problem)
+            logger.warning("ignored a damaged snapshot of producers: %s", problem)
     return None
 
 
 def with_index(directory: Path, info: SegmentInfo, past: History, *, last: bool) -> SegmentInfo:
-    """What is known of a segment, with its transaction index as it was made again; of the last one the digest must be known."""
+    """A description with the transaction index that was made again; for the last segment also with its digest."""
     made = past.indexes.get(info.base)
     if made is None and not (last and info.transaction_entries and not info.transaction_digest):
         return info
@@ -83,7 +83,7 @@ def with_index(directory: Path, info: SegmentInfo, past: History, *, last: bool)
 
 
 def index_holds(directory: Path, info: SegmentInfo) -> bool:
-    """Whether a segment's transaction index is what is known of it, as far as that can be told by the file alone."""
+    """Whether the file of a transaction index agrees with the description of its segment."""
     if not info.transaction_entries:
         return True
     path = file_names.segment_path(directory, info.base, file_names.TRANSACTION_INDEX)
@@ -109,7 +109,7 @@ def _replay(directory: Path, segments: list[SegmentInfo], history: History, agai
 
 
 def markers_in(data: memoryview, batches: np.ndarray) -> Callable[[int], Marker | None]:
-    """What `ProducerState.replay` asks for the markers in these batches; `data` begins at the first one."""
+    """A function that reads the markers of these batches for `ProducerState.replay`; `data` begins at the first batch."""
     first = int(batches["position"][0])
 
     def marker_of(row: int) -> Marker | None:
@@ -140,11 +140,11 @@ def marker_in(batch: bytes, position: int) -> Marker | None:
             return None
         return Marker(kind == COMMIT, _VALUE.unpack_from(batch, at)[1])
     except (IndexError, ValueError, struct.error) as problem:
-        raise CorruptRecordError("a control record is cut short", position=position, found=f"{len(batch)} bytes") from problem
+        raise CorruptRecordError("a control record is too short", position=position, found=f"{len(batch)} bytes") from problem
 
 
 def write(directory: Path, history: History, bases: list[int], *, log_start: int, mode: int) -> None:
-    """Put snapshot and transaction indexes where the next loader finds them. REQUIRES the append lock."""
+    """Write the snapshot and the transaction indexes for the next load. REQUIRES the append lock."""
     end = history.state.offset
     for base, data in history.indexes.items():
         path = file_names.segment_path(directory, base, file_names.TRANSACTION_INDEX)
@@ -172,5 +172,5 @@ def write_snapshot(directory: Path, data: bytes, offset: int, mode: int) -> None
 
 
 def snapshots(directory: Path) -> list[int]:
-    """The offsets of which there are snapshots, rising."""
+    """The offsets of the snapshots, in order."""
     return file_names.bases(files.listing(directory), file_names.SNAPSHOT)
