@@ -38,22 +38,17 @@ CODE = re.compile(r"``.*?``|`[^`\n]*`|\]\([^)]*\)")
 NOT_YET = (
     "docs/configuration.md",
     "docs/spark.md",
-    "embedlog/admin",
     "embedlog/aio",
     "embedlog/assignors.py",
     "embedlog/columns",
     "embedlog/config",
     "embedlog/demo",
     "embedlog/duckdb.py",
-    "embedlog/engine.py",
     "embedlog/errors.py",
     "embedlog/format",
     "embedlog/index.py",
-    "embedlog/log.py",
     "embedlog/polars.py",
-    "embedlog/segment.py",
     "embedlog/spark",
-    "embedlog/topic.py",
     "embedlog/types.py",
 )
 
