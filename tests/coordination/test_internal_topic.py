@@ -39,7 +39,7 @@ class Newest:
 def topic_of(log: embedlog.Log, partitions: int = 3, **config: str) -> InternalTopic[Newest]:
     own = {name.replace("_", "."): value for name, value in config.items()}
     settings = {"cleanup.policy": "compact", "compression.type": "uncompressed"} | own
-    return InternalTopic(log, NAME, partitions=partitions, config=settings, view=Newest)
+    return InternalTopic(log._engine, NAME, partitions=partitions, config=settings, view=Newest)
 
 
 def soon() -> int:

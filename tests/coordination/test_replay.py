@@ -112,7 +112,7 @@ def test_transactions_in_an_internal_topic_reach_its_view(tmp_path: Path) -> Non
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
 
         def topic() -> InternalTopic[Discerning]:
-            return InternalTopic(log, "__inner", partitions=1, config={"cleanup.policy": "compact"}, view=Discerning)
+            return InternalTopic(log._engine, "__inner", partitions=1, config={"cleanup.policy": "compact"}, view=Discerning)
 
         mine = topic()
         mine.partition_of("a")

@@ -69,7 +69,9 @@ def hold_interpreter(stage: Stage, ms: int) -> None:
 @task
 def await_notice(stage: Stage, number: int) -> float:
     """How long it took until a notice came."""
-    topic: InternalTopic[_Nothing] = InternalTopic(stage.opened, "__transaction_state", partitions=1, config={}, view=_Nothing)
+    topic: InternalTopic[_Nothing] = InternalTopic(
+        stage.opened._engine, "__transaction_state", partitions=1, config={}, view=_Nothing
+    )
     seen = [(topic.partition(number), topic.notice(number))]
     stage.note("seen")
     began = time.monotonic()

@@ -49,7 +49,7 @@ class _Counter:
 @task
 def decide(stage: Stage, number: int) -> int:
     """Count one up, by a decision in a partition of an internal topic."""
-    topic = InternalTopic(stage.opened, "__transaction_state", partitions=1, config={}, view=_Counter)
+    topic = InternalTopic(stage.opened._engine, "__transaction_state", partitions=1, config={}, view=_Counter)
     with topic.deciding(number, files.deadline_after(20)) as decision:
         count = int(decision.view.values.get(b"n", b"0")) + 1
         decision.append([(b"n", b"%d" % count)])

@@ -31,7 +31,7 @@ class Newest:
 
 
 def topic_of(log: embedlog.Log) -> InternalTopic[Newest]:
-    return InternalTopic(log, NAME, partitions=2, config={"cleanup.policy": "compact"}, view=Newest)
+    return InternalTopic(log._engine, NAME, partitions=2, config={"cleanup.policy": "compact"}, view=Newest)
 
 
 def tell(topic: InternalTopic[Newest], number: int = 0, *, notice: bool = True) -> None:
