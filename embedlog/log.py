@@ -20,7 +20,7 @@ from embedlog.admin.housekeeper import Housekeeper
 from embedlog.admin.topics import TopicAdmin
 from embedlog.columns.scan import OffsetBound, Scan
 from embedlog.config import keywords
-from embedlog.config.client import ConsumerConfig, Deserializer, ProducerConfig, Serializer
+from embedlog.config.client import ConsumerConfig, Deserializer, K, ProducerConfig, Serializer, V
 from embedlog.config.options import parse
 from embedlog.config.topic import LogConfig
 from embedlog.config.typed_options import ConsumerOptions, LogOptions, ProducerOptions, TopicOptions
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from embedlog.aio.consumer import AsyncConsumer
     from embedlog.aio.producer import AsyncProducer
 
-    KeyOrBytes = TypeVar("KeyOrBytes", default=bytes)  # the type of a serializer or deserializer; bytes without one
+    KeyOrBytes = TypeVar("KeyOrBytes", default=bytes)  # the type of a deserializer; bytes without one
     ValueOrBytes = TypeVar("ValueOrBytes", default=bytes)
 
 __all__ = ["Log", "open"]
@@ -74,24 +74,33 @@ class Log:
 
     # ---- clients ---------------------------------------------------------------------------------
 
+    # fmt: off
     @overload
     def producer(
-        self,
-        config: None = None,
-        *,
-        key_serializer: Serializer[KeyOrBytes] | None = None,
-        value_serializer: Serializer[ValueOrBytes] | None = None,
+        self, config: None = None, *, key_serializer: None = None, value_serializer: None = None,
         **options: Unpack[ProducerOptions],
-    ) -> Producer[KeyOrBytes, ValueOrBytes]: ...
+    ) -> Producer[bytes, bytes]: ...
     @overload
     def producer(
-        self,
-        config: Mapping[str, Any] | None,
-        *,
-        key_serializer: Serializer[Any] | None = None,
-        value_serializer: Serializer[Any] | None = None,
+        self, config: None = None, *, key_serializer: Serializer[K], value_serializer: None = None,
         **options: Unpack[ProducerOptions],
+    ) -> Producer[K, bytes]: ...
+    @overload
+    def producer(
+        self, config: None = None, *, key_serializer: None = None, value_serializer: Serializer[V],
+        **options: Unpack[ProducerOptions],
+    ) -> Producer[bytes, V]: ...
+    @overload
+    def producer(
+        self, config: None = None, *, key_serializer: Serializer[K], value_serializer: Serializer[V],
+        **options: Unpack[ProducerOptions],
+    ) -> Producer[K, V]: ...
+    @overload
+    def producer(
+        self, config: Mapping[str, Any] | None, *, key_serializer: Serializer[Any] | None = None,
+        value_serializer: Serializer[Any] | None = None, **options: Unpack[ProducerOptions],
     ) -> Producer[Any, Any]: ...
+    # fmt: on
     def producer(self, config: Mapping[str, Any] | None = None, **options: Any) -> Producer[Any, Any]:
         """A producer, with Kafka's producer settings (docs/configuration.md): `config` is a mapping, keywords have underscores.
 
@@ -102,26 +111,20 @@ class Log:
         self._engine.children.add(made)
         return made
 
+    # fmt: off
     @overload
     def consumer(
-        self,
-        *topics: str,
-        group_id: str | None = None,
-        config: None = None,
-        key_deserializer: Deserializer[KeyOrBytes] | None = None,
-        value_deserializer: Deserializer[ValueOrBytes] | None = None,
+        self, *topics: str, group_id: str | None = None, config: None = None,
+        key_deserializer: Deserializer[KeyOrBytes] | None = None, value_deserializer: Deserializer[ValueOrBytes] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> Consumer[KeyOrBytes, ValueOrBytes]: ...
     @overload
     def consumer(
-        self,
-        *topics: str,
-        group_id: str | None = None,
-        config: Mapping[str, Any] | None,
-        key_deserializer: Deserializer[Any] | None = None,
-        value_deserializer: Deserializer[Any] | None = None,
+        self, *topics: str, group_id: str | None = None, config: Mapping[str, Any] | None,
+        key_deserializer: Deserializer[Any] | None = None, value_deserializer: Deserializer[Any] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> Consumer[Any, Any]: ...
+    # fmt: on
     def consumer(
         self, *topics: str, group_id: str | None = None, config: Mapping[str, Any] | None = None, **options: Any
     ) -> Consumer[Any, Any]:
@@ -136,24 +139,33 @@ class Log:
         self._engine.children.add(made)
         return made
 
+    # fmt: off
     @overload
     def async_producer(
-        self,
-        config: None = None,
-        *,
-        key_serializer: Serializer[KeyOrBytes] | None = None,
-        value_serializer: Serializer[ValueOrBytes] | None = None,
+        self, config: None = None, *, key_serializer: None = None, value_serializer: None = None,
         **options: Unpack[ProducerOptions],
-    ) -> AsyncProducer[KeyOrBytes, ValueOrBytes]: ...
+    ) -> AsyncProducer[bytes, bytes]: ...
     @overload
     def async_producer(
-        self,
-        config: Mapping[str, Any] | None,
-        *,
-        key_serializer: Serializer[Any] | None = None,
-        value_serializer: Serializer[Any] | None = None,
+        self, config: None = None, *, key_serializer: Serializer[K], value_serializer: None = None,
         **options: Unpack[ProducerOptions],
+    ) -> AsyncProducer[K, bytes]: ...
+    @overload
+    def async_producer(
+        self, config: None = None, *, key_serializer: None = None, value_serializer: Serializer[V],
+        **options: Unpack[ProducerOptions],
+    ) -> AsyncProducer[bytes, V]: ...
+    @overload
+    def async_producer(
+        self, config: None = None, *, key_serializer: Serializer[K], value_serializer: Serializer[V],
+        **options: Unpack[ProducerOptions],
+    ) -> AsyncProducer[K, V]: ...
+    @overload
+    def async_producer(
+        self, config: Mapping[str, Any] | None, *, key_serializer: Serializer[Any] | None = None,
+        value_serializer: Serializer[Any] | None = None, **options: Unpack[ProducerOptions],
     ) -> AsyncProducer[Any, Any]: ...
+    # fmt: on
     def async_producer(self, config: Mapping[str, Any] | None = None, **options: Any) -> AsyncProducer[Any, Any]:
         """The producer for asyncio, to be used in `async with`. Raises ConfigError, ReadOnlyError, ClosedError."""
         from embedlog.aio.producer import AsyncProducer
@@ -161,26 +173,20 @@ class Log:
         self._engine.check_open()
         return AsyncProducer(self._engine, parse(ProducerConfig, config, **options))
 
+    # fmt: off
     @overload
     def async_consumer(
-        self,
-        *topics: str,
-        group_id: str | None = None,
-        config: None = None,
-        key_deserializer: Deserializer[KeyOrBytes] | None = None,
-        value_deserializer: Deserializer[ValueOrBytes] | None = None,
+        self, *topics: str, group_id: str | None = None, config: None = None,
+        key_deserializer: Deserializer[KeyOrBytes] | None = None, value_deserializer: Deserializer[ValueOrBytes] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> AsyncConsumer[KeyOrBytes, ValueOrBytes]: ...
     @overload
     def async_consumer(
-        self,
-        *topics: str,
-        group_id: str | None = None,
-        config: Mapping[str, Any] | None,
-        key_deserializer: Deserializer[Any] | None = None,
-        value_deserializer: Deserializer[Any] | None = None,
+        self, *topics: str, group_id: str | None = None, config: Mapping[str, Any] | None,
+        key_deserializer: Deserializer[Any] | None = None, value_deserializer: Deserializer[Any] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> AsyncConsumer[Any, Any]: ...
+    # fmt: on
     def async_consumer(
         self, *topics: str, group_id: str | None = None, config: Mapping[str, Any] | None = None, **options: Any
     ) -> AsyncConsumer[Any, Any]:
