@@ -1,13 +1,10 @@
-"""Everything that can go wrong, as one small tree sorted by what a caller can do about it.
+"""All exceptions of the package, sorted by what a caller can do about them.
 
-ERROR-1  every error that embedlog raises on purpose descends from `EmbedlogError`, except `TypeError` for arguments of a wrong
-    type
-ERROR-2  an error carries its facts as attributes: `path`, `position`, `expected`, `found`; its text is made of them and of
-    `message`
-ERROR-3  an error survives pickling with all its facts: it crosses process pools and Spark executors
-ERROR-4  `retriable` says whether the same call, made again later, can succeed without anybody changing anything
-ERROR-5  a text of an error is one printable line: names and values in it may come from a file or a user, and go to terminals and
-    logs
+ERROR-1  each error that embedlog raises on purpose is an `EmbedlogError`, except `TypeError` for arguments of a wrong type
+ERROR-2  an error has its facts as attributes: `path`, `position`, `expected`, `found`; its text contains them and `message`
+ERROR-3  an error survives pickling with all facts: it crosses process pools and Spark executors
+ERROR-4  `retriable` is true if the same call can succeed later without a change by the caller
+ERROR-5  the text of an error is one printable line: names and values in it may come from a file or a user
 
     EmbedlogError > PlacedError (has topic, partition, offset: what is marked with *)
       the data          CorruptRecordError  UnsupportedFormatError  OffsetOutOfRangeError* > LogTruncationError*
@@ -19,7 +16,7 @@ ERROR-5  a text of an error is one printable line: names and values in it may co
       the group         CommitFailedError > UnknownMemberError  IllegalGenerationError   RebalanceInProgressError
                         GroupNotFoundError  GroupNotEmptyError  GroupSubscribedError  GroupSizeError
                         InconsistentGroupProtocolError  RetriableCommitFailedError  ListenerError  AssignorError
-      somebody else     FencedError > FencedInstanceIdError  DirectoryInUseError  LockTimeoutError (TimeoutError)
+      other processes   FencedError > FencedInstanceIdError  DirectoryInUseError  LockTimeoutError (TimeoutError)
       too slow          DeadlineError (TimeoutError) > BufferExhaustedError
       the storage       StorageError (OSError)  DurabilityError  ForeignDirectoryError  UnsupportedFilesystemError
                         NotEnoughReplicasError

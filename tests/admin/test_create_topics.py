@@ -32,7 +32,7 @@ def test_a_topic_that_is_there_already_can_be_right(log: Any, other: Any) -> Non
 def test_a_topic_that_somebody_makes_meanwhile_is_right_too(log: Any, other: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the look without the lock and the look with it."""
     looked: list[str] = []
-    is_live = log._is_live
+    is_live = log._topics._is_live
 
     def racing(name: str) -> bool:
         found: bool = is_live(name)
@@ -41,7 +41,7 @@ def test_a_topic_that_somebody_makes_meanwhile_is_right_too(log: Any, other: Any
         looked.append(name)
         return found
 
-    monkeypatch.setattr(log, "_is_live", racing)
+    monkeypatch.setattr(log._topics, "_is_live", racing)
     assert log.create_topic("events", 2, exist_ok=True) is False
     assert log.describe_topic("events").partition_count == 4
 

@@ -125,7 +125,7 @@ def test_random_producers_in_several_processes_against_a_plain_model(tmp_path: P
             for each in logs:
                 each.close()
             logs = [embedlog.open(tmp_path / "log", config={"housekeeping": False}) for _ in range(3)]
-        partition = rng.choice(logs)._partition("events", 0)
+        partition = rng.choice(logs)._engine.partition("events", 0)
         producer = rng.choice(producers)
         epoch = max(model.epochs.get(producer, 0) + rng.choice((0, 0, 0, 0, 0, 0, -1, 1)), 0)
         if rng.random() < 0.2:
