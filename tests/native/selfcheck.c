@@ -283,7 +283,7 @@ static void check_leases(const char *folder) {
     int fd = opened(folder, "slots", path, sizeof path);
     check("a lease begins", el_lease_start(&lease, fd, 0, 0, 60 * second, second / 1000, second / 10) == EL_OK && beat_of(fd) >= 1);
     for (int64_t end_ns = el_boot_ns() + 30 * second; beat_of(fd) < 20 && el_boot_ns() < end_ns;) el_lease_polling(&lease);
-    check("... and beats", beat_of(fd) >= 20 && lease.good_until_ns > el_boot_ns() && !el_lease_left(&lease));
+    check("... and writes heartbeats", beat_of(fd) >= 20 && lease.good_until_ns > el_boot_ns() && !el_lease_left(&lease));
     el_lease_polled(&lease);
     int left = until_left(&lease, 30 * second);
     check("... until its polls stop", left && lease.good_until_ns == 0);
