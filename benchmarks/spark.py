@@ -25,10 +25,10 @@ import pyarrow.parquet as pq
 
 import embedlog
 import embedlog.spark
-from embedlog.spark import planning
-from embedlog.spark.following import Follower
-from embedlog.spark.reading import read
-from embedlog.spark.settings import parse
+from embedlog.spark import read_plan
+from embedlog.spark.read_options import parse
+from embedlog.spark.read_task import read
+from embedlog.spark.stream_offsets import StreamOffsets
 
 from .context import QUIET, Context, child, filled, keys_of, pieces, remove, values_of
 from .measure import Outcome, against
@@ -251,7 +251,7 @@ def memory(context: Context) -> Outcome:
 
 def task_memory(directory: str) -> dict[str, Any]:
     """The peak of a process that reads a whole topic in one task."""
-    (task,) = planning.plan(parse({"path": directory, "subscribe": "bench", "maxBytesPerPartition": "64g"}, stream=False), 1)
+    (task,) = read_plan.plan(parse({"path": directory, "subscribe": "bench", "maxBytesPerPartition": "64g"}, stream=False), 1)
     rows = sum(batch.num_rows for batch in read(task, SCHEMA))
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return {"peak": int(peak.split()[1]) * 1024, "rows": rows}
@@ -259,7 +259,7 @@ def task_memory(directory: str) -> dict[str, Any]:
 
 def latest(directory: Path) -> Outcome:
     """What Spark asks every few milliseconds of a stream that is idle."""
-    follower = Follower(parse({"path": str(directory), "subscribe": "bench"}, stream=True))
+    follower = StreamOffsets(parse({"path": str(directory), "subscribe": "bench"}, stream=True))
     start = follower.next(follower.initial(), None)
     taken = sorted(1000 / per_second(1, lambda: follower.next(start, None)) for _ in range(500))
     follower.close()

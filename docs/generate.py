@@ -17,8 +17,8 @@ from pathlib import Path
 
 from embedlog.config import options
 from embedlog.config.topic import ConsumerConfig, LogConfig, ProducerConfig, TopicConfig
-from embedlog.spark.settings import OPTIONS, Option
-from embedlog.spark.write_settings import WRITE_OPTIONS
+from embedlog.spark.read_options import OPTIONS, Option
+from embedlog.spark.write_options import WRITE_OPTIONS
 from embedlog.storage import control_page, manifest
 
 DOCS = Path(__file__).resolve().parent

@@ -31,16 +31,16 @@ class DefaultSource(DataSource):
         return reader(self.options, schema)
 
     def streamReader(self, schema: Any) -> Any:  # noqa: N802 (Spark's name)
-        from embedlog.spark.streams import stream_reader
+        from embedlog.spark.stream_source import stream_reader
 
         return stream_reader(self.options, schema)
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
-        from embedlog.spark.writing import writer
+        from embedlog.spark.sink import writer
 
         return writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802
-        from embedlog.spark.writing import stream_writer
+        from embedlog.spark.sink import stream_writer
 
         return stream_writer(self.options, schema)

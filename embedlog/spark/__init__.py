@@ -1,13 +1,13 @@
-"""Topics as tables and streams of Apache Spark.
+"""The integration with Apache Spark: topics as tables and as streams.
 
     spark.read.format("embedlog").option("subscribe", "events").load(directory)
     embedlog.spark.scan(spark, directory, "events", columns=["key", "value"])
 
-The format is found by itself where embedlog is installed (`pyspark_embedlog`); `register` makes it known to a session that was
-started before. Options, guarantees and traps: docs/spark.md.
+Spark finds the format wherever embedlog is installed (`pyspark_embedlog`); `register` adds it to a session that was started
+before. Options, guarantees and pitfalls: docs/spark.md. The package uses public names of embedlog only.
 
-SPARK-1  importing this imports neither pyspark nor pyarrow
-SPARK-2  `scan` does what the format does on a shorter way: rows go to Spark as Arrow data, without a data source between
+SPARK-1  this import loads neither pyspark nor pyarrow
+SPARK-2  `scan` returns the same rows as the format by a shorter path: rows reach Spark as Arrow data, without a data source
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from datetime import datetime
 from typing import Any
 
 import embedlog
-from embedlog.spark import planning, settings
-from embedlog.spark.settings import DEFAULT_COLUMNS, SPLIT_BYTES
+from embedlog.spark import read_options, read_plan
+from embedlog.spark.read_options import DEFAULT_COLUMNS, SPLIT_BYTES
 
 __all__ = ["register", "scan"]
 
@@ -27,7 +27,7 @@ ArrowFunction = Callable[[Iterator[Any]], Iterator[Any]]
 
 
 def register(spark: Any) -> None:
-    """Makes `format("embedlog")` known to this session. Raises MissingExtraError without pyspark."""
+    """Register `format("embedlog")` with this session. Raises MissingExtraError without pyspark."""
     try:
         from pyspark_embedlog import DefaultSource
     except ImportError as missing:
@@ -51,11 +51,11 @@ def scan(
     max_bytes_per_partition: int = SPLIT_BYTES,
     min_partitions: int = 0,
 ) -> Any:
-    """A DataFrame of what `topic` holds now between the bounds, which are those of `log.scan`: times filter record by record.
+    """A DataFrame of the present records of `topic` between bounds, as in `log.scan`: times filter record by record.
 
-    Columns have the names and types of Spark's Kafka source; all but `headers` unless `columns` says so. The DataFrame has one
-    method more: `.map_arrow(fn, schema)` is `.mapInArrow(fn, schema)`, run inside the reading tasks, so that no row passes
-    through the JVM before the function has seen it.
+    Columns have the names and types of Spark's Kafka source; the default is all except `headers`. The DataFrame has one
+    additional method: `.map_arrow(fn, schema)` is `.mapInArrow(fn, schema)` inside the reading tasks, so that rows reach the
+    function without passing through the JVM.
 
     Raises MissingExtraError, UnknownTopicOrPartitionError, ConfigError, StorageError.
     """
@@ -63,9 +63,9 @@ def scan(
         import pyspark  # noqa: F401
     except ImportError as missing:
         raise embedlog.MissingExtraError("the Spark source needs pyspark 4.1 or newer", extra="spark") from missing
-    names = DEFAULT_COLUMNS if columns is None else settings.checked_columns(tuple(columns))
-    asked = settings.Settings(
-        directory=settings.directory_of(directory),
+    names = DEFAULT_COLUMNS if columns is None else read_options.checked_columns(tuple(columns))
+    asked = read_options.Settings(
+        directory=read_options.directory_of(directory),
         max_bytes=max_bytes_per_partition,
         min_partitions=min_partitions,
         fail_on_data_loss=fail_on_data_loss,
@@ -81,22 +81,22 @@ def scan(
             end_time=end_time,
             isolation_level=isolation_level,
         )
-        pieces = [planning.Piece(topic, pinned.topic_id, number, *bounds) for number, bounds in pinned.bounds.items()]
-        tasks = planning.tasks_of(log, asked, pieces, _parallel(spark))
+        pieces = [read_plan.Piece(topic, pinned.topic_id, number, *bounds) for number, bounds in pinned.bounds.items()]
+        tasks = read_plan.tasks_of(log, asked, pieces, _parallel(spark))
     start_ms, end_ms = pinned.times
     tasks = [replace(task, start_ms=start_ms, end_ms=end_ms) for task in tasks]
     return _frame(spark, tasks, names)
 
 
-def _frame(spark: Any, tasks: list[planning.Task], names: tuple[str, ...]) -> Any:
-    """One row of numbers for each task, and the function that turns numbers into the task's rows."""
+def _frame(spark: Any, tasks: list[read_plan.Task], names: tuple[str, ...]) -> Any:
+    """A frame with one number per task, and the function that replaces the number by the task's rows."""
     from embedlog.spark.columns import arrow_schema, struct_of
 
     struct = struct_of(names)
     schema = arrow_schema(struct)
 
     def read(numbers: Iterator[Any]) -> Iterator[Any]:
-        from embedlog.spark.reading import read_all
+        from embedlog.spark.read_task import read_all
 
         return read_all(tasks, numbers, schema)
 
@@ -112,8 +112,8 @@ def _frame(spark: Any, tasks: list[planning.Task], names: tuple[str, ...]) -> An
 
 
 def _parallel(spark: Any) -> int:
-    """How many tasks run at the same time; 0 where that cannot be asked (Spark Connect)."""
+    """How many tasks run at the same time; 0 if the session cannot report it (Spark Connect)."""
     try:
         return int(spark.sparkContext.defaultParallelism)
-    except Exception:  # noqa: BLE001 (Connect has errors of its own for what it does not have)
+    except Exception:  # noqa: BLE001 (Connect raises errors of its own for attributes that it lacks)
         return 0

@@ -1,10 +1,9 @@
-"""Record batches of a scan in the shape that Spark insists on: its own types, exactly, and not too large.
+"""Converts record batches of a scan to the exact types that Spark requires, in limited sizes.
 
-SPARKCOLUMNS-1  the columns and their types are those of the target schema, to the last nullability: Spark compares them for
-    equality
-SPARKCOLUMNS-2  bytes are never copied: keys and values are the scan's own buffers; only small columns are made anew
-SPARKCOLUMNS-3  a batch has at most about `BATCH_BYTES`, so that a task's memory is flat whatever the records are
-SPARKCOLUMNS-4  as in Spark's Kafka source, headers are null where a record has none
+SPARKCOLUMNS-1  the columns have the types and nullability of the target schema: Spark compares schemas for equality
+SPARKCOLUMNS-2  bytes are never copied: keys and values are the scan's own buffers; only small columns are created
+SPARKCOLUMNS-3  a batch has at most about `BATCH_BYTES`, so a task's memory does not depend on the records
+SPARKCOLUMNS-4  as in Spark's Kafka source, headers are null for a record without headers
 """
 
 from __future__ import annotations
@@ -13,22 +12,22 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import embedlog
-from embedlog.spark.settings import COLUMNS
+from embedlog.spark.read_options import COLUMNS
 
 BATCH_BYTES = 8 << 20
 BATCH_ROWS = 65_536
 
-SOURCES = {"timestampType": "timestamp_type"}  # of Spark's names, those that a scan spells in another way
+SOURCES = {"timestampType": "timestamp_type"}  # Spark's names that differ from those of a scan
 
 
 def source_columns(names: Sequence[str]) -> list[str]:
-    """The scan's columns for these; place and offset are always read, they cost little and tell how far a task came."""
+    """The scan's columns for these. Partition and offset are always read: they are cheap, and show the progress of a task."""
     wanted = [SOURCES.get(name, name) for name in names if name != "topic"]
     return list(dict.fromkeys([*wanted, "partition", "offset"]))
 
 
 class Shaper:
-    """Makes batches of one topic."""
+    """Creates batches of one topic."""
 
     def __init__(self, topic: str, schema: Any) -> None:
         self._topic, self._schema = topic, schema
@@ -37,7 +36,7 @@ class Shaper:
         self._makers = [(field, special.get(field.name)) for field in schema]
 
     def shaped(self, batch: Any) -> Iterator[Any]:
-        """The rows of one batch of the scan, in batches that are small enough."""
+        """The rows of one batch of the scan, in batches of limited size."""
         import pyarrow
 
         arrays = []
@@ -50,7 +49,7 @@ class Shaper:
         yield from capped(pyarrow.RecordBatch.from_arrays(arrays, schema=self._schema))
 
     def _named(self, batch: Any) -> Any:
-        """The topic's name in every row: a piece of a column that all batches share."""
+        """The topic's name in every row: a slice of one column that all batches share."""
         import pyarrow
 
         if self._topics is None or len(self._topics) < batch.num_rows:
@@ -74,7 +73,7 @@ def _cast(column: Any, field: Any) -> Any:
     try:
         return column.cast(field.type)
     except pyarrow.ArrowInvalid as problem:
-        raise embedlog.InvalidTimestampError(f"Spark's column {field.name} cannot hold it: {problem}") from None
+        raise embedlog.InvalidTimestampError(f"Spark's column {field.name} cannot represent the value: {problem}") from None
 
 
 def capped(batch: Any) -> Iterator[Any]:
@@ -89,7 +88,7 @@ def capped(batch: Any) -> Iterator[Any]:
 
 
 def struct_of(names: Sequence[str]) -> Any:
-    """These columns as Spark's types; `COLUMNS` has them in words."""
+    """These columns as Spark's types; `COLUMNS` has their SQL names."""
     from pyspark.sql import types
 
     header = types.StructType([types.StructField("key", types.StringType()), types.StructField("value", types.BinaryType())])

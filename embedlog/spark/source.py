@@ -13,14 +13,14 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 import embedlog
-from embedlog.spark import planning
+from embedlog.spark import read_plan
 from embedlog.spark.columns import arrow_schema, struct_of
-from embedlog.spark.plainly import plainly
-from embedlog.spark.reading import read
-from embedlog.spark.settings import COLUMNS, Settings, parse
+from embedlog.spark.error_reports import without_internal_frames
+from embedlog.spark.read_options import COLUMNS, Settings, parse
+from embedlog.spark.read_task import read
 
 
-@plainly
+@without_internal_frames
 def schema_of(options: Mapping[str, str]) -> StructType:
     """The columns of a `load()`, for batches and streams alike. Raises ConfigError."""
     return struct_of(parse(options, stream=None).columns)
@@ -48,10 +48,10 @@ class Reader(DataSourceReader):
     def __init__(self, settings: Settings, struct: StructType) -> None:
         self.settings, self.struct = settings, struct
 
-    @plainly
+    @without_internal_frames
     def partitions(self) -> list[InputPartition]:
         """The tasks; called once for each `load()`, whatever uses it."""
-        return [InputPartition(task) for task in planning.plan(self.settings)]
+        return [InputPartition(task) for task in read_plan.plan(self.settings)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if partition.value is None:  # Spark's stand-in for an empty plan
@@ -59,7 +59,7 @@ class Reader(DataSourceReader):
         return read(partition.value, arrow_schema(self.struct))
 
 
-@plainly
+@without_internal_frames
 def reader(options: Mapping[str, str], struct: StructType) -> Reader:
     """Raises ConfigError."""
     check_schema(struct)

@@ -68,7 +68,7 @@ class Staged:
 
 
 @dataclass(frozen=True)
-class Room:
+class StagingArea:
     """Where one job, or one stream, of one driver stages."""
 
     staging: str
@@ -104,12 +104,12 @@ class Room:
         _leave(self.path)
 
 
-def room(staging: str, who: str, driver: str = "") -> Room:
+def staging_area(staging: str, who: str, driver: str = "") -> StagingArea:
     """The room of this name, of a driver; without one of that which this process belongs to: only where the driver runs."""
     name = quote(who, safe="")
     if len(name) > READABLE_BYTES or name in (".", ".."):
         name = hashlib.sha256(who.encode()).hexdigest()
-    return Room(staging, driver or driver_name(), name)
+    return StagingArea(staging, driver or driver_name(), name)
 
 
 def discard(paths: Iterable[str]) -> None:
@@ -146,7 +146,7 @@ def _remove(path: str) -> None:
 
 
 def _leave(path: str) -> None:
-    """Remove a room, its driver's directory and the staging directory, as far as they are empty."""
+    """Remove a area, its driver's directory and the staging directory, as far as they are empty."""
     for each in (path, os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
         try:
             os.rmdir(each)

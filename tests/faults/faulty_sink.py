@@ -20,7 +20,7 @@ class FaultySink(DefaultSource):
         return "faulty"
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 (Spark's name)
-        from embedlog.spark.writing import stream_writer
+        from embedlog.spark.sink import stream_writer
 
         options = {name: text for name, text in self.options.items() if name.lower() != "plan"}
         return FaultyWriter(stream_writer(options, schema), self.options["plan"])

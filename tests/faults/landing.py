@@ -23,10 +23,10 @@ import embedlog
 from embedlog._native import system
 from embedlog.errors import EmbedlogError
 from embedlog.partitioners import partition_of
-from embedlog.spark import landing, staging
-from embedlog.spark.landing import Who
-from embedlog.spark.outgoing import Task
-from embedlog.spark.write_settings import WriteSettings, parse_write
+from embedlog.spark import staging, transactional_write
+from embedlog.spark.transactional_write import WriteId
+from embedlog.spark.write_options import WriteSettings, parse_write
+from embedlog.spark.write_task import Task
 
 from .crashes import FAILING, Point
 from .processes import Died, Nursery, RemoteError
@@ -85,7 +85,7 @@ class Driver:
 
     def __init__(self, directory: str, overwrite: bool = False) -> None:
         self.settings: WriteSettings = parse_write({"path": directory, "transactionalId": NAME}, stream=False)
-        self.room = staging.room(self.settings.staging, NAME, staging.name_of(os.getpid()))
+        self.area = staging.staging_area(self.settings.staging, NAME, staging.name_of(os.getpid()))
         self.overwrite = overwrite
 
     def stage(self, batch: int) -> list[staging.Staged]:
@@ -94,11 +94,11 @@ class Driver:
     def _task(self, batch: int, number: int) -> staging.Staged:
         topics, keys, values = zip(*rows_of(batch, number), strict=True)
         rows = pa.record_batch({"value": pa.array(values), "topic": pa.array(topics), "key": pa.array(keys)})
-        attempt = Task(self.room, {"value": 0, "topic": 1, "key": 2}, "", task=number, query="q", batch=batch)
+        attempt = Task(self.area, {"value": 0, "topic": 1, "key": 2}, "", task=number, query="q", batch=batch)
         return attempt.stage([rows.slice(0, ROWS // 2), rows.slice(ROWS // 2)])
 
     def commit(self, batch: int, staged: Sequence[staging.Staged]) -> bool:
-        return landing.commit(self.settings, Who(NAME, batch, "q"), staged, self.room, overwrite=self.overwrite)
+        return transactional_write.commit(self.settings, WriteId(NAME, batch, "q"), staged, self.area, overwrite=self.overwrite)
 
     def write(self, batch: int) -> bool:
         return self.commit(batch, self.stage(batch))
@@ -131,7 +131,7 @@ def land_and_mark_apart(_: Stage, directory: str) -> None:
     def nothing(*_: object) -> None:
         """The mark is left for later."""
 
-    landing._Landing._mark = nothing  # type: ignore[method-assign]
+    transactional_write._Write._mark = nothing  # type: ignore[method-assign]
     Driver(directory).write(1)
     os.kill(os.getpid(), signal.SIGKILL)
 

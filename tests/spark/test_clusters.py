@@ -29,7 +29,7 @@ import sys
 import embedlog.spark
 from pyspark.sql import SparkSession
 
-kind, master, directory, room = sys.argv[1:]
+kind, master, directory, area = sys.argv[1:]
 builder = SparkSession.builder
 builder = builder.remote(master) if kind == "connect" else builder.master(master)
 if kind != "connect":
@@ -51,13 +51,13 @@ def count(batches):
 assert scan.map_arrow(count, "n BIGINT").groupBy().sum("n").collect()[0][0] == 200
 
 stream = spark.readStream.format("embedlog").option("subscribe", "t").option("startingOffsets", "earliest").load(directory)
-writer = stream.writeStream.format("parquet").option("checkpointLocation", room + "/checkpoint").trigger(availableNow=True)
-query = writer.start(room + "/table")
+writer = stream.writeStream.format("parquet").option("checkpointLocation", area + "/checkpoint").trigger(availableNow=True)
+query = writer.start(area + "/table")
 query.awaitTermination(200)
-assert spark.read.parquet(room + "/table").count() == 200
+assert spark.read.parquet(area + "/table").count() == 200
 
 writer = stream.selectExpr("key", "value", "'copy' AS topic", "partition").writeStream.format("embedlog")
-writer = writer.option("checkpointLocation", room + "/checkpoint-of-copy").trigger(availableNow=True)
+writer = writer.option("checkpointLocation", area + "/checkpoint-of-copy").trigger(availableNow=True)
 for _ in range(2):
     writer.start(directory).awaitTermination(200)
 events.select("key", "value").write.format("embedlog").mode("append").option("topic", "copy").save(directory)
@@ -107,10 +107,10 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def run(kind: str, master: str, directory: Path, home: Path) -> None:
-    room = home.parent / "room"
-    room.mkdir()
-    command = [sys.executable, "-c", PROGRAM, kind, master, str(directory), str(room)]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=500, env=environment(home), cwd=room)
+    area = home.parent / "room"
+    area.mkdir()
+    command = [sys.executable, "-c", PROGRAM, kind, master, str(directory), str(area)]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=500, env=environment(home), cwd=area)
     assert answer.stdout.strip().endswith("all is well"), answer.stderr[-4000:]
 
 
@@ -131,9 +131,9 @@ def test_a_standalone_master_with_two_workers(directory: Path, home: Path) -> No
     with daemon(home, *words), contextlib.ExitStack() as workers:
         until(lambda: answers(port))
         for number in range(2):
-            room = home.parent / f"worker-{number}"
+            area = home.parent / f"worker-{number}"
             words = ["worker.Worker", "--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0"]
-            workers.enter_context(daemon(home, *words, "--work-dir", str(room), master))
+            workers.enter_context(daemon(home, *words, "--work-dir", str(area), master))
         run("standalone", master, directory, home)
 
 

@@ -13,12 +13,12 @@ import embedlog
 import embedlog.duckdb
 import embedlog.polars
 import embedlog.spark
-from embedlog.spark.settings import COLUMNS
+from embedlog.spark.read_options import COLUMNS
 from tests.conftest import ROOT
 from tests.interop.test_golden import DIRECTORIES
 from tests.kafka import GOLDEN
 from tests.project.test_docs import program
-from tests.spark.test_planning import rows_of
+from tests.spark.test_read_plan import rows_of
 from tests.support import random_log
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

@@ -12,7 +12,7 @@ import pytest
 
 import embedlog
 from embedlog.spark import staging
-from embedlog.spark.write_settings import parse_write
+from embedlog.spark.write_options import parse_write
 
 
 @pytest.fixture
@@ -28,8 +28,8 @@ def other() -> Iterator[subprocess.Popen[bytes]]:
         running.kill()
 
 
-def leave(room: staging.Room, batch: int = 0, task: int = 0) -> str:
-    with room.file(batch, task) as (file, path):
+def leave(area: staging.StagingArea, batch: int = 0, task: int = 0) -> str:
+    with area.file(batch, task) as (file, path):
         file.write(b"rows")
         assert not os.path.exists(path), "it has its name when it is whole"
     return path
@@ -41,39 +41,39 @@ def test_the_driver_is_a_jvm_or_nobody(monkeypatch: pytest.MonkeyPatch, place: s
     monkeypatch.setattr(staging, "_read", lambda path: "java" if path == f"/proc/{above}/comm" else read(path))
     assert staging.driver_name() == staging.name_of(above)
     monkeypatch.setattr(staging, "_read", lambda path: "other" if path.endswith("/comm") else read(path))
-    leave(staging.room(place, "a"))
+    leave(staging.staging_area(place, "a"))
     assert os.listdir(place) == [staging.name_of(staging.UNKNOWN)]
     assert staging.remove_dead(place) == []
 
 
 def test_what_is_staged_goes_with_its_batch(place: str) -> None:
-    room = staging.room(place, "stream")
-    early, late, again = leave(room, 3), leave(room, 4), leave(room, 4)
+    area = staging.staging_area(place, "stream")
+    early, late, again = leave(area, 3), leave(area, 4), leave(area, 4)
     assert len({early, late, again}) == 3
-    room.clear(3)
-    assert sorted(os.listdir(room.path)) == sorted(map(os.path.basename, (late, again)))
-    room.clear(4)
+    area.clear(3)
+    assert sorted(os.listdir(area.path)) == sorted(map(os.path.basename, (late, again)))
+    area.clear(4)
     assert not os.path.exists(place)
-    room.clear()
+    area.clear()
 
 
 def test_discarding_leaves_what_others_have(place: str) -> None:
-    room, beside = staging.room(place, "a"), staging.room(place, "b")
-    mine, kept = leave(room), leave(beside)
+    area, beside = staging.staging_area(place, "a"), staging.staging_area(place, "b")
+    mine, kept = leave(area), leave(beside)
     staging.discard([mine, mine])
     assert os.path.exists(kept)
-    assert not os.path.exists(room.path)
+    assert not os.path.exists(area.path)
 
 
 def test_a_name_of_any_kind_makes_one_directory(place: str) -> None:
     for who in ("../../etc", ".", "", "a/b", "ä" * 200):
-        leave(staging.room(place, who))
+        leave(staging.staging_area(place, who))
     rooms = os.listdir(os.path.join(place, staging.driver_name()))
     assert len(rooms) == 5
 
 
 def test_a_dead_driver_leaves_nothing_and_a_living_one_all(place: str, other: subprocess.Popen[bytes]) -> None:
-    mine, theirs = (leave(staging.room(place, "a", staging.name_of(pid))) for pid in (os.getpid(), other.pid))
+    mine, theirs = (leave(staging.staging_area(place, "a", staging.name_of(pid))) for pid in (os.getpid(), other.pid))
     assert staging.remove_dead(place) == []
     dead = staging.name_of(other.pid)
     other.kill()
@@ -106,7 +106,7 @@ def test_who_cannot_be_known_to_be_dead_is_left_alone(place: str) -> None:
 def test_a_directory_that_cannot_be_written_is_told_with_its_path(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(embedlog.StorageError, match=r"rows cannot be staged.*file"):
-        leave(staging.room(str(tmp_path / "file"), "a"))
+        leave(staging.staging_area(str(tmp_path / "file"), "a"))
 
 
 # ---- where it may be -------------------------------------------------------------------------------------------------

@@ -15,11 +15,11 @@ import pytest
 
 import embedlog
 from embedlog.coordination.internal_topic import java_partition
-from embedlog.spark import landing, outgoing, staging
-from embedlog.spark.landing import Who
-from embedlog.spark.write_settings import parse_write
+from embedlog.spark import staging, transactional_write, write_task
+from embedlog.spark.transactional_write import WriteId
+from embedlog.spark.write_options import parse_write
 from embedlog.types import TopicPartition
-from tests.spark.test_outgoing import HEADERS, Row, as_batches, rows_at_random, staged
+from tests.spark.test_write_task import HEADERS, Row, as_batches, rows_at_random, staged
 
 TOPICS = {"t": 3, "u": 3, "long" * 5: 3}
 
@@ -41,13 +41,13 @@ class Driver:
 
     def __init__(self, log: embedlog.Log, topic: str = "", **options: str) -> None:
         self.settings = parse_write({"path": str(log.path)} | options, stream=False)
-        self.room, self.topic = staging.room(self.settings.staging, "job"), topic
+        self.area, self.topic = staging.staging_area(self.settings.staging, "job"), topic
         if topic:
             self.settings = parse_write({"path": str(log.path), "topic": topic} | options, stream=False)
 
-    def write(self, *tasks: list[Any], who: Who | None = None, overwrite: bool = False) -> bool:
-        files = [staged(self.room, batches, self.topic, task=number) for number, batches in enumerate(tasks)]
-        return landing.commit(self.settings, who or Who(), files, self.room, overwrite=overwrite)
+    def write(self, *tasks: list[Any], who: WriteId | None = None, overwrite: bool = False) -> bool:
+        files = [staged(self.area, batches, self.topic, task=number) for number, batches in enumerate(tasks)]
+        return transactional_write.commit(self.settings, who or WriteId(), files, self.area, overwrite=overwrite)
 
 
 def values(*given: bytes, **columns: Any) -> list[Any]:
@@ -120,25 +120,25 @@ def test_a_partitioner_is_asked(log: embedlog.Log) -> None:
 def test_a_batch_is_written_once_and_its_number_is_kept(log: embedlog.Log) -> None:
     driver = Driver(log, "t", transactionalId="import")
     for number, new in ((0, True), (1, True), (1, False), (0, False), (4, True)):
-        assert driver.write(values(b"%d" % number), who=Who("import", number)) == new
+        assert driver.write(values(b"%d" % number), who=WriteId("import", number)) == new
     assert sorted(seen(log)) == [b"0", b"1", b"4"]
     ((place, offset),) = log.group_offsets("import").items()
     assert (place.topic, offset.offset) == ("__consumer_offsets", 5)
     assert log.describe_group("import").protocol_type == "embedlog"
     log.delete_group("import")
-    assert driver.write(values(b"again"), who=Who("import", 0))
+    assert driver.write(values(b"again"), who=WriteId("import", 0))
     assert staging_is_clean(log)
 
 
 def test_batches_of_another_stream_are_others(log: embedlog.Log) -> None:
     driver = Driver(log, "t")
-    driver.write(values(b"old"), who=Who("name", 7, "first query"))
+    driver.write(values(b"old"), who=WriteId("name", 7, "first query"))
     with pytest.raises(embedlog.ConfigError, match=r"belongs to another stream or job, whose last batch was 7.*delete_group"):
-        driver.write(values(b"new"), who=Who("name", 0, "second query"))
+        driver.write(values(b"new"), who=WriteId("name", 0, "second query"))
     with pytest.raises(embedlog.ConfigError, match="belongs to another stream or job"):
-        driver.write(values(b"new"), who=Who("name", 8, "second query"))
+        driver.write(values(b"new"), who=WriteId("name", 8, "second query"))
     with pytest.raises(embedlog.ConfigError, match="found query none: a job"):
-        driver.write(values(b"new"), who=Who("name", 8))
+        driver.write(values(b"new"), who=WriteId("name", 8))
     assert seen(log) == [b"old"]
 
 
@@ -147,14 +147,14 @@ def test_a_name_that_consumers_have_is_refused(log: embedlog.Log) -> None:
         consumer.subscribe(["t"])
         consumer.poll(1)
         with pytest.raises(embedlog.InconsistentGroupProtocolError, match="readers"):
-            Driver(log, "t").write(values(b"x"), who=Who("readers", 0))
+            Driver(log, "t").write(values(b"x"), who=WriteId("readers", 0))
     assert seen(log) == []
 
 
 def test_a_job_with_a_name_is_done_even_if_it_had_no_rows(log: embedlog.Log) -> None:
     driver = Driver(log, "t")
-    assert driver.write([], who=Who("import", 0))
-    assert not driver.write(values(b"late"), who=Who("import", 0))
+    assert driver.write([], who=WriteId("import", 0))
+    assert not driver.write(values(b"late"), who=WriteId("import", 0))
     assert not driver.write([])
     assert seen(log) == []
 
@@ -162,7 +162,7 @@ def test_a_job_with_a_name_is_done_even_if_it_had_no_rows(log: embedlog.Log) -> 
 def test_a_zombie_is_fenced_and_writes_nothing(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver that comes to life again in the middle of a batch that another one has written meanwhile."""
     slow, quick = Driver(log, "t"), Driver(log, "t")
-    send, reached, goes_on = landing._Landing._send, threading.Event(), threading.Event()
+    send, reached, goes_on = transactional_write._Write._send, threading.Event(), threading.Event()
 
     def held(self: Any, producer: Any) -> None:
         send(self, producer)
@@ -170,19 +170,19 @@ def test_a_zombie_is_fenced_and_writes_nothing(log: embedlog.Log, monkeypatch: p
             reached.set()
             goes_on.wait(30)
 
-    monkeypatch.setattr(landing._Landing, "_send", held)
+    monkeypatch.setattr(transactional_write._Write, "_send", held)
     raised: list[BaseException] = []
 
     def zombie() -> None:
         try:
-            slow.write(values(b"zombie"), who=Who("id", 0))
+            slow.write(values(b"zombie"), who=WriteId("id", 0))
         except embedlog.EmbedlogError as problem:
             raised.append(problem)
 
     thread = threading.Thread(target=zombie)
     thread.start()
     assert reached.wait(30)
-    assert quick.write(values(b"heir"), who=Who("id", 0))
+    assert quick.write(values(b"heir"), who=WriteId("id", 0))
     goes_on.set()
     thread.join(30)
     assert [type(problem) for problem in raised] == [embedlog.FencedError]
@@ -206,7 +206,7 @@ def test_readers_see_a_batch_as_a_whole(log: embedlog.Log) -> None:
     driver = Driver(log, "t")
     try:
         for batch in range(12):
-            driver.write(values(*whole, key=pa.array(whole)), who=Who("id", batch, "q"))
+            driver.write(values(*whole, key=pa.array(whole)), who=WriteId("id", batch, "q"))
     finally:
         over.set()
         thread.join(30)
@@ -220,20 +220,20 @@ def partition_of(key: bytes) -> int:
 def test_what_no_message_refers_to_is_not_written_and_goes(log: embedlog.Log) -> None:
     """Attempts that died, and those that ran beside the one that counts."""
     driver = Driver(log, "t")
-    attempts = [staged(driver.room, values(b"row"), "t") for _ in range(3)]
+    attempts = [staged(driver.area, values(b"row"), "t") for _ in range(3)]
     assert len({each.path for each in attempts}) == 3
-    landing.commit(driver.settings, Who(), attempts[1:2], driver.room)
+    transactional_write.commit(driver.settings, WriteId(), attempts[1:2], driver.area)
     assert seen(log) == [b"row"]
     assert staging_is_clean(log)
 
 
 def test_a_batch_that_is_written_needs_its_files_no_more(log: embedlog.Log) -> None:
     """A run that was stopped in its commit, and ended it all the same, removes what the next run has staged for this batch."""
-    driver, name = Driver(log, "t"), Who("id", 3, "q")
-    old, new = (staged(driver.room, values(b"row"), "t") for _ in range(2))
-    assert landing.commit(driver.settings, name, [old], driver.room)
+    driver, name = Driver(log, "t"), WriteId("id", 3, "q")
+    old, new = (staged(driver.area, values(b"row"), "t") for _ in range(2))
+    assert transactional_write.commit(driver.settings, name, [old], driver.area)
     assert not os.path.exists(new.path)
-    assert not landing.commit(driver.settings, name, [new], driver.room)
+    assert not transactional_write.commit(driver.settings, name, [new], driver.area)
     assert seen(log) == [b"row"]
 
 
@@ -262,7 +262,7 @@ def test_what_cannot_be_written_is_refused_before_anything_is(
     log.alter_topic("t", {"max.message.bytes": "1000"})
     good = values(b"a", b"b", topic=pa.array(["u", "u"]))
     with pytest.raises(kind, match=words):
-        Driver(log).write(good, values(b"x", b"y", topic=pa.array([topic] * 2), **columns), who=Who("id", 0))
+        Driver(log).write(good, values(b"x", b"y", topic=pa.array([topic] * 2), **columns), who=WriteId("id", 0))
     assert all(each.log_end_offset == 0 for name in log.topics() for each in log.describe_topic(name).partitions)
     assert log.groups() == []
 
@@ -270,34 +270,34 @@ def test_what_cannot_be_written_is_refused_before_anything_is(
 def test_what_is_just_small_enough_is_taken(log: embedlog.Log) -> None:
     """The check before the first byte refuses everything that the append would refuse behind it."""
     log.alter_topic("t", {"max.message.bytes": "1000"})
-    room = 1000 - outgoing.RECORD_OVERHEAD
+    area = 1000 - write_task.RECORD_OVERHEAD
     headers = pa.array([[{"key": "a" * 30, "value": b"b"}] * 9], HEADERS)
     Driver(log, "t").write(
-        values(b"x" * room),
-        values(b"x" * (room - 100), key=pa.array([b"k" * 100])),
-        values(b"x" * (room - 9 * (31 + outgoing.HEADER_OVERHEAD)), headers=headers),
+        values(b"x" * area),
+        values(b"x" * (area - 100), key=pa.array([b"k" * 100])),
+        values(b"x" * (area - 9 * (31 + write_task.HEADER_OVERHEAD)), headers=headers),
     )
     assert len(seen(log)) == 3
     with pytest.raises(embedlog.RecordTooLargeError):
-        Driver(log, "t").write(values(b"x" * (room + 1)))
+        Driver(log, "t").write(values(b"x" * (area + 1)))
 
 
 def test_a_file_that_is_not_there_or_not_whole_is_told_with_its_host(log: embedlog.Log) -> None:
     driver = Driver(log, "t")
-    left = staged(driver.room, values(b"x" * 1000), "t", task=3)
+    left = staged(driver.area, values(b"x" * 1000), "t", task=3)
     with open(left.path, "r+b") as file:
         file.truncate(500)
     with pytest.raises(embedlog.StorageError, match=f"task 3 has staged on {left.host} is not whole.*found 500"):
-        landing.commit(driver.settings, Who(), [left], driver.room)
+        transactional_write.commit(driver.settings, WriteId(), [left], driver.area)
     os.unlink(left.path)
     with pytest.raises(embedlog.StorageError, match=r"the driver does not see what task 3 has staged.*stagingDirectory"):
-        landing.commit(driver.settings, Who(), [left], driver.room)
+        transactional_write.commit(driver.settings, WriteId(), [left], driver.area)
 
 
 def test_a_directory_without_a_log_is_not_made(tmp_path: Path) -> None:
     settings = parse_write({"path": str(tmp_path / "nothing"), "topic": "t"}, stream=False)
     with pytest.raises(embedlog.EmbedlogError):
-        landing.land(settings, Who(), [])
+        transactional_write.write(settings, WriteId(), [])
     assert not (tmp_path / "nothing").exists()
 
 
@@ -318,10 +318,10 @@ def broken(*_: object) -> None:
 
 
 def test_overwriting_that_stopped_in_the_middle_goes_on(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    driver, name = Driver(log, "t"), Who("id", 0)
+    driver, name = Driver(log, "t"), WriteId("id", 0)
     driver.write(values(b"old"))
     with monkeypatch.context() as patch:
-        patch.setattr(landing._Landing, "_delete_before", broken)
+        patch.setattr(transactional_write._Write, "_delete_before", broken)
         with pytest.raises(OSError, match="for once"):
             driver.write(values(b"new"), who=name, overwrite=True)
     assert sorted(seen(log)) == [b"new", b"old"]
@@ -342,4 +342,4 @@ def test_a_compacted_topic_is_not_overwritten(log: embedlog.Log) -> None:
 @pytest.mark.parametrize("name", ["group-1", "żółć-grupa", "polygenelubricants", "", "\U0001f600 job", "embedlog-spark-0"])
 def test_a_group_has_the_partition_that_the_log_gives_it(name: str) -> None:
     for count in (1, 5, 50):
-        assert landing.group_partition(name, count) == java_partition(name, count)
+        assert transactional_write.group_partition(name, count) == java_partition(name, count)

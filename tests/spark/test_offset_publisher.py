@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog.spark.publishing import AGAIN_S, RETRY_S
-from tests.spark.test_following import Query, append, log
+from embedlog.spark.offset_publisher import AGAIN_S, RETRY_S
+from tests.spark.test_stream_offsets import Query, append, log
 
 __all__ = ["log"]
 

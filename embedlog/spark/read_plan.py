@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import embedlog
-from embedlog.spark.settings import EARLIEST, LATEST, Bound, Settings
+from embedlog.spark.read_options import EARLIEST, LATEST, Bound, Settings
 
 logger = logging.getLogger("embedlog.spark")
 

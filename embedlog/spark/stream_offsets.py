@@ -1,11 +1,10 @@
-"""Offsets of a stream: where a query begins, how far the next micro-batch goes, and what it reads; without Spark.
+"""Offsets of a stream: where a query begins, where the next micro-batch ends, and what it reads. Does not import Spark.
 
-SPARKFOLLOW-1  a batch is what its end offset says, whenever it is planned again: where partitions begin that its start does not
-    have (all of them in the first batch, new ones later) stands in the end, because Spark keeps ends and forgets the very first
-    start
-SPARKFOLLOW-2  an offset carries the identities of its topics: one made anew under its old name is seen as such
-SPARKFOLLOW-3  an end never lies before its start, and without new records it is the start itself
-SPARKFOLLOW-4  one look costs a read of the partitions' pages, nothing else: Spark looks every few milliseconds
+SPARKOFFSETS-1  the end offset alone defines a batch, however often it is planned: it also contains the first offsets of
+    partitions that its start lacks (all in the first batch, new ones later), because Spark keeps ends and drops the first start
+SPARKOFFSETS-2  an offset contains topic ids: a topic that was deleted and created again is recognized
+SPARKOFFSETS-3  an end is never before its start; without new records it is the start itself
+SPARKOFFSETS-4  a check for new records reads only the partitions' control blocks: Spark checks every few milliseconds
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import embedlog
-from embedlog.spark.planning import Piece, Task, Topics, lost, tasks_of
-from embedlog.spark.publishing import Publisher
-from embedlog.spark.settings import LATEST, Bound, Settings
+from embedlog.spark.offset_publisher import OffsetPublisher
+from embedlog.spark.read_options import LATEST, Bound, Settings
+from embedlog.spark.read_plan import Piece, Task, Topics, lost, tasks_of
 
 VERSION = 1
 
 Place = tuple[str, int]
 Places = dict[Place, int]
-Offset = dict[str, Any]  # as Spark keeps it: {"v": 1, "o": {topic: {partition: offset}}, "id": {topic: id}, "first": …}
+Offset = dict[str, Any]  # as Spark stores it: {"v": 1, "o": {topic: {partition: offset}}, "id": {topic: id}, "first": …}
 
 
 def written(places: Mapping[Place, int]) -> dict[str, dict[str, int]]:
-    """Places as JSON has them."""
+    """Offsets by partition in the form of the JSON."""
     found: dict[str, dict[str, int]] = {}
     for (topic, number), offset in sorted(places.items()):
         found.setdefault(topic, {})[str(number)] = offset
@@ -38,8 +37,8 @@ def places(given: Mapping[str, Mapping[str, int]]) -> Places:
     return {(topic, int(number)): offset for topic, numbers in given.items() for number, offset in numbers.items()}
 
 
-class Follower:
-    """What a streaming query asks between its tasks; holds the log open.
+class StreamOffsets:
+    """Plans the micro-batches of one streaming query; holds the log open.
 
     **Threads:** one.
     """
@@ -47,13 +46,13 @@ class Follower:
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings, self._clock = settings, clock
         self._log = embedlog.open(settings.directory, read_only=True)
-        self._publisher: Publisher | None = None
+        self._publisher: OffsetPublisher | None = None
         self._initial: Offset | None = None
         self._targets: Places | None = None
         self._moved_s = -float("inf")
         try:
             if settings.group_id:
-                self._publisher = Publisher(settings.directory, settings.group_id, clock)
+                self._publisher = OffsetPublisher(settings.directory, settings.group_id, clock)
         except BaseException:
             self._log.close()
             raise
@@ -63,10 +62,10 @@ class Follower:
             self._publisher.close()
         self._log.close()
 
-    # ---- where ----
+    # ---- present positions ----
 
     def initial(self) -> Offset:
-        """Where a new query begins; the same however often it is asked. Raises EmbedlogError."""
+        """The start offset of a new query; every call returns the same. Raises EmbedlogError."""
         if self._initial is None:
             topics = Topics(self._log, self._settings)
             pieces = topics.bounded(self._settings.start, Bound(LATEST))
@@ -75,12 +74,12 @@ class Follower:
         return self._initial
 
     def latest(self) -> Offset:
-        """Where everything ends now."""
+        """The present end of all partitions."""
         topics = self._now()
         return self._offset(self._ends(topics), topics)
 
     def pin(self) -> None:
-        """From now on nothing behind the present end is seen: for a query that reads what is there, and ends."""
+        """Make the present end the last one: for a query that reads the present records and ends."""
         self._targets = self._ends(self._now())
 
     def _ends(self, topics: Topics) -> Places:
@@ -92,15 +91,15 @@ class Follower:
         ids = {name: each.topic_id for name, each in topics.descriptions.items() if name in known}
         return {"v": VERSION, "o": written(ends), "id": ids}
 
-    # ---- how far ----
+    # ---- the end of a batch ----
 
     def _now(self) -> Topics:
         return Topics(self._log, self._settings, lenient=not self._settings.fail_on_data_loss)
 
     def next(self, start: Offset, row_count: int | None) -> Offset:
-        """The end of the next batch, at most about `row_count` offsets behind `start`; `start` itself if there is none yet.
+        """The end of the next batch, at most about `row_count` offsets after `start`; `start` itself if there are no new records.
 
-        Raises EmbedlogError: for a loss that is fatal, among others.
+        Raises EmbedlogError, among others for a data loss that is fatal.
         """
         topics = self._now()
         begins, first = self._begins(start, topics)
@@ -122,13 +121,13 @@ class Follower:
         return self._offset(moved, topics) | ({"first": written(first)} if first else {})
 
     def _waits(self, total: int) -> bool:
-        """Whether there is too little yet, and time left; never for a query that reads what is there."""
+        """Whether `minOffsetsPerTrigger` is not reached and time is left; never for a query with a pinned end."""
         if self._targets is not None or total >= self._settings.min_offsets:
             return False
         return (self._clock() - self._moved_s) * 1000 < self._settings.max_delay_ms
 
     def _begins(self, start: Offset, topics: Topics) -> tuple[Places, Places]:
-        """Where the next batch begins in each partition that there is, and those of them that `start` does not have."""
+        """Where the next batch begins in each existing partition, and the subset of partitions that `start` lacks."""
         check_version(start)
         known, ids = places(start["o"]), start["id"]
         self._check_topics(ids, topics)
@@ -152,18 +151,18 @@ class Follower:
         return begins, first
 
     def _check_topics(self, ids: Mapping[str, str], topics: Topics) -> None:
-        """Topics that were read are still there, and still the same. Raises UnknownTopicOrPartitionError."""
+        """Check that the topics of the query still exist with the same ids. Raises UnknownTopicOrPartitionError."""
         for name, identity in ids.items():
             found = topics.descriptions.get(name)
             if (found is None or found.topic_id != identity) and self._settings.fail_on_data_loss:
-                what = "is gone" if found is None else "was made anew"
+                what = "was deleted" if found is None else "was deleted and created again"
                 raise embedlog.UnknownTopicOrPartitionError(
-                    f"topic {name}, which this query reads, {what} (failOnDataLoss=false goes on)", path=self._settings.directory,
+                    f"topic {name}, which this query reads, {what} (failOnDataLoss=false continues)", path=self._settings.directory,
                     expected=f"topic id {identity}", found=None if found is None else found.topic_id,
                 )  # fmt: skip
 
     def done(self, end: Offset) -> None:
-        """All before `end` has been read, and Spark keeps what came of it."""
+        """Spark has committed the results of all records before `end`."""
         if self._publisher is None:
             return
         topics = self._now()
@@ -171,7 +170,7 @@ class Follower:
         reached = {place: offset for place, offset in places(end["o"]).items() if place[0] in ids}
         self._publisher.publish(reached, self._ends(topics))
 
-    # ---- what ----
+    # ---- the tasks of a batch ----
 
     def tasks(self, start: Offset, end: Offset) -> list[Task]:
         """The tasks of a batch. Raises EmbedlogError."""
@@ -186,13 +185,15 @@ class Follower:
 
 
 def share(span: int, row_count: int, total: int) -> int:
-    """A partition's part of a batch: by how much it is behind, and never nothing."""
+    """A partition's share of a batch, in proportion to its lag; at least 1 if it has any."""
     return min(span, max(1, span * row_count // total)) if span else 0
 
 
 def check_version(offset: Mapping[str, Any]) -> None:
-    """Raises UnsupportedFormatError for the checkpoint of another version, or of another source."""
+    """Raises UnsupportedFormatError for a checkpoint of another version or of another source."""
     if offset.get("v") != VERSION or "o" not in offset or "id" not in offset:
         raise embedlog.UnsupportedFormatError(
-            "the offsets in this checkpoint are not of this source", expected=f"version {VERSION}", found=str(dict(offset))[:200]
+            "the offsets in this checkpoint are not from this source",
+            expected=f"version {VERSION}",
+            found=str(dict(offset))[:200],
         )

@@ -14,11 +14,11 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 import embedlog
 from embedlog.spark.columns import arrow_schema
-from embedlog.spark.following import Follower
-from embedlog.spark.plainly import plainly
-from embedlog.spark.reading import read
-from embedlog.spark.settings import Settings, parse
+from embedlog.spark.error_reports import without_internal_frames
+from embedlog.spark.read_options import Settings, parse
+from embedlog.spark.read_task import read
 from embedlog.spark.source import check_schema
+from embedlog.spark.stream_offsets import StreamOffsets
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, SupportsTriggerAvailableNow
@@ -33,13 +33,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, settings: Settings, struct: Any) -> None:
         self.settings, self.struct = settings, struct
-        self._follower: Follower | None = None
+        self._follower: StreamOffsets | None = None
 
     @property
-    def follower(self) -> Follower:
+    def follower(self) -> StreamOffsets:
         """Opened where it is first used: an instance travels before that."""
         if self._follower is None:
-            self._follower = Follower(self.settings)
+            self._follower = StreamOffsets(self.settings)
         return self._follower
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 (Spark's name)
@@ -47,30 +47,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(self.settings.max_offsets or EVERYTHING)
         return ReadAllAvailable()
 
-    @plainly
+    @without_internal_frames
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self.follower.pin()
 
-    @plainly
+    @without_internal_frames
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return self.follower.initial()
 
-    @plainly
+    @without_internal_frames
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
         return self.follower.next(start, getattr(limit, "max_rows", None))
 
-    @plainly
+    @without_internal_frames
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         return self.follower.latest()
 
-    @plainly
+    @without_internal_frames
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         return [InputPartition(task) for task in self.follower.tasks(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read(partition.value, arrow_schema(self.struct))
 
-    @plainly
+    @without_internal_frames
     def commit(self, end: dict[str, Any]) -> None:
         """The checkpoint holds what was read; a group is told where one is named."""
         self.follower.done(end)
@@ -81,7 +81,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._follower = None
 
 
-@plainly
+@without_internal_frames
 def stream_reader(options: Mapping[str, str], struct: Any) -> StreamReader:
     """Raises ConfigError."""
     check_schema(struct)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog.spark.following import Follower, places, share
-from embedlog.spark.settings import parse
-from tests.spark.test_planning import offsets, span
+from embedlog.spark.read_options import parse
+from embedlog.spark.stream_offsets import StreamOffsets, places, share
+from tests.spark.test_read_plan import offsets, span
 
 pa = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'embedlog[arrow]'")
 
@@ -43,11 +43,11 @@ class Query:
         self.settings, self.clock = parse(given, stream=True), clock
         self.ends: list[str] = []
         self.rows: list[tuple[int, int]] = []
-        self.follower = Follower(self.settings, clock)
+        self.follower = StreamOffsets(self.settings, clock)
 
     def restart(self) -> None:
         self.follower.close()
-        self.follower = Follower(self.settings, self.clock)
+        self.follower = StreamOffsets(self.settings, self.clock)
 
     def start(self) -> dict[str, Any]:
         return json.loads(self.ends[-1]) if self.ends else self.follower.initial()

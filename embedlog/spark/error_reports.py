@@ -18,7 +18,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def plainly(function: Callable[P, T]) -> Callable[P, T]:
+def without_internal_frames(function: Callable[P, T]) -> Callable[P, T]:
     """For a function, or a generator, that Spark calls."""
     if inspect.isgeneratorfunction(function):
         return _generator(function)  # type: ignore[return-value]

@@ -22,7 +22,7 @@ AGAIN_S, RETRY_S, PATIENCE_MS = 3600.0, 5.0, 2000
 Place = tuple[str, int]
 
 
-class Publisher:
+class OffsetPublisher:
     """Commits for one group, through an opening of its own: the source itself only reads.
 
     Raises GroupNotEmptyError, InvalidGroupIdError; what it takes to write here is said beside the reason why that is not so.

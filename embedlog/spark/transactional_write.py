@@ -1,15 +1,15 @@
 """From the staging directory into the log: what the driver does when all tasks of a batch are done.
 
-SPARKLANDING-1  all rows of a batch, and that it was written, are one transaction: `read_committed` readers see all of it or
+SPARKCOMMIT-1  all rows of a batch, and that it was written, are one transaction: `read_committed` readers see all of it or
     nothing
-SPARKLANDING-2  that it was written is an offset of the group that is called as who writes: the number of the batch and one, filed
+SPARKCOMMIT-2  that it was written is an offset of the group that is called as who writes: the number of the batch and one, filed
     under the partition that this group itself lies in, which nobody deletes. It rests in the log, never expires, and is read only
     after the transactional id has been taken over: whoever had it before can write no more, and what he left is decided
-SPARKLANDING-3  everything that can be refused is looked at before anything of the batch goes to the log
-SPARKLANDING-4  who is nobody leaves nothing behind but his rows: no group, and a transactional id that housekeeping forgets
-SPARKLANDING-5  rows are read where they lie, in the staged files, and go to the log piece by piece: memory does not grow with the
+SPARKCOMMIT-3  everything that can be refused is looked at before anything of the batch goes to the log
+SPARKCOMMIT-4  who is nobody leaves nothing behind but his rows: no group, and a transactional id that housekeeping forgets
+SPARKCOMMIT-5  rows are read where they lie, in the staged files, and go to the log piece by piece: memory does not grow with the
     batch
-SPARKLANDING-6  `overwrite` is two steps that are both kept in the log: the new rows with the place where they begin, then the
+SPARKCOMMIT-6  `overwrite` is two steps that are both kept in the log: the new rows with the place where they begin, then the
     deletion of what is before that place; who repeats the job goes on with the second
 """
 
@@ -26,9 +26,9 @@ from typing import Any
 
 import embedlog
 from embedlog import GroupMetadata, OffsetAndMetadata, TopicPartition
-from embedlog.spark.outgoing import TOPIC
-from embedlog.spark.staging import Facts, Room, Staged, remove_dead
-from embedlog.spark.write_settings import WriteSettings
+from embedlog.spark.staging import Facts, Staged, StagingArea, remove_dead
+from embedlog.spark.write_options import WriteSettings
+from embedlog.spark.write_task import TOPIC
 
 logger = logging.getLogger("embedlog.spark")
 
@@ -43,7 +43,7 @@ INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 
 
 @dataclass(frozen=True)
-class Who:
+class WriteId:
     """Who writes which batch; `name` empty: nobody, who will not come again."""
 
     name: str = ""
@@ -54,15 +54,17 @@ class Who:
         return f"batch {self.batch} of {self.name!r}" if self.name else "the job"
 
 
-def commit(settings: WriteSettings, who: Who, staged: Sequence[Staged], room: Room, *, overwrite: bool = False) -> bool:
-    """Write a batch, and remove what was staged for it; what dead drivers have left goes, too. As `land`."""
+def commit(
+    settings: WriteSettings, who: WriteId, staged: Sequence[Staged], area: StagingArea, *, overwrite: bool = False
+) -> bool:
+    """Write a batch, and remove what was staged for it; what dead drivers have left goes, too. As `write`."""
     remove_dead(settings.staging)
-    written = land(settings, who, staged, overwrite=overwrite)
-    room.clear(who.batch if who.query else None)
+    written = write(settings, who, staged, overwrite=overwrite)
+    area.clear(who.batch if who.query else None)
     return written
 
 
-def land(settings: WriteSettings, who: Who, staged: Sequence[Staged], *, overwrite: bool = False) -> bool:
+def write(settings: WriteSettings, who: WriteId, staged: Sequence[Staged], *, overwrite: bool = False) -> bool:
     """Write what the tasks have staged, as one transaction; False if this batch has been written before.
 
     Raises UnknownTopicOrPartitionError, InvalidTopicError, RecordTooLargeError, InvalidRecordError, PolicyViolationError and
@@ -77,7 +79,7 @@ def land(settings: WriteSettings, who: Who, staged: Sequence[Staged], *, overwri
         topics = _check(log, settings.topic, files, overwrite)
         if not (files or who.name or overwrite):
             return False
-        written = _Landing(log, settings, who, files).run(topics if overwrite else [], timeout_ms)
+        written = _Write(log, settings, who, files).run(topics if overwrite else [], timeout_ms)
         try:
             log.housekeep(due_only=True)  # where nobody but Spark writes, nobody else does it
         except embedlog.EmbedlogError as problem:
@@ -85,10 +87,10 @@ def land(settings: WriteSettings, who: Who, staged: Sequence[Staged], *, overwri
         return written
 
 
-class _Landing:
+class _Write:
     """One batch on its way."""
 
-    def __init__(self, log: embedlog.Log, settings: WriteSettings, who: Who, files: Sequence[Staged]) -> None:
+    def __init__(self, log: embedlog.Log, settings: WriteSettings, who: WriteId, files: Sequence[Staged]) -> None:
         self._log, self._settings, self._who, self._files = log, settings, who, files
         self._first: dict[TopicPartition, int] = {}  # offset of the first new record
         self._id = who.name or f"embedlog-spark-{secrets.token_hex(16)}"
@@ -210,7 +212,7 @@ def _starts(marks: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPart
 
 
 def _check(log: embedlog.Log, topic: str, files: Sequence[Staged], overwrite: bool) -> list[str]:
-    """Everything that a topic can have against the rows; the topics. Raises what `land` does."""
+    """Everything that a topic can have against the rows; the topics. Raises what `write` does."""
     asked = [(name, facts, each.task) for each in files for name, facts in each.topics.items()]
     topics = list(dict.fromkeys([*([topic] if topic else []), *(name for name, _, _ in asked)]))
     rows = {name: f"row {facts.largest_row} of task {task}" for name, facts, task in reversed(asked)}

@@ -1,9 +1,9 @@
 """The options of the Spark sink, read and checked like those of the source.
 
-SPARKWRITESETTING-1  everything that options alone can be wrong about is said before Spark starts a task
-SPARKWRITESETTING-2  staged files never lie inside a log directory, this one or another: a broker refuses to start over files that
+SPARKWRITEOPTION-1  everything that options alone can be wrong about is said before Spark starts a task
+SPARKWRITEOPTION-2  staged files never lie inside a log directory, this one or another: a broker refuses to start over files that
     it does not know
-SPARKWRITESETTING-3  who writes has a name or is nobody: only who has a name can come twice and be written once
+SPARKWRITEOPTION-3  who writes has a name or is nobody: only who has a name can come twice and be written once
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import embedlog
-from embedlog.spark.settings import Option, boolean, canonical, directory_of, one_of, plain, refuse
+from embedlog.spark.read_options import Option, boolean, canonical, directory_of, one_of, plain, refuse
 
 META_PROPERTIES = "meta.properties"  # the file that every log directory of Kafka has
 

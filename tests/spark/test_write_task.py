@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 import embedlog
-from embedlog.spark import outgoing, staging
-from embedlog.spark.landing import _pieces
-from embedlog.spark.outgoing import HEADER_OVERHEAD, RECORD_OVERHEAD, Task, sink_columns
+from embedlog.spark import staging, write_task
 from embedlog.spark.staging import Facts, Staged
+from embedlog.spark.transactional_write import _pieces
+from embedlog.spark.write_task import HEADER_OVERHEAD, RECORD_OVERHEAD, Task, sink_columns
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 Row = dict[str, Any]
@@ -33,15 +33,15 @@ def struct(**kinds: str) -> Any:
     return SimpleNamespace(fields=[SimpleNamespace(name=name, dataType=kind(text)) for name, text in kinds.items()])
 
 
-def staged(room: staging.Room, batches: list[Any], topic: str = "", task: int = 0) -> Staged:
+def staged(area: staging.StagingArea, batches: list[Any], topic: str = "", task: int = 0) -> Staged:
     names = batches[0].schema.names if batches else []
-    places = {name: at for at, name in enumerate(names) if name in outgoing.SINK_COLUMNS and not (topic and name == "topic")}
-    return Task(room, places, topic, task=task).stage(batches)
+    places = {name: at for at, name in enumerate(names) if name in write_task.SINK_COLUMNS and not (topic and name == "topic")}
+    return Task(area, places, topic, task=task).stage(batches)
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> staging.Room:
-    return staging.room(str(tmp_path / "staging"), "job")
+def staging_area(tmp_path: Path) -> staging.StagingArea:
+    return staging.staging_area(str(tmp_path / "staging"), "job")
 
 
 # ---- columns ---------------------------------------------------------------------------------------------------------
@@ -116,11 +116,11 @@ def noted_row_by_row(rows: list[Row]) -> dict[str, Facts]:
 
 
 def test_a_file_has_the_rows_and_the_facts_are_those_of_row_after_row(
-    room: staging.Room, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+    area: staging.StagingArea, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outgoing, "PIECE_ROWS", 40)
+    monkeypatch.setattr(write_task, "PIECE_ROWS", 40)
     rows = rows_at_random(rng, 300)
-    left = staged(room, as_batches(rows, rng))
+    left = staged(area, as_batches(rows, rng))
     assert (left.rows, left.size) == (300, os.path.getsize(left.path))
     wanted = noted_row_by_row(rows)
     for topic, facts in left.topics.items():
@@ -135,20 +135,20 @@ def test_a_file_has_the_rows_and_the_facts_are_those_of_row_after_row(
         assert there == [{name: row[name] for name in there[0]} for row in rows if row["topic"] == topic]
 
 
-def test_no_rows_leave_no_file(room: staging.Room) -> None:
-    assert staged(room, []).rows == 0
-    assert staged(room, [pa.record_batch({"value": pa.array([], pa.binary())})], "t").path == ""
-    assert not os.path.exists(room.staging)
+def test_no_rows_leave_no_file(area: staging.StagingArea) -> None:
+    assert staged(area, []).rows == 0
+    assert staged(area, [pa.record_batch({"value": pa.array([], pa.binary())})], "t").path == ""
+    assert not os.path.exists(area.staging)
 
 
-def test_an_attempt_that_fails_leaves_nothing(room: staging.Room) -> None:
+def test_an_attempt_that_fails_leaves_nothing(area: staging.StagingArea) -> None:
     def broken() -> Any:
         yield pa.record_batch({"value": [b"x"]})
         raise RuntimeError("the query's own")
 
     with pytest.raises(RuntimeError):
-        Task(room, {"value": 0}, "t", task=0).stage(broken())
-    assert os.listdir(room.path) == []
+        Task(area, {"value": 0}, "t", task=0).stage(broken())
+    assert os.listdir(area.path) == []
 
 
 @pytest.mark.parametrize(
@@ -159,8 +159,8 @@ def test_an_attempt_that_fails_leaves_nothing(room: staging.Room) -> None:
         ({"headers": [{"key": None, "value": b"x"}]}, "row 2 of task 7: a header has no key, topic t"),
     ],
 )
-def test_a_row_that_cannot_be_written_is_named(room: staging.Room, rng: random.Random, row: Row, words: str) -> None:
+def test_a_row_that_cannot_be_written_is_named(area: staging.StagingArea, rng: random.Random, row: Row, words: str) -> None:
     good = {"value": b"v", "key": b"k", "headers": [{"key": "a", "value": b"b"}], "topic": "t", "partition": 0}
     with pytest.raises(embedlog.EmbedlogError, match=words):
-        staged(room, as_batches([good, good, good | row, good], rng), task=7)
-    assert os.listdir(room.path) == []
+        staged(area, as_batches([good, good, good | row, good], rng), task=7)
+    assert os.listdir(area.path) == []

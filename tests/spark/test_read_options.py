@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog.spark.settings import (
+from embedlog.spark.read_options import (
     COLUMNS,
     DEFAULT_COLUMNS,
     EARLIEST,

@@ -1,9 +1,9 @@
 """The options of the Spark source: the names of Spark's Kafka source, and a few of our own.
 
-SPARKSETTING-1  names and words are taken in any case; an unknown name is refused with the nearest one, a `kafka.` one with the
+SPARKREADOPTION-1  names and words are taken in any case; an unknown name is refused with the nearest one, a `kafka.` one with the
     reason
-SPARKSETTING-2  everything is checked when the options are read: before Spark starts a single task
-SPARKSETTING-3  of several ways to say where to begin, the most special one counts, as in Spark's Kafka source
+SPARKREADOPTION-2  everything is checked when the options are read: before Spark starts a single task
+SPARKREADOPTION-3  of several ways to say where to begin, the most special one counts, as in Spark's Kafka source
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """What a task does with rows that are on their way into the log: look at them, and leave them in a file.
 
-SPARKOUT-1  the columns are those of Spark's Kafka sink: `value`, and `key`, `headers`, `topic`, `partition` where they are there;
+SPARKWRITETASK-1  the columns are those of Spark's Kafka sink: `value`, and `key`, `headers`, `topic`, `partition` where they are there;
     others stay behind
-SPARKOUT-2  what a row alone can be wrong about is refused here, with its task and number: no topic, a negative partition, a
+SPARKWRITETASK-2  what a row alone can be wrong about is refused here, with its task and number: no topic, a negative partition, a
     header without a key; what depends on the topic is noted (`Facts`) and looked at before the first byte goes to the log
-SPARKOUT-3  a file has one topic in each of its batches, in the order in which the rows came; its batches are of about
+SPARKWRITETASK-3  a file has one topic in each of its batches, in the order in which the rows came; its batches are of about
     `PIECE_BYTES`
 """
 
@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import embedlog
-from embedlog.spark.settings import COLUMNS
-from embedlog.spark.staging import Facts, Room, Staged
+from embedlog.spark.read_options import COLUMNS
+from embedlog.spark.staging import Facts, Staged, StagingArea
 
 SINK_COLUMNS = ("key", "value", "headers", "topic", "partition")
 STRING_OR_BINARY = ("string", "binary")
@@ -66,8 +66,10 @@ def _check_kind(name: str, kind: Any) -> None:
 class Task:
     """One attempt at one task of a write. Used once."""
 
-    def __init__(self, room: Room, places: dict[str, int], topic: str, *, task: int, query: str = "", batch: int = -1) -> None:
-        self._room, self._places, self._topic = room, places, topic
+    def __init__(
+        self, area: StagingArea, places: dict[str, int], topic: str, *, task: int, query: str = "", batch: int = -1
+    ) -> None:
+        self._area, self._places, self._topic = area, places, topic
         self._task, self._query, self._batch = task, query, batch
         self._facts: dict[str, Facts] = {}
         self._rows = 0
@@ -78,7 +80,7 @@ class Task:
         first = next(iter(rows), None)
         if first is None:
             return self._staged("", 0)
-        with self._room.file(self._batch, self._task) as (file, path):
+        with self._area.file(self._batch, self._task) as (file, path):
             self._write(file, _chained(first, rows))
             size = file.tell()
         return self._staged(path, size)

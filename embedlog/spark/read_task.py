@@ -1,10 +1,10 @@
 """What a task does, on whichever machine it runs: opens the directory read-only and reads its pieces as record batches.
 
-SPARKREAD-1  the rows are those that were planned, or there is an error: another topic of the same name, offsets that retention
+SPARKREADTASK-1  the rows are those that were planned, or there is an error: another topic of the same name, offsets that retention
     has taken, a directory that is not seen here are told, never read over
-SPARKREAD-2  an error names topic, partition and the offset up to which rows were handed out; it carries the file, if one is to
+SPARKREADTASK-2  an error names topic, partition and the offset up to which rows were handed out; it carries the file, if one is to
     blame
-SPARKREAD-3  nothing is kept between two tasks but the interpreter's own objects, put where no collection looks at them again
+SPARKREADTASK-3  nothing is kept between two tasks but the interpreter's own objects, put where no collection looks at them again
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 
 import embedlog
 from embedlog.spark.columns import Shaper, source_columns
-from embedlog.spark.plainly import plainly
-from embedlog.spark.planning import Piece, Task, lost
+from embedlog.spark.error_reports import without_internal_frames
+from embedlog.spark.read_plan import Piece, Task, lost
 
 _frozen = 0  # modules that there were
 
 
-@plainly
+@without_internal_frames
 def read(task: Task, schema: Any) -> Iterator[Any]:
     """The record batches of a task, of this schema. Raises EmbedlogError."""
     _freeze()

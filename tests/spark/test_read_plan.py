@@ -16,10 +16,10 @@ import pytest
 
 import embedlog
 from embedlog.engine import Engine
-from embedlog.spark import columns, planning, reading
-from embedlog.spark.planning import Piece, Task, joined, plan
-from embedlog.spark.reading import read
-from embedlog.spark.settings import parse
+from embedlog.spark import columns, read_plan, read_task
+from embedlog.spark.read_options import parse
+from embedlog.spark.read_plan import Piece, Task, joined, plan
+from embedlog.spark.read_task import read
 from tests.interop.test_golden import TOPICS
 from tests.support import random_log
 
@@ -123,7 +123,7 @@ def test_random_logs_cut_at_random_say_what_a_consumer_says(
     with embedlog.open(tmp_path / "log", read_only=True) as log:
         wanted = {topic: random_log.consumed(log, topic, isolation) for topic in topics}
     for _ in range(3):
-        monkeypatch.setattr(planning, "PIECE_BYTES_MIN", rng.choice([1, 700, 8 << 20]))
+        monkeypatch.setattr(read_plan, "PIECE_BYTES_MIN", rng.choice([1, 700, 8 << 20]))
         options = {"maxBytesPerPartition": str(rng.choice([400, 5000, 1 << 20])), "isolation_level": isolation}
         if rng.random() < 0.5:
             options["maxRecordsPerPartition"] = str(rng.choice([15, 1000]))
@@ -225,7 +225,7 @@ def test_small_pieces_are_read_by_one_task(log: embedlog.Log) -> None:
 
 def test_large_partitions_are_read_by_several_tasks(big: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(tasks(big.path, "big")) == 1
-    monkeypatch.setattr(planning, "PIECE_BYTES_MIN", 1)
+    monkeypatch.setattr(read_plan, "PIECE_BYTES_MIN", 1)
     assert len(tasks(big.path, "big")) in (2, 3)  # as many as run at the same time
     assert len(tasks(big.path, "big", maxBytesPerPartition="20k")) > 10
 
@@ -345,15 +345,15 @@ def test_reading_writes_nothing(golden_copy: Callable[[str], Path]) -> None:
 def test_a_task_collects_garbage_only_where_modules_were_imported(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """What Spark's worker collects behind every task stays small."""
     frozen: list[int] = []
-    monkeypatch.setattr(reading, "_frozen", 0)
-    monkeypatch.setattr(reading.gc, "freeze", lambda: frozen.append(1))
+    monkeypatch.setattr(read_task, "_frozen", 0)
+    monkeypatch.setattr(read_task.gc, "freeze", lambda: frozen.append(1))
     (task,) = tasks(log.path)
     for _ in range(3):
-        list(reading.read(task, SCHEMA))
+        list(read_task.read(task, SCHEMA))
     assert len(frozen) <= 2
     before = len(frozen)
     monkeypatch.setitem(sys.modules, "one_more", types.ModuleType("one_more"))
-    list(reading.read(task, SCHEMA))
+    list(read_task.read(task, SCHEMA))
     assert len(frozen) == before + 1
 
 

@@ -1,9 +1,9 @@
 """The sink behind `format("embedlog")`: what Spark asks of a writer, answered by the rooms beside this one.
 
-SPARKWRITE-1  tasks stage files and touch no log; the driver writes them in `commit`, by which time all tasks have ended well
-SPARKWRITE-2  Spark calls `abort` behind a `commit` that raised, whatever it had done by then: what is written stays, only staged
+SPARKSINK-1  tasks stage files and touch no log; the driver writes them in `commit`, by which time all tasks have ended well
+SPARKSINK-2  Spark calls `abort` behind a `commit` that raised, whatever it had done by then: what is written stays, only staged
     files go
-SPARKWRITE-3  the writer that commits a stream's batch is another one than that of its tasks: what it has to know comes in their
+SPARKSINK-3  the writer that commits a stream's batch is another one than that of its tasks: what it has to know comes in their
     messages
 """
 
@@ -19,12 +19,12 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 import embedlog
-from embedlog.spark import landing, staging
-from embedlog.spark.landing import Who
-from embedlog.spark.outgoing import Task, sink_columns
-from embedlog.spark.plainly import plainly
-from embedlog.spark.staging import Room, Staged
-from embedlog.spark.write_settings import WriteSettings, parse_write
+from embedlog.spark import staging, transactional_write
+from embedlog.spark.error_reports import without_internal_frames
+from embedlog.spark.staging import Staged, StagingArea
+from embedlog.spark.transactional_write import WriteId
+from embedlog.spark.write_options import WriteSettings, parse_write
+from embedlog.spark.write_task import Task, sink_columns
 
 try:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
@@ -49,20 +49,20 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, settings: WriteSettings, struct: Any, overwrite: bool) -> None:
         self._settings, self._overwrite = settings, overwrite
         self._places = sink_columns(struct, topic=settings.topic, headers=settings.headers)
-        self._room = staging.room(settings.staging, f"job-{secrets.token_hex(8)}")
+        self._area = staging.staging_area(settings.staging, f"job-{secrets.token_hex(8)}")
 
-    @plainly
+    @without_internal_frames
     def write(self, iterator: Iterator[Any]) -> Message:
-        task = Task(self._room, self._places, self._settings.topic, task=_task())
+        task = Task(self._area, self._places, self._settings.topic, task=_task())
         return Message(task.stage(iterator))
 
-    @plainly
+    @without_internal_frames
     def commit(self, messages: list[Message | None]) -> None:
-        who = Who(self._settings.transactional_id, self._settings.batch_id)
-        landing.commit(self._settings, who, _staged(messages), self._room, overwrite=self._overwrite)
+        who = WriteId(self._settings.transactional_id, self._settings.batch_id)
+        transactional_write.commit(self._settings, who, _staged(messages), self._area, overwrite=self._overwrite)
 
     def abort(self, messages: list[Message | None]) -> None:
-        self._room.clear()
+        self._area.clear()
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -73,25 +73,25 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._places = sink_columns(struct, topic=settings.topic, headers=settings.headers)
         self._driver = staging.driver_name()
 
-    def _room(self, query: str) -> Room:
-        return staging.room(self._settings.staging, f"stream-{query}", self._driver)
+    def _area(self, query: str) -> StagingArea:
+        return staging.staging_area(self._settings.staging, f"stream-{query}", self._driver)
 
-    @plainly
+    @without_internal_frames
     def write(self, iterator: Iterator[Any]) -> Message:
         context = TaskContext.get()
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = int(context.getLocalProperty("streaming.sql.batchId"))
-        task = Task(self._room(query), self._places, self._settings.topic, task=_task(), query=query, batch=batch)
+        task = Task(self._area(query), self._places, self._settings.topic, task=_task(), query=query, batch=batch)
         return Message(task.stage(iterator))
 
-    @plainly
+    @without_internal_frames
     def commit(self, messages: list[Message | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
         found = _staged(messages)
         if not any(each.rows for each in found):
             return  # nothing to write, and nothing to write twice
         query = found[0].query
-        who = Who(self._settings.transactional_id or f"embedlog-spark-{query}", batchId, query)
-        landing.commit(self._settings, who, found, self._room(query))
+        who = WriteId(self._settings.transactional_id or f"embedlog-spark-{query}", batchId, query)
+        transactional_write.commit(self._settings, who, found, self._area(query))
 
     def abort(self, messages: list[Message | None], batchId: int) -> None:  # noqa: N803
         staging.discard(each.path for each in _staged(messages) if each.path)
@@ -102,7 +102,7 @@ def _task() -> int:
     return 0 if context is None else context.partitionId()
 
 
-@plainly
+@without_internal_frames
 def writer(options: Mapping[str, str], struct: Any, overwrite: bool) -> BatchWriter:
     """Raises ConfigError, StorageError where there is no log directory, and what there is against the topic, if it is one."""
     settings = parse_write(options, stream=False)
@@ -110,7 +110,7 @@ def writer(options: Mapping[str, str], struct: Any, overwrite: bool) -> BatchWri
     return BatchWriter(settings, struct, overwrite)
 
 
-@plainly
+@without_internal_frames
 def stream_writer(options: Mapping[str, str], struct: Any) -> StreamWriter:
     """As `writer`; made for each micro-batch."""
     settings = parse_write(options, stream=True)
@@ -125,4 +125,4 @@ def _check_place(settings: WriteSettings, overwrite: bool) -> None:
         raise embedlog.StorageError("there is no log directory: embedlog.open() and create_topic() make one", path=path)
     if settings.topic:
         with embedlog.open(path, read_only=True) as log:
-            landing.check_topic(log, settings.topic, "the option topic", overwrite)
+            transactional_write.check_topic(log, settings.topic, "the option topic", overwrite)

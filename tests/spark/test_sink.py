@@ -157,7 +157,7 @@ def test_complete_output_is_appended_whole(spark: Any, log: embedlog.Log, tmp_pa
 def test_a_missing_topic_is_refused_before_the_first_task(spark: Any, log: embedlog.Log, tmp_path: Path) -> None:
     """By the option that names it: what a column names shows when rows come."""
     begun = spark.sparkContext.accumulator(0)
-    room = tmp_path / "staging"
+    area = tmp_path / "staging"
 
     def noted(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
@@ -165,11 +165,11 @@ def test_a_missing_topic_is_refused_before_the_first_task(spark: Any, log: embed
             yield batch
 
     frame = spark.range(4).selectExpr("CAST(id AS STRING) AS value").mapInArrow(noted, "value STRING")
-    job = frame.write.format("embedlog").mode("append").option("stagingDirectory", str(room))
+    job = frame.write.format("embedlog").mode("append").option("stagingDirectory", str(area))
     with pytest.raises(Exception, match="no such topic: missing"):
         job.option("topic", "missing").save(str(log.path))
     assert begun.value == 0
-    assert not room.exists() or not any(room.rglob("*"))
+    assert not area.exists() or not any(area.rglob("*"))
     job.option("topic", "t").save(str(log.path))
     assert begun.value > 0
 
