@@ -1,12 +1,12 @@
-"""Topics as tables in DuckDB: `embedlog.duckdb.register(log, connection)`, then SQL.
+"""The integration with DuckDB: topics as tables, queried by SQL.
 
     connection = embedlog.duckdb.register(log)
     connection.sql("select partition, count(*) from events group by partition")
 
-DUCKDB-1  a view is pinned when it is registered: what is appended later comes with the next `register`
-DUCKDB-2  a query reads only the columns that it names, and the log again each time: nothing is kept between two queries
-DUCKDB-3  of a condition, whatever bounds `offset`, `timestamp` or `partition` narrows what is read; it is applied behind that all
-    the same, so that what is not understood costs time and no row
+DUCKDB-1  a view is pinned when it is registered: later appends are visible after the next `register`
+DUCKDB-2  a query reads only the columns that it names, and reads the log each time: nothing is cached between queries
+DUCKDB-3  bounds of `offset`, `timestamp` and `partition` in a condition reduce what is read. DuckDB applies the whole condition
+    afterwards, so a condition that is not recognized costs time and no row
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ import embedlog
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-TIME_END_MS = 253_402_300_800_000  # the year 10000: what lies behind is not narrowed
+TIME_END_MS = 253_402_300_800_000  # the year 10000: later times are not narrowed
 
 
 def register(
     log: embedlog.Log, connection: DuckDBPyConnection | None = None, *, topics: Iterable[str] | None = None, **bounds: Any
 ) -> DuckDBPyConnection:
-    """Makes a view of each topic (of all that are not internal), under its name, in `connection`, or in a new database in memory.
+    """Create a view of each topic (default: all that are not internal) in `connection`, or in a new database in memory.
 
-    `bounds` is what `log.scan` takes beside the topic; of a mapping of TopicPartition each topic takes what is its own. Views of
-    these names that are there already are replaced. Gives the connection. Raises MissingExtraError without duckdb or pyarrow,
+    `bounds` are the other arguments of `log.scan`; a mapping of TopicPartition applies to the topics that it names. Existing
+    views of these names are replaced. Returns the connection. Raises MissingExtraError without duckdb or pyarrow,
     UnknownTopicOrPartitionError, ConfigError.
     """
     _check_log(log, "embedlog.duckdb.register()")
@@ -49,7 +49,7 @@ def register(
 
 
 def table(log: embedlog.Log, topic: str, **bounds: Any) -> Any:
-    """A topic as a pyarrow Dataset, of which DuckDB takes the columns that a query names. Raises as `register` does."""
+    """A topic as a pyarrow Dataset; DuckDB reads the columns that a query names. Raises as `register` does."""
     _check_log(log, "embedlog.duckdb.table()")
     try:
         import pyarrow.dataset
@@ -58,10 +58,10 @@ def table(log: embedlog.Log, topic: str, **bounds: Any) -> Any:
     whole = log.scan(topic, **bounds)
 
     class Topic(pyarrow.dataset.Dataset):  # type: ignore[misc]
-        """What DuckDB asks of a dataset: a schema, and a scanner of some columns."""
+        """The part of the dataset interface that DuckDB uses: a schema and a scanner."""
 
         def __init__(self) -> None:
-            """There is nothing below it in C++."""
+            """Skip the base class: there is no C++ dataset."""
 
         @property
         def schema(self) -> Any:
@@ -84,7 +84,7 @@ def _check_log(given: object, call: str) -> None:
 
 
 def _of_topic(name: str, names: list[str], bounds: dict[str, Any]) -> dict[str, Any]:
-    """The bounds of one topic of several. Raises UnknownTopicOrPartitionError for those of a topic that is none of them."""
+    """The bounds of one of several topics. Raises UnknownTopicOrPartitionError for a bound of any other topic."""
     made = dict(bounds)
     for bound, given in bounds.items():
         if isinstance(given, Mapping) and all(isinstance(key, tuple) and len(key) == 2 for key in given):
@@ -92,7 +92,9 @@ def _of_topic(name: str, names: list[str], bounds: dict[str, Any]) -> dict[str, 
             odd = next((place for place in places if place.topic not in names), None)
             if odd is not None:
                 expected = f"one of the topics {', '.join(names)}"
-                raise embedlog.UnknownTopicOrPartitionError(f"{bound} names what is not read", expected=expected, found=repr(odd))
+                raise embedlog.UnknownTopicOrPartitionError(
+                    f"{bound} names a partition that is not read", expected=expected, found=repr(odd)
+                )
             made[bound] = {place: offset for place, offset in places.items() if place.topic == name}
     return made
 
@@ -127,14 +129,14 @@ def _narrowed(scan: embedlog.Scan, condition: Any) -> embedlog.Scan:
 
 
 def _span(first: int, last: int, below: Callable[[int], bool], from_on: Callable[[int], bool]) -> tuple[int, int]:
-    """The last of these numbers below which nothing can hold, and the first from which on nothing can."""
+    """The range of these numbers in which the condition can hold."""
     low = first + bisect_left(range(first + 1, last + 1), True, key=below)
     high = first + bisect_left(range(first, last), True, key=lambda at: not from_on(at))
     return low, max(low, high)
 
 
 def _possible(condition: Any, schema: Any) -> Callable[[Any], bool]:
-    """Whether the condition can hold where something else does. Arrow knows: by this it leaves out whole files."""
+    """A test whether the condition can hold together with another one: Arrow's own pruning of files."""
     from pyarrow import fs
     from pyarrow.dataset import FileSystemDataset, IpcFileFormat
 
@@ -148,7 +150,7 @@ def _possible(condition: Any, schema: Any) -> Callable[[Any], bool]:
 
 
 def _names(condition: Any, schema: Any, column: str) -> bool:
-    """Whether a pyarrow expression names the column: then it has no meaning without it."""
+    """Whether a pyarrow expression names the column: without it the expression cannot be bound."""
     import pyarrow.dataset
 
     if condition is None:

@@ -1,9 +1,11 @@
-"""A topic as a polars LazyFrame: `embedlog.polars.scan(log, "events").filter(…).select(…).collect()`.
+"""The integration with polars: a topic as a LazyFrame.
 
-POLARS-1  the bounds are pinned when the frame is made: what is appended later is not in it, however often it is collected
-POLARS-2  of a filter, whatever bounds `offset`, `timestamp` or `partition` narrows what is read; polars' own filter comes behind,
-    so that what is not understood here costs time and no row
-POLARS-3  only the columns that the query names are decoded
+    embedlog.polars.scan(log, "events").filter(…).select(…).collect()
+
+POLARS-1  the bounds are pinned when the frame is created: later appends are not in it, however often it is collected
+POLARS-2  bounds of `offset`, `timestamp` and `partition` in a filter reduce what is read. polars applies the complete filter
+    afterwards, so a condition that is not recognized costs time and no row
+POLARS-3  only the columns of the query are decoded
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ MIRRORED = {"Lt": "Gt", "LtEq": "GtEq", "Gt": "Lt", "GtEq": "LtEq", "Eq": "Eq"}
 
 
 def scan(log: embedlog.Log, topic: str, **bounds: Any) -> polars.LazyFrame:
-    """A LazyFrame of what the topic holds now; `bounds` is what `log.scan` takes beside the topic.
+    """A LazyFrame of the present records of the topic; `bounds` are the other arguments of `log.scan`.
 
-    The log stays open until the frame is collected. Raises MissingExtraError without polars, UnknownTopicOrPartitionError,
+    The log must stay open until the frame is collected. Raises MissingExtraError without polars, UnknownTopicOrPartitionError,
     ConfigError.
     """
     _check_log(log)
@@ -76,7 +78,7 @@ class Narrow:
     partition: int | None = None
 
     def of(self, scan: embedlog.Scan) -> embedlog.Scan:
-        """The part of a scan that lies within."""
+        """The part of a scan within these bounds."""
         known = list(scan.bounds)
         return scan.narrowed(
             partitions=None if self.partition is None else [number for number in known if number == self.partition],
@@ -87,7 +89,7 @@ class Narrow:
         )
 
     def within(self, node: Any) -> Narrow:
-        """Narrowed by a predicate's tree, as far as it is understood."""
+        """These bounds, narrowed by the recognized parts of a predicate's tree."""
         comparison = node.get("BinaryExpr") if isinstance(node, dict) else None
         if not isinstance(comparison, dict):
             return self
@@ -137,7 +139,7 @@ def _number(node: Any) -> int | None:
 
 
 def _tree(predicate: Any) -> Any:
-    """A predicate as nested mappings, None where this polars writes it in another way."""
+    """A predicate as nested mappings; None if this version of polars serializes it in another form."""
     try:
         return json.loads(predicate.meta.serialize(format="json"))
     except (ValueError, TypeError, AttributeError):

@@ -1,10 +1,10 @@
-"""The consumer for asyncio: what waits or reads files does so on a thread, what is handed out is handed out on the loop.
+"""The consumer for asyncio: blocking work and file access run on a thread, records are returned in the event loop.
 
 AIOCONSUMER-1  one task at a time (a second one gets ConcurrentUseError); only `wakeup` and `close` may be called from another
-AIOCONSUMER-2  the thread fetches and moves no position; a position moves in the step in which a task gets its records, so that
-    cancelling loses nothing: what was fetched is handed out by the next call
-AIOCONSUMER-3  threads hand over once a run of records, not once a record
-AIOCONSUMER-4  records that are there keep no other task waiting: after some hundreds of them the loop gets its turn
+AIOCONSUMER-2  the thread fetches and moves no position; a position moves in the step in which a task receives its records. A
+    cancelled call loses nothing: the next call returns the fetched records
+AIOCONSUMER-3  threads and loop exchange runs of records, not single records
+AIOCONSUMER-4  fetched records do not block other tasks: after some hundreds of records the loop runs them
 """
 
 from __future__ import annotations

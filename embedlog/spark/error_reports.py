@@ -1,8 +1,7 @@
-"""Errors as Spark shows them: to somebody who wrote a query, and who reads the last line of what Java prints.
+"""Shortens errors for users of Spark, who see the last line of a Java stack trace.
 
-SPARKERROR-1  an error of this package leaves with its own sentence: the frames below the one that Spark called say nothing about
-    the query
-SPARKERROR-2  what is no error of this package keeps its frames: it is a defect, and they say where
+SPARKERROR-1  an error of embedlog is raised without the frames below the function that Spark called: they do not help the user
+SPARKERROR-2  any other exception keeps its frames: it is a defect, and they show where
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ T = TypeVar("T")
 
 
 def without_internal_frames(function: Callable[P, T]) -> Callable[P, T]:
-    """For a function, or a generator, that Spark calls."""
+    """Decorate a function or generator that Spark calls."""
     if inspect.isgeneratorfunction(function):
         return _generator(function)  # type: ignore[return-value]
 

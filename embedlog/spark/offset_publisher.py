@@ -1,11 +1,10 @@
-"""How far a stream has come, told to a consumer group: its lag is then seen where that of consumers is.
+"""Publishes the progress of a stream to a consumer group, so that its lag is visible like that of a consumer.
 
-SPARKPUBLISH-1  only what Spark is done with is told: where the next batch begins, once it asks for one, and what it commits
-SPARKPUBLISH-2  a group is never moved back, unless it stands where the partition has no records any more: whoever reads once more
-    from the start leaves the group alone until it is overtaken, and a batch that is repeated moves nothing
-SPARKPUBLISH-3  a group with members is theirs: a query does not begin with it. What keeps later commits back is a warning, no
-    more
-SPARKPUBLISH-4  what was told is told again every hour: an idle stream's group is not forgotten
+SPARKPUBLISH-1  only committed progress is published: the start of the next requested batch, and the offsets that Spark commits
+SPARKPUBLISH-2  a group never moves back, unless its offset is after the end of the partition: a query that reads from the start
+    again leaves the group unchanged until it has passed it, and a repeated batch moves nothing
+SPARKPUBLISH-3  a query refuses to start with a group that has members. A later failure to commit is only a warning
+SPARKPUBLISH-4  offsets are committed again every hour, so that the group of an idle stream does not expire
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ Place = tuple[str, int]
 
 
 class OffsetPublisher:
-    """Commits for one group, through an opening of its own: the source itself only reads.
+    """Commits offsets of one group through its own open log: the source itself opens the log read-only.
 
-    Raises GroupNotEmptyError, InvalidGroupIdError; what it takes to write here is said beside the reason why that is not so.
+    Raises GroupNotEmptyError, InvalidGroupIdError, and the errors of opening the log for writing, with the option's name added.
 
     **Threads:** one.
     """
@@ -38,15 +37,15 @@ class OffsetPublisher:
         try:
             self._log = embedlog.open(directory, config={"housekeeping": False})
         except embedlog.EmbedlogError as problem:
-            words = "it would be told by writing to the log, and that cannot be"
+            words = "committing its offsets needs write access to the log"
             problem.message = f"group.id={group_id}: {words}: {problem.message}"
             raise
         try:
-            self._log.reset_group_offsets(group_id, [], to="earliest", dry_run=True)  # is it nobody's? Who died is nobody
+            self._log.reset_group_offsets(group_id, [], to="earliest", dry_run=True)  # raises if the group has live members
             self._consumer = self._log.consumer(group_id=group_id, enable_auto_commit=False, default_api_timeout_ms=PATIENCE_MS)
         except embedlog.GroupNotEmptyError as problem:
             self._log.close()
-            words = "consumers are at work in this group: let the stream have one of its own"
+            words = "this group has active consumers: use a group of its own for the stream"
             problem.message = f"group.id: {words}: {problem.message}"
             raise
         except BaseException:
@@ -58,7 +57,7 @@ class OffsetPublisher:
         self._log.close()
 
     def publish(self, reached: Mapping[Place, int], ends: Mapping[Place, int]) -> None:
-        """All before these offsets has been read; `ends` is where the partitions end now."""
+        """Publish that all records before these offsets were read; `ends` are the present ends of the partitions."""
         if reached == self._told and self._clock() < self._due_s:
             return
         wait_s = AGAIN_S
@@ -69,11 +68,11 @@ class OffsetPublisher:
             self._warned.discard("failed")
         except embedlog.EmbedlogError as problem:
             wait_s = RETRY_S
-            self._warn("failed", f"offsets were not published, the query goes on: {problem}")
+            self._warn("failed", f"offsets were not published, the query continues: {problem}")
         self._told, self._due_s = dict(reached), self._clock() + wait_s
 
     def _forward(self, reached: Mapping[Place, int], ends: Mapping[Place, int]) -> dict[embedlog.TopicPartition, int]:
-        """What does not move the group back (SPARKPUBLISH-2)."""
+        """The offsets that do not move the group back (SPARKPUBLISH-2)."""
         committed = self._log.group_offsets(self._group_id)
         found = {}
         for place, offset in reached.items():
@@ -82,12 +81,12 @@ class OffsetPublisher:
             if before is None or not offset < before.offset <= ends.get(place, -1):
                 found[partition] = offset
             else:
-                words = f"committed up to {before.offset}, this query is at {offset}: left as it is"
+                words = f"committed up to {before.offset}, this query is at {offset}: left unchanged"
                 self._warn("ahead", f"{place[0]}-{place[1]}: {words}")
         return found
 
     def _warn(self, kind: str, words: str) -> None:
-        """Once; of what failed, until it has gone well again."""
+        """Log a warning once; after a failure, again only after a success."""
         if kind not in self._warned:
             logger.warning("group %s: %s", self._group_id, words)
             self._warned.add(kind)

@@ -1,9 +1,9 @@
-"""The options of the Spark source: the names of Spark's Kafka source, and a few of our own.
+"""Defines and checks the options of the Spark source: those of Spark's Kafka source, and a few more.
 
-SPARKREADOPTION-1  names and words are taken in any case; an unknown name is refused with the nearest one, a `kafka.` one with the
-    reason
-SPARKREADOPTION-2  everything is checked when the options are read: before Spark starts a single task
-SPARKREADOPTION-3  of several ways to say where to begin, the most special one counts, as in Spark's Kafka source
+SPARKREADOPTION-1  option names and values are case-insensitive; an unknown name is refused with the nearest known one, a `kafka.`
+    name with the reason
+SPARKREADOPTION-2  all checks run when the options are parsed, before Spark starts a task
+SPARKREADOPTION-3  of several start options the most specific one applies, as in Spark's Kafka source
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DEFAULT_COLUMNS = tuple(name for name in COLUMNS if name != "headers")
 
 
 class Option(NamedTuple):
-    """One option: how its text is read, where it counts, its default and meaning in words."""
+    """One option: its parser, where it applies, its default and its description."""
 
     read: Callable[[str, str], Any]
     batch: bool
@@ -49,7 +49,7 @@ class Option(NamedTuple):
     doc: str
 
 
-# ---- words -----------------------------------------------------------------------------------------------------------
+# ---- parsers of values -----------------------------------------------------------------------------------------------
 
 
 def refuse(name: str, expected: str, found: object) -> embedlog.ConfigError:
@@ -63,7 +63,7 @@ def plain(name: str, text: str) -> str:
 def _names(name: str, text: str) -> tuple[str, ...]:
     found = tuple(part.strip() for part in text.split(",") if part.strip())
     if not found:
-        raise refuse(name, "names, separated by commas", text)
+        raise refuse(name, "names separated by commas", text)
     return found
 
 
@@ -113,23 +113,23 @@ def _columns(name: str, text: str) -> tuple[str, ...]:
 
 
 def checked_columns(names: tuple[str, ...], option: str = "columns") -> tuple[str, ...]:
-    """Spark's spelling of these columns. Raises ConfigError for one that is not there, or twice."""
+    """Spark's spelling of these columns. Raises ConfigError for unknown and duplicate names."""
     known = {column.lower(): column for column in COLUMNS}
     for each in names:
         if each.lower() not in known:
             raise refuse(option, ", ".join(COLUMNS), each)
     found = tuple(known[each.lower()] for each in names)
     if len(set(found)) < len(found) or not found:
-        raise refuse(option, "at least one column, none twice", ",".join(names))
+        raise refuse(option, "at least one column, no duplicates", ",".join(names))
     return found
 
 
-# ---- places ----------------------------------------------------------------------------------------------------------
+# ---- bounds ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Bound:
-    """Where to begin or to end: for all, and for single topics (partition None) or partitions."""
+    """Start or end of a read: the default, and the values of single topics (partition None) or partitions."""
 
     every: Offset = EARLIEST
     each: Mapping[tuple[str, int | None], Offset] = field(default_factory=dict)
@@ -176,7 +176,7 @@ def _time(name: str, given: Any) -> Offset:
 
 
 def _places(name: str, text: str, read: Callable[[str, Any], Offset], words: str) -> tuple[Offset | None, dict[Any, Offset]]:
-    """One for all, and those of single topics and partitions."""
+    """The common value, and the values of single topics and partitions."""
     if not text.strip().startswith("{"):
         bare = text.strip()
         return read(name, int(bare) if bare.lstrip("-").isdecimal() else bare), {}
@@ -214,61 +214,61 @@ def _assign(name: str, text: str) -> dict[str, tuple[int, ...]]:
 # ---- the table -------------------------------------------------------------------------------------------------------
 
 OPTIONS: dict[str, Option] = {
-    "path": Option(plain, True, True, "", "The log directory; what stands in `load(…)`."),
-    "subscribe": Option(_names, True, True, "", "Topics, separated by commas. Of this and the next two exactly one."),
-    "subscribePattern": Option(plain, True, True, "", "A regular expression (Python's) that a topic's whole name matches."),
+    "path": Option(plain, True, True, "", "The log directory; the argument of `load(…)`."),
+    "subscribe": Option(_names, True, True, "", "Topics, separated by commas. One of this and the next two is required."),
+    "subscribePattern": Option(plain, True, True, "", "A Python regular expression that matches the whole name of a topic."),
     "assign": Option(_assign, True, True, "", 'Single partitions: `{"topic": [0, 2]}`.'),
     "startingOffsets": Option(
         _offsets, True, True, "earliest; latest in a stream",
         '`earliest`, `latest` (streams only), a number for all, or `{"topic": {"0": 23, "1": -2}}`; -2 is earliest, -1 latest.'
-        " What is not named begins at the start.",
+        " Partitions that are not named begin at the start.",
     ),
-    "endingOffsets": Option(_offsets, True, False, "latest", "The same; exclusive. What is not named ends at the end."),
+    "endingOffsets": Option(_offsets, True, False, "latest", "The same, exclusive. Other partitions end at the end."),
     "startingTimestamp": Option(
-        _times, True, True, "", "From the first record of each partition that is not older; ms, or ISO 8601 with a zone."
+        _times, True, True, "", "From the first record of each partition at or after this time; ms, or ISO 8601 with a time zone."
     ),
-    "endingTimestamp": Option(_times, True, False, "", "Up to the first record of each partition that is not older."),
+    "endingTimestamp": Option(_times, True, False, "", "Up to the first record of each partition at or after this time."),
     "startingOffsetsByTimestamp": Option(_times, True, True, "", 'By topic and partition: `{"topic": {"0": 1700000000000}}`.'),
     "endingOffsetsByTimestamp": Option(_times, True, False, "", "The same, exclusive."),
     "startingOffsetsByTimestampStrategy": Option(
-        one_of("error", "latest"), True, True, "latest", "Where no record is new enough: nothing is read there, or an error."
+        one_of("error", "latest"), True, True, "latest", "For partitions without a record that new: read nothing, or an error."
     ),
-    "includeHeaders": Option(boolean, True, True, "false", "The column `headers`, null where a record has none."),
-    "columns": Option(_columns, True, True, "all but headers", "Only these columns, in this order; others are not even decoded."),
-    "minPartitions": Option(_count, True, True, "", "At least so many tasks, as far as there are records."),
-    "maxRecordsPerPartition": Option(_count, True, True, "", "At most so many offsets in one task."),
-    "maxBytesPerPartition": Option(_bytes, True, True, "64m", "About so much of the log in one task, cut between batches."),
+    "includeHeaders": Option(boolean, True, True, "false", "Add the column `headers`, null for a record without headers."),
+    "columns": Option(_columns, True, True, "all but headers", "Only these columns, in this order; others are not decoded."),
+    "minPartitions": Option(_count, True, True, "", "Minimum number of tasks, as far as there are records."),
+    "maxRecordsPerPartition": Option(_count, True, True, "", "Maximum number of offsets in one task."),
+    "maxBytesPerPartition": Option(_bytes, True, True, "64m", "Approximate size of one task, cut between batches."),
     "failOnDataLoss": Option(
-        boolean, True, True, "true", "Whether records that are asked for, and gone, end the query; else a warning is logged."
+        boolean, True, True, "true", "Whether requested records that no longer exist fail the query; else a warning is logged."
     ),
     "isolation.level": Option(
         one_of("read_uncommitted", "read_committed"), True, True, "read_uncommitted",
-        "Whether records of aborted and open transactions are left out; also as `kafka.isolation.level`.",
+        "`read_committed` omits records of aborted and open transactions; also as `kafka.isolation.level`.",
     ),
     "group.id": Option(
         plain, False, True, "",
-        "A consumer group that is told what has been read, so that its lag is seen; also as `kafka.group.id`.",
+        "A consumer group to which progress is committed, so that its lag is visible; also as `kafka.group.id`.",
     ),
-    "maxOffsetsPerTrigger": Option(_count, False, True, "", "At most so many offsets in one micro-batch, shared out by lag."),
-    "minOffsetsPerTrigger": Option(_count, False, True, "", "A micro-batch waits until there are so many…"),
+    "maxOffsetsPerTrigger": Option(_count, False, True, "", "Maximum number of offsets in one micro-batch, divided by lag."),
+    "minOffsetsPerTrigger": Option(_count, False, True, "", "A micro-batch waits until this many are available…"),
     "maxTriggerDelay": Option(_duration_ms, False, True, "15m", "…but not longer than this."),
 }  # fmt: skip
 _BY_LOWER = {name.lower(): name for name in OPTIONS}
 _BY_LOWER |= {f"kafka.{name}": name for name in ("isolation.level", "group.id")}
-ELSEWHERE = {  # of Spark's Kafka source, with no meaning here
+ELSEWHERE = {  # of Spark's Kafka source, without a meaning here
     "kafkaconsumer.polltimeoutms", "fetchoffset.numretries", "fetchoffset.retryintervalms", "groupidprefix",
 }  # fmt: skip
 
 
 def canonical(given: str, known: Mapping[str, str] = _BY_LOWER, whose: str = "source") -> str:
-    """The option as it is spelled here; `known` has the names in lower case. Raises ConfigError with the nearest one."""
+    """The canonical name of an option; `known` maps lower-case names. Raises ConfigError with the nearest name."""
     name = known.get(given.lower())
     if name is not None:
         return name
     if given.lower() == "paths":
         raise refuse("load", "one log directory", "several")
     if given.lower().startswith("kafka.") or given.lower() in ELSEWHERE:
-        raise embedlog.ConfigError(f"{given}: there is no broker and no client to be set up here: leave it out")
+        raise embedlog.ConfigError(f"{given}: this source has no broker and no client to configure: remove the option")
     near = difflib.get_close_matches(given.lower(), known, n=1, cutoff=0.6)
     hint = f"; did you mean {known[near[0]]}?" if near else ""
     raise embedlog.ConfigError(f"{given}: unknown option of the embedlog {whose}{hint}")
@@ -298,27 +298,29 @@ class Settings:
 
 
 def parse(given: Mapping[str, str], *, stream: bool | None) -> Settings:
-    """Checked settings out of Spark's options; `stream` None: nobody knows yet what for. Raises ConfigError."""
+    """Checked settings from Spark's options; `stream` is None if the kind of query is not known yet. Raises ConfigError."""
     values: dict[str, Any] = {}
     for key, text in given.items():
         name = canonical(key)
         if stream and not OPTIONS[name].stream:
             raise embedlog.ConfigError(f"{name}: a stream has no end")
         if stream is False and not OPTIONS[name].batch:
-            logger.warning("%s has no meaning in a batch", name)
+            logger.warning("%s has no effect in a batch", name)
         values[name] = OPTIONS[name].read(name, str(text))
     if not values.get("path", "").strip():
         raise embedlog.ConfigError("path: the log directory is missing: .load(directory)")
     told = [name for name in ("subscribe", "subscribePattern", "assign") if name in values]
     if len(told) != 1:
         found = " and ".join(told) or "none of them"
-        raise embedlog.ConfigError("which topics?", expected="exactly one of subscribe, subscribePattern, assign", found=found)
+        raise embedlog.ConfigError(
+            "the topics are missing or ambiguous", expected="exactly one of subscribe, subscribePattern, assign", found=found
+        )
     start = _first(values, "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
     if stream is False and start is not None and LATEST in (start.every, *start.each.values()):
-        raise embedlog.ConfigError(f"{start.option}: a batch does not begin at its end", found="latest (-1)")
+        raise embedlog.ConfigError(f"{start.option}: a batch cannot begin at its end", found="latest (-1)")
     end = _first(values, "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
     if end is not None and EARLIEST in (end.every, *end.each.values()):
-        raise embedlog.ConfigError(f"{end.option}: a batch does not end at its beginning", found="earliest (-2)")
+        raise embedlog.ConfigError(f"{end.option}: a batch cannot end at its beginning", found="earliest (-2)")
     most, least = values.get("maxOffsetsPerTrigger", 0), values.get("minOffsetsPerTrigger", 0)
     if most and least > most:
         raise embedlog.ConfigError("minOffsetsPerTrigger", expected=f"at most maxOffsetsPerTrigger ({most})", found=least)
@@ -349,6 +351,6 @@ def _first(values: Mapping[str, Any], *names: str) -> Bound | None:
 
 
 def directory_of(path: str | os.PathLike[str]) -> str:
-    """An absolute path, out of one that may be a `file:` address."""
+    """The absolute form of a path or a `file:` URL."""
     path = os.fspath(path)
     return os.path.abspath(path.removeprefix("file://").removeprefix("file:") if path.startswith("file:") else path)

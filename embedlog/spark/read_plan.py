@@ -1,10 +1,9 @@
-"""What is read, and by how many tasks: topics and bounds of this moment, cut into pieces of about equal size.
+"""Plans a read: resolves topics and bounds now, and cuts them into tasks of about equal size.
 
-SPARKPLAN-1  bounds are pinned here: a plan made before an append does not see it, however late its tasks run
-SPARKPLAN-2  a task is told offsets and the topic's identity, never file positions: it asks the indexes itself, where it runs
-SPARKPLAN-3  a piece is at most about `max_bytes` and not so small that a task's fixed cost would count; small ones are read by
-    one task
-SPARKPLAN-4  what was asked for and is not there is an error that says so, unless `failOnDataLoss` is false
+SPARKPLAN-1  bounds are pinned here: later appends are not in the plan, however late its tasks run
+SPARKPLAN-2  a task contains offsets and the topic's id, never file positions: it reads the indexes on its own machine
+SPARKPLAN-3  a piece has at most about `max_bytes`, and enough to make a task's fixed cost negligible; small pieces share a task
+SPARKPLAN-4  requested topics, partitions or offsets that do not exist are an error, unless `failOnDataLoss` is false
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from embedlog.spark.read_options import EARLIEST, LATEST, Bound, Settings
 
 logger = logging.getLogger("embedlog.spark")
 
-PIECE_BYTES_MIN = 8 << 20  # what a task reads while Spark starts the next one
+PIECE_BYTES_MIN = 8 << 20  # read in the time that Spark needs to start a task
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Offsets `start` up to, not with, `end` of a partition; of the topic that had this identity."""
+    """Offsets from `start` to `end` (exclusive) of a partition of the topic with this id."""
 
     topic: str
     topic_id: str
@@ -38,7 +37,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Task:
-    """What one Spark task reads. Times, where given, filter record by record."""
+    """The pieces that one Spark task reads. Times, if given, filter record by record."""
 
     directory: str
     pieces: tuple[Piece, ...]
@@ -55,11 +54,11 @@ def plan(settings: Settings, parallel: int = 0) -> list[Task]:
         return tasks_of(log, settings, topics.bounded(settings.start, settings.end), parallel)
 
 
-# ---- which partitions, from where to where ---------------------------------------------------------------------------
+# ---- partitions and bounds -------------------------------------------------------------------------------------------
 
 
 class Topics:
-    """The partitions that the options name, as they are now; `lenient`: topics that are gone are left out."""
+    """The present state of the partitions that the options name; `lenient` ignores topics that no longer exist."""
 
     def __init__(self, log: embedlog.Log, settings: Settings, *, lenient: bool = False) -> None:
         self._log, self._settings, self._lenient = log, settings, lenient
@@ -80,7 +79,7 @@ class Topics:
         if missing and self._lenient:
             return [name for name in names if name in there]
         if missing:
-            known = ", ".join(self._log.topics()) or "there is none"
+            known = ", ".join(self._log.topics()) or "no topic"
             raise embedlog.UnknownTopicOrPartitionError(
                 f"no such topic: {', '.join(missing)}", path=settings.directory, expected=f"one of: {known}"
             )
@@ -97,12 +96,12 @@ class Topics:
                 yield name, known[number]
 
     def end_of(self, partition: embedlog.PartitionDescription) -> int:
-        """Behind the last record that can be read."""
+        """The offset after the last record that can be read."""
         committed = self._settings.isolation == "read_committed"
         return partition.last_stable_offset if committed else partition.high_watermark
 
     def bounded(self, start: Bound, end: Bound) -> list[Piece]:
-        """Each partition between its bounds, those that are empty as well."""
+        """Each partition between its bounds, including empty pieces."""
         self._check_named(start)
         self._check_named(end)
         starts, ends = self._by_time(start), self._by_time(end)
@@ -121,7 +120,7 @@ class Topics:
         bound: Bound,
         times: Mapping[embedlog.TopicPartition, embedlog.OffsetAndTimestamp | None],
     ) -> int:
-        """One bound of one partition as an offset that is there. Raises OffsetOutOfRangeError."""
+        """One bound of one partition as an existing offset. Raises OffsetOutOfRangeError."""
         wanted, begin, end = bound.of(topic, partition.partition), partition.log_start_offset, self.end_of(partition)
         if wanted == EARLIEST:
             return begin
@@ -131,14 +130,14 @@ class Topics:
             found = times[embedlog.TopicPartition(topic, partition.partition)]
             if found is None and self._settings.late_is_error and bound.option.startswith("starting"):
                 raise embedlog.OffsetOutOfRangeError(
-                    f"{bound.option}: topic {topic}, partition {partition.partition} has no record from {wanted} ms on",
+                    f"{bound.option}: topic {topic}, partition {partition.partition} has no record at or after {wanted} ms",
                     topic=topic, partition=partition.partition, path=partition.path,
                 )  # fmt: skip
             return end if found is None else min(found.offset, end)
         number = int(wanted)
         if not begin <= number <= end:
             lost(
-                f"{bound.option} asks for an offset that topic {topic}, partition {partition.partition} does not have",
+                f"{bound.option} names an offset that topic {topic}, partition {partition.partition} does not contain",
                 self._settings.fail_on_data_loss,
                 topic=topic, partition=partition.partition, offset=number, path=partition.path, begin=begin, end=end,
             )  # fmt: skip
@@ -156,17 +155,17 @@ class Topics:
             return consumer.offsets_for_times(wanted)
 
     def _check_named(self, bound: Bound) -> None:
-        """Whoever names a topic or a partition that is not read has made a mistake."""
+        """Raises ConfigError for a bound of a topic or partition that is not read."""
         read: set[tuple[str, int | None]] = {(topic, None) for topic in self.descriptions}
         read |= {(topic, partition.partition) for topic, partition in self.partitions}
         for topic, number in bound.each:
             if (topic, number) not in read:
                 place = topic if number is None else f"{topic}, partition {number}"
-                raise embedlog.ConfigError(f"{bound.option} names what is not read: {place}")
+                raise embedlog.ConfigError(f"{bound.option} names a partition that is not read: {place}")
 
 
 def _check_order(start: Bound, end: Bound, topic: str, number: int) -> None:
-    """Raises ConfigError for a start that is told to lie behind its end."""
+    """Raises ConfigError for a start after its end."""
     first, last = start.of(topic, number), end.of(topic, number)
     if start.by_time == end.by_time and isinstance(first, int) and isinstance(last, int) and first > last:
         place = f"topic {topic}, partition {number}"
@@ -174,9 +173,9 @@ def _check_order(start: Bound, end: Bound, topic: str, number: int) -> None:
 
 
 def lost(message: str, fatal: bool, *, topic: str, partition: int, offset: int, path: str, begin: int, end: int) -> None:
-    """Records are gone, or were never there. Raises OffsetOutOfRangeError if that is fatal."""
+    """Report records that are missing: raise OffsetOutOfRangeError if that is fatal, else log a warning."""
     problem = embedlog.OffsetOutOfRangeError(
-        f"{message} (failOnDataLoss=false reads what there is)" if fatal else message,
+        f"{message} (failOnDataLoss=false reads the remaining records)" if fatal else message,
         topic=topic, partition=partition, offset=offset, path=path, expected=f"{begin} to {end}", found=offset,
     )  # fmt: skip
     if fatal:
@@ -184,11 +183,11 @@ def lost(message: str, fatal: bool, *, topic: str, partition: int, offset: int, 
     logger.warning("topic %s, partition %d: %s", topic, partition, problem)
 
 
-# ---- by how many tasks -----------------------------------------------------------------------------------------------
+# ---- tasks -----------------------------------------------------------------------------------------------------------
 
 
 def tasks_of(log: embedlog.Log, settings: Settings, pieces: Iterable[Piece], parallel: int = 0) -> list[Task]:
-    """Pieces of about equal size, cut and joined."""
+    """Tasks of about equal size: large pieces are cut, small ones joined."""
     whole = [piece for piece in pieces if piece.start < piece.end]
     if not whole:
         return []
@@ -223,17 +222,17 @@ def cut(log: embedlog.Log, pieces: list[Piece], max_bytes: int, isolation: embed
             isolation_level=isolation,
         )
         whole = [number for number, bounds in scan.bounds.items() if bounds == (own[number].start, own[number].end)]
-        made += [piece for number, piece in own.items() if number not in whole]  # not all there: the task that reads it says so
+        made += [piece for number, piece in own.items() if number not in whole]  # incomplete: the task that reads it reports that
         for number in whole:
             parts = max(1, -(-own[number].size_bytes // max_bytes))
-            even = own[number].size_bytes // parts or max_bytes  # where the size is known already
+            even = own[number].size_bytes // parts or max_bytes  # if the size is known already
             for _, first, last, size in scan.narrowed(partitions=number).splits(even):
                 made.append(replace(own[number], start=first, end=last, size_bytes=size))
     return made
 
 
 def by_count(pieces: Iterable[Piece], records: int) -> Iterator[Piece]:
-    """Pieces of at most so many offsets; 0: as they are."""
+    """Pieces of at most this many offsets; 0 means no limit."""
     for piece in pieces:
         count = piece.end - piece.start
         parts = -(-count // records) if records else 1
@@ -248,7 +247,7 @@ def halves(piece: Piece) -> tuple[Piece, Piece]:
 
 
 def joined(pieces: Iterable[Piece], max_bytes: int, max_records: int) -> list[list[Piece]]:
-    """Neighbours together as long as they stay small; two of one partition become one."""
+    """Join neighbours within the limits; adjacent pieces of one partition become one."""
     groups: list[list[Piece]] = []
     size = count = 0
     for piece in pieces:

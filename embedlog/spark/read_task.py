@@ -1,10 +1,9 @@
-"""What a task does, on whichever machine it runs: opens the directory read-only and reads its pieces as record batches.
+"""Reads the pieces of a task as record batches, on any machine: opens the directory read-only.
 
-SPARKREADTASK-1  the rows are those that were planned, or there is an error: another topic of the same name, offsets that retention
-    has taken, a directory that is not seen here are told, never read over
-SPARKREADTASK-2  an error names topic, partition and the offset up to which rows were handed out; it carries the file, if one is to
-    blame
-SPARKREADTASK-3  nothing is kept between two tasks but the interpreter's own objects, put where no collection looks at them again
+SPARKREADTASK-1  a task returns exactly the planned rows or raises: for another topic of the same name, for offsets deleted by
+    retention, for a directory that is not visible here
+SPARKREADTASK-2  an error names topic, partition and the offset up to which rows were returned, and the file if one is the cause
+SPARKREADTASK-3  no state is kept between two tasks, except that the interpreter's objects are frozen for the garbage collector
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from embedlog.spark.columns import Shaper, source_columns
 from embedlog.spark.error_reports import without_internal_frames
 from embedlog.spark.read_plan import Piece, Task, lost
 
-_frozen = 0  # modules that there were
+_frozen = 0  # number of modules at the last freeze
 
 
 @without_internal_frames
@@ -35,16 +34,17 @@ def read(task: Task, schema: Any) -> Iterator[Any]:
 
 
 def read_all(tasks: Sequence[Task], numbers: Iterator[Any], schema: Any) -> Iterator[Any]:
-    """The record batches of the tasks whose numbers come as column `id`: what runs inside `mapInArrow`."""
+    """The record batches of the tasks with the numbers in column `id`; runs inside `mapInArrow`."""
     for batch in numbers:
         for number in batch.column(0).to_pylist():
             yield from read(tasks[number], schema)
 
 
 def _freeze() -> None:
-    """Spark's worker collects garbage behind every task, which costs more than a small task itself: not what modules are made of.
+    """Exclude the objects of imported modules from garbage collection.
 
-    Once, and again where more were imported since: by the first task, by the user's function.
+    Spark's worker runs a collection after every task, which would cost more than a small task. The freeze is repeated if
+    modules were imported since, by the first task or by the user's function.
     """
     global _frozen
     if len(sys.modules) != _frozen:
@@ -58,19 +58,19 @@ def _opened(directory: str) -> embedlog.Log:
         return embedlog.open(directory, read_only=True)
     except (embedlog.StorageError, embedlog.ForeignDirectoryError) as problem:
         problem.message = (
-            f"an executor on {socket.gethostname()} does not see the log directory as the driver does:"
-            f" every machine needs it under the same path ({problem.message})"
+            f"an executor on {socket.gethostname()} does not see the same log directory as the driver:"
+            f" every machine needs it at the same path ({problem.message})"
         )
         raise
 
 
 class _Reading:
-    """The pieces of one topic, partition after partition."""
+    """The pieces of one topic, one partition after the other."""
 
     def __init__(self, log: embedlog.Log, task: Task, topic: str, pieces: tuple[Piece, ...], schema: Any) -> None:
         self._log, self._task, self._topic, self._schema = log, task, topic, schema
         self._topic_id = pieces[0].topic_id
-        self._left = {piece.partition: piece.start for piece in pieces}  # what comes next, as far as rows were handed out
+        self._left = {piece.partition: piece.start for piece in pieces}  # the next offset to return
         self._ends = {piece.partition: piece.end for piece in pieces}
 
     def batches(self) -> Iterator[Any]:
@@ -81,13 +81,13 @@ class _Reading:
                 try:
                     yield from self._of(self._scan())
                     return
-                except embedlog.OffsetOutOfRangeError:  # retention came between the plan and now, or while it was read
+                except embedlog.OffsetOutOfRangeError:  # retention deleted records after the plan was made
                     if not self._skip_the_loss():
                         raise
         except embedlog.EmbedlogError as problem:
             number = getattr(problem, "partition", None)
             number = min(self._left, default=0) if number is None else number
-            place = f"topic {self._topic}, partition {number}, at or behind offset {self._left.get(number, 0)}"
+            place = f"topic {self._topic}, partition {number}, at or after offset {self._left.get(number, 0)}"
             problem.message = f"{place}: {problem.message}"
             raise
 
@@ -95,12 +95,12 @@ class _Reading:
         found = self._log.scan(self._topic, partitions=[]).topic_id  # opens no partition
         if found != self._topic_id:
             raise embedlog.UnknownTopicOrPartitionError(
-                "the topic is another one than was planned: deleted and made anew, or this machine has another directory here",
+                "the topic is not the planned one: it was created again, or this machine has another directory here",
                 path=self._task.directory, expected=f"topic id {self._topic_id}", found=found,
             )  # fmt: skip
 
     def _scan(self) -> embedlog.Scan:
-        """What is left to read. Raises OffsetOutOfRangeError if it is not all there."""
+        """A scan of the remaining offsets. Raises OffsetOutOfRangeError if some are missing."""
         task, left = self._task, self._left
         whole = self._log.scan(
             self._topic,
@@ -113,7 +113,7 @@ class _Reading:
         for number, bounds in whole.bounds.items():
             if bounds != (left[number], self._ends[number]):
                 raise embedlog.OffsetOutOfRangeError(
-                    "planned offsets are not there", topic=self._topic, partition=number, offset=left[number],
+                    "planned offsets are missing", topic=self._topic, partition=number, offset=left[number],
                     expected=f"{left[number]} to {self._ends[number]}", found=f"{bounds[0]} to {bounds[1]}",
                 )  # fmt: skip
         return whole.narrowed(start_time=task.start_ms, end_time=task.end_ms)
@@ -124,11 +124,11 @@ class _Reading:
             yield from shaper.shaped(batch)
             last = batch.num_rows - 1
             number = batch.column("partition")[last].as_py()
-            self._left = {each: start for each, start in self._left.items() if each >= number}  # they come in order
+            self._left = {each: start for each, start in self._left.items() if each >= number}  # partitions come in order
             self._left[number] = batch.column("offset")[last].as_py() + 1
 
     def _skip_the_loss(self) -> bool:
-        """Goes on where each partition begins now; False if nothing is missing. Raises OffsetOutOfRangeError if that is fatal."""
+        """Continue at the present start of each partition; False if nothing is missing. Raises OffsetOutOfRangeError if fatal."""
         found = False
         for here in self._log.describe_topic(self._topic).partitions:
             number, begin, end = here.partition, here.log_start_offset, here.log_end_offset
@@ -137,7 +137,7 @@ class _Reading:
                 continue
             found = True
             lost(
-                "planned records are gone",
+                "planned records were deleted",
                 self._task.fail_on_data_loss,
                 topic=self._topic, partition=number, offset=start, path=here.path, begin=begin, end=end,
             )  # fmt: skip

@@ -1,10 +1,8 @@
-"""The sink behind `format("embedlog")`: what Spark asks of a writer, answered by the rooms beside this one.
+"""The sink of `format("embedlog")`: implements Spark's writer interfaces by calls to the other modules of this package.
 
-SPARKSINK-1  tasks stage files and touch no log; the driver writes them in `commit`, by which time all tasks have ended well
-SPARKSINK-2  Spark calls `abort` behind a `commit` that raised, whatever it had done by then: what is written stays, only staged
-    files go
-SPARKSINK-3  the writer that commits a stream's batch is another one than that of its tasks: what it has to know comes in their
-    messages
+SPARKSINK-1  tasks stage files and do not open the log; the driver writes them in `commit`, after all tasks have succeeded
+SPARKSINK-2  Spark calls `abort` after a `commit` that raised, whatever it wrote: written rows stay, staged files are removed
+SPARKSINK-3  the writer that commits a stream's batch is not the instance of its tasks: the tasks' messages carry all it needs
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ except ImportError as missing:
 
 @dataclass
 class Message(WriterCommitMessage):
-    """What a task tells who commits."""
+    """A task's message to the process that commits."""
 
     staged: Staged
 
@@ -44,7 +42,7 @@ def _staged(messages: Sequence[Message | None]) -> list[Staged]:
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """One job. Travels to its tasks, and to the process that commits."""
+    """One job. Spark pickles it for its tasks and for the process that commits."""
 
     def __init__(self, settings: WriteSettings, struct: Any, overwrite: bool) -> None:
         self._settings, self._overwrite = settings, overwrite
@@ -66,7 +64,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """One micro-batch, or the end of one. What `complete` output says anew is appended, as with Spark's Kafka sink."""
+    """One micro-batch, or its commit. Output mode `complete` appends, as with Spark's Kafka sink."""
 
     def __init__(self, settings: WriteSettings, struct: Any) -> None:
         self._settings = settings
@@ -88,7 +86,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[Message | None], batchId: int) -> None:  # noqa: N803 (Spark's name)
         found = _staged(messages)
         if not any(each.rows for each in found):
-            return  # nothing to write, and nothing to write twice
+            return  # no rows: nothing to write, and no number to record
         query = found[0].query
         who = WriteId(self._settings.transactional_id or f"embedlog-spark-{query}", batchId, query)
         transactional_write.commit(self._settings, who, found, self._area(query))
@@ -104,7 +102,7 @@ def _task() -> int:
 
 @without_internal_frames
 def writer(options: Mapping[str, str], struct: Any, overwrite: bool) -> BatchWriter:
-    """Raises ConfigError, StorageError where there is no log directory, and what there is against the topic, if it is one."""
+    """Raises ConfigError, StorageError without a log directory, and the errors of `check_topic`."""
     settings = parse_write(options, stream=False)
     _check_place(settings, overwrite)
     return BatchWriter(settings, struct, overwrite)
@@ -112,17 +110,17 @@ def writer(options: Mapping[str, str], struct: Any, overwrite: bool) -> BatchWri
 
 @without_internal_frames
 def stream_writer(options: Mapping[str, str], struct: Any) -> StreamWriter:
-    """As `writer`; made for each micro-batch."""
+    """As `writer`; Spark creates one for each micro-batch."""
     settings = parse_write(options, stream=True)
     _check_place(settings, overwrite=False)
     return StreamWriter(settings, struct)
 
 
 def _check_place(settings: WriteSettings, overwrite: bool) -> None:
-    """Before any task has begun: they may take hours."""
+    """Check the target before tasks start: they may take hours."""
     path = settings.directory
     if not os.path.isdir(path):
-        raise embedlog.StorageError("there is no log directory: embedlog.open() and create_topic() make one", path=path)
+        raise embedlog.StorageError("there is no log directory: create one with embedlog.open() and create_topic()", path=path)
     if settings.topic:
         with embedlog.open(path, read_only=True) as log:
             transactional_write.check_topic(log, settings.topic, "the option topic", overwrite)

@@ -1,7 +1,7 @@
-"""The data source behind `format("embedlog")`: what Spark asks for, answered by the rooms beside this one.
+"""The batch source of `format("embedlog")`: implements Spark's interface by calls to the other modules of this package.
 
-SPARKSOURCE-1  runs in Spark's planner processes and in its tasks: everything in here can be pickled and holds no open log
-SPARKSOURCE-2  filters are not taken: Spark 4.3 shares the pushed filters among all uses of one `load()`, and gives wrong rows
+SPARKSOURCE-1  instances run in Spark's planner processes and in its tasks: they can be pickled and hold no open log
+SPARKSOURCE-2  filters are not pushed down: Spark 4.3 shares pushed filters among all uses of one `load()` and returns wrong rows
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def schema_of(options: Mapping[str, str]) -> StructType:
 
 
 def check_schema(given: StructType) -> None:
-    """A schema of the user's has some of our columns, with our types. Raises ConfigError."""
+    """Check that a user's schema contains columns of the source with their types. Raises ConfigError."""
     known = {field.name: field.dataType for field in struct_of(tuple(COLUMNS))}
     for field in given:
         if field.name not in known:
@@ -43,14 +43,14 @@ def check_schema(given: StructType) -> None:
 
 
 class Reader(DataSourceReader):
-    """One batch query: its plan, and its tasks."""
+    """One batch query: its plan and its tasks."""
 
     def __init__(self, settings: Settings, struct: StructType) -> None:
         self.settings, self.struct = settings, struct
 
     @without_internal_frames
     def partitions(self) -> list[InputPartition]:
-        """The tasks; called once for each `load()`, whatever uses it."""
+        """The tasks; Spark calls this once for each `load()`."""
         return [InputPartition(task) for task in read_plan.plan(self.settings)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -1,12 +1,12 @@
-"""Files in which tasks leave their rows until the job commits, outside of the log directory.
+"""Manages the files in which tasks stage their rows until the job commits, outside of the log directory.
 
-    <staging>/driver-<machine>-<boot>-<processes>-<pid>-<started>/<who>/b<batch>-t<task>-<chance>.arrow
+    <staging>/driver-<machine>-<boot>-<processes>-<pid>-<started>/<write>/b<batch>-t<task>-<chance>.arrow
 
-SPARKSTAGING-1  an attempt writes one file, under a name that nobody else has, and gives it its final name when it is whole
-SPARKSTAGING-2  what lies below a driver's name is of use to that driver alone: nothing refers to it when the driver is dead, and
-    everybody who sees that may remove it. A driver on another machine, or in another container, is never found to be dead
-SPARKSTAGING-3  of a stream, files up to the batch that is committed are of no use; of a job, all of them when it has ended
-SPARKSTAGING-4  a file is not on stable storage: behind a power loss there is no driver who would ask for it
+SPARKSTAGING-1  each attempt writes one file with a unique name and renames it to its final name when it is complete
+SPARKSTAGING-2  files below a driver's name serve that driver only: after its death no process refers to them, and any process
+    that detects the death may remove them. A driver on another machine or in another container is never considered dead
+SPARKSTAGING-3  a stream's files up to the committed batch are obsolete; a job's files are obsolete when it has ended
+SPARKSTAGING-4  a file is not synced: after a power loss no driver is left that would read it
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from urllib.parse import quote
 import embedlog
 
 SUFFIX, UNFINISHED = ".arrow", ".tmp"
-READABLE_BYTES = 100  # of a name that is its own directory's name; longer ones are given by their digest
+READABLE_BYTES = 100  # of a name that is used as directory name; a longer one is replaced by its digest
 UNKNOWN = 0
 _DRIVER = re.compile(r"driver-([0-9a-f]+)-([0-9a-f]+)-(\d+)-(\d+)-(\d+)")
 _FILE = re.compile(r"b(\d+)-t\d+-[0-9a-f]+\.(?:arrow|tmp)")
 
 
-# ---- what a task tells -----------------------------------------------------------------------------------------------
+# ---- reports of tasks ------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Facts:
-    """What rows for one topic ask of it; rows are counted from the task's first."""
+    """Limits that the rows for one topic require; rows are counted from the task's first."""
 
     rows: int = 0
     size: int = 0  # bytes
-    largest: int = 0  # bytes that a record has at most
+    largest: int = 0  # upper bound of a record's bytes
     largest_row: int = -1
-    partition: int = -1  # the largest number that the column names
+    partition: int = -1  # the largest partition number in the column
     partition_row: int = -1
-    keyless_row: int = -1  # the first
+    keyless_row: int = -1  # the first one without a key
 
 
 @dataclass(frozen=True)
 class Staged:
-    """What one task has left: nothing, or a file. Travels from the task to who commits."""
+    """The report of one task to the committing process: its staged file, if any."""
 
     path: str
     size: int
@@ -64,12 +64,12 @@ class Staged:
     topics: dict[str, Facts] = field(default_factory=dict)
 
 
-# ---- places ----------------------------------------------------------------------------------------------------------
+# ---- files and directories -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class StagingArea:
-    """Where one job, or one stream, of one driver stages."""
+    """The directory of one job or one stream of one driver."""
 
     staging: str
     driver: str
@@ -81,7 +81,7 @@ class StagingArea:
 
     @contextlib.contextmanager
     def file(self, batch: int, task: int) -> Iterator[tuple[Any, str]]:
-        """A new file, open, and the name that it has behind the block. Raises StorageError."""
+        """A new open file and the name that it has after the block. Raises StorageError."""
         final = os.path.join(self.path, f"b{max(batch, 0)}-t{task}-{secrets.token_hex(8)}{SUFFIX}")
         unfinished = final.removesuffix(SUFFIX) + UNFINISHED
         try:
@@ -96,7 +96,7 @@ class StagingArea:
             raise
 
     def clear(self, up_to: int | None = None) -> None:
-        """Remove all files of batches up to this one, or all there are; and the directory, if nothing is left."""
+        """Remove the files of batches up to this one, or all files; then the directory if it is empty."""
         for name in _names(self.path):
             match = _FILE.fullmatch(name)
             if up_to is None or (match is not None and int(match[1]) <= up_to):
@@ -105,7 +105,7 @@ class StagingArea:
 
 
 def staging_area(staging: str, who: str, driver: str = "") -> StagingArea:
-    """The room of this name, of a driver; without one of that which this process belongs to: only where the driver runs."""
+    """The area of this name of a driver; the default is the driver of this process, and valid only in the driver."""
     name = quote(who, safe="")
     if len(name) > READABLE_BYTES or name in (".", ".."):
         name = hashlib.sha256(who.encode()).hexdigest()
@@ -113,7 +113,7 @@ def staging_area(staging: str, who: str, driver: str = "") -> StagingArea:
 
 
 def discard(paths: Iterable[str]) -> None:
-    """Remove these files, and the directories above that are empty then. What is not there is no matter."""
+    """Remove these files, and their directories if they are empty then. Missing files are ignored."""
     above = set()
     for path in paths:
         _remove(path)
@@ -123,7 +123,7 @@ def discard(paths: Iterable[str]) -> None:
 
 
 def _made(path: str) -> Any:
-    """A new file; its directories are made, against somebody who removes empty ones at the same time."""
+    """A new file; creates its directories, even while another process removes empty ones."""
     for _ in range(10):
         try:
             return open(path, "xb")
@@ -146,11 +146,11 @@ def _remove(path: str) -> None:
 
 
 def _leave(path: str) -> None:
-    """Remove a area, its driver's directory and the staging directory, as far as they are empty."""
+    """Remove an area, its driver's directory and the staging directory, as far as they are empty."""
     for each in (path, os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
         try:
             os.rmdir(each)
-        except OSError:  # not empty, or gone: either is as it should be
+        except OSError:  # not empty, or removed by another process: both are correct
             return
 
 
@@ -158,17 +158,17 @@ def _leave(path: str) -> None:
 
 
 def driver_name() -> str:
-    """The name of the driver that this process belongs to, by its JVM; without one it is nobody's, and nobody finds it dead."""
+    """The name of this process's driver, identified by its JVM; without a JVM it is never considered dead."""
     return name_of(next((pid for pid in _ancestors(os.getpid()) if _read(f"/proc/{pid}/comm") == "java"), UNKNOWN))
 
 
 def name_of(pid: int) -> str:
-    """A process as a driver."""
+    """The driver name of a process."""
     return f"driver-{_machine()}-{_boot()}-{_processes()}-{pid}-{_started(pid) or 0}"
 
 
 def remove_dead(staging: str) -> list[str]:
-    """Remove what drivers have left that are provably dead; their names. What cannot be removed is left to the next one."""
+    """Remove the files of drivers that are provably dead; return their names. Files that cannot be removed stay."""
     dead = [name for name in _names(staging) if _is_dead(name)]
     for name in dead:
         shutil.rmtree(os.path.join(staging, name), ignore_errors=True)
@@ -183,7 +183,7 @@ def _is_dead(name: str) -> bool:
     if match is None:
         return False
     machine, boot, processes, pid, started = match.groups()
-    if boot != _boot():  # another machine, or this one before it was started anew, if its id tells it from all others
+    if boot != _boot():  # another machine, or this one before a reboot if its id is unique
         return machine == _machine() and bool(_read("/etc/machine-id"))
     return processes == _processes() and int(pid) != UNKNOWN and _started(int(pid)) != started
 
@@ -196,12 +196,12 @@ def _ancestors(pid: int) -> Iterator[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of a process behind its name, which may hold anything; empty if there is no such process."""
+    """The fields of a process after its name, which may contain any character; empty if there is no such process."""
     return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
 def _started(pid: int) -> str:
-    """When a process was started, in ticks since the boot; empty if there is none, or nothing but its exit code is left."""
+    """Start time of a process in ticks since the boot; empty if there is none or it is a zombie."""
     fields = _stat(pid)
     return "" if not fields or (fields[0] in "ZX" and len(_names(f"/proc/{pid}/task")) <= 1) else fields[19]
 
@@ -217,7 +217,7 @@ def _boot() -> str:
 
 
 def _processes() -> str:
-    """The number of the space of process ids: in another container the same number is another process."""
+    """The id of the pid namespace: the same pid is another process in another container."""
     return str(os.stat("/proc/self/ns/pid").st_ino)
 
 

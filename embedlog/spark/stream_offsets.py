@@ -155,9 +155,10 @@ class StreamOffsets:
         for name, identity in ids.items():
             found = topics.descriptions.get(name)
             if (found is None or found.topic_id != identity) and self._settings.fail_on_data_loss:
-                what = "was deleted" if found is None else "was deleted and created again"
+                what = "is deleted" if found is None else "is another one now"
                 raise embedlog.UnknownTopicOrPartitionError(
-                    f"topic {name}, which this query reads, {what} (failOnDataLoss=false continues)", path=self._settings.directory,
+                    f"topic {name}, which this query reads, {what} (failOnDataLoss=false ignores it)",
+                    path=self._settings.directory,
                     expected=f"topic id {identity}", found=None if found is None else found.topic_id,
                 )  # fmt: skip
 

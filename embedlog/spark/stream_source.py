@@ -1,8 +1,7 @@
-"""A topic as a stream: what Spark asks of a source of micro-batches, answered by `following`.
+"""The stream source of `format("embedlog")`: implements Spark's micro-batch interface with `stream_offsets`.
 
-SPARKSTREAM-1  one instance lives in one process of the driver as long as the query; tasks run on other instances and know only
-    their task
-SPARKSTREAM-2  a limit is Spark's to pass: with `once` triggers none is, whatever the options say
+SPARKSTREAM-1  one instance in a driver process serves the whole query; tasks run on other instances and know only their task
+SPARKSTREAM-2  Spark passes the limits of a batch: with `once` triggers it passes none, whatever the options are
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ try:
 except ImportError as missing:
     raise embedlog.MissingExtraError("streams from a log need pyspark 4.2 or newer", extra="spark") from missing
 
-EVERYTHING = 2**62  # rows: so that a trigger without limits can be told from options without one
+EVERYTHING = 2**62  # rows; distinguishes options without a limit from a trigger without limits
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -37,7 +36,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def follower(self) -> StreamOffsets:
-        """Opened where it is first used: an instance travels before that."""
+        """Opened on first use: Spark pickles the instance before."""
         if self._follower is None:
             self._follower = StreamOffsets(self.settings)
         return self._follower
@@ -72,7 +71,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @without_internal_frames
     def commit(self, end: dict[str, Any]) -> None:
-        """The checkpoint holds what was read; a group is told where one is named."""
+        """Publish the offsets to the group, if one is configured: Spark's checkpoint contains them."""
         self.follower.done(end)
 
     def stop(self) -> None:

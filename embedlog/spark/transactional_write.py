@@ -1,16 +1,14 @@
-"""From the staging directory into the log: what the driver does when all tasks of a batch are done.
+"""Writes the staged rows of a batch into the log, in the driver, after all tasks of the batch have finished.
 
-SPARKCOMMIT-1  all rows of a batch, and that it was written, are one transaction: `read_committed` readers see all of it or
-    nothing
-SPARKCOMMIT-2  that it was written is an offset of the group that is called as who writes: the number of the batch and one, filed
-    under the partition that this group itself lies in, which nobody deletes. It rests in the log, never expires, and is read only
-    after the transactional id has been taken over: whoever had it before can write no more, and what he left is decided
-SPARKCOMMIT-3  everything that can be refused is looked at before anything of the batch goes to the log
-SPARKCOMMIT-4  who is nobody leaves nothing behind but his rows: no group, and a transactional id that housekeeping forgets
-SPARKCOMMIT-5  rows are read where they lie, in the staged files, and go to the log piece by piece: memory does not grow with the
-    batch
-SPARKCOMMIT-6  `overwrite` is two steps that are both kept in the log: the new rows with the place where they begin, then the
-    deletion of what is before that place; who repeats the job goes on with the second
+SPARKCOMMIT-1  all rows of a batch and its number are one transaction: `read_committed` readers see all of it or nothing
+SPARKCOMMIT-2  the number is an offset of the group named as the transactional id: the batch number plus one, for the partition of
+    `__consumer_offsets` that holds this group, which is never deleted. It never expires. It is read only after the transactional
+    id was taken over: earlier producers of this id can no longer write, and their transactions are decided
+SPARKCOMMIT-3  every check runs before the first byte of the batch goes to the log
+SPARKCOMMIT-4  a write without a transactional id leaves only its rows: no group, and a random id that housekeeping removes
+SPARKCOMMIT-5  rows are read from the mapped staged files and sent piece by piece: memory does not grow with the batch
+SPARKCOMMIT-6  `overwrite` has two steps, both recorded in the log: the new rows with the offsets where they begin, then the
+    deletion of all records before those offsets; a repeated job continues with the second step
 """
 
 from __future__ import annotations
@@ -33,9 +31,9 @@ from embedlog.spark.write_task import TOPIC
 logger = logging.getLogger("embedlog.spark")
 
 MINUTE_MS = 60_000
-BLOCK_MS = 5 * MINUTE_MS  # for locks and disks
-OPEN_MS = 15 * MINUTE_MS  # that a transaction may take at least
-BYTES_PER_MS = 1000  # that even a slow disk takes
+BLOCK_MS = 5 * MINUTE_MS  # for locks and slow disks
+OPEN_MS = 15 * MINUTE_MS  # minimum timeout of a transaction
+BYTES_PER_MS = 1000  # throughput of a slow disk
 BUFFER_BYTES = 64 << 20
 TIMEOUT_MOST_MS = 2**31 - 1
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -44,11 +42,11 @@ INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 
 @dataclass(frozen=True)
 class WriteId:
-    """Who writes which batch; `name` empty: nobody, who will not come again."""
+    """The identity of a write: transactional id and batch; an empty `name` is a write that is never repeated."""
 
     name: str = ""
     batch: int = 0
-    query: str = ""  # the stream's id: batches of another stream are other batches
+    query: str = ""  # the stream's id: another stream has other batches
 
     def __str__(self) -> str:
         return f"batch {self.batch} of {self.name!r}" if self.name else "the job"
@@ -57,7 +55,7 @@ class WriteId:
 def commit(
     settings: WriteSettings, who: WriteId, staged: Sequence[Staged], area: StagingArea, *, overwrite: bool = False
 ) -> bool:
-    """Write a batch, and remove what was staged for it; what dead drivers have left goes, too. As `write`."""
+    """Write a batch and remove its staged files and those of dead drivers. Returns and raises as `write`."""
     remove_dead(settings.staging)
     written = write(settings, who, staged, overwrite=overwrite)
     area.clear(who.batch if who.query else None)
@@ -65,12 +63,12 @@ def commit(
 
 
 def write(settings: WriteSettings, who: WriteId, staged: Sequence[Staged], *, overwrite: bool = False) -> bool:
-    """Write what the tasks have staged, as one transaction; False if this batch has been written before.
+    """Write the staged rows as one transaction; False if this batch was written before.
 
     Raises UnknownTopicOrPartitionError, InvalidTopicError, RecordTooLargeError, InvalidRecordError, PolicyViolationError and
-    ConfigError for what cannot be written, StorageError if a staged file is not there; then nothing is written. FencedError if
-    somebody of the same name came after, and whatever an append raises: then it is as if nothing was written, or, if the commit
-    itself was on its way, a repetition finds out.
+    ConfigError for rows that cannot be written, StorageError if a staged file is missing; then nothing is written. Raises
+    FencedError if a later producer has the same transactional id, and the errors of an append: then nothing is visible, unless
+    the commit itself was in progress; a repetition finds out.
     """
     files = [each for each in sorted(staged, key=lambda each: each.task) if each.rows]
     timeout_ms = _timeout_ms(files)
@@ -81,14 +79,14 @@ def write(settings: WriteSettings, who: WriteId, staged: Sequence[Staged], *, ov
             return False
         written = _Write(log, settings, who, files).run(topics if overwrite else [], timeout_ms)
         try:
-            log.housekeep(due_only=True)  # where nobody but Spark writes, nobody else does it
+            log.housekeep(due_only=True)  # Spark may be the only writer of this log
         except embedlog.EmbedlogError as problem:
-            logger.warning("housekeeping behind %s: %s", who, problem)
+            logger.warning("housekeeping after %s failed: %s", who, problem)
         return written
 
 
 class _Write:
-    """One batch on its way."""
+    """The write of one batch."""
 
     def __init__(self, log: embedlog.Log, settings: WriteSettings, who: WriteId, files: Sequence[Staged]) -> None:
         self._log, self._settings, self._who, self._files = log, settings, who, files
@@ -96,7 +94,7 @@ class _Write:
         self._id = who.name or f"embedlog-spark-{secrets.token_hex(16)}"
 
     def run(self, overwritten: Sequence[str], timeout_ms: int) -> bool:
-        """False if it was written before; `overwritten`: topics that lose what they have."""
+        """False if it was written before; `overwritten`: topics whose present records are deleted."""
         if self._who.name:
             self._log.keep_group(self._who.name)
         with self._producer(timeout_ms) as producer:
@@ -106,7 +104,7 @@ class _Write:
                 logger.info("%s has been written before", self._who)
                 self._delete_before(_starts(marks) if overwritten else {})
                 return False
-            _check_files(self._files)  # not before: of a batch that is written they may be gone by now
+            _check_files(self._files)  # not before: the files of a written batch may be removed already
             starts = self._ends(overwritten)
             with producer.transaction():
                 self._send(producer)
@@ -126,12 +124,12 @@ class _Write:
             max_block_ms=BLOCK_MS,
             delivery_timeout_ms=2 * BLOCK_MS,
             linger_ms=0,
-            max_request_size=TIMEOUT_MOST_MS,  # `_check` has looked at each topic's own limit
+            max_request_size=TIMEOUT_MOST_MS,  # `_check` checks each topic's own limit
             buffer_memory=max(BUFFER_BYTES, 4 * largest),
             partitioner=self._settings.made_partitioner(),
         )
 
-    # ---- what was written before -----------------------------------------------------------------
+    # ---- the number of the last batch -----------------------------------------------------------------
 
     def _is_written(self, marks: Mapping[TopicPartition, OffsetAndMetadata]) -> bool:
         mark = max((offset for place, offset in marks.items() if place.topic == OFFSETS_TOPIC), default=None)
@@ -140,14 +138,14 @@ class _Write:
         if mark.metadata != self._who.query:
             raise embedlog.ConfigError(
                 f"transactionalId {self._who.name!r} belongs to another stream or job, whose last batch was {mark.offset - 1}: a"
-                " new checkpoint begins a new stream, and its batches are not those of the old one. Choose another"
-                f" transactionalId, or let the old one be forgotten: log.delete_group({self._who.name!r})",
+                " new checkpoint begins a new stream with other batches. Choose another transactionalId, or release the old one:"
+                f" log.delete_group({self._who.name!r})",
                 expected=f"query {mark.metadata or 'none: a job'}", found=f"query {self._who.query or 'none: a job'}",
             )  # fmt: skip
         if mark.offset <= self._who.batch:
             return False
         if not self._who.query and self._who.batch + 1 < mark.offset:
-            logger.warning("%s is not written: %d was written before, and batchId rises from job to job",
+            logger.warning("%s is not written: batch %d was written before, and batchId must increase from job to job",
                            self._who, mark.offset - 1)  # fmt: skip
         return True
 
@@ -160,7 +158,7 @@ class _Write:
     # ---- rows ------------------------------------------------------------------------------------
 
     def _send(self, producer: embedlog.Producer) -> None:
-        """Put the rows on their way, and see what became of each piece but the last ones while the next are read."""
+        """Send the rows; check the results of earlier pieces while later ones are read."""
         under_way: list[tuple[Staged, Any]] = []
         for staged in self._files:
             for topic, batch in _pieces(staged):
@@ -183,7 +181,7 @@ class _Write:
     # ---- overwriting -----------------------------------------------------------------------------
 
     def _ends(self, topics: Sequence[str]) -> dict[TopicPartition, int]:
-        """Where each partition of these ends now: what is below goes, where no new record says more."""
+        """The present end of each partition of these topics: the limit of the deletion for partitions without a new record."""
         return {
             TopicPartition(topic, here.partition): here.log_end_offset
             for topic in topics
@@ -208,11 +206,11 @@ def _starts(marks: Mapping[TopicPartition, OffsetAndMetadata]) -> dict[TopicPart
     return {place: offset.offset for place, offset in marks.items() if place.topic != OFFSETS_TOPIC}
 
 
-# ---- looking first -------------------------------------------------------------------------------
+# ---- checks before the write -----------------------------------------------------------------------------------------
 
 
 def _check(log: embedlog.Log, topic: str, files: Sequence[Staged], overwrite: bool) -> list[str]:
-    """Everything that a topic can have against the rows; the topics. Raises what `write` does."""
+    """Check the rows against the settings of their topics; return the topics. Raises as `write`."""
     asked = [(name, facts, each.task) for each in files for name, facts in each.topics.items()]
     topics = list(dict.fromkeys([*([topic] if topic else []), *(name for name, _, _ in asked)]))
     rows = {name: f"row {facts.largest_row} of task {task}" for name, facts, task in reversed(asked)}
@@ -224,19 +222,19 @@ def _check(log: embedlog.Log, topic: str, files: Sequence[Staged], overwrite: bo
 
 
 def check_topic(log: embedlog.Log, name: str, row: str, overwrite: bool) -> None:
-    """Raises UnknownTopicOrPartitionError, InvalidTopicError, PolicyViolationError. `row`: who asks for the topic."""
+    """Raises UnknownTopicOrPartitionError, InvalidTopicError, PolicyViolationError. `row`: the source of the topic's name."""
     if name in INTERNAL_TOPICS:
-        raise embedlog.InvalidTopicError(f"topic {name} is the log's own: nobody else writes there (asked for by {row})")
+        raise embedlog.InvalidTopicError(f"topic {name} is one of the log's own topics and cannot be written (named by {row})")
     if name not in log.topics():
         with contextlib.suppress(embedlog.UnknownTopicOrPartitionError):
             log.describe_topic(name)  # raises InvalidTopicError for a name that no topic can have
         raise embedlog.UnknownTopicOrPartitionError(
-            f"no such topic: {name} (asked for by {row}); create_topic() makes one",
-            path=log.path, expected=f"one of: {', '.join(log.topics()) or 'none at all'}", found=name,
+            f"no such topic: {name} (named by {row}); create it with create_topic()",
+            path=log.path, expected=f"one of: {', '.join(log.topics()) or 'no topic'}", found=name,
         )  # fmt: skip
     if overwrite and "delete" not in (policy := log.config.topic_config(log.describe_topic(name).config).cleanup_policy):
         raise embedlog.PolicyViolationError(
-            f"topic {name} cannot be overwritten: its records are not deleted but compacted",
+            f"topic {name} cannot be overwritten: it is compacted, and its records are never deleted",
             expected="cleanup.policy with delete", found=",".join(policy),
         )  # fmt: skip
 
@@ -257,24 +255,24 @@ def _check_facts(log: embedlog.Log, name: str, facts: Facts, task: int) -> None:
 
 
 def _check_files(files: Sequence[Staged]) -> None:
-    """Raises StorageError if a file is not what the task has left."""
+    """Raises StorageError if a file is missing or does not have the size that its task reported."""
     for staged in files:
         try:
             found = os.stat(staged.path).st_size
         except OSError as problem:
             raise embedlog.StorageError(
-                f"the driver does not see what task {staged.task} has staged on {staged.host}: stagingDirectory has to be one"
-                f" that every machine sees ({problem.strerror})", path=staged.path,
+                f"the driver cannot see the file that task {staged.task} staged on {staged.host}: stagingDirectory must be"
+                f" visible to every machine ({problem.strerror})", path=staged.path,
             ) from problem  # fmt: skip
         if found != staged.size:
             raise embedlog.StorageError(
-                f"what task {staged.task} has staged on {staged.host} is not whole", path=staged.path,
+                f"the file that task {staged.task} staged on {staged.host} is incomplete", path=staged.path,
                 expected=f"{staged.size} bytes", found=found,
             )  # fmt: skip
 
 
 def _pieces(staged: Staged) -> Iterator[tuple[str, Any]]:
-    """The file's batches, each with its topic; they lie in the file, and nowhere else. Raises StorageError."""
+    """The file's batches, mapped and not copied, each with its topic. Raises StorageError."""
     import pyarrow
 
     try:
@@ -284,10 +282,10 @@ def _pieces(staged: Staged) -> Iterator[tuple[str, Any]]:
                 batch, told = reader.get_batch_with_custom_metadata(number)
                 yield told[TOPIC].decode(), batch
     except (OSError, pyarrow.ArrowInvalid) as problem:
-        message = f"what task {staged.task} has staged cannot be read: {problem}"
+        message = f"the file that task {staged.task} staged cannot be read: {problem}"
         raise embedlog.StorageError(message, path=staged.path) from problem
 
 
 def _timeout_ms(files: Sequence[Staged]) -> int:
-    """A transaction that is dead is seen at once, so this is for one that hangs: long enough for the slowest disk."""
+    """The timeout of a transaction whose process hangs (a dead one is detected at once): enough for the slowest disk."""
     return min(TIMEOUT_MOST_MS, OPEN_MS + sum(each.size for each in files) // BYTES_PER_MS)

@@ -1,9 +1,8 @@
-"""The options of the Spark sink, read and checked like those of the source.
+"""Defines and checks the options of the Spark sink, in the same way as those of the source.
 
-SPARKWRITEOPTION-1  everything that options alone can be wrong about is said before Spark starts a task
-SPARKWRITEOPTION-2  staged files never lie inside a log directory, this one or another: a broker refuses to start over files that
-    it does not know
-SPARKWRITEOPTION-3  who writes has a name or is nobody: only who has a name can come twice and be written once
+SPARKWRITEOPTION-1  all checks that need only the options run before Spark starts a task
+SPARKWRITEOPTION-2  staged files are never inside a log directory: a broker refuses to start with unknown files
+SPARKWRITEOPTION-3  only a write with a transactional id can be repeated and still be written once
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 import embedlog
 from embedlog.spark.read_options import Option, boolean, canonical, directory_of, one_of, plain, refuse
 
-META_PROPERTIES = "meta.properties"  # the file that every log directory of Kafka has
+META_PROPERTIES = "meta.properties"  # every log directory of Kafka contains this file
 
 PARTITIONERS: Mapping[str, Callable[[], Any]] = {
     "murmur2": lambda: None,
@@ -49,33 +48,33 @@ def _name(name: str, given: str) -> str:
 
 
 WRITE_OPTIONS: dict[str, Option] = {
-    "path": Option(plain, True, True, "", "The log directory; what stands in `save(…)` or `start(…)`."),
-    "topic": Option(plain, True, True, "", "Where all rows go; without it each row's column `topic` says it."),
+    "path": Option(plain, True, True, "", "The log directory; the argument of `save(…)` or `start(…)`."),
+    "topic": Option(plain, True, True, "", "The topic of all rows; without it the column `topic` of each row is used."),
     "transactionalId": Option(
         _name, True, True, "none; a stream's query id",
-        "Who writes. What it has written is kept in the log under this name, and is not written again.",
+        "The identity of the writer. The log records what was written under this name, so that a repetition writes nothing.",
     ),
     "batchId": Option(
-        _whole, True, False, "0", "Which of the jobs of a `transactionalId` this is; it rises from job to job. What is not above"
-        " the last one is taken for a repetition, and writes nothing.",
+        _whole, True, False, "0", "The number of the job of this `transactionalId`; it must increase from job to job. A number"
+        " not above the last one is a repetition and writes nothing.",
     ),
-    "includeHeaders": Option(boolean, True, True, "true", "Whether the column `headers`, if there is one, is written."),
+    "includeHeaders": Option(boolean, True, True, "true", "Whether the column `headers` is written if it exists."),
     "partitioner": Option(
-        _partitioner, True, True, "murmur2", "Who chooses partitions where the column `partition` does not: `murmur2` of the key"
+        _partitioner, True, True, "murmur2", "Chooses partitions of rows without a number in the column: `murmur2` of the key"
         " as Kafka's clients do, `roundrobin`, `random`, or `module:callable` of (key, all partitions, available partitions).",
     ),
     "compression.type": Option(
         one_of("none", "gzip", "snappy", "lz4", "zstd"), True, True, "none", "Codec; also as `kafka.compression.type`."
     ),
     "shared": Option(
-        one_of("no", "locks"), True, True, "no", "`locks`: the directory lies on a network file system (as in `embedlog.open`)."
+        one_of("no", "locks"), True, True, "no", "`locks`: the directory is on a network file system (as in `embedlog.open`)."
     ),
     "stagingDirectory": Option(
         plain, True, True, "the log directory's name with `.staging`",
-        "Where tasks put rows until the job commits; every executor and the driver see it, and it is in no log directory.",
+        "Directory for rows until the job commits; visible to driver and executors, outside of any log directory.",
     ),
 }  # fmt: skip
-SPARKS_OWN = ("checkpointLocation", "queryName")  # options that Spark hands on to the sink
+SPARKS_OWN = ("checkpointLocation", "queryName")  # options that Spark passes on to the sink
 _BY_LOWER = {name.lower(): name for name in (*WRITE_OPTIONS, *SPARKS_OWN)} | {"kafka.compression.type": "compression.type"}
 
 
@@ -94,7 +93,7 @@ class WriteSettings:
     shared: str = "no"
 
     def made_partitioner(self) -> Any:
-        """What the producer takes. Raises ConfigError."""
+        """The partitioner for the producer. Raises ConfigError."""
         if self.partitioner in PARTITIONERS:
             return PARTITIONERS[self.partitioner]()
         module, _, attribute = self.partitioner.partition(":")
@@ -102,23 +101,23 @@ class WriteSettings:
             return getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as problem:
             found = f"{self.partitioner}: {problem}"
-            raise refuse("partitioner", "something that can be imported on the driver", found) from None
+            raise refuse("partitioner", "an object that the driver can import", found) from None
 
 
 def parse_write(given: Mapping[str, str], *, stream: bool) -> WriteSettings:
-    """Checked settings out of Spark's options. Raises ConfigError."""
+    """Checked settings from Spark's options. Raises ConfigError."""
     values: dict[str, Any] = {}
     for key, found in given.items():
         name = canonical(key, _BY_LOWER, "sink")
         if name in SPARKS_OWN:
             continue
         if stream and not WRITE_OPTIONS[name].stream:
-            raise embedlog.ConfigError(f"{name}: in a stream Spark counts the batches")
+            raise embedlog.ConfigError(f"{name}: Spark numbers the batches of a stream")
         values[name] = WRITE_OPTIONS[name].read(name, str(found))
     if not values.get("path", "").strip():
         raise embedlog.ConfigError("path: the log directory is missing: .save(directory) or .start(directory)")
     if "batchId" in values and "transactionalId" not in values:
-        raise embedlog.ConfigError("batchId: which job of whom? It needs a transactionalId")
+        raise embedlog.ConfigError("batchId needs a transactionalId")
     directory = directory_of(values["path"])
     return WriteSettings(
         directory=directory,
@@ -134,12 +133,12 @@ def parse_write(given: Mapping[str, str], *, stream: bool) -> WriteSettings:
 
 
 def _outside(staging: str, directory: str) -> str:
-    """The staging directory, if it lies in no log directory. Raises ConfigError."""
+    """The staging directory, if it is outside of all log directories. Raises ConfigError."""
     real, log = os.path.realpath(staging), os.path.realpath(directory)
     place = real
     while True:
         if place == log or os.path.exists(os.path.join(place, META_PROPERTIES)):
-            raise refuse("stagingDirectory", f"a place outside of the log directory {place}", staging)
+            raise refuse("stagingDirectory", f"a directory outside of the log directory {place}", staging)
         above = os.path.dirname(place)
         if above == place:
             return staging

@@ -1,11 +1,10 @@
-"""What a task does with rows that are on their way into the log: look at them, and leave them in a file.
+"""Checks the rows of a write task and stages them in a file.
 
-SPARKWRITETASK-1  the columns are those of Spark's Kafka sink: `value`, and `key`, `headers`, `topic`, `partition` where they are there;
-    others stay behind
-SPARKWRITETASK-2  what a row alone can be wrong about is refused here, with its task and number: no topic, a negative partition, a
-    header without a key; what depends on the topic is noted (`Facts`) and looked at before the first byte goes to the log
-SPARKWRITETASK-3  a file has one topic in each of its batches, in the order in which the rows came; its batches are of about
-    `PIECE_BYTES`
+SPARKWRITETASK-1  the columns are those of Spark's Kafka sink: `value`, and optionally `key`, `headers`, `topic`, `partition`;
+    other columns are ignored
+SPARKWRITETASK-2  errors of a single row are raised here, with its task and number: no topic, a negative partition, a header
+    without a key. Limits that depend on the topic are recorded (`Facts`) and checked before the first byte goes to the log
+SPARKWRITETASK-3  each batch of a file contains one topic, in the order of the rows; batches have about `PIECE_BYTES`
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ STRING_OR_BINARY = ("string", "binary")
 KINDS = {"key": STRING_OR_BINARY, "value": STRING_OR_BINARY, "topic": ("string",), "partition": ("int",), "headers": ("headers",)}
 PIECE_BYTES = 8 << 20
 PIECE_ROWS = 1 << 17
-RECORD_OVERHEAD = 61 + 21  # of a record that is alone in its batch, beside its key, value and headers
+RECORD_OVERHEAD = 61 + 21  # of a record alone in its batch, without key, value and headers
 HEADER_OVERHEAD = 10
 TOPIC = b"topic"
 
 
 def sink_columns(struct: Any, *, topic: str, headers: bool) -> dict[str, int]:
-    """Where in the rows the sink's columns are. Raises ConfigError for a schema that does not fit."""
+    """The positions of the sink's columns in the rows. Raises ConfigError for an unsuitable schema."""
     places: dict[str, int] = {}
     for at, field in enumerate(struct.fields):
         name = field.name.lower()
@@ -43,7 +42,7 @@ def sink_columns(struct: Any, *, topic: str, headers: bool) -> dict[str, int]:
     if "value" not in places:
         raise embedlog.ConfigError("schema: no column value", expected=", ".join(SINK_COLUMNS), found=found)
     if "topic" not in places and not topic:
-        raise embedlog.ConfigError("schema: which topic? There is neither an option nor a column topic", found=found)
+        raise embedlog.ConfigError("schema: the topic is missing: set the option topic or add a column topic", found=found)
     if topic:
         places.pop("topic", None)
     if not headers:
@@ -75,7 +74,7 @@ class Task:
         self._rows = 0
 
     def stage(self, batches: Iterable[Any]) -> Staged:
-        """Leave the rows in a file, if there are any. Raises InvalidRecordError, StorageError."""
+        """Write the rows, if there are any, to a staged file. Raises InvalidRecordError, StorageError."""
         rows = (batch for batch in batches if batch.num_rows)
         first = next(iter(rows), None)
         if first is None:
@@ -109,10 +108,10 @@ class Task:
         names = [name for name in SINK_COLUMNS if name in self._places]
         return pyarrow.RecordBatch.from_arrays([batch.column(self._places[name]) for name in names], names=names)
 
-    # ---- what rows say ---------------------------------------------------------------------------
+    # ---- checks of rows ---------------------------------------------------------------------------
 
     def _by_topic(self, piece: Any) -> Iterator[tuple[str, Any, Any]]:
-        """Each topic's rows, and their numbers in the piece; None: all of them."""
+        """Each topic's rows and their numbers in the piece; None means all rows."""
         if self._topic:
             yield self._topic, piece, None
             return
@@ -135,7 +134,7 @@ class Task:
         return f"row {row} of task {self._task}"
 
     def _look_at(self, topic: str, part: Any, rows: Any) -> None:
-        """Note what the rows ask of their topic. Raises InvalidRecordError."""
+        """Record the limits that these rows require of their topic. Raises InvalidRecordError."""
         facts = self._facts.setdefault(topic, Facts())
         numbers = _Numbers(self._rows, rows)
         facts.rows += part.num_rows
@@ -185,7 +184,7 @@ class Task:
 
 
 class _Numbers:
-    """The numbers, in the task, of the rows of a part."""
+    """The task-wide numbers of the rows of a part."""
 
     def __init__(self, first: int, rows: Any) -> None:
         self._first, self._rows = first, rows
@@ -195,7 +194,7 @@ class _Numbers:
 
 
 def _look_at_sizes(facts: Facts, part: Any, names: list[str], numbers: _Numbers) -> None:
-    """The largest record so far; row by row only where the largest of each column together could be larger."""
+    """Update the largest record; compute sizes per row only if the sum of the column maxima is larger."""
     import pyarrow.compute as pc
 
     lengths = [pc.fill_null(pc.binary_length(part.column(name)), 0) for name in ("key", "value") if name in names]
@@ -233,7 +232,7 @@ def _chained(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
 
 
 def _joined(batches: Iterator[Any]) -> Iterator[Any]:
-    """Batches of about `PIECE_BYTES` out of smaller ones: few large ones compress better and cost less on their way."""
+    """Join small batches to about `PIECE_BYTES`: few large batches compress better and cost less to send."""
     import pyarrow
 
     held: list[Any] = []

@@ -119,7 +119,7 @@ def test_a_topic_that_was_made_anew_is_told_anew(log: embedlog.Log) -> None:
 def test_a_group_with_members_is_refused_until_they_have_left(log: embedlog.Log) -> None:
     with log.consumer("t", group_id="g") as member:
         member.poll(0.1)
-        with pytest.raises(embedlog.GroupNotEmptyError, match=r"group.id: consumers are at work in this group.*1 members"):
+        with pytest.raises(embedlog.GroupNotEmptyError, match=r"group.id: this group has active consumers.*1 members"):
             following(log)
     query = following(log)
     assert query.batch() == 100
@@ -169,7 +169,7 @@ def test_a_directory_that_cannot_be_written_is_told_at_the_start(log: embedlog.L
         raise embedlog.StorageError("Permission denied", path=log.path)
 
     monkeypatch.setattr(embedlog, "open", refusing)
-    with pytest.raises(embedlog.StorageError, match=r"group.id=g: it would be told by writing to the log, and that cannot be"):
+    with pytest.raises(embedlog.StorageError, match=r"group.id=g: committing its offsets needs write access to the log"):
         following(log)
 
 

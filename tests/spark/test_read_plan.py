@@ -208,7 +208,7 @@ def test_an_offset_that_is_not_there_is_an_error_or_a_warning(log: embedlog.Log,
 
 def test_no_record_is_new_enough(log: embedlog.Log) -> None:
     strict = {"startingOffsetsByTimestampStrategy": "error", "startingTimestamp": "99999999"}
-    with pytest.raises(embedlog.OffsetOutOfRangeError, match="topic t, partition 0 has no record from 99999999 ms on"):
+    with pytest.raises(embedlog.OffsetOutOfRangeError, match="topic t, partition 0 has no record at or after 99999999 ms"):
         tasks(log.path, **strict)
 
 
@@ -275,13 +275,13 @@ def test_a_topic_made_anew_is_another_one(log: embedlog.Log) -> None:
     log.delete_topic("t")
     log.create_topic("t", partitions=2)
     append(log, 200)
-    with pytest.raises(embedlog.UnknownTopicOrPartitionError, match=r"topic t, partition 0.*another one than was planned"):
+    with pytest.raises(embedlog.UnknownTopicOrPartitionError, match=r"topic t, partition 0.*is not the planned one"):
         table(planned)
 
 
 def test_a_directory_that_a_machine_does_not_see(tmp_path: Path) -> None:
     task = Task(str(tmp_path / "elsewhere"), (Piece("t", "id", 0, 0, 1),))
-    with pytest.raises(embedlog.StorageError, match="does not see the log directory as the driver does"):
+    with pytest.raises(embedlog.StorageError, match="does not see the same log directory as the driver"):
         list(read(task, SCHEMA))
 
 

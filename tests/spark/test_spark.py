@@ -278,7 +278,7 @@ def test_damage_under_a_job_is_told_with_its_place(spark: Any, log: embedlog.Log
     raw = bytearray(path.read_bytes())
     raw[100] ^= 1
     path.write_bytes(raw)
-    place = rf"{path.name} at byte 0: topic t, partition 1, at or behind offset {int(path.stem)}: "
+    place = rf"{path.name} at byte 0: topic t, partition 1, at or after offset {int(path.stem)}: "
     for damaged in (frame, embedlog.spark.scan(spark, str(log.path), "t")):
         with pytest.raises(Exception, match=place):
             damaged.count()
@@ -290,7 +290,7 @@ def test_what_retention_takes_under_a_job_is_told(spark: Any, log: embedlog.Log)
     lenient = load(spark, log.path, subscribe="t", failOnDataLoss="false")
     assert frame.count() == lenient.count() == 200
     log.delete_records({embedlog.TopicPartition("t", 0): 50})
-    with pytest.raises(Exception, match=rf"{log.path}/t-0: topic t, partition 0, at or behind offset 0: planned records are g"):
+    with pytest.raises(Exception, match=rf"{log.path}/t-0: topic t, partition 0, at or after offset 0: planned records were d"):
         frame.count()
     assert lenient.count() == 150
 

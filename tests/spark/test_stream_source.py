@@ -100,7 +100,7 @@ def test_losses_and_wrong_options_reach_the_driver(spark: Any, log: embedlog.Log
     log.delete_topic("t")
     log.create_topic("t", partitions=2)
     append(log, 20)
-    with pytest.raises(Exception, match="topic t, which this query reads, was made anew"):
+    with pytest.raises(Exception, match="topic t, which this query reads, is another one now"):
         run(spark, log, tmp_path / "b")
     assert batches(run(spark, log, tmp_path / "b", failOnDataLoss="false")) == [20]
 
@@ -126,7 +126,7 @@ def test_what_retention_takes_in_the_middle_of_a_stream_is_told(spark: Any, log:
     run(spark, log, tmp_path, maxOffsetsPerTrigger="1000")
     append(log, 40)
     log.delete_records({embedlog.TopicPartition("t", 1): 110})
-    place = r"topic t, partition 1, at or behind offset 100: planned records are gone.*expected 110 to 120, found 100"
+    place = r"topic t, partition 1, at or after offset 100: planned records were deleted.*expected 110 to 120, found 100"
     with pytest.raises(Exception, match=rf"{log.path}/t-1: {place}"):
         run(spark, log, tmp_path)
     assert batches(run(spark, log, tmp_path, failOnDataLoss="false")) == [30]
@@ -142,7 +142,7 @@ def test_damage_under_a_stream_is_told_with_its_place(spark: Any, log: embedlog.
     raw = bytearray(path.read_bytes())
     raw[end + 70] ^= 1
     path.write_bytes(raw)
-    with pytest.raises(Exception, match=rf"{path.name} at byte {end}: topic t, partition 0, at or behind offset 100: "):
+    with pytest.raises(Exception, match=rf"{path.name} at byte {end}: topic t, partition 0, at or after offset 100: "):
         run(spark, log, tmp_path)
 
 

@@ -287,10 +287,10 @@ def test_a_file_that_is_not_there_or_not_whole_is_told_with_its_host(log: embedl
     left = staged(driver.area, values(b"x" * 1000), "t", task=3)
     with open(left.path, "r+b") as file:
         file.truncate(500)
-    with pytest.raises(embedlog.StorageError, match=f"task 3 has staged on {left.host} is not whole.*found 500"):
+    with pytest.raises(embedlog.StorageError, match=f"the file that task 3 staged on {left.host} is incomplete.*found 500"):
         transactional_write.commit(driver.settings, WriteId(), [left], driver.area)
     os.unlink(left.path)
-    with pytest.raises(embedlog.StorageError, match=r"the driver does not see what task 3 has staged.*stagingDirectory"):
+    with pytest.raises(embedlog.StorageError, match=r"the driver cannot see the file that task 3 staged.*stagingDirectory"):
         transactional_write.commit(driver.settings, WriteId(), [left], driver.area)
 
 
