@@ -162,7 +162,7 @@ def test_of_bounds_for_several_views_each_takes_its_own(log: embedlog.Log) -> No
     bounds = {HERE: 2, TopicPartition("u", 0): 0}
     with embedlog.duckdb.register(log, start_offset=bounds) as connection:
         assert connection.sql("select count(*) from t").fetchall() == [(4,)]
-    with pytest.raises(UnknownTopicOrPartitionError, match="names what is not read"):
+    with pytest.raises(UnknownTopicOrPartitionError, match="names a partition that is not read"):
         embedlog.duckdb.register(log, topics=["t"], start_offset=bounds)
     with pytest.raises(TypeError, match="a list of names"):
         embedlog.duckdb.register(log, topics="t")
