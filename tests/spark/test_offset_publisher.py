@@ -70,7 +70,7 @@ def test_a_group_is_not_moved_back_until_it_is_overtaken(log: embedlog.Log, capl
         for _ in range(3):
             assert query.batch(20) == 20
     assert told(log) == {0: 40, 1: 20}
-    assert caplog.text.count("t-0: committed up to 40, this query is at 0: left as it is") == 1
+    assert caplog.text.count("t-0: committed up to 40, this query is at 0: left unchanged") == 1
     while query.batch():
         pass
     assert told(log) == {0: 50, 1: 50}
@@ -135,7 +135,7 @@ def test_members_that_come_later_are_a_warning_and_the_query_goes_on(log: embedl
     with log.consumer("t", group_id="g") as member, caplog.at_level(logging.WARNING, "embedlog.spark"):
         member.poll(0.1)
         assert [query.batch(20) for _ in range(3)] == [20, 20, 20]
-    assert caplog.text.count("offsets were not published, the query goes on") == 1
+    assert caplog.text.count("offsets were not published, the query continues") == 1
     assert query.batch(20) == 20
     assert query.batch() == 0  # told by the last batch's end, or once more a little later
     now[0] += RETRY_S

@@ -91,8 +91,8 @@ def test_a_wrong_value_is_refused_by_its_option(option: str, text: str) -> None:
     [
         ("startingOfsets", "did you mean startingOffsets"), ("minpartition", "did you mean minPartitions"),
         ("isolationLevel", "did you mean isolation.level"), ("zebra", "unknown option of the embedlog source$"),
-        ("kafka.bootstrap.servers", "there is no broker"), ("kafkaConsumer.pollTimeoutMs", "leave it out"),
-        ("fetchOffset.numRetries", "leave it out"), ("paths", "one log directory"),
+        ("kafka.bootstrap.servers", "this source has no broker"), ("kafkaConsumer.pollTimeoutMs", "remove the option"),
+        ("fetchOffset.numRetries", "remove the option"), ("paths", "one log directory"),
     ],
 )  # fmt: skip
 def test_an_unknown_option_is_refused_with_what_to_do(option: str, words: str) -> None:
@@ -123,7 +123,7 @@ def test_batches_and_streams_have_options_of_their_own(caplog: pytest.LogCapture
         parse(BASE | {"endingOffsets": "5"}, stream=True)
     with caplog.at_level(logging.WARNING, "embedlog.spark"):
         parse(BASE | {"maxOffsetsPerTrigger": "5"}, stream=False)
-    assert "no meaning in a batch" in caplog.text
+    assert "no effect in a batch" in caplog.text
     assert parse(BASE | {"startingOffsets": "latest", "maxTriggerDelay": "90s"}, stream=True).max_delay_ms == 90_000
     assert parse(BASE | {"startingOffsets": "latest"}, stream=None).start.every == LATEST
 

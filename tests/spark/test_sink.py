@@ -179,7 +179,7 @@ def test_a_missing_topic_is_refused_before_the_first_task(spark: Any, log: embed
     ("columns", "options", "words"),
     [
         ("value", {"topic": "missing"}, "no such topic: missing .*expected one of: t, u"),
-        ("value", {}, "which topic"),
+        ("value", {}, "the topic is missing"),
         ("value; 7 as partition", {"topic": "t"}, "row 0 of task 0: topic t has no partition 7: expected 0 to 1"),
         ("value; if(value = '13', null, 't') as topic", {}, "row 3 of task 1: the column topic is null"),
         ("repeat(value, 1000000) as value", {"topic": "t"}, "row 0 of task 1 for topic t.* is larger than max.message.bytes"),

@@ -176,8 +176,8 @@ def test_a_function_runs_where_the_rows_are_read(spark: Any, log: embedlog.Log) 
     [
         ({"subscribe": "t", "startingOfsets": "1"}, "did you mean startingOffsets"),
         ({"subscribe": "missing"}, "no such topic: missing: expected one of: t"),
-        ({"subscribe": "t", "kafka_bootstrap_servers": "h:9092"}, "there is no broker"),
-        ({"subscribe": "t", "startingOffsets": "7777"}, "topic t, partition 0 does not have"),
+        ({"subscribe": "t", "kafka_bootstrap_servers": "h:9092"}, "this source has no broker"),
+        ({"subscribe": "t", "startingOffsets": "7777"}, "topic t, partition 0 does not contain"),
     ],
 )
 def test_what_is_wrong_is_said_on_the_driver(spark: Any, log: embedlog.Log, options: dict[str, str], words: str) -> None:

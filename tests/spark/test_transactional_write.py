@@ -243,7 +243,7 @@ def test_a_batch_that_is_written_needs_its_files_no_more(log: embedlog.Log) -> N
 @pytest.mark.parametrize(
     ("topic", "columns", "kind", "words"),
     [
-        ("missing", {}, embedlog.UnknownTopicOrPartitionError, "no such topic: missing .asked for by row 0 of task 1.*one of"),
+        ("missing", {}, embedlog.UnknownTopicOrPartitionError, "no such topic: missing .named by row 0 of task 1.*one of"),
         ("__consumer_offsets", {}, embedlog.InvalidTopicError, "the log's own"),
         ("a/b", {}, embedlog.InvalidTopicError, "a/b"),
         ("t", {"partition": pa.array([0, 3], pa.int32())}, embedlog.UnknownTopicOrPartitionError,

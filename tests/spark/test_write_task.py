@@ -40,7 +40,7 @@ def staged(area: staging.StagingArea, batches: list[Any], topic: str = "", task:
 
 
 @pytest.fixture
-def staging_area(tmp_path: Path) -> staging.StagingArea:
+def area(tmp_path: Path) -> staging.StagingArea:
     return staging.staging_area(str(tmp_path / "staging"), "job")
 
 
@@ -57,7 +57,7 @@ def test_columns_are_found_in_any_case_and_others_stay_behind() -> None:
     ("columns", "words"),
     [
         ({"key": "binary", "topic": "string"}, "no column value"),
-        ({"value": "binary"}, "neither an option nor a column topic"),
+        ({"value": "binary"}, "the topic is missing"),
         ({"value": "int", "topic": "string"}, r"type of value; .*CAST\(value AS STRING\).*expected string or binary"),
         ({"value": "binary", "VALUE": "binary", "topic": "string"}, "two columns value"),
         ({"value": "binary", "topic": "binary"}, "type of topic"),
