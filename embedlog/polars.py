@@ -117,7 +117,7 @@ class Narrow:
 
 
 def _span(sign: str, number: int) -> tuple[int, int]:
-    """Least value, and the one behind the greatest."""
+    """The least value, and the one after the greatest."""
     low = {"Gt": number + 1, "GtEq": number, "Eq": number}.get(sign, 0)
     high = {"Lt": number, "LtEq": number + 1, "Eq": number + 1}.get(sign, NEVER)
     return low, high

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, Self, TypeVar
 
 from embedlog._native._rows import Record
-from embedlog.aio.executor import Crew, OneTask
+from embedlog.aio.executor import Executor, OneTask
 from embedlog.aio.listeners import Bridge
 from embedlog.columns.batch import Batch
 from embedlog.config import keywords
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 
-TURN = 500  # records that are handed out before other tasks get a turn
+TURN = 500  # records returned before the loop runs other tasks
 
 
 class _Fetch:
-    """One wait for something to be fetched; `end` makes it return early."""
+    """One wait for records; `end` makes it return early."""
 
     def __init__(self, look: Callable[[], Any]) -> None:
         self._look = look
@@ -51,7 +51,7 @@ class _Fetch:
         self._ended = True
 
     def __call__(self) -> bool:
-        """A look, as the consumer's wait asks for it: true ends the wait."""
+        """The condition of the consumer's wait: true ends it."""
         if not self._ended:
             self.found = self._look()
         return self._ended or bool(self.found)
@@ -59,12 +59,12 @@ class _Fetch:
 
 @keywords.checked
 class AsyncConsumer(Generic[K, V]):
-    """Reads partitions as `Consumer` does, without ever blocking the event loop; its verbs are coroutines.
+    """Reads partitions as `Consumer` does, without blocking the event loop; its methods are coroutines.
 
-    `AsyncConsumer[K, V]` hands out `Record[K, V]`. Made by `log.async_consumer(*topics, **options)`, begun by `async with` or by
-    the first verb. Deserializers run on a thread, interceptors on the loop.
+    `AsyncConsumer[K, V]` returns `Record[K, V]`. Created by `log.async_consumer(*topics, **options)`, started by `async with` or
+    by the first call. Deserializers run on a thread, interceptors in the loop.
 
-    **Tasks:** one at a time; `wakeup` and `close` from any. It may be used in one loop after another.
+    **Tasks:** one at a time; `wakeup` and `close` from any. It may be used in several loops, one after the other.
 
     Example:
         >>> async with log.async_consumer("events", auto_offset_reset="earliest") as consumer:      # doctest: +SKIP
@@ -78,14 +78,14 @@ class AsyncConsumer(Generic[K, V]):
         self._config = config
         self._sync: Consumer[K, V] | None = None
         self._closed = False
-        self._crew = Crew("embedlog-async-consumer")
+        self._executor = Executor("embedlog-async-consumer")
         self._alone = OneTask("this consumer")
-        self._handed_count = 0  # since other tasks got their turn
+        self._handed_count = 0  # since the loop last ran other tasks
         self._woken = False
         self._straggling = False
         self._bridge = Bridge()
 
-    # ---- what is read ----
+    # ---- subscription ----------------------------------------------------------------------------
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """As `Consumer.assign`."""
@@ -101,29 +101,29 @@ class AsyncConsumer(Generic[K, V]):
     ) -> None:
         """As `Consumer.subscribe`. Listeners that are coroutine functions run in the loop, others on the consumer's thread.
 
-        In the loop they may use this consumer's verbs, but not those that hand out records.
+        In the loop they may call this consumer's methods, except those that return records.
         """
         listeners = [self._bridge.bridged(each) for each in (on_assigned, on_revoked, on_lost)]
         await self._call(lambda consumer: consumer.subscribe(topics, pattern, *listeners))
 
     async def unsubscribe(self) -> None:
-        """Reads nothing any more; all positions are forgotten."""
+        """As `Consumer.unsubscribe`."""
         await self._call(Consumer.unsubscribe)
 
     def assignment(self) -> set[TopicPartition]:
-        """The partitions that are read now."""
+        """The partitions that are assigned now."""
         return set() if self._sync is None else self._sync.assignment()
 
     def subscription(self) -> set[str]:
-        """The topics that are subscribed; empty with assigned partitions."""
+        """The subscribed topics; empty with assigned partitions."""
         return set(self._topics) if self._sync is None else self._sync.subscription()
 
-    # ---- records ----
+    # ---- records ---------------------------------------------------------------------------------
 
     async def poll(self, timeout: float | None = 0.0, max_records: int | None = None, **unknown: Never) -> list[Record[K, V]]:
         """The next records, at most `max_records` (or `max.poll.records`); waits up to `timeout` seconds for the first.
 
-        Cancelled, it has handed out nothing, and the next call hands out what this one would have. Raises as `Consumer.poll`.
+        A cancelled call has returned no record; the next call returns them. Raises as `Consumer.poll`.
         """
         if unknown:
             raise keywords.unknown_keyword("AsyncConsumer.poll()", next(iter(unknown)), ("timeout", "max_records"))
@@ -144,7 +144,7 @@ class AsyncConsumer(Generic[K, V]):
             return records
 
     async def __aiter__(self) -> AsyncIterator[Record[K, V]]:
-        """Records, one after the other, for ever, or until none comes for `consumer.timeout.ms`."""
+        """Iterate over records forever, or until none arrives for `consumer.timeout.ms`."""
         while not self._closed:
             run = await self._next_run()
             if run is None:
@@ -157,7 +157,7 @@ class AsyncConsumer(Generic[K, V]):
                 await asyncio.sleep(0)
 
     def _turn(self, run: Iterator[Record[K, V]]) -> Iterator[Record[K, V]]:
-        """The next records of a run; in a group no further than to the moment at which the group has to be looked at."""
+        """The next records of a run; in a group at most until the group must be read again."""
         turn = islice(run, TURN)
         group = None if self._sync is None else self._sync._group
         return turn if group is None else until(turn, group.until_ns)
@@ -167,7 +167,7 @@ class AsyncConsumer(Generic[K, V]):
         return group is not None and group.is_due()
 
     async def _next_run(self) -> Iterator[Record[K, V]] | None:
-        """What iteration goes on with: the rest of what was fetched of one partition. None at the end."""
+        """The next records of an iteration: the remaining fetched records of one partition. None at the end."""
         with self._alone:
             consumer = await self._made()
             if not self._has_ahead(consumer):
@@ -175,7 +175,7 @@ class AsyncConsumer(Generic[K, V]):
             return _at_hand(consumer, Reading.lend)
 
     async def batches(self, timeout: float | None = None) -> AsyncIterator[Batch]:
-        """The same records in columns, one Batch a fetch, with the same positions; ends when none comes for `timeout` seconds."""
+        """The same records in columns, one Batch per fetch, with the same positions; ends after `timeout` seconds without any."""
         timeout = seconds(timeout, "batches()")
         while not self._closed:
             with self._alone:
@@ -188,7 +188,7 @@ class AsyncConsumer(Generic[K, V]):
             yield batch
 
     def _has_ahead(self, consumer: Consumer[K, V]) -> bool:
-        """Whether records can be handed out without a look at the log. Raises what a wait would at once."""
+        """Whether fetched records can be returned without reading the log. Raises as a wait would."""
         consumer._using()
         consumer._reading.recall()
         if self._is_due() or not any(cursor.has_records for cursor in consumer._reading.rotation.turns()):
@@ -201,7 +201,7 @@ class AsyncConsumer(Generic[K, V]):
         return True
 
     async def _fetch(self, consumer: Consumer[K, V], look: Callable[[Reading], Found], timeout: float | None) -> Found | None:
-        """On the thread: looks and waits until there is something, for `timeout` seconds, or until the task is cancelled."""
+        """On the thread: wait until records exist, for `timeout` seconds, or until the task is cancelled."""
         fetch = _Fetch(lambda: look(consumer._reading))
 
         def wait() -> None:
@@ -216,11 +216,11 @@ class AsyncConsumer(Generic[K, V]):
 
         self._handed_count = 0
         self._bridge.loop = asyncio.get_running_loop()
-        await self._crew.run(wait, given_up)
+        await self._executor.run(wait, given_up)
         found: Found | None = fetch.found
         return found
 
-    # ---- positions ----
+    # ---- positions -------------------------------------------------------------------------------
 
     async def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """As `Consumer.seek`."""
@@ -235,7 +235,7 @@ class AsyncConsumer(Generic[K, V]):
         await self._call(lambda consumer: consumer.seek_to_end(*partitions))
 
     async def position(self, partition: TopicPartition) -> int:
-        """Offset of the next record to be handed out."""
+        """Offset of the next record to be returned."""
         return await self._call(lambda consumer: consumer.position(partition))
 
     async def pause(self, *partitions: TopicPartition) -> None:
@@ -247,14 +247,14 @@ class AsyncConsumer(Generic[K, V]):
         await self._call(lambda consumer: consumer.resume(*partitions))
 
     def paused(self) -> set[TopicPartition]:
-        """The partitions that are paused."""
+        """The paused partitions."""
         return set() if self._sync is None else self._sync.paused()
 
     async def current_lag(self, partition: TopicPartition) -> int | None:
         """As `Consumer.current_lag`."""
         return await self._call(lambda consumer: consumer.current_lag(partition))
 
-    # ---- questions about any partition ----
+    # ---- offsets of any partition ----------------------------------------------------------------
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """As `Consumer.beginning_offsets`."""
@@ -268,10 +268,10 @@ class AsyncConsumer(Generic[K, V]):
         """As `Consumer.offsets_for_times`."""
         return await self._call(lambda consumer: consumer.offsets_for_times(times))
 
-    # ---- what needs a group ----
+    # ---- group -----------------------------------------------------------------------------------
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
-        """As `Consumer.commit`. Cancelled, it may have happened or not, as a whole: `committed` tells."""
+        """As `Consumer.commit`. A cancelled call committed all offsets or none: `committed` shows which."""
         await self._call(lambda consumer: consumer.commit(offsets))
 
     async def commit_async(
@@ -292,30 +292,30 @@ class AsyncConsumer(Generic[K, V]):
         """As `Consumer.enforce_rebalance`."""
         await self._call(Consumer.enforce_rebalance)
 
-    # ---- life ----
+    # ---- wakeup and close ------------------------------------------------------------------------
 
     async def metrics(self) -> dict[str, Any]:
         """As `Consumer.metrics`."""
         return await self._call(Consumer.metrics)
 
     def wakeup(self) -> None:
-        """Makes the present, or else the next, waiting call raise WakeupError, once. For any task, thread and signal handler."""
-        self._woken = True  # for one that is not made yet
+        """Make the present, or else the next, waiting call raise WakeupError, once. For any task, thread and signal handler."""
+        self._woken = True  # for a synchronous consumer that does not exist yet
         if self._sync is not None:
             self._sync.wakeup()
 
     async def close(self, timeout: float | None = 30.0) -> None:
-        """As `Consumer.close`: a call that waits in another task raises ClosedError. Twice is nothing."""
+        """As `Consumer.close`: a call that waits in another task raises ClosedError. Idempotent."""
         timeout = seconds(timeout, "close()")
         if self._closed:
             return
         self._closed = True
         consumer = self._sync
         if consumer is not None:
-            consumer._waiting.stop()  # ends what the thread waits for; it closes behind that
+            consumer._waiting.stop()  # ends the thread's wait; the close runs after it
             self._bridge.loop = asyncio.get_running_loop()
-            await self._crew.run(lambda: consumer.close(timeout))
-        self._crew.dismiss()
+            await self._executor.run(lambda: consumer.close(timeout))
+        self._executor.dismiss()
 
     async def __aenter__(self) -> Self:
         with self._alone:
@@ -327,44 +327,44 @@ class AsyncConsumer(Generic[K, V]):
     ) -> None:
         await self.close()
 
-    if not TYPE_CHECKING:  # a mistake that checkers see is told at run time, too
+    if not TYPE_CHECKING:  # type checkers report this mistake; this reports it at run time
 
         def __enter__(self) -> NoReturn:
-            raise TypeError("this consumer is for `async with`; log.consumer(…) is for `with`")
+            raise TypeError("an AsyncConsumer supports `async with`; use log.consumer(…) for `with`")
 
         __exit__ = __iter__ = __enter__
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a consumer cannot be pickled: make one in the worker, embedlog.open(path).async_consumer(…)")
+        raise TypeError("an AsyncConsumer cannot be pickled: create one in the worker with embedlog.open(path).async_consumer(…)")
 
     async def _call(self, call: Callable[[Consumer[K, V]], Found]) -> Found:
-        """One of the sync consumer's verbs, on the thread."""
+        """Call a method of the synchronous consumer on the thread."""
         if self._bridge.is_listener() and self._sync is not None:
             made = self._sync
             return await self._bridge.serve(lambda: call(made))
         with self._alone:
             consumer = await self._made()
             self._bridge.loop = asyncio.get_running_loop()
-            return await self._crew.run(lambda: call(consumer), self._given_up)
+            return await self._executor.run(lambda: call(consumer), self._given_up)
 
     def _given_up(self, happens: bool) -> None:
-        """A task was cancelled; its call is perhaps still on the thread."""
+        """A task was cancelled; its call may still run on the thread."""
         self._straggling = self._straggling or happens
 
     async def _made(self) -> Consumer[K, V]:
-        """The sync consumer, made on the thread: subscribing looks at files."""
+        """The synchronous consumer, created on the thread: subscribing reads files."""
         if self._closed:
-            raise ClosedError("this consumer was closed; log.async_consumer(…) makes another")
+            raise ClosedError("this consumer was closed; create another with log.async_consumer(…)")
         if self._sync is not None and not self._straggling:
             return self._sync
-        made = await self._crew.run(self._make, self._given_up)  # behind what still runs
+        made = await self._executor.run(self._make, self._given_up)  # after the calls that still run
         self._straggling = False
         return made
 
     def _make(self) -> Consumer[K, V]:
         if self._sync is None:
             made = Consumer(self._engine, self._topics, self._config)
-            self._engine.waiter(made._waiting)  # made here: a wake-up from the loop then takes no lock
+            self._engine.waiter(made._waiting)  # created here: a wake-up from the loop then takes no lock
             self._engine.children.add(made)
             if self._woken:
                 made.wakeup()
@@ -373,7 +373,7 @@ class AsyncConsumer(Generic[K, V]):
 
 
 def _at_hand(consumer: Consumer[Any, Any], look: Callable[[Reading], Found]) -> Found:
-    """What a look hands out of what is fetched already. In one step of the loop: a position moves and its records are there."""
+    """Return fetched records only. Positions move in the same step of the loop in which their records are returned."""
     with consumer._using():
         reading = consumer._reading
         reading.fetches = False

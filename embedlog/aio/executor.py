@@ -1,12 +1,10 @@
-"""What the async twins stand on: threads that do what may block, and the guard of what is not meant for two tasks.
+"""Runs blocking calls of the asyncio clients on threads, and guards objects that only one task may use.
 
-EXECUTOR-1  a call that may read a file, take a lock or wait runs on a thread, never on the loop's own; its outcome crosses back
-    once
-EXECUTOR-2  a call that is cancelled before a thread took it does not happen; one that was taken runs to its end
-EXECUTOR-3  the threads know their queue, never its owner: an owner that is dropped ends them, and they keep no interpreter from
-    its exit
-EXECUTOR-4  nothing belongs to a loop for longer than a call lasts: loops may come and go, and may be closed in the middle of a
-    call
+EXECUTOR-1  a call that may read a file, take a lock or wait runs on a thread, never in the loop; its outcome crosses back once
+EXECUTOR-2  a call that is cancelled before a thread took it does not happen; a call that a thread took runs to its end
+EXECUTOR-3  the threads reference their queue, never its owner: an owner that is collected ends them, and they do not delay the
+    interpreter's exit
+EXECUTOR-4  nothing belongs to a loop for longer than one call: loops may change, and may be closed during a call
 """
 
 from __future__ import annotations
@@ -27,39 +25,39 @@ Outcome = TypeVar("Outcome")
 
 
 class Job(Generic[Outcome]):
-    """One call on its way to a thread, and the way of its outcome back into the loop."""
+    """One call for a thread, and the future of its outcome in the loop."""
 
     def __init__(self, call: Callable[[], Outcome]) -> None:
         self.loop = asyncio.get_running_loop()
         self.waiter: asyncio.Future[Outcome] = self.loop.create_future()
         self._call = call
         self._context = contextvars.copy_context()
-        self._fate: dict[str, str] = {}  # setdefault decides in one step who was first: the thread or the withdrawal
+        self._state: dict[str, str] = {}  # setdefault decides atomically: taken by a thread, or withdrawn
 
     def withdraw(self) -> bool:
-        """Whether the call will not happen: False if a thread has taken it."""
-        return self._fate.setdefault("is", "withdrawn") == "withdrawn"
+        """Withdraw the call; False if a thread has taken it."""
+        return self._state.setdefault("is", "withdrawn") == "withdrawn"
 
     def failed_of(self, error: BaseException) -> bool:
-        """Whether it is the call that raised `error`, not the task that was cancelled."""
+        """Whether the call raised `error`, and not a cancellation of the task."""
         return self.waiter.done() and not self.waiter.cancelled() and self.waiter.exception() is error
 
     def run(self) -> None:
-        """On a thread: the call, and its outcome."""
-        if self._fate.setdefault("is", "taken") != "taken":
+        """On a thread: run the call and deliver its outcome."""
+        if self._state.setdefault("is", "taken") != "taken":
             return
         outcome: Outcome | None = None
         problem: BaseException | None = None
         try:
             outcome = self._context.run(self._call)
-        except StopIteration as error:  # no future of asyncio's takes it
+        except StopIteration as error:  # asyncio's futures refuse it
             problem = RuntimeError(f"a callable raised {error!r}")
-        except BaseException as error:  # noqa: BLE001  (the thread's edge: the task that waits must hear of it)
+        except BaseException as error:  # noqa: BLE001  (the thread's edge: the waiting task receives the exception)
             problem = error
         try:
             self.loop.call_soon_threadsafe(self._tell, outcome, problem)
         except RuntimeError:
-            if not self.loop.is_closed():  # nobody is left to be told
+            if not self.loop.is_closed():  # no task waits any more
                 raise
 
     def _tell(self, outcome: Any, problem: BaseException | None) -> None:
@@ -71,8 +69,8 @@ class Job(Generic[Outcome]):
             self.waiter.set_exception(problem)
 
 
-class Crew:
-    """Up to `limit` threads that work off one queue; they begin when there is something to do.
+class Executor:
+    """Up to `limit` threads that process one queue; they start with the first call.
 
     **Threads:** any; `run` in a running loop.
     """
@@ -82,23 +80,23 @@ class Crew:
         self._limit = limit
         self._pid = os.getpid()
         self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()
-        self._busy: list[None] = []  # as long as there are jobs that are not done
+        self._busy: list[None] = []  # one entry per unfinished job
         self._thread_count = 0
         self._lock = threading.Lock()
         self._end = weakref.finalize(self, _dismiss, self._jobs, limit)
 
     async def run(self, call: Callable[[], Outcome], given_up: Callable[[bool], object] | None = None) -> Outcome:
-        """`call()` on a thread. If the task is cancelled meanwhile, `given_up(whether the call happens all the same)` is called.
+        """`call()` on a thread. If the task is cancelled, `given_up(whether the call still happens)` is called.
 
         Raises ForkedError.
         """
         if self._pid != os.getpid():
-            raise ForkedError("the threads stayed in the parent process: open the log again in the child")
+            raise ForkedError("the threads exist in the parent process only: open the log again in the child")
         job = Job(call)
         self._put(job)
         try:
             return await job.waiter
-        except BaseException as error:  # also GeneratorExit: the loop drops a task
+        except BaseException as error:  # also GeneratorExit: the loop discards the task
             if not job.failed_of(error):
                 happens = not job.withdraw()
                 if given_up is not None:
@@ -106,7 +104,7 @@ class Crew:
             raise
 
     def post(self, call: Callable[[], None]) -> None:
-        """`call()` on a thread, behind what was given to it before; nobody waits for it, and it does not raise."""
+        """Queue `call()` for a thread after the earlier calls; no task waits for it, and it must not raise."""
         self._put(Job(call))
 
     def _put(self, job: Job[Any]) -> None:
@@ -120,7 +118,7 @@ class Crew:
             threading.Thread(target=_work, args=arguments, name=f"{self._name}-{self._thread_count}", daemon=True).start()
 
     def dismiss(self) -> None:
-        """Ends the threads behind what is in the queue. Idempotent."""
+        """End the threads after the queued calls. Idempotent."""
         self._end()
 
 
@@ -128,7 +126,7 @@ def _work(jobs: SimpleQueue[Job[Any] | None], busy: list[None]) -> None:
     while (job := jobs.get()) is not None:
         job.run()
         busy.pop()
-        del job  # an idle thread keeps nothing alive
+        del job  # an idle thread references no job
 
 
 def _dismiss(jobs: SimpleQueue[Job[Any] | None], limit: int) -> None:
@@ -137,7 +135,7 @@ def _dismiss(jobs: SimpleQueue[Job[Any] | None], limit: int) -> None:
 
 
 class OneTask:
-    """A context manager that only one task is in; a second one is refused at once.
+    """A context manager that admits one task; a second one gets ConcurrentUseError at once.
 
     Example:
         >>> guard = OneTask("this consumer")
@@ -156,7 +154,9 @@ class OneTask:
         inside = self._inside.setdefault("task", task)
         if inside is task:
             return
-        if inside is not None and (inside.done() or inside.get_loop().is_closed()):  # EXECUTOR-4: it will never leave by itself
+        if inside is not None and (
+            inside.done() or inside.get_loop().is_closed()
+        ):  # EXECUTOR-4: that task never leaves by itself
             self._inside["task"] = task
             return
         raise ConcurrentUseError(f"{self._what} is in use by another task; use one per task, or wakeup() to stop it")

@@ -1,9 +1,7 @@
-"""Rebalance listeners that are coroutines: they run in the loop, while the consumer's thread waits for them and serves them.
+"""Runs rebalance listeners that are coroutines: in the loop, while the consumer's thread waits and serves their calls.
 
-AIOLISTENER-1  a listener comes in the middle of a call that is on the thread: what it asks the consumer for is done by that
-    thread, in place
-AIOLISTENER-2  a listener that is cut off, with its loop or by cancelling, is a listener that failed: the thread never waits for
-    nobody
+AIOLISTENER-1  a listener runs during a call on the thread: the thread itself executes the listener's calls of the consumer
+AIOLISTENER-2  a listener that is cancelled, or whose loop is closed, has failed: the thread never waits forever
 """
 
 from __future__ import annotations
@@ -22,14 +20,14 @@ Found = TypeVar("Found")
 
 
 class Bridge:
-    """From the consumer's thread to listeners in a loop, and back. `loop` is the one in which the present call waits."""
+    """Connects the consumer's thread with listeners in a loop. `loop` is the loop in which the present call waits."""
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         self._served: dict[asyncio.Task[Any], SimpleQueue[Job[Any] | None]] = {}
 
     def bridged(self, listener: Listener | None) -> Listener | None:
-        """What to call on the thread for a listener: itself, unless it is a coroutine function."""
+        """The function that the thread calls for a listener: the listener itself unless it is a coroutine function."""
         if listener is None or not (inspect.iscoroutinefunction(listener) or _calls_a_coroutine(listener)):
             return listener
         return lambda tps: self._run(listener, tps)
@@ -59,7 +57,7 @@ class Bridge:
         future.result()
 
     async def serve(self, call: Callable[[], Found]) -> Found:
-        """A call out of a listener. REQUIRES `is_listener`."""
+        """A call from a listener. REQUIRES `is_listener`."""
         job = Job(call)
         task = asyncio.current_task()
         assert task is not None

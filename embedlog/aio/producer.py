@@ -1,11 +1,10 @@
-"""The producer for asyncio: records are put into the buffer on the loop, everything that may block happens on threads.
+"""The producer for asyncio: `send()` puts records into the buffer in the loop, blocking work runs on threads.
 
-AIOPRODUCER-1  `send()` takes a record in the step in which it returns: cancelled, it has taken nothing; returned, it has taken it
-AIOPRODUCER-2  what waits for room in the buffer is served in the order of coming; only the first in the line has a thread waiting
-    for it
-AIOPRODUCER-3  a topic is looked at on a thread, when it is first sent to and when the producer noticed a change
-AIOPRODUCER-4  a task that only sends keeps no other task waiting: after some hundreds of records the loop gets its turn
-AIOPRODUCER-5  fates cross into the loop batch by batch (`awaitable`), never record by record
+AIOPRODUCER-1  `send()` accepts a record in the step in which it returns: a cancelled call has accepted nothing
+AIOPRODUCER-2  calls that wait for buffer memory are served in order; only the first one occupies a thread
+AIOPRODUCER-3  topic metadata is read on a thread: before the first record of a topic, and after the producer noticed a change
+AIOPRODUCER-4  a task that only sends does not block other tasks: the loop runs them after some hundreds of records
+AIOPRODUCER-5  results reach the loop batch by batch (`awaitable`), never record by record
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar
 
-from embedlog.aio.executor import Crew
+from embedlog.aio.executor import Executor
 from embedlog.config import keywords
 from embedlog.config.client import K, ProducerConfig, V
 from embedlog.errors import ClosedError
@@ -36,17 +35,17 @@ if TYPE_CHECKING:
 
 Done = TypeVar("Done")
 
-TURN = 500  # records that are taken before other tasks get a turn
-THREADS = 4  # that wait for what takes its time: a flush, columns without room
-LOOK_S = 1.0  # how long a topic that is sent to the careful way is taken to be what it was
+TURN = 500  # records accepted before the loop runs other tasks
+THREADS = 4  # for calls that wait: a flush, columns without buffer memory
+LOOK_S = 1.0  # validity of the metadata of a topic without a fast path
 
 
 @keywords.checked
 class AsyncProducer(Generic[K, V]):
-    """Sends records into one log without ever blocking the event loop; its verbs are coroutines.
+    """Sends records into one log without blocking the event loop; its methods are coroutines.
 
-    `AsyncProducer[K, V]` takes keys K and values V: what its serializers take, bytes without any. Made by
-    `log.async_producer(**options)`, best used in `async with`. Serializers and partitioners run on the loop for `send()`, on a
+    `AsyncProducer[K, V]` takes keys K and values V: the types that its serializers accept, bytes without serializers. Created by
+    `log.async_producer(**options)`, best used in `async with`. Serializers and partitioners run in the loop for `send()`, on a
     thread for `send_batch()`; callbacks of futures run on the producer's thread.
 
     **Tasks:** any number may share one; records of one task to one partition keep their order. It may be used in one loop after
@@ -63,13 +62,13 @@ class AsyncProducer(Generic[K, V]):
         self._config = config
         self._sync: Producer[K, V] | None = None
         self._closed = False
-        self._crew = Crew("embedlog-async-producer", THREADS)
-        self._steps = Crew("embedlog-async-producer-steps")  # one thread: topics, transactions, the end, in the order of coming
+        self._executor = Executor("embedlog-async-producer", THREADS)
+        self._steps = Executor("embedlog-async-producer-steps")  # one thread: topics, transactions and close, in order
         self._routes: dict[str, Router] = {}
         self._known: dict[str, tuple[Destination, float]] = {}
         self._line: deque[asyncio.Future[None]] = deque()
-        self._left_count = TURN  # records to be taken past the careful way; 0 while there is a line
-        self._orphans: list[threading.Event] = []  # batches that a thread hands on though nobody waits for them
+        self._left_count = TURN  # records left for the fast path; 0 while calls wait for memory
+        self._orphans: list[threading.Event] = []  # batches of cancelled tasks that a thread still sends
 
     # ---- records ---------------------------------------------------------------------------------
 
@@ -83,16 +82,16 @@ class AsyncProducer(Generic[K, V]):
         timestamp_ms: int | None = None,
         headers: Headers = (),
     ) -> Future[RecordMetadata]:
-        """Waits for room in the buffer, puts one record on its way, and gives the future of its fate, which can be awaited.
+        """Wait for buffer memory, accept one record, and return the future of its result, which can be awaited.
 
-        Cancelled, it has not taken the record; once it has returned, the record goes its way whatever becomes of the task.
+        A cancelled call has not accepted the record. After the return the record is sent, even if the task is cancelled.
         Raises, and fails the future, as `Producer.send` does.
         """
         self._left_count = left_count = self._left_count - 1
         if left_count > 0:
             try:
                 future = self._routes[topic].append(value, key, partition, timestamp_ms, headers)
-            except (KeyError, TypeError):  # not looked at yet; or no name of a topic
+            except (KeyError, TypeError):  # no fast path yet, or not the name of a topic
                 future = None
             if future is not None:
                 return future
@@ -109,7 +108,7 @@ class AsyncProducer(Generic[K, V]):
         changed = pipeline.interceptors.on_send(given)
         try:
             future = await self._sent(pipeline, changed)
-        except BaseException as error:  # also when the task is cancelled: they hear of each record
+        except BaseException as error:  # also for a cancelled task: interceptors see each record
             pipeline.interceptors.on_acknowledgement(nowhere(changed), error)
             raise
         future._observe(partial(pipeline.acknowledged, changed))
@@ -124,7 +123,7 @@ class AsyncProducer(Generic[K, V]):
             return pipeline.failed(given, error)
 
     async def _destination(self, pipeline: Pipeline, given: ProducerRecord) -> Destination:
-        """What is known of a topic; asked anew if it was forgotten, was not looked at for a while, or lacks the partition."""
+        """The metadata of a topic; read again if it changed, is too old, or lacks the partition."""
         topic, partition = given.topic, given.partition
         known, until = self._known.get(topic, (None, 0.0))
         current = known is not None and pipeline.known(topic) is known
@@ -136,8 +135,8 @@ class AsyncProducer(Generic[K, V]):
         return found
 
     async def _put(self, pipeline: Pipeline, destination: Destination, item: Item) -> Future:
-        """The record in its lane, as soon as there is room and nobody is before it."""
-        route: Router = destination.route  # type: ignore[assignment]  # destination() made it
+        """Append the record to its partition queue as soon as there is memory and no earlier call waits."""
+        route: Router = destination.route  # type: ignore[assignment]  # set by destination()
         future = None if self._line else route.append(*item)
         if future is not None:
             return future
@@ -150,7 +149,7 @@ class AsyncProducer(Generic[K, V]):
     async def _in_line(self, pipeline: Pipeline, route: Router, item: Item) -> Future:
         ticket = asyncio.get_running_loop().create_future()
         self._line.append(ticket)
-        self._left_count = 0  # nobody overtakes
+        self._left_count = 0  # no record overtakes the waiting ones
         try:
             if self._line[0] is not ticket:
                 await ticket
@@ -159,18 +158,18 @@ class AsyncProducer(Generic[K, V]):
                 future = route.append(*item, True)
                 if future is not None:
                     return future
-                await self._room(pipeline, item)
+                await self._memory_for(pipeline, item)
         finally:
             self._line.remove(ticket)
             if self._line and not self._line[0].done():
                 self._line[0].set_result(None)
 
-    async def _room(self, pipeline: Pipeline, item: Item) -> None:
-        """Waits until the buffer has room for the record, or the task is cancelled."""
+    async def _memory_for(self, pipeline: Pipeline, item: Item) -> None:
+        """Wait until the buffer has memory for the record, or the task is cancelled."""
         value, key, _, _, headers = item
         size = record_size(value, key, headers)
         given_up: list[bool] = []
-        await self._crew.run(lambda: pipeline.wait_for_room(size, lambda: bool(given_up)), given_up.append)
+        await self._executor.run(lambda: pipeline.wait_for_room(size, lambda: bool(given_up)), given_up.append)
 
     async def send_batch(
         self,
@@ -182,13 +181,13 @@ class AsyncProducer(Generic[K, V]):
         timestamps_ms: Any = None,
         headers: Any = None,
     ) -> Future[list[tuple[str, int, int, int]]]:
-        """Waits until all rows are in the buffer and gives the future of their fate, which can be awaited.
+        """Wait until all rows are in the buffer and return the future of their result, which can be awaited.
 
-        Cancelled before a thread began with it, it has taken nothing; later, all rows go their way. The error's note says which.
+        A call that is cancelled before a thread began has accepted nothing; later, all rows are sent; the error's note says it.
         """
         producer = await self._made()
         ended = threading.Event()
-        fate: list[bool] = []
+        happens_anyway: list[bool] = []
 
         def call() -> Future:
             try:
@@ -197,37 +196,37 @@ class AsyncProducer(Generic[K, V]):
                 ended.set()
 
         def given_up(happens: bool) -> None:
-            fate.append(happens)
+            happens_anyway.append(happens)
             if happens:
                 self._orphans = [each for each in self._orphans if not each.is_set()] + [ended]
 
         try:
-            return await self._crew.run(call, given_up)
+            return await self._executor.run(call, given_up)
         except asyncio.CancelledError as error:
-            error.add_note(f"send_batch to {topic}: {'the rows go their way' if any(fate) else 'nothing was taken'}")
+            error.add_note(f"send_batch to {topic}: {'the rows are sent' if any(happens_anyway) else 'nothing was accepted'}")
             raise
 
     def _await_orphans(self, timeout: float | None) -> float | None:
-        """On a thread: waits for the batches whose tasks were cancelled; the seconds that are left of `timeout`."""
+        """On a thread: wait for the batches of cancelled tasks; return the remaining seconds of `timeout`."""
         deadline = None if timeout is None else time.monotonic() + timeout
         for ended in self._orphans:
             ended.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
         return None if deadline is None else max(0.0, deadline - time.monotonic())
 
-    # ---- life ------------------------------------------------------------------------------------
+    # ---- flush and close -------------------------------------------------------------------------
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Send everything at once and wait until the fate of each record is known. Raises as `Producer.flush`.
+        """Send everything at once and wait until every record is written or has failed. Raises as `Producer.flush`.
 
-        Cancelled, everything is sent all the same; nobody waits for it.
+        After a cancellation everything is still sent.
         """
         timeout = seconds(timeout, "flush()")
         producer = await self._made()
-        await self._crew.run(lambda: producer._flush(self._await_orphans(timeout)))
-        producer._losses.raise_unheard()  # here: a task that was cancelled leaves the failures to the next call
+        await self._executor.run(lambda: producer._flush(self._await_orphans(timeout)))
+        producer._losses.raise_unheard()  # here: after a cancellation the next call reports the failures
 
     async def close(self, timeout: float | None = None) -> None:
-        """As `Producer.close`: sends what is buffered and ends. Cancelled, it goes on, and logs what fails. Idempotent."""
+        """As `Producer.close`: send buffered records and end. After a cancellation it continues and logs failures. Idempotent."""
         await self._end(seconds(timeout, "close()"))
         if self._sync is not None:
             self._sync._losses.raise_unheard()
@@ -240,26 +239,26 @@ class AsyncProducer(Generic[K, V]):
         producer = self._sync
         try:
             if producer is not None:
-                # Not behind those who wait for room: it ends their wait
+                # not after the calls that wait for memory: it ends their wait
                 await self._steps.run(lambda: producer._end(self._await_orphans(timeout)))
         except asyncio.CancelledError:
             if producer is not None:
-                self._steps.post(producer._losses.log_unheard)  # when it has ended
+                self._steps.post(producer._losses.log_unheard)  # after the end
             raise
         finally:
-            self._crew.dismiss()
+            self._executor.dismiss()
             self._steps.dismiss()
 
     # ---- transactions ----------------------------------------------------------------------------
 
     async def init_transactions(self) -> Outcome | None:
-        """As `Producer.init_transactions`. For all calls of this section: one that is cancelled has not begun, or goes on to its
+        """As `Producer.init_transactions`. For all calls of this section: a cancelled call has not begun, or continues to its
         end; the error's note says which, and the next call waits for that end.
         """
         return await self._step("init_transactions", lambda producer: producer.init_transactions())
 
     async def begin_transaction(self) -> None:
-        """As `Producer.begin_transaction`. Cancelled, it leaves no transaction open."""
+        """As `Producer.begin_transaction`. A cancelled call leaves no transaction open."""
         begun: list[bool] = []
 
         def begin(producer: Producer) -> None:
@@ -292,7 +291,7 @@ class AsyncProducer(Generic[K, V]):
     async def transaction(self) -> AsyncIterator[Self]:
         """`async with producer.transaction(): …` begins, and commits at the end, or aborts if anything was raised.
 
-        Cancelled inside, it aborts. Cancelled while it commits, the commit goes on to its end.
+        A cancellation inside aborts. A commit that is cancelled continues to its end.
         """
         await self.begin_transaction()
         try:
@@ -303,34 +302,34 @@ class AsyncProducer(Generic[K, V]):
             raise
 
     def _abort_after_failure(self) -> None:
-        """On a thread, behind what was called before; nothing if there is nothing to abort any more."""
+        """On a thread, after the earlier calls; without effect if no transaction is open."""
         if self._sync is not None:
             self._sync._abort_after_failure()
 
     async def _step(self, name: str, call: Callable[[Producer], Done]) -> Done:
         producer = await self._made()
-        fate: list[bool] = []
+        happens_anyway: list[bool] = []
         try:
-            return await self._steps.run(lambda: call(producer), fate.append)
+            return await self._steps.run(lambda: call(producer), happens_anyway.append)
         except asyncio.CancelledError as error:
-            error.add_note(f"{name}: {'it goes on to its end' if any(fate) else 'it did not begin'}")
+            error.add_note(f"{name}: {'it continues to its end' if any(happens_anyway) else 'it did not begin'}")
             raise
 
-    # ---- what there is ---------------------------------------------------------------------------
+    # ---- metadata and metrics --------------------------------------------------------------------
 
     async def partitions_for(self, topic: str) -> set[int]:
         """As `Producer.partitions_for`."""
         producer = await self._made()
-        return await self._crew.run(lambda: producer.partitions_for(topic))
+        return await self._executor.run(lambda: producer.partitions_for(topic))
 
     async def metrics(self) -> dict[str, float]:
         """As `Producer.metrics`."""
         return (await self._made()).metrics()
 
     async def _made(self) -> Producer:
-        """The sync producer, made on a thread."""
+        """The synchronous producer, created on a thread."""
         if self._closed:
-            raise ClosedError("the producer was closed; log.async_producer(…) makes another")
+            raise ClosedError("the producer was closed; create another with log.async_producer(…)")
         if self._sync is None:
             await self._steps.run(self._make)
         producer = self._sync
@@ -359,15 +358,15 @@ class AsyncProducer(Generic[K, V]):
         if self._sync is not None:
             self._sync._losses.log_unheard()
 
-    if not TYPE_CHECKING:  # a mistake that checkers see is told at run time, too
+    if not TYPE_CHECKING:  # type checkers report this mistake; this reports it at run time
 
         def __enter__(self) -> NoReturn:
-            raise TypeError("this producer is for `async with`; log.producer(…) is for `with`")
+            raise TypeError("an AsyncProducer supports `async with`; use log.producer(…) for `with`")
 
         __exit__ = __enter__
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a producer cannot be pickled: open the log in the process that sends, and make a producer there")
+        raise TypeError("an AsyncProducer cannot be pickled: open the log in the process that sends, and create a producer there")
 
     def __repr__(self) -> str:
-        return f"<embedlog.AsyncProducer {'closed' if self._closed else 'not begun' if self._sync is None else self._sync!r}>"
+        return f"<embedlog.AsyncProducer {'closed' if self._closed else 'not started' if self._sync is None else self._sync!r}>"

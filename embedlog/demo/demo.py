@@ -1,14 +1,14 @@
-"""The main job, to be watched: real text into a topic and out again, by several processes at once.
+"""The main job of the demo: several processes write real text into a topic and read it again.
 
-    python -m embedlog.demo           the sources of this Python's standard library: a line a record, its module the key
-    python -m embedlog.demo PATH      a text file of your own: a line a record, its first word the key
-    python -m embedlog.demo --json    the figures, for a program
+    python -m embedlog.demo           the sources of this Python's standard library: one record per line, keyed by module
+    python -m embedlog.demo PATH      a text file of your own: one record per line, keyed by the first word
+    python -m embedlog.demo --json    the figures as JSON
 
-DEMO-1  two processes write, a third reads along while they do; then three share the topic as a group, of which one is killed;
-    then this one searches, and reads everything into Arrow
-DEMO-2  a key belongs to one writer, so that the order of its lines can be checked, not only their number
-DEMO-3  it says "every line came back" only after comparing every key and line with the source
-DEMO-4  a guest: it uses nothing but the front door
+DEMO-1  two processes write while a third one reads; then three processes share the topic as a group, and one is killed; then this
+    process searches by offset and time, and reads everything into Arrow
+DEMO-2  each key has one writer, so that the order of its lines can be checked, not only their number
+DEMO-3  "every line came back" is printed only after every key and line was compared with the source
+DEMO-4  the demo uses public names only
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ PARTITION_COUNT = 4
 WRITER_COUNT = 2
 LINES_PER_CALL = 20_000
 LOOKUPS = 200
-STALLED_S = 60.0  # no progress for so long is a failure, not patience
+STALLED_S = 60.0  # longer without progress is a failure
 
 Line = tuple[bytes, bytes]  # key, text
 Counter: TypeAlias = "Synchronized[int]"
 
 
 class DemoError(Exception):
-    """What was read is not what was written, or a process of the demo has died."""
+    """The records differ from the source, or a process of the demo has died."""
 
 
 # ---- the text --------------------------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ def modules(root: Path) -> Iterator[tuple[bytes, Path]]:
 
 
 def lines_of(data: bytes) -> list[bytes]:
-    """The lines without their ends; a last line needs none."""
+    """The lines without their line ends."""
     lines = data.split(b"\n")
     return lines[:-1] if not lines[-1] else lines
 
@@ -94,20 +94,20 @@ def write(directory: str, path: Path | None, number: int, done: Counter) -> None
 
 
 def tail(directory: str, seen: Counter, stop: Event) -> None:
-    """Reads along from the beginning, and leaves when told to and nothing more comes."""
+    """Read from the beginning; return when `stop` is set and no more records arrive."""
     settings: dict[str, Any] = {"auto_offset_reset": "earliest", "max_poll_records": LINES_PER_CALL}
     with embedlog.open(directory, create=False) as log, log.consumer(TOPIC, **settings) as consumer:
         while True:
-            told = stop.is_set()  # asked before polling: what was written before `stop` is then still seen
+            stopping = stop.is_set()  # read before the poll, so that records written before `stop` are still read
             records = consumer.poll(timeout=0.05)
             seen.value += len(records)
-            if told and not records:
+            if stopping and not records:
                 return
 
 
 @contextmanager
 def children(*processes: Any) -> Iterator[None]:
-    """Runs processes; none survives the block."""
+    """Run processes; none survives the block."""
     for process in processes:
         process.start()
     try:
@@ -119,7 +119,7 @@ def children(*processes: Any) -> Iterator[None]:
 
 
 def alive(processes: Iterable[Any]) -> list[Any]:
-    """The processes that still run; DemoError if one has failed."""
+    """The running processes. Raises DemoError if one has failed."""
     for process in processes:
         if process.exitcode:
             raise DemoError(f"{process.name} exited with {process.exitcode}")
@@ -127,8 +127,8 @@ def alive(processes: Iterable[Any]) -> list[Any]:
 
 
 def write_and_tail(directory: str, path: Path | None, total: int, show: Progress) -> dict[str, float]:
-    """Two writers and a reader beside them; how long each took."""
-    spawn = multiprocessing.get_context("spawn")  # as if started by hand: nothing is inherited
+    """Run two writers and a reader; return the duration of each."""
+    spawn = multiprocessing.get_context("spawn")  # as separate programs: nothing is inherited
     counters: list[Counter] = [spawn.Value("q", 0) for _ in range(WRITER_COUNT + 1)]
     stop = spawn.Event()
     reader = spawn.Process(target=tail, args=(directory, counters[-1], stop), name="tail")
@@ -146,7 +146,7 @@ def write_and_tail(directory: str, path: Path | None, total: int, show: Progress
             if sum(counts) != last:
                 last, moved = sum(counts), now
             if now - moved > STALLED_S:
-                raise DemoError(f"nothing has moved for {STALLED_S:.0f} s: written {counts[:-1]}, read {counts[-1]} of {total}")
+                raise DemoError(f"no progress for {STALLED_S:.0f} s: written {counts[:-1]}, read {counts[-1]} of {total}")
             show(written=sum(counts[:-1]), tailed=counts[-1])
             if not written and not alive(writers):
                 written = now
@@ -162,13 +162,13 @@ def write_and_tail(directory: str, path: Path | None, total: int, show: Progress
 
 
 def find_by_offset(log: embedlog.Log, show: Progress) -> float:
-    """Seconds that a look at one random offset takes."""
+    """Seconds per read of one random offset."""
     rng = random.Random(1)
     ends = [each.log_end_offset for each in log.describe_topic(TOPIC).partitions]
     filled = [number for number, end in enumerate(ends) if end]
     tps = {number: embedlog.TopicPartition(TOPIC, number) for number in filled}
     begun = time.perf_counter()
-    with log.consumer(max_poll_records=1, max_partition_fetch_bytes=1) as consumer:  # no more than the batch with the record
+    with log.consumer(max_poll_records=1, max_partition_fetch_bytes=1) as consumer:  # reads only the batch with the record
         consumer.assign(list(tps.values()))
         for count in range(LOOKUPS):
             number = rng.choice(filled)
@@ -184,7 +184,7 @@ def find_by_offset(log: embedlog.Log, show: Progress) -> float:
 
 
 def find_by_time(log: embedlog.Log, first_ms: int, last_ms: int) -> float:
-    """Seconds that a look for one moment takes, in all partitions; each find is checked against its neighbour."""
+    """Seconds per search for a time in all partitions; each result is checked against the record before it."""
     rng = random.Random(2)
     moments = [rng.randint(first_ms, last_ms) for _ in range(LOOKUPS // PARTITION_COUNT)]
     tps = [embedlog.TopicPartition(TOPIC, number) for number in range(PARTITION_COUNT)]
@@ -210,14 +210,14 @@ def find_by_time(log: embedlog.Log, first_ms: int, last_ms: int) -> float:
 
 
 def read_all(log: embedlog.Log) -> tuple[Any, float]:
-    """The whole topic as an Arrow table, and the seconds that took."""
+    """The whole topic as an Arrow table, and the duration in seconds."""
     begun = time.perf_counter()
     table = log.scan(TOPIC, columns=["partition", "offset", "timestamp", "key", "value"]).to_arrow()
     return table, time.perf_counter() - begun
 
 
 def check(table: Any, lines: list[Line]) -> None:
-    """Every key and line of the source, in the order of the source within each key, and nothing else."""
+    """Check that the table has exactly the keys and lines of the source, in order within each key. Raises DemoError."""
     import pyarrow as pa
 
     def in_order(keys: Any, order: Any, values: Any) -> Any:
@@ -231,17 +231,17 @@ def check(table: Any, lines: list[Line]) -> None:
         raise DemoError(f"{wanted.num_rows} lines were written, {found.num_rows} came back")
     for name in ("key", "value"):
         if not found[name].combine_chunks().equals(wanted[name].combine_chunks()):
-            raise DemoError(f"the {name}s that came back are not those that were written")
+            raise DemoError(f"the {name}s that were read differ from those that were written")
 
 
-# ---- what is shown ---------------------------------------------------------------------------------------------------
+# ---- output ----------------------------------------------------------------------------------------------------------
 
 Progress = Callable[..., None]
 
 
 @contextmanager
 def progress_bars(total: int) -> Iterator[Progress]:
-    """A bar for each step; nothing where `rich` is not installed or nobody looks."""
+    """A progress bar for each step; none without the package `rich`."""
     try:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
@@ -253,7 +253,7 @@ def progress_bars(total: int) -> Iterator[Progress]:
     with Bars(TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), console=console) as bars:
         steps = {
             "written": bars.add_task(f"{WRITER_COUNT} processes write", total=total),
-            "tailed": bars.add_task("a third one reads along", total=total),
+            "tailed": bars.add_task("a third one reads them", total=total),
             "grouped": bars.add_task("a group of three, one killed", total=total),
             "found": bars.add_task("records found by offset", total=LOOKUPS),
         }
@@ -275,7 +275,7 @@ def as_rows(figures: dict[str, Any]) -> list[tuple[str, str]]:
         ("lines", f"{count:,} in {figures['keys']:,} keys"),
         ("bytes", f"{size:,} of text, {figures['stored_bytes']:,} on disk (zstd, {figures['segments']} segments)"),
         (f"written by {WRITER_COUNT} processes, synced", f"{figures['write_s']:.2f} s: {rate(figures['write_s'])}"),
-        ("the tail was through", f"{figures['tail_behind_s'] * 1000:.0f} ms after the writers had left"),
+        ("the reader was done", f"{figures['tail_behind_s'] * 1000:.0f} ms after the writers had left"),
         (
             "read by a group of three",
             f"{group['read_s']:.2f} s, {group['killed']} killed on the way: lag {group['lag']}, "
@@ -300,10 +300,10 @@ def report(figures: dict[str, Any]) -> None:
 
 
 def run(directory: str, path: Path | None, show_bars: bool = True) -> dict[str, Any]:
-    """The whole job in `directory`; the figures."""
+    """Run the whole job in `directory`; return the figures."""
     lines = list(source(path))
     if not lines:
-        raise DemoError("there are no lines to write")
+        raise DemoError("the source has no lines")
     with embedlog.open(directory) as log:
         log.create_topic(TOPIC, PARTITION_COUNT, config={"compression.type": "zstd"})
     with progress_bars(len(lines)) if show_bars else nullcontext(lambda **counts: None) as show:

@@ -1,9 +1,9 @@
-"""The demo's group: three processes share a topic, one is killed, the others take its partitions over.
+"""The consumer group of the demo: three processes share a topic, one is killed, and the others take over its partitions.
 
-DEMOGROUP-1  every line that a process was given is marked in memory that outlives it, before its offset is committed: what nobody
-    marked was skipped, what is marked twice was given twice
-DEMOGROUP-2  a reader is killed while it is at work, by SIGKILL: nobody tells the others
-DEMOGROUP-3  a guest: it uses nothing but the front door
+DEMOGROUP-1  before its offset is committed, a line is counted in mapped memory that outlives the process: a count of 0 is a
+    skipped line, 2 or more a line that was read again
+DEMOGROUP-2  one reader is killed by SIGKILL while it reads, without any notice to the others
+DEMOGROUP-3  the demo uses public names only
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ Assignment = dict[TopicPartition, str]
 
 
 class GroupError(Exception):
-    """A line was skipped, or the group does not come to rest."""
+    """A line was skipped, or the group does not become stable."""
 
 
-# ---- what was read ---------------------------------------------------------------------------------------------------
+# ---- counts per line -------------------------------------------------------------------------------------------------
 
 
 class Marks:
-    """How often each line was given to somebody: a byte a line in a file that all processes map."""
+    """How often each line was read: one byte per line, in a file that all processes map."""
 
     def __init__(self, path: Path, ends: dict[TopicPartition, int]) -> None:
         self._bases: dict[TopicPartition, int] = {}
@@ -52,12 +52,12 @@ class Marks:
         self._map = mmap.mmap(self._file.fileno(), max(self.total, 1))
 
     def take(self, tp: TopicPartition, start: int, end: int) -> None:
-        """Lines [start, end) of a partition were given once more."""
+        """Count lines [start, end) of a partition once more."""
         base = self._bases[tp]
         self._map[base + start : base + end] = self._map[base + start : base + end].translate(ONE_MORE)
 
     def counts(self) -> Counter[int]:
-        """How many lines were given how often."""
+        """The number of lines for each count."""
         return Counter(self._map[: self.total])
 
     def close(self) -> None:
@@ -65,11 +65,11 @@ class Marks:
         self._file.close()
 
 
-# ---- the processes ---------------------------------------------------------------------------------------------------
+# ---- readers ---------------------------------------------------------------------------------------------------------
 
 
 def read(directory: str, topic: str, marks_path: str, number: int, read_count: Any, go: Event, stop: Event) -> None:
-    """Reader `number`: joins, waits for `go`, then reads, marks and commits until `stop`."""
+    """Reader `number`: join, wait for `go`, then read, count and commit until `stop`."""
     settings: dict[str, Any] = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "client_id": f"reader {number + 1}"}
     with embedlog.open(directory, create=False) as log, log.consumer(group_id=GROUP, **settings) as consumer:
         tps = [TopicPartition(topic, at) for at in range(len(log.describe_topic(topic).partitions))]
@@ -86,12 +86,12 @@ def read(directory: str, topic: str, marks_path: str, number: int, read_count: A
                 try:
                     consumer.commit()
                 except (embedlog.CommitFailedError, embedlog.RebalanceInProgressError):
-                    continue  # the group is being shared out anew: whoever gets these lines next reads them again
+                    continue  # a rebalance runs: the next owner of these lines reads them again
         marks.close()
 
 
 def stretches(records: Iterable[Any]) -> list[tuple[TopicPartition, int, int]]:
-    """Consecutive lines of one partition: where they begin and end."""
+    """Runs of consecutive lines of one partition: start and end."""
     found: list[tuple[TopicPartition, int, int]] = []
     for record in records:
         if found and found[-1][0].partition == record.partition and found[-1][2] == record.offset:
@@ -101,11 +101,11 @@ def stretches(records: Iterable[Any]) -> list[tuple[TopicPartition, int, int]]:
     return found
 
 
-# ---- from outside ----------------------------------------------------------------------------------------------------
+# ---- the group as a whole --------------------------------------------------------------------------------------------
 
 
 class Group:
-    """The readers, and how the group looks from here."""
+    """The reader processes and the state of their group."""
 
     def __init__(self, log: embedlog.Log, directory: str, topic: str) -> None:
         self._log, self._topic = log, topic
@@ -124,7 +124,7 @@ class Group:
             self.readers.append(spawn.Process(target=read, args=shared, name=f"reader {number + 1}"))
 
     def shared_out(self, count: int) -> Assignment | None:
-        """Who has which partition, once `count` members have all of them between them."""
+        """The owner of each partition, once `count` members own all partitions; else None."""
         if GROUP not in self._log.groups():
             return None
         found = self._log.describe_group(GROUP)
@@ -136,7 +136,7 @@ class Group:
         return sum(end - (committed[tp].offset if tp in committed else 0) for tp, end in self._ends.items())
 
     def wait(self, what: str, look: Callable[[], Any], show: Show, *, dead: int = -1) -> Any:
-        """What `look` finds, once it finds something. Raises GroupError."""
+        """Wait for a result of `look`. Raises GroupError."""
         until = time.perf_counter() + STALLED_S
         while not (found := look()):
             for number, reader in enumerate(self.readers):
@@ -144,8 +144,8 @@ class Group:
                     raise GroupError(f"{reader.name} exited with {reader.exitcode}")
             if time.perf_counter() > until:
                 counts = [each.value for each in self.counts]
-                state = self._log.describe_group(GROUP) if GROUP in self._log.groups() else "there is no group"
-                raise GroupError(f"waited {STALLED_S:.0f} s in vain for {what}; read so far: {counts}; {state}")
+                state = self._log.describe_group(GROUP) if GROUP in self._log.groups() else "the group does not exist"
+                raise GroupError(f"waited {STALLED_S:.0f} s without success for {what}; read so far: {counts}; {state}")
             show(grouped=self.marks.total - self.lag())
             time.sleep(LOOK_S)
         return found
@@ -160,17 +160,17 @@ class Group:
 
 
 def read_as_group(log: embedlog.Log, directory: str, topic: str, show: Show) -> dict[str, Any]:
-    """Three readers, one of which is killed; who had what before and after, and what came of the lines."""
+    """Run three readers and kill one; return the assignments before and after, and the counts of the lines."""
     group = Group(log, directory, topic)
     try:
         for reader in group.readers:
             reader.start()
-        before = group.wait("the group to stand", lambda: group.shared_out(READER_COUNT), show)
+        before = group.wait("a stable group", lambda: group.shared_out(READER_COUNT), show)
         began = time.perf_counter()
         group.go.set()
         doomed = int(before[group.largest].split()[-1]) - 1
         enough = group.marks.total // 4
-        group.wait("the readers to be at work",
+        group.wait("the readers to read",
                    lambda: group.counts[doomed].value and sum(each.value for each in group.counts) > enough, show)  # fmt: skip
         os.kill(group.readers[doomed].pid, 9)
         killed = time.perf_counter()
@@ -202,7 +202,7 @@ def read_as_group(log: embedlog.Log, directory: str, topic: str, show: Show) -> 
 
 
 def as_table(found: dict[str, Any], topic: str) -> list[str]:
-    """The assignment before and after, a line a partition."""
+    """The assignment before and after, one line per partition."""
     width = max(len(name) for name in [*found["before"].values(), *found["after"].values()]) + 12
     lines = [f"{'partition':<14}{'before':<{width}}after"]
     for number, owner in found["before"].items():

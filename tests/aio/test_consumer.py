@@ -397,5 +397,5 @@ def test_mistakes_raise_where_they_are_awaited(
 
 
 def test_pickling_is_refused_with_the_way_to_do_it(log: embedlog.Log) -> None:
-    with pytest.raises(TypeError, match="make one in the worker"):
+    with pytest.raises(TypeError, match="create one in the worker"):
         pickle.dumps(log.async_consumer())

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from embedlog.aio.executor import Crew, Job, OneTask
+from embedlog.aio.executor import Executor, Job, OneTask
 from embedlog.errors import ConcurrentUseError, ForkedError
 from tests.support.producer_helpers import wait_until
 
@@ -46,10 +46,10 @@ async def began(gate: Gate) -> None:
 
 def test_calls_of_one_thread_keep_their_order_and_the_loop_goes_on() -> None:
     async def main() -> None:
-        crew, gate, order = Crew("crew-order"), Gate(), []
-        first = asyncio.create_task(crew.run(gate))
+        executor, gate, order = Executor("crew-order"), Gate(), []
+        first = asyncio.create_task(executor.run(gate))
         await began(gate)
-        rest = [asyncio.create_task(crew.run(lambda n=n: order.append(n))) for n in range(50)]
+        rest = [asyncio.create_task(executor.run(lambda n=n: order.append(n))) for n in range(50)]
         for _ in range(100):
             await asyncio.sleep(0)
         assert not first.done()
@@ -59,7 +59,7 @@ def test_calls_of_one_thread_keep_their_order_and_the_loop_goes_on() -> None:
         await asyncio.gather(*rest)
         assert order == list(range(50))
         assert len(threads("crew-order")) == 1
-        crew.dismiss()
+        executor.dismiss()
 
     asyncio.run(main())
     wait_until(lambda: not threads("crew-order"))
@@ -67,20 +67,20 @@ def test_calls_of_one_thread_keep_their_order_and_the_loop_goes_on() -> None:
 
 def test_a_crew_grows_only_while_all_are_busy() -> None:
     async def main() -> None:
-        crew = Crew("crew-grows", 3)
+        executor = Executor("crew-grows", 3)
         for _ in range(20):
-            await crew.run(lambda: None)
+            await executor.run(lambda: None)
         assert len(threads("crew-grows")) <= 2  # one, or two if the first was still putting its job down
         gates = [Gate() for _ in range(3)]
-        tasks = [asyncio.create_task(crew.run(gate)) for gate in gates]
+        tasks = [asyncio.create_task(executor.run(gate)) for gate in gates]
         for gate in gates:
             await began(gate)
         assert len(threads("crew-grows")) == 3
         for gate in gates:
             gate.go.set()
         await asyncio.gather(*tasks)
-        crew.dismiss()
-        crew.dismiss()
+        executor.dismiss()
+        executor.dismiss()
 
     asyncio.run(main())
     wait_until(lambda: not threads("crew-grows"))
@@ -88,7 +88,7 @@ def test_a_crew_grows_only_while_all_are_busy() -> None:
 
 def test_an_owner_that_is_dropped_ends_its_threads() -> None:
     async def main() -> None:
-        await Crew("crew-dropped").run(lambda: None)
+        await Executor("crew-dropped").run(lambda: None)
 
     asyncio.run(main())
     gc.collect()
@@ -100,7 +100,7 @@ def test_a_call_sees_the_context_of_its_task() -> None:
 
     async def main() -> int:
         variable.set(7)
-        return await Crew("crew").run(variable.get)
+        return await Executor("executor").run(variable.get)
 
     assert asyncio.run(main()) == 7
 
@@ -111,13 +111,13 @@ def test_what_a_call_raises_reaches_the_task(raised: BaseException) -> None:
         raise raised
 
     async def main() -> BaseException | None:
-        crew = Crew("crew")
+        executor = Executor("executor")
         try:
-            await crew.run(call, lambda _: pytest.fail("nobody gave up"))
+            await executor.run(call, lambda _: pytest.fail("nobody gave up"))
         except BaseException as error:  # noqa: BLE001
             return error
         finally:
-            crew.dismiss()
+            executor.dismiss()
         return None
 
     found = asyncio.run(main())
@@ -134,10 +134,10 @@ async def cancelled(awaitable: Awaitable[Any]) -> None:
 
 def test_a_cancelled_call_that_nobody_took_does_not_happen() -> None:
     async def main() -> None:
-        crew, gate, happened, told = Crew("crew"), Gate(), [], []
-        first = asyncio.create_task(crew.run(gate, told.append))
+        executor, gate, happened, told = Executor("executor"), Gate(), [], []
+        first = asyncio.create_task(executor.run(gate, told.append))
         await began(gate)
-        second = asyncio.create_task(crew.run(lambda: happened.append(1), told.append))
+        second = asyncio.create_task(executor.run(lambda: happened.append(1), told.append))
         await asyncio.sleep(0)
         second.cancel()
         await cancelled(second)
@@ -146,7 +146,7 @@ def test_a_cancelled_call_that_nobody_took_does_not_happen() -> None:
         await cancelled(first)
         assert told == [False, True]
         gate.go.set()
-        await crew.run(lambda: None)
+        await executor.run(lambda: None)
         assert happened == []
 
     asyncio.run(main())
@@ -156,7 +156,7 @@ def test_an_outcome_that_crosses_a_cancellation_counts_as_given_up() -> None:
     """The call is done and its outcome in the loop, but the task is cancelled before it runs: it never sees the outcome."""
 
     async def main() -> None:
-        crew, told, jobs = Crew("crew"), [], []
+        executor, told, jobs = Executor("executor"), [], []
         real = Job.run
 
         def run(job: Job[Any]) -> None:
@@ -165,7 +165,7 @@ def test_an_outcome_that_crosses_a_cancellation_counts_as_given_up() -> None:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Job, "run", run)
-            task = asyncio.create_task(crew.run(lambda: "outcome", told.append))
+            task = asyncio.create_task(executor.run(lambda: "outcome", told.append))
             while not (jobs and jobs[0].waiter.done()):
                 await asyncio.sleep(0)
             # `waiter` is done, the task's step stands in the loop's queue or behind it
@@ -181,27 +181,27 @@ def test_an_outcome_that_crosses_a_cancellation_counts_as_given_up() -> None:
 
 
 def test_a_loop_that_is_closed_in_the_middle_of_a_call_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    crew, gate = Crew("crew-closed"), Gate()
+    executor, gate = Executor("crew-closed"), Gate()
     loop = asyncio.new_event_loop()
-    task = loop.create_task(crew.run(gate))
+    task = loop.create_task(executor.run(gate))
     loop.run_until_complete(began(gate))
     loop.close()
     gate.go.set()
 
     async def main() -> int:
-        return await crew.run(lambda: 5)
+        return await executor.run(lambda: 5)
 
     assert asyncio.run(main()) == 5
     task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 def test_a_forked_child_is_refused() -> None:
-    crew = Crew("crew")
-    asyncio.run(crew.run(lambda: None))
+    executor = Executor("executor")
+    asyncio.run(executor.run(lambda: None))
     pid = os.fork()
     if pid == 0:
         try:
-            asyncio.run(crew.run(lambda: None))
+            asyncio.run(executor.run(lambda: None))
         except ForkedError:
             os._exit(7)
         finally:
@@ -212,10 +212,10 @@ def test_a_forked_child_is_refused() -> None:
 def test_a_call_that_never_ends_does_not_keep_the_interpreter() -> None:
     program = """
 import asyncio, threading
-from embedlog.aio.executor import Crew
+from embedlog.aio.executor import Executor
 async def main():
     try:
-        await asyncio.wait_for(Crew("crew").run(threading.Event().wait), 0.05)
+        await asyncio.wait_for(Executor("executor").run(threading.Event().wait), 0.05)
     except TimeoutError:
         print("left")
 asyncio.run(main())

@@ -348,7 +348,7 @@ def test_a_cancelled_batch_says_whether_it_goes_its_way(log: embedlog.Log, stuck
                     await task
                 notes += caught.value.__notes__
             stuck.go.set()
-            assert sorted(notes) == ["send_batch to one: nothing was taken"] + ["send_batch to one: the rows go their way"] * 4
+            assert sorted(notes) == ["send_batch to one: nothing was accepted"] + ["send_batch to one: the rows are sent"] * 4
 
     run(main())
     assert len(values(log)) == 500
@@ -378,7 +378,7 @@ def test_cancelling_who_awaits_a_future_harms_no_other(log: embedlog.Log, stuck:
 def test_a_closed_one_refuses(log: embedlog.Log) -> None:
     async def main() -> None:
         producer = log.async_producer()
-        assert "not begun" in repr(producer)
+        assert "not started" in repr(producer)
         async with producer:
             await producer.send("one", b"v")
         await producer.close()

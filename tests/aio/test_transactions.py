@@ -156,7 +156,7 @@ def test_a_cancelled_commit_says_whether_it_goes_on(log: embedlog.Log, monkeypat
             task.cancel()
             with pytest.raises(asyncio.CancelledError) as caught:
                 await task
-            assert caught.value.__notes__ == [f"commit_transaction: it {'goes on to its end' if taken else 'did not begin'}"]
+            assert caught.value.__notes__ == [f"commit_transaction: it {'continues to its end' if taken else 'did not begin'}"]
             go.set()
             await blocker
             if not taken:

@@ -63,7 +63,7 @@ def entering(make: Act) -> Act:
             with made:
                 pass
         finally:
-            if not hasattr(made, "_crew"):
+            if not hasattr(made, "_executor"):
                 made.close()
 
     return call
