@@ -66,11 +66,15 @@ class Log:
         self.path, self.read_only, self.config = engine.path, engine.read_only, engine.config
         self._engine = engine
         self._topics, self._groups = TopicAdmin(engine), GroupAdmin(engine)
-        self._housekeeper = None if read_only else Housekeeper(engine)
-        if self._housekeeper is not None:
-            engine.attach(self._housekeeper)
-            if self.config.housekeeping:
-                self._housekeeper.start()
+        try:
+            self._housekeeper = None if read_only else Housekeeper(engine)
+            if self._housekeeper is not None:
+                engine.attach(self._housekeeper)
+                if self.config.housekeeping:
+                    self._housekeeper.start()
+        except BaseException:
+            engine.close()
+            raise
 
     # ---- clients ---------------------------------------------------------------------------------
 

@@ -59,14 +59,8 @@ def digests(directory: Path) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def opened(golden: Path) -> Callable[[str], embedlog.Log]:
     """`opened("clean")`: that directory, read-only, opened once."""
-    logs: dict[str, embedlog.Log] = {}
-
-    def open_once(name: str) -> embedlog.Log:
-        if name not in logs:
-            logs[name] = embedlog.open(golden / name / "log", read_only=True)
-        return logs[name]
-
-    yield open_once  # type: ignore[misc]
+    logs = {name: embedlog.open(golden / name / "log", read_only=True) for name in (*CLEAN, *UNCLEAN)}
+    yield logs.__getitem__  # type: ignore[misc]
     for log in logs.values():
         log.close()
 

@@ -1,12 +1,12 @@
 """Compares what this process holds before and after a test: descriptors, file mappings, threads, temporary files.
 
 L1  a clean test costs two snapshots, together less than 1 ms; the garbage collector runs only if something seems left
-L2  what ends by itself within `GRACE_S` is not a leak: a thread that was told to stop, a descriptor that it closes
-L3  what a fixture of a wider scope opens during a test belongs to that fixture: `granted` adds it to the baseline. So does what a
-    log that was open before the test opens below its directory
+L2  a resource that is released within `GRACE_S` is not a leak: a thread that was asked to stop, a descriptor that it closes
+L3  resources that a fixture of a wider scope opens during a test belong to that fixture: `granted` adds them to the baseline.
+    Files below the directory of a log that was open before the test belong to that log
 L4  the runner's own resources are excluded by rule: modules of `RUNNERS`, and sockets and pipes while a JVM is connected
-L5  what lives as long as the process is excluded by rule: the library's pool for codecs, and the event descriptors of packages
-    with a native runtime (the library itself has none; an asyncio loop that leaks is found by its sockets)
+L5  resources with the lifetime of the process are excluded by rule: the library's pool for codecs, multiprocessing's directory,
+    and event descriptors of packages with a native runtime (the library has none; a leaked asyncio loop also leaks sockets)
 """
 
 from __future__ import annotations
@@ -107,8 +107,7 @@ def excluded_targets() -> tuple[str, ...]:
 
 def open_logs() -> tuple[str, ...]:
     """The directories of the logs that are open in this process."""
-    opened = getattr(engine, "_open_engines", None) or getattr(engine, "_open_logs", ())
-    return tuple(f"{each.path}/" for each in list(opened) if not each._closed)
+    return tuple(f"{each.path}/" for each in list(engine._open_engines) if not each.closed)
 
 
 @dataclass
@@ -145,7 +144,11 @@ class Snapshot:
                 if not path.startswith(self.logs)
             ),
             *(f"thread: {thread.name}" for thread in now.threads - self.threads if thread.is_alive() and not is_excluded(thread)),
-            *(f"file: {os.path.join(tempfile.gettempdir(), name)}" for name in sorted(now.files - self.files)),
+            *(
+                f"file: {os.path.join(tempfile.gettempdir(), name)}"
+                for name in sorted(now.files - self.files)
+                if not name.startswith("pymp-")
+            ),
         ]
 
     def equals(self, now: Snapshot) -> bool:
