@@ -1,1 +1,1 @@
-"""Benchmarks against ceilings and rivals; `python -m benchmarks` runs them."""
+"""Benchmarks against upper bounds and other systems; `python -m benchmarks` runs them."""

@@ -37,7 +37,7 @@ FIGURES: dict[str, Callable[[Context], Iterator[Outcome]]] = {
 
 
 def size(text: str) -> int:
-    """A number of bytes with kB, MB or GB behind it (powers of 1024)."""
+    """A number of bytes with a suffix kB, MB or GB (powers of 1024)."""
     for suffix, factor in (("kB", 1 << 10), ("MB", 1 << 20), ("GB", 1 << 30)):
         if text.endswith(suffix):
             return int(float(text.removesuffix(suffix)) * factor)

@@ -29,7 +29,7 @@ PACKAGE = str(Path(embedlog.__file__).parent)
 
 Step = Callable[[], object]
 Steps = Generator[Step, None, None]
-Path_ = Callable[[embedlog.Log], Steps]  # each item is one measured step; what lies between two items is not measured
+Path_ = Callable[[embedlog.Log], Steps]  # each item is one measured step; the code between two items is not measured
 
 
 class Length(NamedTuple):

@@ -47,7 +47,7 @@ def memory(directory: str) -> dict[str, Any]:
 
 
 def poll(directory: str, samples: str) -> dict[str, Any]:
-    """Print for each record when `poll` returned it and when it was woken, on the clock that all processes share."""
+    """Print for each record when `poll` returned it and when it was woken, on the system-wide clock."""
     woken_ns = 0
     with embedlog.open(directory) as log, log.consumer("wake", auto_offset_reset="earliest") as consumer:
         wait = log._engine.wait
@@ -102,7 +102,7 @@ def open_(directory: str, topic: str, limit: str) -> dict[str, Any]:
 
 
 def lookup(directory: str, topic: str, limit: str) -> dict[str, Any]:
-    """Median time to find segment and position of an offset: in segments met for the first time, and in some known ones."""
+    """Median time to find segment and position of an offset, in segments read for the first time and in known ones."""
     limit_descriptors(limit)
     rng = random.Random(1)
     with embedlog.open(directory) as log:
@@ -114,7 +114,7 @@ def lookup(directory: str, topic: str, limit: str) -> dict[str, Any]:
         cold, warm = [], []
         for offsets, times in ((cold_offsets, cold), (warm_offsets, warm)):
             for offset in offsets:
-                now = partition.published()  # one look at the page serves a whole fetch
+                now = partition.published()  # a fetch reads the control block once
                 began = time.perf_counter_ns()
                 partition._reader.place(partition._segments.at(offset, now), offset)
                 times.append(time.perf_counter_ns() - began)

@@ -1,4 +1,4 @@
-"""Columns in and out: append from Arrow, scan to Arrow, compression, and whether size matters."""
+"""Columns: append from Arrow, scan to Arrow, compression, and the influence of the log's size."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def append(context: Context) -> Iterator[Outcome]:
 
 
 def scan_rate(directory: Path, columns: list[str] | None = None) -> float:
-    """Log bytes per second of a scan to Arrow that looks at every batch and keeps none."""
+    """Log bytes per second of a scan to Arrow that touches every batch and keeps none."""
     with embedlog.open(directory, read_only=True) as log:
         rows = 0
         began = time.perf_counter()
@@ -112,7 +112,7 @@ def scan(context: Context) -> Iterator[Outcome]:
 
 
 def codecs(context: Context) -> Iterator[Outcome]:
-    """Compression on all cores against the same on one; both measured in processes of their own."""
+    """Compression on all cores against one core; each measured in its own process."""
     cores = sorted(os.sched_getaffinity(0))
     total = min(context.size_bytes, 128 << 20)
     for codec in ("zstd", "lz4"):
@@ -132,7 +132,7 @@ def codec_seconds(context: Context, codec: str, total_bytes: int) -> float:
 
 
 def sizes(context: Context) -> Iterator[Outcome]:
-    """The share of the ceiling for a large log, relative to that for a small one."""
+    """The fraction of the upper bound for a large log, relative to a small one."""
     small, large = context.small_bytes, context.large_bytes
     label = f"{large / (1 << 30):g}GB-vs-{small >> 20}MB"
     many, few = context.rounds * 4 + 1, max(3, context.rounds // 2)
@@ -149,7 +149,7 @@ def sizes(context: Context) -> Iterator[Outcome]:
 
 
 def memory(directory: Path, size_bytes: int) -> Iterator[Outcome]:
-    """How much the largest resident size grows in the second half of a scan."""
+    """Growth of the maximum resident size in the second half of a scan."""
     seen = child("memory", directory)
     in_mib = {"first half MiB": seen["early"] / (1 << 20), "peak MiB": seen["peak"] / (1 << 20)}
     detail = {**in_mib, "log GiB": size_bytes / (1 << 30)}

@@ -1,4 +1,4 @@
-"""Compaction: bytes of sealed log that the cleaner goes through per second, on one core, and the memory it takes."""
+"""Compaction: bytes of sealed log that the cleaner processes per second on one core, and its memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .measure import Outcome
 
 SEGMENT_BYTES = 64 << 20
 TARGET_MB_S = 150.0
-KEY_BYTES, VALUE_BYTES = 16, 76  # with the record's own bytes a hundred
+KEY_BYTES, VALUE_BYTES = 16, 76  # a hundred with the record's own bytes
 MAP_BYTES = 128 << 20  # the default of log.cleaner.dedupe.buffer.size
 SETTINGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01, "segment.bytes": SEGMENT_BYTES,
             "flush.ms": 9_223_372_036_854_775_807, "file.delete.delay.ms": 0}  # fmt: skip
@@ -28,7 +28,7 @@ PIECE_BYTES = 1 << 20
 
 
 def fill(directory: Path, total_bytes: int, keys: int) -> None:
-    """Records of about a hundred bytes in the log, their keys drawn from so many, in no order."""
+    """Records of about a hundred bytes with random keys."""
     rng = np.random.default_rng(11)
     rows = 200_000
     with embedlog.open(directory, config={"housekeeping": False}) as log, log.producer() as producer:
@@ -51,7 +51,7 @@ def column(data: np.ndarray, width: int) -> pa.Array:
 
 
 def clean_once(directory: str) -> dict[str, float]:
-    """In a process of its own, on one core: everything that is dirty, to the last pass; its seconds and its memory."""
+    """Clean everything, in a process of its own on one core; return seconds and memory."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     with embedlog.open(directory, config={"housekeeping": False}) as log:
         partition = log._engine.partition("bench", 0)
@@ -76,7 +76,7 @@ def watch(peak: list[int], stop: threading.Event) -> None:
 
 
 def copy_once(directory: str, after: str) -> dict[str, float]:
-    """The floor: read the sealed segments twice, in pieces, and write as many bytes as a compaction leaves; then sync."""
+    """The lower bound: read the sealed segments twice, in pieces, write the bytes that a compaction leaves, and sync."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     paths = sorted(Path(directory, "bench-0").glob("*.log"))[:-1]
     piece, left, target = bytearray(PIECE_BYTES), int(after), Path(directory, "copy")
@@ -96,7 +96,7 @@ def copy_once(directory: str, after: str) -> dict[str, float]:
 
 
 def compaction(context: Context) -> Iterator[Outcome]:
-    """Keyed records of a hundred bytes: few keys, of which little stays, and so many that about half stays."""
+    """Keyed records of a hundred bytes: few keys, which leaves little, and many keys, which leaves about half."""
     records = context.large_bytes // 100
     for label, keys in (("few keys", 10_000), ("many keys", records // 2)):
         directory = context.fresh("compaction")

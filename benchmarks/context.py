@@ -1,4 +1,4 @@
-"""What every figure is given, and the inputs they share: Arrow columns, topics filled with them, child processes."""
+"""The context of every figure and the shared inputs: Arrow columns, filled topics, child processes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ import embedlog
 
 from .measure import Bare
 
-CHUNK_BYTES = 64 << 20  # one send_batch: large enough to hide the crossing, small enough to stay warm
-# No sync while the clock runs: the bare loop does not sync either. Retention and roll by time stay off as well.
+CHUNK_BYTES = 64 << 20  # one send_batch: large enough to hide the call's cost, small enough for the cache
+# No sync while the clock runs: the bare loop does not sync either. Retention and roll by time are off.
 QUIET = {"flush.ms": 9_223_372_036_854_775_807, "segment.bytes": 1 << 30}
 
 
@@ -53,7 +53,7 @@ def values_of(record_bytes: int, total_bytes: int) -> pa.Array:
 
 
 def keys_of(count: int) -> pa.Array:
-    """Ten thousand different keys of 8 bytes, in no order."""
+    """Ten thousand different keys of 8 bytes, in random order."""
     numbers = np.random.default_rng(7).integers(0, 10_000, count)
     data = np.frombuffer(b"".join(b"%08d" % number for number in numbers.tolist()), dtype=np.uint8)
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(8)
@@ -61,7 +61,7 @@ def keys_of(count: int) -> pa.Array:
 
 
 def text_values(total_bytes: int) -> pa.Array:
-    """Lines of this Python's own standard library: what compression meets in earnest."""
+    """Lines of this Python's standard library: realistic input for compression."""
     lines: list[bytes] = []
     size = 0
     sources = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
@@ -76,7 +76,7 @@ def text_values(total_bytes: int) -> pa.Array:
 
 
 def pieces(array: pa.Array, total_bytes: int) -> Iterator[pa.Array]:
-    """The array again and again, the last time cut, until its values make up `total_bytes`."""
+    """The array repeatedly, the last time cut, up to `total_bytes` of values."""
     per_row = array.nbytes / len(array)
     rows = max(1, int(total_bytes / per_row))
     while rows > 0:

@@ -1,4 +1,4 @@
-"""Durable sends (`flush.messages=1`): group commit among threads and among processes, with the disk as it is and a slow one."""
+"""Durable sends (`flush.messages=1`): group commit among threads and among processes, with the real disk and a slow one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .context import Context, remove
 from .measure import Outcome
 
 SECONDS = 1.0
-SLOW_US = 1000  # a sync of a millisecond: what the fault hook adds to each
+SLOW_US = 1000  # the fault hook delays each sync by a millisecond
 THREADS, PROCESSES = 16, 4
 TOPIC = "durable"
 
@@ -30,7 +30,7 @@ def slow_syncs(delay_us: int) -> None:
 
 
 def rate_of_threads(log: embedlog.Log, threads: int) -> float:
-    """Acknowledged records a second, one under way in each thread."""
+    """Acknowledged records per second, one in flight per thread."""
     counts = [0] * threads
     with log.producer() as producer:
         producer.send(TOPIC, b"first").result()
@@ -50,7 +50,7 @@ def rate_of_threads(log: embedlog.Log, threads: int) -> float:
 
 
 def child_rate(directory: str, delay_us: int) -> float:
-    """What a child of `rate_of_processes` does between the line that lets it go and its answer."""
+    """The measured part of a child of `rate_of_processes`."""
     with embedlog.open(directory) as log, log.producer() as producer:
         producer.send(TOPIC, b"first").result()
         slow_syncs(delay_us)
@@ -61,7 +61,7 @@ def child_rate(directory: str, delay_us: int) -> float:
             producer.send(TOPIC, b"x" * 100).result()
             count += 1
         print(count, flush=True)
-        sys.stdin.readline()  # nobody closes while another still writes
+        sys.stdin.readline()  # no child closes while another one writes
     return count / SECONDS
 
 
@@ -95,7 +95,7 @@ def durable(context: Context) -> Iterator[Outcome]:
                 pairs = [(rate_of_threads(log, 1), rate_of_threads(log, THREADS)) for _ in range(context.rounds)]
                 slow_syncs(0)
                 yield ratio(f"durable/threads={THREADS}/sync+{delay_us}us", pairs, target)
-        if not system.TEST_BUILD:  # syncs of a known length need fault injection
+        if not system.TEST_BUILD:  # syncs of a fixed duration need fault injection
             return
         pairs = [
             (rate_of_processes(directory, 1, SLOW_US), rate_of_processes(directory, PROCESSES, SLOW_US))

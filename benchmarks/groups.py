@@ -1,4 +1,4 @@
-"""Groups: what a commit takes, what it takes to open a log with ten thousand of them, and whether their log stays small."""
+"""Groups: the cost of a commit, of opening a log with ten thousand groups, and the size of their log."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .measure import Outcome, percentile
 
 PARTITIONS, WARM = 100, 50
 GROUPS = 10_000
-RATE, SECONDS, EACH = 1_000, 60, 10  # commits a second, and partitions of a commit
-BOUND_MB = 20  # what comes in 15 s, the time between two looks of the cleaner, the active segment, and some room
+RATE, SECONDS, EACH = 1_000, 60, 10  # commits per second; partitions per commit
+BOUND_MB = 20  # the records of 15 s (the cleaner's interval), the active segment, and a margin
 OFFSETS_TOPIC = "__consumer_offsets"
 MIB = 1 << 20
 
@@ -61,7 +61,7 @@ def many_groups(context: Context) -> Iterator[Outcome]:
 
 
 def bounded(context: Context) -> Iterator[Outcome]:
-    """A thousand commits a second for a minute into one partition, with the cleaner on as it is by default."""
+    """A thousand commits per second for a minute into one partition, with the cleaner's defaults."""
     directory = context.fresh("bounded")
     largest = 0
     try:
@@ -87,5 +87,5 @@ def bounded(context: Context) -> Iterator[Outcome]:
 
 
 def size_of(directory: Path) -> int:
-    """Bytes of the log files that count: those that wait for their removal do not."""
+    """Bytes of the log files, without those that wait for their removal."""
     return sum(path.stat().st_size for path in directory.glob(f"{OFFSETS_TOPIC}-*/*.log"))

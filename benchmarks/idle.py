@@ -1,4 +1,4 @@
-"""What a member of a group costs while nothing happens: time of the processor, its native thread's included, and wake-ups.
+"""The cost of an idle group member: processor time, including its native thread, and wake-ups.
 
 `python -m benchmarks.idle DIRECTORY` is such a member; it answers with one line of JSON.
 """
@@ -23,7 +23,7 @@ SECONDS = 10.0
 
 
 def idle_member(context: Context) -> Iterator[Outcome]:
-    """As many members in as many processes, each in a loop of polls that find nothing."""
+    """Members in one process each, each in a loop of polls without records."""
     directory = context.fresh("idle")
     try:
         with embedlog.open(directory) as log:
@@ -50,7 +50,7 @@ def idle_member(context: Context) -> Iterator[Outcome]:
 
 
 def spent() -> tuple[float, int]:
-    """Seconds that the threads of this process ran, and how often they began to."""
+    """Run time of this process's threads in seconds, and their number of wake-ups."""
     found = [Path(f"/proc/self/task/{name}/schedstat").read_text().split() for name in os.listdir("/proc/self/task")]
     return sum(int(each[0]) for each in found) / 1e9, sum(int(each[2]) for each in found)
 

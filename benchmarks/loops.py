@@ -1,4 +1,4 @@
-"""The async twins against the sync ones, in one run: what a loop costs a producer and a consumer."""
+"""The asyncio clients against the synchronous ones, in one run: the cost of the event loop."""
 
 from __future__ import annotations
 

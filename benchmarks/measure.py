@@ -1,8 +1,8 @@
-"""How a figure is taken: ceiling and subject in turns, medians, one line with target and verdict.
+"""Takes figures: upper bound and subject in alternation, medians, one line with target and verdict.
 
-M1  ceiling and subject run in the same minute on the same files or the same number of bytes, interleaved
-M2  what is compared is a ratio of medians; absolute figures belong to the machine and the hour
-M3  every figure has a target, and a missed one is printed like any other
+M1  upper bound and subject run in the same minute, on the same files or the same number of bytes, in alternation
+M2  figures are ratios of medians; absolute figures depend on the machine and its load
+M3  every figure has a target; missed targets are printed too
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Measure = Callable[[], float]
 
 @dataclass(frozen=True)
 class Outcome:
-    """One figure: `value` is what is judged by `target`; `detail` holds what it was made of."""
+    """One figure: `value` is compared with `target`; `detail` has its parts."""
 
     name: str
     value: float
@@ -69,10 +69,10 @@ def against(
     cpu: Measure | None = None,
     rest: Callable[[], None] | None = None,
 ) -> Outcome:
-    """Rates of subject and ceiling, `rounds` times in turns; judged by the ratio of their medians.
+    """Rates of subject and upper bound, `rounds` times in alternation; the figure is the ratio of their medians.
 
-    `cpu`: a clock of processor time; what it says of the same turns, ceiling by subject, stands beside: others' work counts less.
-    `rest`: comes before each measurement, and counts for nothing.
+    `cpu`: a clock of processor time; its ratio for the same rounds is shown too, since it depends less on other load.
+    `rest`: runs before each measurement, outside of the clock.
     """
     ceilings: list[float] = []
     subjects: list[float] = []
@@ -94,7 +94,7 @@ def against(
 
 
 def report(outcomes: Iterable[Outcome], json_path: Path | None) -> int:
-    """Print each outcome as it comes, write them all to `json_path` if there is one; the exit status: 1 if one was missed."""
+    """Print each outcome, write all to `json_path` if given; return the exit status: 1 if a target was missed."""
     where, seen = machine(), list[Outcome]()
     print(", ".join(where.values()), flush=True)
     for outcome in outcomes:
@@ -114,7 +114,7 @@ def percentile(values: list[float], share: float) -> float:
 
 @contextmanager
 def workspace(parent: str | None) -> Iterator[Path]:
-    """A directory of its own, removed afterwards whatever happens."""
+    """A temporary directory, removed in any case."""
     path = Path(tempfile.mkdtemp(prefix="embedlog-bench-", dir=parent))
     try:
         yield path
@@ -123,7 +123,7 @@ def workspace(parent: str | None) -> Iterator[Path]:
 
 
 class Bare:
-    """The bare loops, compiled once per run into a directory of their own."""
+    """The bare loops, compiled once per run into a temporary directory."""
 
     def __init__(self, directory: Path) -> None:
         source = Path(__file__).with_name("bare.c")
@@ -140,13 +140,13 @@ class Bare:
         return done.stdout.split()
 
     def write(self, path: Path, size: int) -> float:
-        """Bytes per second of `pwrite` into a fresh file, which is removed again."""
+        """Bytes per second of `pwrite` into a new file, which is removed afterwards."""
         spent_ns, written, _ = self._run("write", str(path), str(size), str(PIECE_BYTES))
         path.unlink()
         return int(written) / (int(spent_ns) / 1e9)
 
     def wake(self, samples: int) -> dict[str, float]:
-        """Microseconds from a futex's wake in one process to running again in another, after pauses of half a millisecond."""
+        """Microseconds from a futex wake in one process to execution in another, after pauses of half a millisecond."""
         p50_ns, p99_ns = self._run("wake", str(samples))
         return {"p50": int(p50_ns) / 1e3, "p99": int(p99_ns) / 1e3}
 
@@ -157,7 +157,7 @@ class Bare:
 
 
 def machine() -> dict[str, str]:
-    """Where and when: a figure without it says nothing."""
+    """Machine and time of the figures."""
     model = platform.processor() or platform.machine()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

@@ -1,7 +1,7 @@
-"""Groups: how long 8 members in 8 processes over 64 partitions take to settle when one comes, goes or is killed; and idling.
+"""Groups: rebalance time of 8 members in 8 processes over 64 partitions when one joins, leaves or is killed; idle cost.
 
-Settled is when every member that is left has been told of its partitions in one generation, and together they have all of them.
-The clock starts before the first `poll` of the one who joins, before `close` of the one who leaves, before SIGKILL.
+A rebalance ends when all remaining members have received their partitions of one generation, and together own all partitions.
+The clock starts before the first `poll` of a joining member, before `close` of a leaving one, before SIGKILL.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ DEADLINE_S = 60.0
 TARGETS_MS = {"join": 200.0, "leave": 200.0, "kill": 300.0}
 
 
-# ---- a member's process ------------------------------------------------------------------------------------------------
+# ---- a member's process ----------------------------------------------------------------------------------------------
 
 
 def member(directory: str) -> dict[str, Any]:
-    """Joins and leaves as the lines on its input say; tells when it was given partitions, on the clock of all processes."""
+    """Join and leave by the lines of the input; report assignments with times of the system-wide clock."""
     with embedlog.open(directory, create=False, config={"housekeeping": False}) as log:
         consumer = made(log)
         say("ready")
@@ -66,11 +66,11 @@ def say(*words: object) -> None:
     print(*words, flush=True)
 
 
-# ---- from outside ------------------------------------------------------------------------------------------------------
+# ---- the measuring process -------------------------------------------------------------------------------------------
 
 
 class Process:
-    """One member, from outside."""
+    """One member process."""
 
     def __init__(self, directory: Path, lines: queue.Queue[tuple[int, list[str]]]) -> None:
         command = [sys.executable, "-m", "benchmarks.child", "member", str(directory)]
@@ -95,7 +95,7 @@ class Process:
 
 
 class Group:
-    """The members, and what they said."""
+    """The members and their reports."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -108,14 +108,14 @@ class Group:
         self.spare.append(Process(self.directory, self.lines))
 
     def next(self) -> tuple[int, list[str]]:
-        """What somebody says next."""
+        """The next report of any member."""
         pid, words = self.lines.get(timeout=DEADLINE_S)
         if words[0] == "ready":
             self.ready.add(pid)
         return pid, words
 
     def one_ready(self) -> Process:
-        """A process that has opened the log and waits for its word."""
+        """A process that has opened the log and waits for a command."""
         while not self.spare:
             self.spawn()
         while self.spare[0].pid not in self.ready:
@@ -123,7 +123,7 @@ class Group:
         return self.spare.pop(0)
 
     def settled(self, began_ns: int, word: str = "") -> float:
-        """Milliseconds until all members were told of their parts of one generation. `word`: its echo holds the beginning."""
+        """Milliseconds until all members received their assignments of one generation. `word`: its echo has the start time."""
         counts: dict[int, dict[int, int]] = {}
         latest: dict[int, int] = {}
         pids = {each.pid for each in self.members}
@@ -166,7 +166,7 @@ class Group:
         return spent
 
     def one_ready_first(self) -> None:
-        """No process starts up while the clock runs."""
+        """Start processes before the clock runs."""
         while any(each.pid not in self.ready for each in self.spare):
             self.next()
 
@@ -176,7 +176,7 @@ class Group:
 
 
 def rebalance(context: Context) -> Iterator[Outcome]:
-    """Join, leave, join, kill: in turns, so that the same minute is behind all of them."""
+    """Join, leave, join, kill in alternation, so that all run in the same minute."""
     directory = context.fresh("rebalance")
     rounds = max(50, 7 * context.rounds)
     with embedlog.open(directory) as log:

@@ -1,11 +1,11 @@
-"""Reading against Kafka: keyed records by confluent-kafka's tuned `consume()` from a broker here, and by a consumer of ours.
+"""Compares reads with Kafka: confluent-kafka's tuned `consume()` from a local broker, and a consumer of embedlog.
 
     python -m benchmarks.rivals_consumer [--count N] [--rounds N] [--json FILE]
 
-R1  the same records lie in both logs: 100 bytes of value, a key of 8, uncompressed, one partition, in the page cache
-R2  each turn is a process of its own; both take turns in one run, and what is judged is the ratio of the medians
-R3  a turn begins when its first record is there: connecting and opening are nobody's speed
-R4  every record's value is touched; how many were read is counted and printed
+R1  both logs have the same records: 100 bytes of value, a key of 8, uncompressed, one partition, in the page cache
+R2  each round is a process of its own; both alternate in one run, and the figure is the ratio of the medians
+R3  a round begins with the first record: connecting and opening are not measured
+R4  every record's value is touched; the number of records read is counted and printed
 
 Needs Java, Kafka's jars (tests/kafka/oracle.py) and confluent-kafka.
 """
@@ -31,11 +31,11 @@ VALUE_BYTES = 100
 TARGETS = {"iterate": 3.0, "poll": 3.0, "batches": 20.0}
 
 
-# ---- the turns, each in a process of its own ---------------------------------------------------------------------------
+# ---- the turns, each in a process of its own -------------------------------------------------------------------------
 
 
 def confluent(bootstrap: str, count: int) -> float:
-    """Records per second of `consume(10000)` with all that makes it fast."""
+    """Records per second of `consume(10000)` with its fastest settings."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
     reader = Consumer({
@@ -88,7 +88,7 @@ def poll(reader: embedlog.Consumer, count: int) -> int:
 
 
 def batches(reader: embedlog.Consumer, count: int) -> int:
-    """Every value's bytes are in memory, checked, and their lengths are looked at."""
+    """Read batches: every value is in memory and checked, and its length is read."""
     seen = size = 0
     for batch in reader.batches(1):
         size += int(batch.values.offsets[-1])
@@ -107,7 +107,7 @@ def in_its_own_process(*words: object) -> float:
     return float(done.stdout)
 
 
-# ---- the logs ---------------------------------------------------------------------------------------------------------
+# ---- the logs --------------------------------------------------------------------------------------------------------
 
 
 def fill_ours(directory: Path, count: int) -> None:
@@ -141,7 +141,7 @@ def figures(directory: Path, count: int, rounds: int) -> Iterator[Outcome]:
     fill_ours(directory / "ours", count)
     with Broker(directory / "broker") as broker:
         fill_broker(broker, count)
-        count = count * 9 // 10  # nobody waits at the end
+        count = count * 9 // 10  # no wait at the end
         turns: dict[str, list[float]] = {"confluent": [], **{way: [] for way in WAYS}}
         for turn in range(rounds):
             for name in sorted(turns, reverse=bool(turn % 2)):

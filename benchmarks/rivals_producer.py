@@ -1,13 +1,13 @@
-"""Writing against Kafka's clients: one by one and in columns, into a log here, and to a broker beside it.
+"""Compares writes with Kafka's clients: record by record and in columns, into a log and to a local broker.
 
     python -m benchmarks.rivals_producer [--count N] [--rounds N] [--json FILE]
 
-R1  the same records: 100 bytes, with a key of 8 where it says so, uncompressed, four partitions, the page cache as the end
-R2  each turn is a process of its own; both take turns in one run, and what is judged is the ratio of the medians
-R3  a turn ends when everything is acknowledged; what it made is counted: the records that are there afterwards
-R4  columns are sent again and again until a turn is as long as those of rows are, or almost: 600,000 records are gone in 40 ms,
-    in which the first use of each page of memory weighs more than the work
-R5  the rivals are asked for less than we are: acks=1, against our default of acks=all
+R1  the same records: 100 bytes, with a key of 8 where stated, uncompressed, four partitions, no sync
+R2  each round is a process of its own; both alternate in one run, and the figure is the ratio of the medians
+R3  a round ends when everything is acknowledged; the records in the log are counted afterwards
+R4  columns are sent repeatedly until a round is about as long as those of rows: 600,000 records take 40 ms, in which the first
+    use of memory pages would dominate
+R5  the other clients use acks=1, embedlog its default acks=all
 
 Needs Java, Kafka's jars (tests/kafka/oracle.py), confluent-kafka, and for its figure kafka-python.
 """
@@ -35,9 +35,9 @@ from .measure import Outcome, report, workspace
 TOPIC = "bench"
 PARTITIONS = 4
 VALUE_BYTES = 100
-REPEATS = 8  # of columns in one turn
-SLOW_SHARE = 20  # kafka-python gets one record of so many: its turn would take all day
-# our way → (the rival, the least ratio)
+REPEATS = 8  # of columns in one round
+SLOW_SHARE = 20  # kafka-python sends one of this many records: it is too slow for all
+# method of embedlog → (other client, minimum ratio)
 TARGETS = {
     "send": [("confluent", 2.0), ("kafka_python", 20.0)],
     "send_batch/list": [("confluent", 5.0)],
@@ -46,7 +46,7 @@ TARGETS = {
 }
 
 
-# ---- the rivals' turns -------------------------------------------------------------------------------------------------
+# ---- rounds of the other clients -------------------------------------------------------------------------------------
 
 
 def confluent(bootstrap: str, count: int) -> float:
@@ -85,7 +85,7 @@ def kafka_python(bootstrap: str, count: int) -> float:
     return count / took
 
 
-# ---- our turns ---------------------------------------------------------------------------------------------------------
+# ---- rounds of embedlog ----------------------------------------------------------------------------------------------
 
 
 def rows(count: int) -> list[bytes]:
@@ -102,7 +102,7 @@ def send_batch(producer: embedlog.Producer, values: Any, keys: Any = None) -> No
 
 
 def ours(directory: str, way: str, count: int) -> float:
-    """Records per second of a producer in one of its ways, into a log of its own."""
+    """Records per second of one method of the producer, into a new log."""
     columns = values_of(VALUE_BYTES, count * VALUE_BYTES) if "arrow" in way else rows(count)
     repeats = REPEATS if "arrow" in way else 1
     count = len(columns)
@@ -133,7 +133,7 @@ def in_its_own_process(name: str, where: object, count: int) -> float:
     return float(done.stdout)
 
 
-# ---- the figures -------------------------------------------------------------------------------------------------------
+# ---- the figures -----------------------------------------------------------------------------------------------------
 
 
 def figures(directory: Path, count: int, rounds: int) -> Iterator[Outcome]:

@@ -1,15 +1,15 @@
-"""Spark over Kafka against Spark over the log: the connector's source and sink at a broker here, and `format("embedlog")`.
+"""Compares Spark over Kafka with Spark over the log: the connector's source and sink at a local broker, and `format("embedlog")`.
 
     python -m benchmarks.rivals_spark [--rows N] [--rounds N] [--repeats N] [--python PYTHON] [--jars DIR] [--json FILE]
 
-X1  the same rows lie at the broker, in our log and in plain parquet: keys of 8 bytes, values of 100 or 1000, two partitions
-X2  the connector fits no Spark that has Arrow writers, so each has a session of its own, local[2], which end and begin in turns;
-    what is compared is how each stands to parquet in its own session, read or written in between
-X3  the broker's processor time is the connector's; what a sink promises is not the same: at least once there, all or nothing here
-X4  the sink's producer has large batches, a linger and acks=1, with which it is fastest
+X1  broker, log and plain parquet have the same rows: keys of 8 bytes, values of 100 or 1000, two partitions
+X2  the connector supports no Spark with Arrow writers, so each has its own session, local[2], in alternation; the figure is the
+    ratio to parquet in the same session, read or written in between
+X3  the broker's processor time is added to the connector's; guarantees differ: at least once there, all or nothing here
+X4  the connector's producer has large batches, a linger and acks=1, its fastest settings
 
 Needs Java, Maven, Kafka's jars (tests/kafka/oracle.py), confluent-kafka, and pyspark here; the connector's environment, pyspark
-4.0.0 and jars, is made once, beside the jars of the oracle, unless it is named.
+4.0.0 and jars, is created once beside the jars of the oracle, unless it is given.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ CONNECTOR = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
 """
 
 
-# ---- the connector's environment -----------------------------------------------------------------------------------------
+# ---- the connector's environment -------------------------------------------------------------------------------------
 
 
 def environment(python: Path | None, jars: Path | None) -> tuple[Path, str]:
-    """An interpreter with the Spark that the connector fits, and the connector's jars; both are made where they are missing."""
+    """An interpreter with the connector's Spark, and the connector's jars; both are created if missing."""
     room = CACHE.parent / f"spark-{VERSION}"
     if python is None:
         python = room / "venv" / "bin" / "python"
@@ -69,7 +69,7 @@ def environment(python: Path | None, jars: Path | None) -> tuple[Path, str]:
     return python, ",".join(str(path) for path in sorted(jars.glob("*.jar")))
 
 
-# ---- the same rows three times ---------------------------------------------------------------------------------------------
+# ---- the same rows three times ---------------------------------------------------------------------------------------
 
 
 def fill(directory: Path, broker: Broker, record_bytes: int, rows: int) -> None:
@@ -108,7 +108,7 @@ def fill(directory: Path, broker: Broker, record_bytes: int, rows: int) -> None:
                     writer.write_batch(batch.from_arrays(columns, schema=SCHEMA))
 
 
-# ---- turns ------------------------------------------------------------------------------------------------------------------
+# ---- rounds ----------------------------------------------------------------------------------------------------------
 
 
 def turn(python: Path, asked: dict[str, Any]) -> Any:
@@ -140,7 +140,7 @@ def figures(directory: Path, chosen: argparse.Namespace, record_bytes: int) -> I
 
 
 def judged(verb: str, target: float, taken: dict[str, list[Any]], rows: int, record_bytes: int) -> Outcome:
-    """By the clock; what the processors say stands beside it."""
+    """The figure by wall clock; processor time is shown too."""
 
     def median(side: str, which: str, at: int) -> float:
         return statistics.median(each[at] for one in taken[side] for each in one[verb][which])

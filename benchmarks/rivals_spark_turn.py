@@ -1,7 +1,7 @@
-"""One turn of `rivals_spark`: a Spark session of its own that reads and writes one format, and parquet beside it.
+"""One round of `rivals_spark`: a Spark session that reads and writes one format and parquet.
 
-Runs in either environment, so it imports nothing but pyspark. Answers with one line of JSON: for each verb the seconds of each
-repetition, by the clock and of the processors, and those of parquet in between.
+It runs in both environments, so it imports only pyspark. It prints one line of JSON: for each operation the seconds of each
+repetition, wall clock and processor time, and those of parquet in between.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOM_BYTES = 768 << 20  # more than a turn takes
+ROOM_BYTES = 768 << 20  # more than a round needs
 TICKS = os.sysconf("SC_CLK_TCK")
 CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -31,7 +31,7 @@ CONF = {
 
 
 def spent_s(*roots: int) -> float:
-    """Processor time of these processes, all that they have started, and those of these that have ended."""
+    """Processor time of these processes and their children, also of ended ones."""
     children: dict[int, list[int]] = {}
     own: dict[int, int] = {}
     for each in Path("/proc").iterdir():
@@ -51,8 +51,8 @@ def spent_s(*roots: int) -> float:
 
 
 def rest() -> None:
-    """What others have left to the disk is on it, and the memory that is free is the machine's own: what the host of a virtual
-    one has taken back costs sixteen times as much to write to (0.88 s instead of 0.06 for files of 250 MB), whoever meets it."""
+    """Sync the disk and touch free memory: memory that the host of a virtual machine has taken back is sixteen times slower to
+    write (0.88 s instead of 0.06 s for files of 250 MB)."""
     os.sync()
     piece = bytes(1 << 20)
     with mmap.mmap(-1, ROOM_BYTES) as room:
@@ -73,7 +73,7 @@ def session(asked: dict[str, Any]) -> Any:
 
 
 def verbs(running: Any, asked: dict[str, Any]) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
-    """For each verb the format's own and parquet's."""
+    """For each operation the format's seconds and parquet's."""
     table, target = asked["table"], asked["room"] + "/written"
     kafka = asked["format"] == "kafka"
 

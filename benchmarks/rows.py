@@ -19,7 +19,7 @@ COUNT = 300_000
 
 
 class Bare:
-    """What nobody can beat: a method call that appends its argument to a list."""
+    """The upper bound: a method call that appends its argument to a list."""
 
     def __init__(self) -> None:
         self.items: list[bytes] = []
@@ -65,7 +65,7 @@ def send(context: Context) -> Iterator[Outcome]:
 
 
 def send_batch_rate(context: Context, values: pa.Array, **config: Any) -> float:
-    """Records per second of `send_batch` of one array, again and again, flushed at the end inside the clock."""
+    """Records per second of `send_batch` of one array, repeatedly, flushed at the end inside the clock."""
     directory, rounds = context.fresh("send-batch"), 8
     try:
         with embedlog.open(directory) as log, log.producer(**config) as producer:
@@ -81,7 +81,7 @@ def send_batch_rate(context: Context, values: pa.Array, **config: Any) -> float:
 
 
 def idempotence(context: Context) -> Iterator[Outcome]:
-    """What stamping and sequences cost: the same sends with them and without, in turns."""
+    """The cost of stamping and sequences: the same sends with and without them, in alternation."""
     values = [b"%0100d" % number for number in range(COUNT)]
     columns = values_of(100, 8 << 20)
     for name, rate, given in (("send", send_rate, values), ("send_batch", send_batch_rate, columns)):

@@ -1,8 +1,8 @@
-"""Other engines over the log against the same engines over uncompressed parquet: Spark in one local[2] session, polars, DuckDB.
+"""Query engines over the log against uncompressed parquet: Spark in one local[2] session, polars, DuckDB.
 
-A row is a key of 8 bytes and a value of 100 or 1000, in two partitions, or two files. What is measured is rows per second by the
-clock; the same ratio in processor time stands beside it (`cpu`), which is the better one where other programs are at work. Where
-Spark is missing that is said, and its figures are left out.
+A row is a key of 8 bytes and a value of 100 or 1000, in two partitions or two files. The figure is rows per second by wall clock;
+the ratio in processor time (`cpu`) is shown too and is more reliable under other load. Without Spark its figures are omitted with
+a message.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def both(context: Context, record_bytes: int) -> Iterator[tuple[Path, Path, int]
 
 @contextmanager
 def session(context: Context) -> Iterator[Any]:
-    """A session, or None where there can be none."""
+    """A session, or None if Spark is missing."""
     if importlib.util.find_spec("pyspark") is None or shutil.which("java") is None:
         yield None
         return
@@ -120,7 +120,7 @@ def unchanged(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def sizes(batches: Iterator[Any]) -> Iterator[Any]:
-    """What a pipeline would do with a batch: something with every value."""
+    """Touch every value of a batch, as a pipeline would."""
     for batch in batches:
         total = pc.sum(pc.binary_length(batch["value"])).as_py() or 0
         yield pa.record_batch({"size": pa.array([total], pa.int64())})
@@ -148,7 +148,7 @@ def spark(context: Context) -> Iterator[Outcome]:
 def spark_reads(
     context: Context, running: Any, directory: Path, table: Path, rows: int, record_bytes: int, bounds: tuple[float, float, float]
 ) -> Iterator[Outcome]:
-    """Frames are made anew for each measurement, as a query would be."""
+    """Frames are created for each measurement, as by a query."""
 
     def log(*columns: str) -> Any:
         reader = running.read.format("embedlog").option("subscribe", "bench")
@@ -179,7 +179,7 @@ def spark_reads(
 
 
 def spark_writes(context: Context, running: Any, table: Path, rows: int, record_bytes: int) -> Outcome:
-    """Keys and values out of one parquet table into a topic, as one transaction, and into another uncompressed table."""
+    """Keys and values of a parquet table into a topic, in one transaction, and into another uncompressed table."""
     directory, other = context.fresh("sink"), context.fresh("written")
     with embedlog.open(directory) as log:
         log.create_topic("sink", 2, config=QUIET)
@@ -207,7 +207,7 @@ def spark_writes(context: Context, running: Any, table: Path, rows: int, record_
 
 
 def task_cost(context: Context, running: Any, directory: Path) -> Outcome:
-    """What a task costs beside its rows and beside any task of `mapInArrow`: 64 of a few rows each, on two cores."""
+    """The fixed cost of a task, without that of any `mapInArrow` task: 64 tasks of a few rows each, on two cores."""
     frame = running.read.format("embedlog").option("subscribe", "bench").option("endingOffsets", "3200")
     tiny = frame.option("maxRecordsPerPartition", "100").load(str(directory))
     bare = running.range(0, 64, 1, 64).mapInArrow(unchanged, "id BIGINT")
@@ -215,7 +215,7 @@ def task_cost(context: Context, running: Any, directory: Path) -> Outcome:
     for turn in range(context.rounds + 1):
         for name, each in (("task", tiny), ("bare", bare)):
             spent, slots = cpu_s(), per_second(64, lambda each=each: noop(each))
-            if turn:  # the first one is warmth
+            if turn:  # the first round is a warm-up
                 taken[name].append(2 * 1000 / slots)
                 taken[f"{name} cpu"].append(1000 * (cpu_s() - spent) / 64)
     found = {name: statistics.median(values) for name, values in taken.items()}
@@ -224,7 +224,7 @@ def task_cost(context: Context, running: Any, directory: Path) -> Outcome:
 
 
 def trigger(context: Context, running: Any, directory: Path) -> Outcome:
-    """What a micro-batch of 1000 rows takes beyond one of a source inside the JVM."""
+    """The additional cost of a micro-batch of 1000 rows against a source inside the JVM."""
     ours = running.readStream.format("embedlog").option("subscribe", "bench").option("startingOffsets", "earliest")
     theirs = running.readStream.format("rate-micro-batch").option("rowsPerBatch", "1000")
     found = {}
@@ -240,7 +240,7 @@ def trigger(context: Context, running: Any, directory: Path) -> Outcome:
 
 
 def memory(context: Context) -> Outcome:
-    """How much more a task of a large partition takes at its peak than one of a partition that fills all that is read ahead."""
+    """The additional peak memory of a task over a large partition, against one that only fills the read-ahead."""
     peaks = []
     for size_bytes in (256 << 20, 1 << 30):
         with filled(context, 100, size_bytes) as directory:
@@ -258,7 +258,7 @@ def task_memory(directory: str) -> dict[str, Any]:
 
 
 def latest(directory: Path) -> Outcome:
-    """What Spark asks every few milliseconds of a stream that is idle."""
+    """The cost of the offset requests that Spark sends to an idle stream every few milliseconds."""
     follower = StreamOffsets(parse({"path": str(directory), "subscribe": "bench"}, stream=True))
     start = follower.next(follower.initial(), None)
     taken = sorted(1000 / per_second(1, lambda: follower.next(start, None)) for _ in range(500))
@@ -297,7 +297,7 @@ def engines(context: Context) -> Iterator[Outcome]:
 def compared(
     context: Context, name: str, rows: int, record_bytes: int, subject: Callable[[], Any], ceiling: Callable[[], Any]
 ) -> Outcome:
-    """Both give the same answer, and are warm."""
+    """Check that both give the same answer; this is the warm-up, too."""
     assert str(subject()) == str(ceiling())
     return against(
         f"{name}/sum/record={record_bytes}B",

@@ -20,7 +20,7 @@ from embedlog.storage.files import deadline_after
 
 Bench = Any
 SIZES = [100, 1000]
-TOTAL_BYTES = 1_000_000  # with its framing less than the mebibyte of one batch
+TOTAL_BYTES = 1_000_000  # with its framing below the limit of one batch, 1 MiB
 
 
 def values(record_bytes: int) -> BytesColumn:
@@ -97,7 +97,7 @@ def test_poll_five_hundred(benchmark: Bench, log: embedlog.Log) -> None:
 
 @pytest.mark.parametrize("partition_count", [1, 4])
 def test_transaction_of_a_thousand_records(benchmark: Bench, tmp_path: Path, partition_count: int) -> None:
-    """Registered, written, decided, marked, completed: by the owner of an id, stamping included, encoding not."""
+    """A transaction without encoding: register, append, decide, write markers, complete."""
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
         log.create_topic("t", partition_count)
         owner = log._engine.transactions.owner("id", 60_000)
@@ -117,7 +117,7 @@ def test_transaction_of_a_thousand_records(benchmark: Bench, tmp_path: Path, par
 
 
 def test_deciding_over_an_internal_topic(benchmark: Bench, tmp_path: Path) -> None:
-    """Lock, look, decide, append."""
+    """A decision of the group coordinator: lock, read, decide, append."""
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
         log._engine.transactions.owner("id", 60_000).init()
         topic = log._engine.transactions.topic

@@ -1,4 +1,4 @@
-"""Transactions: how long one takes from `begin_transaction` to the return of `commit_transaction`."""
+"""Transactions: duration from `begin_transaction` to the return of `commit_transaction`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long things take: waking a reader in another process, opening many partitions and many segments, finding an offset."""
+"""Latencies: waking a reader in another process, opening many partitions and segments, finding an offset."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Appending = Callable[[embedlog.Log], Callable[[], object]]
 
 
 def work_on() -> None:
-    """A pause in which this process stays at work, as one that appends is, while the reader falls asleep."""
+    """A busy pause of this process, in which the reader begins to sleep."""
     end = time.monotonic_ns() + int(PAUSE_S * 1e9)
     while time.monotonic_ns() < end:
         continue
@@ -34,11 +34,11 @@ class Wakeup(NamedTuple):
     """Microseconds since just before an append in this process."""
 
     done: float  # `poll` has returned in another process
-    awake: float  # it was woken there: the way to the publication, and what the kernel takes
+    awake: float  # it was woken there: publication and kernel time
 
 
 def wakeups_of(directory: Path, samples: int, appending: Appending) -> tuple[list[Wakeup], float]:
-    """So many, and what the append alone takes (p50): with the same pauses, and nobody waiting."""
+    """The latencies, and the median of the append alone, with the same pauses and without a waiting reader."""
     with embedlog.open(directory) as log:
         log.create_topic("wake", 1, config=QUIET)
         append = appending(log)
@@ -56,12 +56,12 @@ def wakeups_of(directory: Path, samples: int, appending: Appending) -> tuple[lis
                 append()
                 done, awake = map(int, reader.stdout.readline().split())
                 found.append(Wakeup((done - began) / 1e3, (awake - began) / 1e3))
-            reader.stdout.read()  # its closing line
+            reader.stdout.read()  # its last line
     return found[samples // 10 :], alone
 
 
 def once(append: Callable[[], object]) -> float:
-    """Microseconds of one, behind a pause."""
+    """Microseconds of one call after a pause."""
     work_on()
     began = time.monotonic_ns()
     append()
@@ -69,7 +69,7 @@ def once(append: Callable[[], object]) -> float:
 
 
 def engine_append(log: embedlog.Log) -> Callable[[], object]:
-    """The engine's append of a batch that is encoded already."""
+    """The engine's append of an encoded batch."""
     values = record_batch.BytesColumn(np.frombuffer(b"value", np.uint8), np.array([0, 5], np.int32))
     run = next(iter(record_batch.encode(record_batch.Columns(1, values, timestamps=0))))
     partition = log._engine.partition("wake", 0)
@@ -83,9 +83,9 @@ def producer_send(log: embedlog.Log) -> Callable[[], object]:
 
 
 def wake(context: Context) -> Iterator[Outcome]:
-    """Judged on one core and on all: where a virtual core halts, waking it costs more than everything else together.
+    """Measured on one core and on all: on a virtual machine, waking a halted core costs more than everything else.
 
-    What a bare futex takes between two processes, with the same pauses and cores, stands beside it, and where the rest goes.
+    The latency of a bare futex between two processes, with the same pauses and cores, is shown too, with the parts of the rest.
     """
     everywhere = os.sched_getaffinity(0)
     for cores, where in ((1, {min(everywhere)}), (len(everywhere), everywhere)):
@@ -116,7 +116,7 @@ def wakeups(context: Context, appending: Appending) -> tuple[list[Wakeup], float
 
 
 def many_partitions(context: Context) -> Iterator[Outcome]:
-    """Opening cleanly closed partitions, each touched once, within few descriptors."""
+    """Open cleanly closed partitions, each touched once, with few descriptors."""
     directory = context.fresh("partitions")
     try:
         with embedlog.open(directory) as log, log.producer() as producer:
@@ -139,7 +139,7 @@ def many_partitions(context: Context) -> Iterator[Outcome]:
 
 
 def many_segments(context: Context) -> Iterator[Outcome]:
-    """A partition of thousands of segments: opened within few descriptors, then offsets looked up warm and cold."""
+    """A partition of thousands of segments: opened with few descriptors, then offsets looked up warm and cold."""
     directory = context.fresh("segments")
     try:
         build_segments(directory, context.segments)
@@ -155,7 +155,7 @@ def many_segments(context: Context) -> Iterator[Outcome]:
 
 
 def build_segments(directory: Path, segments: int) -> None:
-    """Segments of some 16 kB with an index entry a batch, one roll after the other."""
+    """Create segments of about 16 kB with one index entry per batch."""
     values = [b"%01000d" % number for number in range(4)]
     with embedlog.open(directory) as log, log.producer(linger_ms=0) as producer:
         log.create_topic("many", 1, config={"segment.bytes": 16_384, "flush.ms": 3_600_000, "index.interval.bytes": 4000})

@@ -1,4 +1,4 @@
-"""What the Spark examples share: a session that says in one line what it lacks, and the real input beside them."""
+"""Helpers of the Spark examples: a session with one-line errors for missing requirements, and the input data."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ CONF = {
     "spark.sql.shuffle.partitions": "2",  # two cores; Spark's 200 would make every batch of a stream 200 tasks
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={DATA.parent / 'log4j2.properties'}",  # or it talks a lot
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={DATA.parent / 'log4j2.properties'}",  # less output
 }
 
 
 def missing() -> str:
-    """What Spark needs and this machine does not have, in one line; empty if it has everything."""
+    """The missing requirement of Spark on this machine, in one line; empty if there is none."""
     if importlib.util.find_spec("pyspark") is None:
         return "Spark is not installed: pip install 'embedlog[spark]'"
     if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
@@ -40,10 +40,10 @@ def missing() -> str:
 
 
 def spark_session(name: str, master: str = "local[2]") -> SparkSession:
-    """A session on this machine. Ends the program, with one line, where Spark or Java are missing."""
+    """A session on this machine. Exits with one line if Spark or Java is missing."""
     if missing():
         sys.exit(f"{name}: {missing()}")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else Spark takes the `python3` of the path, which has no embedlog
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the default `python3` of the path may not have embedlog
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     warnings.filterwarnings("ignore", module="pyspark")
     from pyspark.sql import SparkSession
@@ -55,10 +55,10 @@ def spark_session(name: str, master: str = "local[2]") -> SparkSession:
 
 
 def to_the_end(start: Callable[[], StreamingQuery], watch: Callable[[StreamingQuery], None] | None = None) -> StreamingQuery:
-    """Starts a query and waits until it has read everything; `watch` is called ten times a second.
+    """Start a query and wait until it has read everything; `watch` is called ten times a second.
 
-    Spark gives a stream's Python ten seconds to start, which on a busy machine may be too little. Then it is started again: a
-    query goes on where its checkpoint says, so that costs nothing but the time.
+    Spark gives the Python worker of a stream ten seconds to start. If that is too short on a busy machine, the query is started
+    again: it continues at its checkpoint.
     """
     for attempt in range(ATTEMPTS):
         query = start()
@@ -67,7 +67,7 @@ def to_the_end(start: Callable[[], StreamingQuery], watch: Callable[[StreamingQu
             if watch:
                 watch(query)
         if watch:
-            watch(query)  # what its last batch did
+            watch(query)  # the last batch's progress
         problem = query.exception()
         if problem is None:
             break
@@ -77,7 +77,7 @@ def to_the_end(start: Callable[[], StreamingQuery], watch: Callable[[StreamingQu
 
 
 def lines(path: Path) -> Iterator[bytes]:
-    """The lines of a text file, which may be compressed with xz, without their ends."""
+    """The lines of a text file, optionally compressed with xz, without line ends."""
     with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as file:
         for line in file:
             yield line.rstrip(b"\n")

@@ -1,20 +1,19 @@
-"""A topic to a real Kafka and back: offsets mapped, every record once, however often the mirror is killed.
+"""Mirrors a topic to a real Kafka and back: offsets are mapped, and every record is copied once, even if the mirror is killed.
 
     python examples/mirror.py push data events localhost:9092       from the log directory `data` to the broker
     python examples/mirror.py pull data events localhost:9092       from the broker to the log directory
     python examples/mirror.py push data events localhost:9092 --find 2:1234
-                                                                    where offset 1234 of partition 2 lies at the broker
+                                                                    the broker's offset of offset 1234 of partition 2
 
-Each run copies what is there when it begins, and ends. The next one goes on where the last has stopped, in order or killed. What
-makes that exact is one transaction for each piece: the records, and with them lines of a *map* (a second topic, `events.map`,
-beside the copy) that say which source offsets lie where. The map is all that the mirror remembers: it goes on behind its last
-line. A piece whose mirror was killed has neither records nor lines, for the successor aborts it before it looks.
+A run copies the records that exist when it begins, and ends. The next run continues where the last one stopped or was killed.
+Each piece is one transaction: the records, and lines of a *map* (a second topic, `events.map`, beside the copy) from source
+offsets to target offsets. The map is the mirror's only state: a run continues after its last line. A piece of a killed mirror
+has neither records nor lines, because the next run aborts it before it reads the map.
 
-What holds: readers with `isolation.level=read_committed` see each committed record of the source once, in order, in the partition
-it came from, with key, value, headers and timestamp. What does not: readers of uncommitted data also see the pieces that were
-aborted; offsets differ (that is what the map is for), as do leader epochs; a broker with `message.timestamp.type=LogAppendTime`
-stamps the records anew, and so does librdkafka where a timestamp is 0. What retention took from the source before it was copied
-cannot be copied: the mirror says so and stops.
+Guaranteed: readers with `isolation.level=read_committed` see each committed record once, in order, in its partition,
+with key, value, headers and timestamp. Not guaranteed: readers of uncommitted data also see aborted pieces; offsets and leader
+epochs differ (hence the map); a broker with `message.timestamp.type=LogAppendTime` assigns new timestamps, as does librdkafka for
+timestamp 0. Records that retention deleted from the source before they were copied are lost: the mirror reports this and stops.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ import embedlog
 
 
 class Run(NamedTuple):
-    """One line of the map: `size` records from offset `source` on lie from offset `target` on."""
+    """One line of the map: `size` records from source offset `source` on have the target offsets from `target` on."""
 
     source: int
     target: int
@@ -46,7 +45,7 @@ class Run(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A record on its way, whichever side it comes from."""
+    """A record of either side."""
 
     partition: int
     offset: int
@@ -56,19 +55,19 @@ class Record(NamedTuple):
     timestamp_ms: int
 
 
-Map = dict[int, list[Run]]  # of each partition, in the order of offsets
-KEPT = {"cleanup.policy": "compact"}  # of the map: no line grows too old
+Map = dict[int, list[Run]]  # by partition, in the order of offsets
+KEPT = {"cleanup.policy": "compact"}  # settings of the map: lines are never deleted by age
 
 
 class MirrorError(Exception):
-    """The mirror cannot go on without losing or doubling records."""
+    """The mirror cannot continue without loss or duplicates."""
 
 
 # ---- the map ---------------------------------------------------------------------------------------------------------
 
 
 def runs(places: Iterable[tuple[int, int]]) -> Iterator[Run]:
-    """Pairs of a source offset and a target offset, in order, as lines: compaction and markers leave gaps on either side."""
+    """Pairs of a source offset and a target offset, in order, as lines of the map: both sides may have gaps."""
     found: Run | None = None
     for source, target in places:
         if found and (source, target) == (found.source + found.size, found.target + found.size):
@@ -82,20 +81,20 @@ def runs(places: Iterable[tuple[int, int]]) -> Iterator[Run]:
 
 
 def next_offset(lines: list[Run]) -> int | None:
-    """The source offset to go on from; None where nothing was copied yet."""
+    """The source offset to continue at; None if nothing was copied yet."""
     return lines[-1].source + lines[-1].size if lines else None
 
 
 def translate(lines: list[Run], offset: int) -> int | None:
-    """Where a reader that stands at `offset` of the source goes on in the copy; None if that was not copied yet."""
+    """The target offset for a reader at source offset `offset`; None if it was not copied yet."""
     at = bisect.bisect_right(lines, offset, key=lambda run: run.source) - 1
     if at >= 0 and offset < lines[at].source + lines[at].size:
         return lines[at].target + offset - lines[at].source
-    return lines[at + 1].target if at + 1 < len(lines) else None  # in a gap: the next record that there is
+    return lines[at + 1].target if at + 1 < len(lines) else None  # in a gap: the next record
 
 
 def map_lines(places: dict[int, list[tuple[int, int]]]) -> Iterator[tuple[int, bytes, bytes]]:
-    """Partition, key and value of what is written into the map. Keys differ, so that compaction keeps every line."""
+    """Partition, key and value of the records of the map. Keys are unique, so compaction keeps every line."""
     for partition, pairs in places.items():
         for run in runs(pairs):
             yield partition, b"%d" % run.source, json.dumps(run._asdict()).encode()
@@ -105,7 +104,7 @@ def map_lines(places: dict[int, list[tuple[int, int]]]) -> Iterator[tuple[int, b
 
 
 def map_here(log: embedlog.Log, topic: str) -> Map:
-    """The map as it lies beside a copy in the log directory."""
+    """The map of a copy in the log directory."""
     found: Map = defaultdict(list)
     if topic in log.topics():
         for record in log.scan(topic, isolation_level="read_committed").records():
@@ -114,7 +113,7 @@ def map_here(log: embedlog.Log, topic: str) -> Map:
 
 
 def records_here(log: embedlog.Log, topic: str, known: Map) -> tuple[int, Iterator[Record]]:
-    """At most how many records are still to be copied, and these."""
+    """An upper bound of the records to copy, and the records."""
     starts = {}
     for each in log.describe_topic(topic).partitions:
         wanted = next_offset(known[each.partition])
@@ -132,7 +131,7 @@ def records_here(log: embedlog.Log, topic: str, known: Map) -> tuple[int, Iterat
 
 
 def write_here(producer: embedlog.Producer, target: str, piece: list[Record]) -> None:
-    """One piece and its lines of the map, together or not at all."""
+    """Write one piece and its lines of the map, both or neither."""
     with producer.transaction():
         futures = [
             producer.send(
@@ -142,7 +141,7 @@ def write_here(producer: embedlog.Producer, target: str, piece: list[Record]) ->
         ]
         places = defaultdict(list)
         for each, future in zip(piece, futures, strict=True):
-            places[each.partition].append((each.offset, future.result().offset))  # written, though not committed yet
+            places[each.partition].append((each.offset, future.result().offset))  # written, not committed yet
         for partition, key, value in map_lines(places):
             producer.send(f"{target}.map", value, key, partition=partition)
 
@@ -153,22 +152,22 @@ def write_here(producer: embedlog.Producer, target: str, piece: list[Record]) ->
 def consumer_there(bootstrap: str) -> Any:
     return confluent_kafka.Consumer({
         "bootstrap.servers": bootstrap,
-        "group.id": "mirror",  # asked for by the client; nothing is committed to it
+        "group.id": "mirror",  # required by the client; nothing is committed
         "enable.auto.commit": False,
         "isolation.level": "read_committed",
-        "auto.offset.reset": "error",  # what retention took is an error, not a silent step
+        "auto.offset.reset": "error",  # records deleted by retention are an error
         "enable.partition.eof": True,
         "fetch.wait.max.ms": 50,
     })  # fmt: skip
 
 
 def partitions_there(consumer: Any, topic: str) -> list[int]:
-    """The numbers of the partitions, none if the topic is not there."""
+    """The numbers of the partitions; empty if the topic does not exist."""
     return sorted(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
 
 
 def consume(consumer: Any, topic: str, starts: dict[int, int]) -> Iterator[Any]:
-    """Messages from these offsets on, until the end of each partition was seen once."""
+    """Messages from these offsets until the end of each partition."""
     consumer.assign([confluent_kafka.TopicPartition(topic, number, start) for number, start in starts.items()])
     open_ends = set(starts)
     while open_ends:
@@ -183,7 +182,7 @@ def consume(consumer: Any, topic: str, starts: dict[int, int]) -> Iterator[Any]:
 
 
 def map_there(consumer: Any, topic: str) -> Map:
-    """The map as it lies beside a copy at the broker."""
+    """The map of a copy at the broker."""
     found: Map = defaultdict(list)
     starts = dict.fromkeys(partitions_there(consumer, topic), confluent_kafka.OFFSET_BEGINNING)
     for message in consume(consumer, topic, starts):
@@ -192,7 +191,7 @@ def map_there(consumer: Any, topic: str) -> Map:
 
 
 def records_there(consumer: Any, topic: str, known: Map) -> tuple[int, Iterator[Record]]:
-    """At most how many records are still to be copied, and these."""
+    """An upper bound of the records to copy, and the records."""
     starts, count = {}, 0
     for number in partitions_there(consumer, topic):
         first, end = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, number), timeout=30)
@@ -208,7 +207,7 @@ def records_there(consumer: Any, topic: str, known: Map) -> tuple[int, Iterator[
 
 
 def create_there(bootstrap: str, topics: dict[str, dict[str, str]], partition_count: int) -> None:
-    """Makes those of the topics that are not there."""
+    """Create the topics that do not exist."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     new = [NewTopic(name, partition_count, config=config) for name, config in topics.items()]
     for name, future in admin.create_topics(new, operation_timeout=30).items():
@@ -220,7 +219,7 @@ def create_there(bootstrap: str, topics: dict[str, dict[str, str]], partition_co
 
 
 def write_there(producer: Any, target: str, piece: list[Record]) -> None:
-    """One piece and its lines of the map, together or not at all: whatever is raised ends the mirror, and the next one aborts."""
+    """Write one piece and its lines of the map, both or neither: an error ends the mirror, and the next run aborts the piece."""
     places: dict[int, list[tuple[int, int]]] = defaultdict(list)
     failed: list[Any] = []
 
@@ -237,7 +236,7 @@ def write_there(producer: Any, target: str, piece: list[Record]) -> None:
             on_delivery=functools.partial(delivered, each.offset),
         )  # fmt: skip
         producer.poll(0)
-    producer.flush()  # the map needs to know where they lie
+    producer.flush()  # the map needs their offsets
     if failed:
         raise MirrorError(f"{target}: {failed[0].str()}")
     for partition, key, value in map_lines(places):
@@ -245,11 +244,11 @@ def write_there(producer: Any, target: str, piece: list[Record]) -> None:
     producer.commit_transaction()
 
 
-# ---- the two ways ----------------------------------------------------------------------------------------------------
+# ---- push and pull ---------------------------------------------------------------------------------------------------
 
 
 def in_pieces(records: Iterator[Record], size: int, total: int) -> Iterator[list[Record]]:
-    """The records, `size` at a time, with a bar that shows how far it is."""
+    """The records, `size` at a time, with a progress bar."""
     with Progress(console=Console(stderr=True), transient=True) as bars:
         bar = bars.add_task("records", total=total)
         while piece := list(itertools.islice(records, size)):
@@ -258,14 +257,14 @@ def in_pieces(records: Iterator[Record], size: int, total: int) -> Iterator[list
 
 
 def push(options: argparse.Namespace) -> int:
-    """From the log directory to the broker; how many records were copied."""
+    """Copy from the log directory to the broker; return the number of records."""
     with embedlog.open(options.directory, read_only=True) as log:
         topics = {options.target: {}, f"{options.target}.map": KEPT}
         create_there(options.bootstrap, topics, log.describe_topic(options.topic).partition_count)
         producer = confluent_kafka.Producer(
             {"bootstrap.servers": options.bootstrap, "transactional.id": f"mirror-{options.target}", "linger.ms": 5}
         )
-        producer.init_transactions()  # whoever was at work is fenced, what it left is aborted: only now the map stands still
+        producer.init_transactions()  # fences an earlier mirror and aborts its piece: the map is stable from here on
         consumer = consumer_there(options.bootstrap)
         count, records = records_here(log, options.topic, map_there(consumer, f"{options.target}.map"))
         consumer.close()
@@ -277,7 +276,7 @@ def push(options: argparse.Namespace) -> int:
 
 
 def pull(options: argparse.Namespace) -> int:
-    """From the broker to the log directory; how many records were copied."""
+    """Copy from the broker to the log directory; return the number of records."""
     consumer = consumer_there(options.bootstrap)
     partition_count = len(partitions_there(consumer, options.topic))
     if not partition_count:
@@ -297,7 +296,7 @@ def pull(options: argparse.Namespace) -> int:
 
 
 def find(options: argparse.Namespace) -> int | None:
-    """Where in the copy a reader goes on that stands at an offset of the source."""
+    """The target offset of a source offset."""
     partition, offset = (int(word) for word in options.find.split(":"))
     if options.direction == "push":
         return translate(map_there(consumer_there(options.bootstrap), f"{options.target}.map")[partition], offset)

@@ -1,16 +1,16 @@
-"""A server's status documents as a stream: what happened in each five minutes, and alerts about it.
+"""Aggregates a server's status documents as a stream: traffic per five minutes, and alerts.
 
-    python examples/nginx_alerts.py data                        the documents beside this file, into the log directory `data`
-    python examples/nginx_alerts.py data --input status.jsonl   others
+    python examples/nginx_alerts.py data                        the documents in examples/data, into the log directory `data`
+    python examples/nginx_alerts.py data --input status.jsonl   other documents
 
-Topic `status` has one document of Nginx Plus every five seconds. Two queries run over it, one behind the other:
+Topic `status` has one document of Nginx Plus every five seconds. Two queries run one after the other:
 
-    status           -> requests and errors of each zone in five minutes, looked at every minute    -> topic `traffic`
-    traffic, status  -> what somebody should look at, said once                                     -> topic `alerts`
+    status           -> requests and errors of each zone in five minutes, updated every minute    -> topic `traffic`
+    traffic, status  -> problems, each reported once                                              -> topic `alerts`
 
-The counters in a document only grow, so what happened in a window is its last value less its first. (Those of `ssl` would not do:
-each worker process has its own, and the documents come from either.) A window is written when the watermark has passed its end,
-exactly once, and time is that of the documents: a replay gives the same windows and alerts as the day itself.
+The counters in a document only grow, so the events of a window are its last value less its first. (The counters of `ssl` are
+unsuitable: each worker process has its own.) A window is written exactly once, when the watermark has passed its end. Time is the
+documents' time: a replay gives the same windows and alerts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TOPICS = ("status", "traffic", "alerts")
 WINDOW, SLIDE = "5 minutes", "1 minute"
-DELAY = "30 seconds"  # how late a document may be; only then is a window written
+DELAY = "30 seconds"  # allowed lateness of a document; windows are written after it
 ZONE = "STRUCT<requests: BIGINT, responses: STRUCT<`4xx`: BIGINT, `5xx`: BIGINT>>"
 PEER = "STRUCT<server: STRING, state: STRING>"
 DOCUMENT = f"timestamp BIGINT, server_zones MAP<STRING, {ZONE}>, upstreams MAP<STRING, STRUCT<peers: ARRAY<{PEER}>>>"
@@ -37,7 +37,7 @@ TRAFFIC = "zone STRING, start TIMESTAMP, end TIMESTAMP, requests BIGINT, refused
 
 
 def load(directory: str, path: Path) -> int:
-    """Writes the documents to topic `status`, stamped with their own time; how many they are."""
+    """Write the documents to topic `status` with their own timestamps; return their number."""
     documents = list(lines(path))
     times = [json.loads(document)["timestamp"] for document in documents]
     with embedlog.open(directory) as log:
@@ -50,7 +50,7 @@ def load(directory: str, path: Path) -> int:
 
 
 def read(spark: SparkSession, directory: str, topic: str, schema: str) -> DataFrame:
-    """The JSON documents of a topic as a stream, from its beginning. What the schema does not name is passed over."""
+    """The JSON documents of a topic as a stream, from its beginning, with the fields of the schema."""
     import pyspark.sql.functions as fn
 
     reader = spark.readStream.format("embedlog").option("subscribe", topic).option("startingOffsets", "earliest")
@@ -77,10 +77,10 @@ def traffic(status: DataFrame) -> DataFrame:
 
 
 def alerts(traffic: DataFrame, status: DataFrame) -> DataFrame:
-    """Zones where requests fail and peers that are not up, each said once: `dropDuplicates` remembers what was said."""
+    """Zones with failed requests and peers that are not up, each reported once (`dropDuplicates`)."""
     import pyspark.sql.functions as fn
 
-    # five windows overlap each failure: they agree on the counter, and so, whichever comes first, on the text
+    # five windows contain each failure: they have the same counter, so the same text
     failing = traffic.where("failed > 0").selectExpr("zone AS subject", "concat(failed_ever, ' requests have failed') AS text")
     upstreams = status.select(fn.explode("upstreams").alias("upstream", "its"))
     peers = upstreams.select("upstream", fn.explode("its.peers").alias("peer"))
@@ -91,16 +91,16 @@ def alerts(traffic: DataFrame, status: DataFrame) -> DataFrame:
 
 
 def write(frame: DataFrame, directory: str, topic: str, key: str) -> None:
-    """Rows as JSON into a topic, exactly once, until everything that is there has been read."""
+    """Write rows as JSON to a topic, exactly once, until all present records were read."""
     records = frame.selectExpr(f"{key} AS key", "to_json(struct(*)) AS value")
     writer = records.writeStream.format("embedlog").option("topic", topic)
-    # the checkpoint says how far the query is; it lies beside the log directory, never inside
+    # the checkpoint contains the query's progress; it is beside the log directory, never inside
     writer = writer.option("checkpointLocation", f"{directory}-checkpoints/{topic}")
     to_the_end(lambda: writer.trigger(availableNow=True).start(directory))
 
 
 def run(spark: SparkSession, directory: str) -> None:
-    """Both queries, over what has come since they ran last."""
+    """Run both queries over the records since their last run."""
     status = read(spark, directory, "status", DOCUMENT)
     write(traffic(status), directory, "traffic", "zone")
     write(alerts(read(spark, directory, "traffic", TRAFFIC), status), directory, "alerts", "subject")

@@ -1,16 +1,16 @@
-"""A web server's log: from lines to sessions, each of them written once.
+"""Turns a web server's log into sessions, each written once.
 
-    python examples/weblog.py data                          the real log beside this file, through the log directory `data`
-    python examples/weblog.py data --input access.log       another one
+    python examples/weblog.py data                          the log in examples/data, through the log directory `data`
+    python examples/weblog.py data --input access.log       another log
 
-    topic `access`    the lines as they are, keyed by client: those of one client stay in order
-    topic `clients`   names of some clients, compacted: of each key, the last record counts
-    topic `sessions`  what comes out: all that a client asked for without a pause of half an hour, and the client's name
-    topic `refused`   lines that cannot be read: they are told apart, not lost
-    `data-tables/sessions`   the same sessions as a parquet table, made from the topic
+    topic `access`    the unchanged lines, keyed by client: the lines of a client stay in order
+    topic `clients`   names of some clients, compacted: the last record of each key counts
+    topic `sessions`  the result: all requests of a client without a pause of half an hour, and the client's name
+    topic `refused`   lines that cannot be parsed
+    `data-tables/sessions`   the same sessions as a parquet table, created from the topic
 
-Kill it wherever you like and start it again: each session is in the topic once, and in the table once. `python
-examples/weblog_demo.py` shows it, with tables and a chart, and proves it.
+The program may be killed at any time and started again: each session is in the topic once, and in the table once. `python
+examples/weblog_demo.py` demonstrates and checks this, with tables and a chart.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ TOPICS: dict[str, dict[str, str]] = {
     "refused": {},
 }
 PAUSE = "30 minutes"  # a longer one ends a session
-# How late a line may be, against the newest one that was read. A live log would do with two minutes: lines of one minute are in
-# no order. Whoever reads days at once needs more, for partitions are not equally far when a batch ends.
+# Allowed lateness of a line against the newest one. Two minutes suffice for a live log, whose lines of one minute are unordered.
+# A read of several days needs more, because partitions progress unequally.
 LATE = "12 hours"
 LINE = r'^(\S+) \S+ \S+ \[([^\]]+)\] "[^"]*" (\d{3}) (\d+|-) "[^"]*" ".*"$'
 CLOCK = "%d/%b/%Y:%H:%M:%S %z"
-NAMES = {  # as they call themselves
+NAMES = {  # from their user agents
     "66.249.73.135": "Googlebot", "66.249.73.185": "Googlebot", "209.85.238.199": "Google Feedfetcher",
     "68.180.224.225": "Yahoo! Slurp", "100.43.83.137": "YandexBot", "65.55.213.73": "msnbot", "208.115.111.72": "Ezooms",
     "208.115.113.88": "Ezooms", "46.105.14.53": "UniversalFeedParser", "50.16.19.13": "Tiny Tiny RSS",
@@ -55,13 +55,13 @@ SESSION = "client STRING, name STRING, start TIMESTAMP, end TIMESTAMP, requests 
 
 
 def load(directory: str, found: Sequence[bytes], *, closed: bool) -> None:
-    """Makes the topics, and appends the names and those of the lines that are not there yet; behind the last one a `tick`."""
+    """Create the topics, append the names and the lines that are missing, and after the last one a `tick`."""
     with embedlog.open(directory) as log:
         for topic, config in TOPICS.items():
             if topic not in log.topics():
                 log.create_topic(topic, partitions=4, config=config)
         with log.producer(transactional_id="load") as producer:
-            producer.init_transactions()  # a loader that was killed has written all its lines or none
+            producer.init_transactions()  # a killed loader has written all its lines or none
             there = [record.key for record in log.scan("access", isolation_level="read_committed").records()]
             new = found[len(there) - there.count(b"tick") :]
             with producer.transaction():
@@ -69,14 +69,16 @@ def load(directory: str, found: Sequence[bytes], *, closed: bool) -> None:
                     producer.send_batch("access", list(new), keys=[line.split(None, 1)[0] for line in new])
                 if closed and b"tick" not in there:
                     producer.send("access", tick(found), key=b"tick")
-                for name in ("a robot", None) if not there else ():  # the second round replaces the first
+                for name in ("a robot", None) if not there else ():  # the second value replaces the first
                     for client, own in NAMES.items():
                         producer.send("clients", (name or own).encode(), key=client.encode())
 
 
 def tick(found: Sequence[bytes]) -> bytes:
-    """A line of nobody's, a day behind the last one. Time is what the lines say: it stands still when they end, and sessions that
-    may go on are not written. A log that lives has lines of tomorrow; where it is quiet at night, send a tick now and then.
+    """A line without a client, one day after the last one.
+
+    Time is the lines' time: without new lines it stops, and open sessions are not written. For a live log that is quiet at
+    night, send a tick now and then.
     """
     stamps = (match[1].decode() for line in found if (match := re.search(rb"\[([^\]]+)\]", line)))
     last = max(datetime.strptime(stamp, CLOCK) for stamp in stamps) + timedelta(days=1)
@@ -87,14 +89,14 @@ def tick(found: Sequence[bytes]) -> bytes:
 
 
 def stream(spark: SparkSession, directory: str, topic: str, **options: int) -> DataFrame:
-    """Committed records of a topic, from its beginning on, keys and values as text."""
+    """Committed records of a topic from its beginning, keys and values as text."""
     reader = spark.readStream.format("embedlog").option("subscribe", topic).option("startingOffsets", "earliest")
     reader = reader.option("isolation.level", "read_committed").options(**options)
     return reader.load(directory).selectExpr("string(key) AS key", "string(value) AS value")
 
 
 def names(spark: SparkSession, directory: str) -> DataFrame:
-    """Client and name: of each key the last value, which is what compaction leaves in the end, whether it has run or not."""
+    """Client and name: the last value of each key, which is the result of compaction, before or after it has run."""
     import pyspark.sql.functions as fn
 
     reader = spark.read.format("embedlog").option("subscribe", "clients").option("isolation.level", "read_committed")
@@ -103,7 +105,7 @@ def names(spark: SparkSession, directory: str) -> DataFrame:
 
 
 def parsed(access: DataFrame) -> DataFrame:
-    """Client, time, status and size of each line that can be read."""
+    """Client, time, status and size of each line that can be parsed."""
     import pyspark.sql.functions as fn
 
     def field(number: int) -> Column:
@@ -113,12 +115,12 @@ def parsed(access: DataFrame) -> DataFrame:
         field(1).alias("client"),
         fn.to_timestamp(field(2), "dd/MMM/yyyy:HH:mm:ss Z").alias("time"),
         field(3).cast("int").alias("status"),
-        fn.nullif(field(4), fn.lit("-")).cast("bigint").alias("bytes"),  # a dash: nothing was sent
+        fn.nullif(field(4), fn.lit("-")).cast("bigint").alias("bytes"),  # a dash: no body
     )
 
 
 def sessions(access: DataFrame, names: DataFrame) -> DataFrame:
-    """Lines of one client without a long pause, as soon as no line can come that would belong to them."""
+    """Lines of one client without a long pause, written when no later line can belong to them."""
     import pyspark.sql.functions as fn
 
     grouped = parsed(access).withWatermark("time", LATE).groupBy("client", fn.session_window("time", PAUSE).alias("session"))
@@ -133,9 +135,9 @@ def sessions(access: DataFrame, names: DataFrame) -> DataFrame:
 
 
 def to_topic(records: DataFrame, directory: str, topic: str) -> StreamingQuery:
-    """Keys and values into a topic, exactly once, until all that is there now has been read."""
+    """Write keys and values to a topic, exactly once, until all present records were read."""
     writer = records.writeStream.format("embedlog").option("topic", topic)
-    # the checkpoint knows how far the query is; like the tables it lies beside the log directory, never inside
+    # the checkpoint contains the query's progress; like the tables it is beside the log directory, never inside
     writer = writer.option("checkpointLocation", f"{directory}-checkpoints/{topic}")
     return writer.trigger(availableNow=True).start(directory)
 
@@ -155,7 +157,7 @@ def write_refused(spark: SparkSession, directory: str) -> StreamingQuery:
 
 
 def write_table(spark: SparkSession, directory: str) -> StreamingQuery:
-    """sessions -> the parquet table. The topic is the truth: a table in another shape is another query over it."""
+    """sessions -> the parquet table. The topic is the source: a table of another shape is another query."""
     import pyspark.sql.functions as fn
 
     rows = stream(spark, directory, "sessions").select(fn.from_json("value", SESSION).alias("session")).select("session.*")
@@ -169,7 +171,7 @@ def table_of(directory: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="sessions from a web server's log")
-    parser.add_argument("directory", help="the log directory, made if it is not there; tables and checkpoints lie beside it")
+    parser.add_argument("directory", help="the log directory, created if it does not exist; tables and checkpoints are beside it")
     parser.add_argument("--input", type=Path, default=DATA / "apache_access.log.xz", help="an access log, also as .xz")
     parser.add_argument("--open", action="store_true", help="more lines will come: the last sessions are left open")
     parser.add_argument("--at-once", type=int, default=2500, metavar="N", help="lines in one batch (default: %(default)s)")

@@ -1,10 +1,10 @@
-"""weblog.py on the real log, to be watched: progress, tables, a chart, and a proof that every session was written once.
+"""Runs weblog.py on the real log with progress, tables and a chart, and checks that every session was written once.
 
-    python examples/weblog_demo.py                  in a directory that is thrown away
-    python examples/weblog_demo.py --keep data      in one that is kept
+    python examples/weblog_demo.py                  in a temporary directory
+    python examples/weblog_demo.py --keep data      in a directory that is kept
 
-When a part of the lines is through, Spark's note that the last batch is done is taken away: so things lie when a driver is killed
-after a batch was written and before it could note that. Spark then writes the batch again, and embedlog knows it.
+After a part of the lines, the demo removes Spark's record that the last batch is done, as if the driver had been killed
+between the write of a batch and that record. Spark then writes the batch again, and embedlog detects the repetition.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ FIRST_PART = 0.6  # of the lines
 Session = tuple[str, str | None, datetime, datetime, int, int, int]  # in the order of weblog.SESSION
 
 
-# ---- the same, by hand -----------------------------------------------------------------------------------------------
+# ---- reference -------------------------------------------------------------------------------------------------------
 
 
 def by_hand(access: Iterable[bytes]) -> tuple[list[Session], list[bytes]]:
-    """Sessions, and lines that cannot be read, as plain Python makes them: nothing of Spark, nothing of a topic."""
+    """Reference: sessions and unparsable lines, computed without Spark and without a topic."""
     seen: dict[str, list[tuple[datetime, int, int]]] = collections.defaultdict(list)
     refused = []
     for line in access:
@@ -74,7 +74,7 @@ def summed(client: str, requests: list[tuple[datetime, int, int]]) -> Session:
 
 
 def forget_last_batch(directory: str) -> int:
-    """Takes away Spark's note that the last batch is done; its number."""
+    """Remove Spark's record that the last batch is done; return its number."""
     notes = Path(f"{directory}-checkpoints/sessions/commits")
     last = max(int(path.name) for path in notes.iterdir() if path.name.isdecimal())
     for path in (notes / str(last), notes / f".{last}.crc"):
@@ -83,20 +83,20 @@ def forget_last_batch(directory: str) -> int:
 
 
 def written(directory: str, topic: str) -> int:
-    """How many records committed readers see in a topic."""
+    """The number of committed records of a topic."""
     with embedlog.open(directory, read_only=True) as log:
         return sum(1 for _ in log.scan(topic, isolation_level="read_committed").records())
 
 
 def run(spark: SparkSession, directory: str, path: Path, console: Console) -> dict[str, Any]:
-    """The pipeline, in two parts with an accident between them; what there is to be told of it."""
+    """Run the pipeline in two parts with a failure between them; return the figures."""
     columns = (TextColumn("{task.description:<36}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     found = list(lines(path))
     first = round(FIRST_PART * len(found))
     with Progress(*columns, console=console) as bars:
 
         def through(words: str, write: Callable[..., StreamingQuery], *arguments: int, total: int) -> dict[int, Any]:
-            """Runs a query to its end, with a bar; its reports of batches, by their numbers."""
+            """Run a query to its end with a progress bar; return its batch reports by number."""
             task = bars.add_task(words, total=total)
             done: dict[int, Any] = {}
 
@@ -122,16 +122,16 @@ def run(spark: SparkSession, directory: str, path: Path, console: Console) -> di
     return {"lines": found, "rows": rows, "late": late, "before": written_before, "again": forgotten, "twice": twice}
 
 
-# ---- what is shown ---------------------------------------------------------------------------------------------------
+# ---- output ----------------------------------------------------------------------------------------------------------
 
 
 def clients(rows: list[Session]) -> Table:
-    """Who asked most."""
+    """The clients with the most requests."""
     totals: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0, 0, 0])
     names = {client: name or "" for client, name, *_ in rows}
     for client, _, _, _, *counts in rows:
         totals[client] = [old + new for old, new in zip(totals[client], (1, *counts), strict=True)]
-    table = Table("client", "name", title="who asked most")
+    table = Table("client", "name", title="clients with the most requests")
     for column in ("sessions", "requests", "MB", "errors"):
         table.add_column(column, justify="right")
     for client, (count, requests, size, errors) in sorted(totals.items(), key=lambda each: -each[1][1])[:10]:
@@ -140,7 +140,7 @@ def clients(rows: list[Session]) -> Table:
 
 
 def hours(rows: list[Session]) -> Table:
-    """When they came: requests of the sessions that begin in each hour of the day, a bar each."""
+    """Requests by the hour in which their session begins, one bar each."""
     counts = collections.Counter[int]()
     for _, _, start, _, requests, *_ in rows:
         counts[start.hour] += requests
@@ -151,7 +151,7 @@ def hours(rows: list[Session]) -> Table:
 
 
 def proofs(directory: str, told: dict[str, Any]) -> list[tuple[bool, str]]:
-    """What was promised, and whether it holds."""
+    """The guarantees and whether they hold."""
     access, rows = told["lines"], told["rows"]
     expected, unreadable = by_hand(access)
     refused, count = written(directory, "refused"), written(directory, "sessions")
@@ -165,7 +165,7 @@ def proofs(directory: str, told: dict[str, Any]) -> list[tuple[bool, str]]:
         (
             count == len(rows) == different and told["before"] > 0 and told["twice"],
             f"written once: {count:,} sessions in the topic, {len(rows):,} in the table, {different:,} different ones; "
-            f"batch {told['again']} was written twice, behind {told['before']:,} sessions",
+            f"batch {told['again']} was written twice, after {told['before']:,} sessions",
         ),
         (
             sorted(rows, key=str) == sorted(expected, key=str) and refused == len(unreadable),

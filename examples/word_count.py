@@ -1,11 +1,11 @@
-"""Word count over a topic, from files that Kafka wrote or could have written, as they lie.
+"""Counts words over a topic, directly from files that Kafka wrote or could have written.
 
     python examples/word_count.py                        the sources of Python's standard library, written to a topic first
     python examples/word_count.py /var/kafka docs        topic `docs` in the directory of a broker, or in a copy of it
 
-The directory is only read: no byte in it changes, nothing is added, and no broker is needed; that of a *running* one is refused.
-There are two ways to the same table. `table` is plain Spark over `format("embedlog")`: every line passes through the JVM, for
-SQL to take apart. `fused` counts inside the reading tasks, in Arrow: only the words of a batch and their numbers leave them.
+The directory is only read: no byte in it changes, and no broker is needed; the directory of a *running* broker is refused. Two
+functions compute the same table. `table` is plain Spark over `format("embedlog")`: every line passes through the JVM and is split
+by SQL. `fused` counts inside the reading tasks, in Arrow: only the words of a batch and their counts leave them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WORD = "[A-Za-z_]+"
 
 
 def fill(directory: str, topic: str, root: Path, limit: int | None) -> None:
-    """A topic of all lines of the Python sources below `root`, with the file's name as the key."""
+    """Create a topic with all lines of the Python sources below `root`, keyed by file name."""
     with embedlog.open(directory) as log:
         log.create_topic(topic, partitions=4, config={"compression.type": "zstd"})
         with log.producer() as producer:
@@ -40,17 +40,17 @@ def fill(directory: str, topic: str, root: Path, limit: int | None) -> None:
 
 
 def table(spark: SparkSession, directory: str, topic: str) -> DataFrame:
-    """Words and how often they occur, by SQL."""
+    """Words and their counts, by SQL."""
     import pyspark.sql.functions as fn
 
-    # `columns`: what is not named is not even decoded
+    # `columns`: other columns are not decoded
     read = spark.read.format("embedlog").option("subscribe", topic).option("columns", "value").load(directory)
     words = read.select(fn.explode(fn.expr(f"regexp_extract_all(string(value), '{WORD}', 0)")).alias("word"))
     return words.groupBy("word").count()
 
 
 def count_words(batches: Iterator[Any]) -> Iterator[Any]:
-    """Arrow batches of `value` in, one batch of words and their numbers out for each. Runs where the records are read."""
+    """Map each Arrow batch of `value` to a batch of words and counts. Runs in the reading tasks."""
     import collections
     import re
 
@@ -66,13 +66,13 @@ def count_words(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def fused(spark: SparkSession, directory: str, topic: str) -> DataFrame:
-    """The same table, counted where the records are read."""
+    """The same table, counted in the reading tasks."""
     counted = embedlog.spark.scan(spark, directory, topic, columns=["value"]).map_arrow(count_words, "word STRING, count BIGINT")
     return counted.groupBy("word").agg({"count": "sum"}).toDF("word", "count")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="word count over a topic, from Kafka's files as they lie")
+    parser = argparse.ArgumentParser(description="word count over a topic, directly from Kafka's files")
     parser.add_argument("directory", nargs="?", help="a log directory; without it a new one is filled with the standard library")
     parser.add_argument("topic", nargs="?", default="lines", help="a topic in it (default: %(default)s)")
     parser.add_argument("--fused", action="store_true", help="count inside the reading tasks")
