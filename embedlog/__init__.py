@@ -16,7 +16,8 @@ from embedlog import _platform as _platform  # refuses where embedlog cannot run
 from embedlog import assignors, partitioners, serializers
 from embedlog._native._rows import Future, Record
 from embedlog.columns.batch import Batch
-from embedlog.columns.scan import OffsetBound, Scan
+from embedlog.columns.scan import Scan
+from embedlog.columns.scan_bounds import OffsetBound
 from embedlog.columns.splits import Split
 from embedlog.config.typed_options import ConsumerOptions, LogOptions, ProducerOptions, TopicOptions
 from embedlog.consumer.consumer import Consumer

@@ -18,7 +18,8 @@ from embedlog.admin import backup
 from embedlog.admin.groups import GroupAdmin, Scope
 from embedlog.admin.housekeeper import Housekeeper
 from embedlog.admin.topics import TopicAdmin
-from embedlog.columns.scan import OffsetBound, Scan
+from embedlog.columns.scan import Scan
+from embedlog.columns.scan_bounds import OffsetBound, ScanBounds
 from embedlog.config import keywords
 from embedlog.config.client import ConsumerConfig, Deserializer, K, ProducerConfig, Serializer, V
 from embedlog.config.options import parse
@@ -220,17 +221,11 @@ class Log:
         InvalidTimestampError, ClosedError.
         """
         self._engine.check_open()
-        return Scan(
-            self._engine,
-            topic,
-            partitions=partitions,
-            start_offset=start_offset,
-            end_offset=end_offset,
-            start_time=start_time,
-            end_time=end_time,
-            columns=columns,
-            isolation_level=isolation_level,
-        )
+        bounds = ScanBounds(
+            partitions=partitions, start_offset=start_offset, end_offset=end_offset, start_time=start_time, end_time=end_time,
+            columns=columns, isolation_level=isolation_level,
+        )  # fmt: skip
+        return Scan(self._engine, topic, bounds)
 
     def backup(self, destination: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None) -> None:
         """Copy all published records to a directory that is absent or empty; other processes continue meanwhile.

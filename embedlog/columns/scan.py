@@ -9,28 +9,21 @@ SCAN-4  only `schema`, iteration and `to_arrow` need pyarrow; any Arrow consumer
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from embedlog._native import _rows
 from embedlog._native._rows import Record
-from embedlog.columns.arrow_export import ALL_COLUMNS, Layout, checked_columns, schema
+from embedlog.columns.arrow_export import ALL_COLUMNS, Layout, schema
 from embedlog.columns.batch import records_of
 from embedlog.columns.chunks import Source
 from embedlog.columns.readahead import read_ahead
+from embedlog.columns.scan_bounds import OffsetBound, ScanBounds, Time
 from embedlog.columns.splits import Split, splits
 from embedlog.config import keywords
-from embedlog.errors import (
-    ConfigError,
-    InvalidTimestampError,
-    MissingExtraError,
-    OffsetOutOfRangeError,
-    UnknownTopicOrPartitionError,
-)
+from embedlog.errors import ConfigError, MissingExtraError
 from embedlog.format.record_columns import OFFSET_MAX, OFFSET_MIN, Decoded, Window
-from embedlog.format.visibility import READ_COMMITTED, READ_UNCOMMITTED, Isolation, end_offset
-from embedlog.types import TopicPartition, milliseconds, topic_partition
+from embedlog.format.visibility import end_offset
 
 if TYPE_CHECKING:
     import pandas
@@ -38,9 +31,6 @@ if TYPE_CHECKING:
 
     from embedlog.engine import Engine
     from embedlog.partition.partition import Partition
-
-Time = int | datetime
-OffsetBound = int | Mapping[TopicPartition, int] | Mapping[int, int] | None
 
 CHUNK_BYTES = 5 << 20  # the way through Python costs as much as half a MiB; decoded, with keys and values, it fits into 16 MiB
 
@@ -58,37 +48,18 @@ class Scan:
         >>> polars.from_arrow(scan)                                                     # doctest: +SKIP
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        topic: str,
-        *,
-        partitions: int | Iterable[int] | None = None,
-        start_offset: OffsetBound = None,
-        end_offset: OffsetBound = None,
-        start_time: Time | None = None,
-        end_time: Time | None = None,
-        columns: Iterable[str] | None = None,
-        isolation_level: Isolation = READ_UNCOMMITTED,
-    ) -> None:
-        if isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
-            expected = f"{READ_UNCOMMITTED} or {READ_COMMITTED}"
-            raise ConfigError("isolation_level", expected=expected, found=repr(isolation_level))
-        self.topic = topic
-        self.columns = checked_columns(columns)
-        self.isolation_level = isolation_level
-        self._engine = engine
-        self._start_ms = OFFSET_MIN if start_time is None else _time("start_time", start_time)
-        self._end_ms = OFFSET_MAX if end_time is None else _time("end_time", end_time)
+    def __init__(self, engine: Engine, topic: str, bounds: ScanBounds) -> None:
         found = engine.topic(topic)
+        limits = bounds.within(topic, list(found.here))
+        limits.check_order()
+        self.topic = topic
         self.topic_id: str = found.topic_id
-        numbers = _numbers(partitions, topic, list(found.here))
-        starts, ends = self._offsets("start_offset", start_offset, numbers), self._offsets("end_offset", end_offset, numbers)
-        _check_order(starts, ends)
-        if self._start_ms > self._end_ms:
-            raise ConfigError("start_time", expected=f"at most end_time, {self._end_ms} ms", found=self._start_ms)
+        self.isolation_level = bounds.isolation_level
+        self._engine = engine
+        self.columns = limits.columns
+        self._start_ms, self._end_ms = limits.start_ms, limits.end_ms
         self._bounds = {
-            number: self._pinned(engine.partition_of(found, number), starts.get(number), ends.get(number)) for number in numbers
+            number: self._pinned(engine.partition_of(found, number), *span) for number, span in limits.offsets.items()
         }
 
     def narrowed(
@@ -101,28 +72,25 @@ class Scan:
         end_time: Time | None = None,
         columns: Iterable[str] | None = None,
     ) -> Scan:
-        """A scan of a part of this one, pinned where this one is: each bound can only take away. Raises as `log.scan` does."""
+        """A scan of a part of this one, pinned as this one is: a bound can only take away. Raises as `log.scan` does."""
+        bounds = ScanBounds(
+            partitions=partitions, start_offset=start_offset, end_offset=end_offset, start_time=start_time, end_time=end_time,
+            columns=self.columns if columns is None else columns,
+        )  # fmt: skip
+        limits = bounds.within(self.topic, list(self._bounds))
         made = object.__new__(Scan)
-        made.topic, made.topic_id, made.isolation_level, made._engine = (
-            self.topic,
-            self.topic_id,
-            self.isolation_level,
-            self._engine,
-        )
-        made.columns = self.columns if columns is None else checked_columns(columns)
-        made._start_ms = self._start_ms if start_time is None else max(self._start_ms, _time("start_time", start_time))
-        made._end_ms = self._end_ms if end_time is None else min(self._end_ms, _time("end_time", end_time))
-        numbers = _numbers(partitions, self.topic, list(self._bounds))
-        starts, ends = self._offsets("start_offset", start_offset, numbers), self._offsets("end_offset", end_offset, numbers)
+        made.__dict__.update(self.__dict__)
+        made.columns = limits.columns
+        made._start_ms, made._end_ms = max(self._start_ms, limits.start_ms), min(self._end_ms, limits.end_ms)
         made._bounds = {}
-        for number in numbers:
-            (first, last), start, end = self._bounds[number], starts.get(number), ends.get(number)
+        for number, (start, end) in limits.offsets.items():
+            first, last = self._bounds[number]
             first, last = max(first, start or 0), last if end is None else min(last, end)
             made._bounds[number] = first, last = first, max(first, last)
             if made.times != self.times:
                 partition = self._engine.partition(self.topic, number)
                 if first >= partition.bounds().log_start:
-                    made._bounds[number] = made._timed(partition, first, last)  # else what is lost would not be missed (SCAN-3)
+                    made._bounds[number] = made._timed(partition, first, last)  # else lost records would not be missed (SCAN-3)
         return made
 
     def _pinned(self, partition: Partition, start: int | None, end: int | None) -> tuple[int, int]:
@@ -167,32 +135,6 @@ class Scan:
 
     def __repr__(self) -> str:
         return f"Scan({self.topic!r}, bounds={self._bounds}, columns={list(self.columns)})"
-
-    def _offsets(self, name: str, given: OffsetBound, numbers: list[int]) -> dict[int, int]:
-        """A bound by partition, of those that are read. A key that means none of them is an error, not a bound of nothing."""
-        if given is None:
-            return {}
-        if not isinstance(given, Mapping):
-            return dict.fromkeys(numbers, _checked_offset(name, given))
-        made: dict[int, int] = {}
-        for key, offset in given.items():
-            number = self._number(name, key, numbers)
-            if number in made:
-                raise ConfigError(f"{name} names partition {number} twice", expected="one offset for each", found=repr(key))
-            made[number] = _checked_offset(name, offset)
-        return made
-
-    def _number(self, name: str, key: object, numbers: list[int]) -> int:
-        """The partition that a key of a bound means."""
-        if isinstance(key, bool) or not isinstance(key, int | tuple):
-            raise TypeError(f"{name}: a key is a TopicPartition or the number of a partition, not {key!r:.100}")
-        topic, number = (self.topic, key) if isinstance(key, int) else topic_partition(key)
-        if topic != self.topic or number not in numbers:
-            read = f"partitions {', '.join(map(str, numbers))}" if numbers else "no partition"
-            raise UnknownTopicOrPartitionError(
-                f"{name} names what is not read", expected=f"topic {self.topic!r}, {read}", found=repr(key)
-            )
-        return number
 
     # ---- objects ----
 
@@ -283,43 +225,3 @@ def _pyarrow() -> Any:
     except ImportError as missing:
         raise MissingExtraError("Arrow tables need pyarrow; records() and __arrow_c_stream__ do not", extra="arrow") from missing
     return pyarrow
-
-
-def _time(name: str, time: Time) -> int:
-    time_ms = milliseconds(time)
-    if time_ms < 0:
-        raise InvalidTimestampError(f"{name}: a time is not before 1970", found=time_ms)
-    return time_ms
-
-
-def _numbers(partitions: int | Iterable[int] | None, topic: str, known: list[int]) -> list[int]:
-    """The partitions to read. Raises UnknownTopicOrPartitionError."""
-    if partitions is None:
-        return known
-    numbers = [partitions] if isinstance(partitions, int) else list(dict.fromkeys(partitions))
-    for number in numbers:
-        _check_int("partitions", number)
-        if number not in known:
-            expected = f"0 to {len(known) - 1}" if known == list(range(len(known))) else f"one of {known}"
-            raise UnknownTopicOrPartitionError(f"{topic} has no such partition", expected=expected, found=number)
-    return numbers
-
-
-def _check_order(starts: Mapping[int, int], ends: Mapping[int, int]) -> None:
-    for number in starts.keys() & ends.keys():
-        if starts[number] > ends[number]:
-            expected = f"at most end_offset, {ends[number]}"
-            raise ConfigError(f"start_offset of partition {number}", expected=expected, found=starts[number])
-
-
-def _checked_offset(name: str, offset: object) -> int:
-    made = _check_int(name, offset)
-    if made < 0:
-        raise OffsetOutOfRangeError(f"{name}: an offset is not negative", found=made)
-    return made
-
-
-def _check_int(name: str, number: object) -> int:
-    if type(number) is not int:
-        raise TypeError(f"{name}: an int, not {type(number).__name__}")
-    return number

@@ -18,6 +18,7 @@ import pytest
 
 from embedlog.columns import scan as scan_room
 from embedlog.columns.scan import Scan
+from embedlog.columns.scan_bounds import ScanBounds
 from embedlog.errors import (
     ClosedError,
     ConfigError,
@@ -53,6 +54,11 @@ def fill(partition: FakePartition, count: int, per_batch: int = 7) -> None:
         partition.append(rows[begin : begin + per_batch])
 
 
+def scan_of(engine: FakeEngine, topic: str, **bounds: Any) -> Scan:
+    """The scan that `log.scan` makes."""
+    return Scan(engine, topic, ScanBounds(**bounds))  # type: ignore[arg-type]
+
+
 def places(scan: Scan) -> list[tuple[int, int]]:
     """Partition and offset of every row, the same by every way of reading."""
     by_record = [(record.partition, record.offset) for record in scan.records()]
@@ -69,42 +75,42 @@ def span(number: int, start: int, end: int) -> list[tuple[int, int]]:
 
 
 def test_without_bounds_everything_comes_partition_by_partition(engine: FakeEngine) -> None:
-    assert places(Scan(engine, "a")) == span(0, 0, 40) + span(1, 0, 25)
+    assert places(scan_of(engine, "a")) == span(0, 0, 40) + span(1, 0, 25)
 
 
 def test_offsets_start_inclusive_end_exclusive(engine: FakeEngine) -> None:
-    assert places(Scan(engine, "a", start_offset=10, end_offset=30)) == span(0, 10, 30) + span(1, 10, 25)
-    assert places(Scan(engine, "a", start_offset={0: 35}, end_offset={1: 3})) == span(0, 35, 40) + span(1, 0, 3)
-    assert places(Scan(engine, "a", start_offset=10, end_offset=10)) == []
-    one = Scan(engine, "a", start_offset={TopicPartition("a", 0): 38, ("a", 1): 23}, end_offset={TopicPartition("a", 0): 39})
-    two = Scan(engine, "a").narrowed(start_offset={0: 38, 1: 23}, end_offset={0: 39})
+    assert places(scan_of(engine, "a", start_offset=10, end_offset=30)) == span(0, 10, 30) + span(1, 10, 25)
+    assert places(scan_of(engine, "a", start_offset={0: 35}, end_offset={1: 3})) == span(0, 35, 40) + span(1, 0, 3)
+    assert places(scan_of(engine, "a", start_offset=10, end_offset=10)) == []
+    one = scan_of(engine, "a", start_offset={TopicPartition("a", 0): 38, ("a", 1): 23}, end_offset={TopicPartition("a", 0): 39})
+    two = scan_of(engine, "a").narrowed(start_offset={0: 38, 1: 23}, end_offset={0: 39})
     assert places(one) == span(0, 38, 39) + span(1, 23, 25) == places(two)
 
 
 def test_bounds_are_filters_and_may_lie_outside_the_log(engine: FakeEngine) -> None:
     engine.partition("a", 0).log_start = 8
-    scan = Scan(engine, "a", start_offset=3, end_offset=1000, partitions=0)
+    scan = scan_of(engine, "a", start_offset=3, end_offset=1000, partitions=0)
     assert scan.bounds == {0: (8, 40)}
     assert places(scan) == span(0, 8, 40)
 
 
 def test_partitions(engine: FakeEngine) -> None:
-    assert places(Scan(engine, "a", partitions=[1])) == span(1, 0, 25)
-    assert places(Scan(engine, "a", partitions=1)) == span(1, 0, 25)
-    assert places(Scan(engine, "a", partitions=[])) == []
-    assert places(Scan(engine, "a", partitions=2)) == []
+    assert places(scan_of(engine, "a", partitions=[1])) == span(1, 0, 25)
+    assert places(scan_of(engine, "a", partitions=1)) == span(1, 0, 25)
+    assert places(scan_of(engine, "a", partitions=[])) == []
+    assert places(scan_of(engine, "a", partitions=2)) == []
     for wrong in (3, -1):
         with pytest.raises(UnknownTopicOrPartitionError, match="0 to 2"):
-            Scan(engine, "a", partitions=[wrong])
+            scan_of(engine, "a", partitions=[wrong])
     with pytest.raises(TypeError):
-        Scan(engine, "a", partitions=["0"])  # type: ignore[list-item]
+        scan_of(engine, "a", partitions=["0"])  # type: ignore[list-item]
     with pytest.raises(UnknownTopicOrPartitionError):
-        Scan(engine, "missing")
+        scan_of(engine, "missing")
 
 
 def test_times_filter_record_by_record(engine: FakeEngine) -> None:
-    assert places(Scan(engine, "a", start_time=20_500, end_time=30_000)) == span(0, 21, 30) + span(1, 21, 25)
-    assert places(Scan(engine, "a", start_time=10**15)) == []
+    assert places(scan_of(engine, "a", start_time=20_500, end_time=30_000)) == span(0, 21, 30) + span(1, 21, 25)
+    assert places(scan_of(engine, "a", start_time=10**15)) == []
 
 
 def test_times_out_of_order_are_all_found() -> None:
@@ -112,14 +118,14 @@ def test_times_out_of_order_are_all_found() -> None:
     times = [5, 900, 3, 700, 100, 2, 800, 1]
     for time_ms in times:
         engine.partition("a", 0).append([Row(b"", timestamp_ms=time_ms)])
-    got = places(Scan(engine, "a", start_time=100, end_time=800))
+    got = places(scan_of(engine, "a", start_time=100, end_time=800))
     assert [times[offset] for _, offset in got] == [700, 100]
 
 
 def test_aware_datetimes_are_times(engine: FakeEngine) -> None:
     start = datetime(1970, 1, 1, 0, 0, 20, 500_000, tzinfo=UTC)
     end = datetime(1970, 1, 1, 1, 0, 30, tzinfo=timezone(timedelta(hours=1)))
-    assert places(Scan(engine, "a", start_time=start, end_time=end)) == span(0, 21, 30) + span(1, 21, 25)
+    assert places(scan_of(engine, "a", start_time=start, end_time=end)) == span(0, 21, 30) + span(1, 21, 25)
 
 
 @pytest.mark.parametrize(
@@ -155,12 +161,12 @@ def test_aware_datetimes_are_times(engine: FakeEngine) -> None:
 )
 def test_wrong_bounds_are_refused_when_the_scan_is_made(engine: FakeEngine, bounds: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
-        Scan(engine, "a", **bounds)
+        scan_of(engine, "a", **bounds)
 
 
 def test_narrowed_bounds_are_checked_but_may_cross(engine: FakeEngine) -> None:
     """A query may ask for what contradicts itself, and gets nothing."""
-    scan = Scan(engine, "a", start_offset=20)
+    scan = scan_of(engine, "a", start_offset=20)
     assert places(scan.narrowed(end_offset=10)) == [] == places(scan.narrowed(start_offset=30, end_offset=25))
     for key in (5, TopicPartition("b", 0)):
         with pytest.raises(UnknownTopicOrPartitionError, match="names what is not read"):
@@ -168,19 +174,19 @@ def test_narrowed_bounds_are_checked_but_may_cross(engine: FakeEngine) -> None:
 
 
 def test_random_bounds_as_a_slow_filter(engine: FakeEngine, rng: random.Random) -> None:
-    everything = [(r.partition, r.offset, r.timestamp_ms) for r in Scan(engine, "a").records()]
+    everything = [(r.partition, r.offset, r.timestamp_ms) for r in scan_of(engine, "a").records()]
     for _ in range(60):
         first, last = sorted((rng.randrange(45), rng.randrange(45)))
         begin, end = sorted((rng.randrange(45_000), rng.randrange(45_000)))
         wanted = [(p, o) for p, o, t in everything if first <= o < last and begin <= t < end]
-        assert places(Scan(engine, "a", start_offset=first, end_offset=last, start_time=begin, end_time=end)) == wanted
+        assert places(scan_of(engine, "a", start_offset=first, end_offset=last, start_time=begin, end_time=end)) == wanted
 
 
 # ---- pinning ---------------------------------------------------------------------------------------------------------
 
 
 def test_what_comes_later_is_not_in_the_scan_however_often_it_is_read(engine: FakeEngine) -> None:
-    scan = Scan(engine, "a")
+    scan = scan_of(engine, "a")
     fill(engine.partition("a", 2), 5)
     engine.partition("a", 0).append([b"late"])
     for _ in range(2):
@@ -189,14 +195,14 @@ def test_what_comes_later_is_not_in_the_scan_however_often_it_is_read(engine: Fa
 
 
 def test_what_retention_takes_away_is_an_error(engine: FakeEngine) -> None:
-    scan = Scan(engine, "a")
+    scan = scan_of(engine, "a")
     engine.partition("a", 0).log_start = 5
     with pytest.raises(OffsetOutOfRangeError):
         scan.to_arrow()
 
 
 def test_nothing_is_read_before_it_is_asked_for(engine: FakeEngine) -> None:
-    scan = Scan(engine, "a")
+    scan = scan_of(engine, "a")
     rows = iter(scan)
     stream = pyarrow.RecordBatchReader.from_stream(scan)
     assert engine.partition("a", 0).fetches == 0
@@ -209,7 +215,7 @@ def test_a_compacted_end_ends_the_scan() -> None:
     engine = FakeEngine(a=1)
     fill(engine.partition("a", 0), 10)
     engine.partition("a", 0).skip(5)
-    assert places(Scan(engine, "a")) == span(0, 0, 10)
+    assert places(scan_of(engine, "a")) == span(0, 0, 10)
 
 
 # ---- isolation -------------------------------------------------------------------------------------------------------
@@ -225,19 +231,19 @@ def test_both_isolation_levels() -> None:
     partition.append([b"again"], producer=1)
     partition.end(2, COMMIT)
     partition.append([b"open"], producer=3)
-    committed = Scan(engine, "a", isolation_level="read_committed")
+    committed = scan_of(engine, "a", isolation_level="read_committed")
     assert committed.to_arrow()["value"].to_pylist() == [b"kept"] * 30  # `again` is open too: the stable offset lies before it
     partition.end(1, COMMIT)
-    committed = Scan(engine, "a", isolation_level="read_committed")
+    committed = scan_of(engine, "a", isolation_level="read_committed")
     assert committed.to_arrow()["value"].to_pylist() == [b"kept"] * 30 + [b"again"]
-    assert len(list(Scan(engine, "a").records())) == 62
+    assert len(list(scan_of(engine, "a").records())) == 62
 
 
 # ---- columns and consumers -------------------------------------------------------------------------------------------
 
 
 def test_the_schema_is_the_one_of_the_api(engine: FakeEngine) -> None:
-    scan = Scan(engine, "a")
+    scan = scan_of(engine, "a")
     assert scan.schema.equals(SCHEMA)
     table = scan.to_arrow()
     assert table.schema.equals(SCHEMA)
@@ -245,27 +251,27 @@ def test_the_schema_is_the_one_of_the_api(engine: FakeEngine) -> None:
 
 
 def test_columns_come_in_the_order_asked_for(engine: FakeEngine) -> None:
-    scan = Scan(engine, "a", columns=["value", "offset"], end_offset=2, partitions=0)
+    scan = scan_of(engine, "a", columns=["value", "offset"], end_offset=2, partitions=0)
     assert scan.to_arrow().to_pydict() == {"value": [b"v0", b"v1"], "offset": [0, 1]}
     assert [record.key for record in scan.records()] == [None, b"k1"]  # records have all their fields
 
 
 @pytest.mark.parametrize("column", SCHEMA.names)
 def test_each_column_alone(engine: FakeEngine, column: str) -> None:
-    whole = Scan(engine, "a").to_arrow()
-    alone = Scan(engine, "a", columns=[column]).to_arrow()
+    whole = scan_of(engine, "a").to_arrow()
+    alone = scan_of(engine, "a", columns=[column]).to_arrow()
     assert alone.column_names == [column]
     assert alone[column].to_pylist() == whole[column].to_pylist()
 
 
 def test_an_empty_scan_has_a_schema(engine: FakeEngine) -> None:
-    empty = Scan(engine, "a", partitions=2)
+    empty = scan_of(engine, "a", partitions=2)
     assert empty.to_arrow().schema.equals(SCHEMA)
     assert pyarrow.table(empty).num_rows == 0
 
 
 def test_pyarrow_polars_and_duckdb_take_a_scan_as_it_is(engine: FakeEngine) -> None:
-    scan = Scan(engine, "a")
+    scan = scan_of(engine, "a")
     total = sum(range(40)) + sum(range(25))
     assert pyarrow.compute.sum(pyarrow.table(scan)["offset"]).as_py() == total
     assert polars.DataFrame(scan)["offset"].sum() == total
@@ -281,7 +287,7 @@ def test_records_and_the_stream_need_no_pyarrow(engine: FakeEngine, monkeypatch:
         return real(name, *rest, **keywords)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    scan = Scan(engine, "a")
+    scan = scan_of(engine, "a")
     assert len(list(scan.records())) == 65
     assert scan.__arrow_c_stream__() is not None
     assert scan.__arrow_c_schema__() is not None
@@ -310,23 +316,23 @@ def test_a_failure_in_the_middle_comes_behind_what_was_good(engine: FakeEngine) 
     broken(engine)
     got = 0
     with pytest.raises(CorruptRecordError, match="at byte 777"):
-        for batch in Scan(engine, "a"):
+        for batch in scan_of(engine, "a"):
             got += batch.num_rows
     assert got >= 20
     seen = []
     with pytest.raises(CorruptRecordError):
-        seen += [record.offset for record in Scan(engine, "a").records()]
+        seen += [record.offset for record in scan_of(engine, "a").records()]
 
 
 @pytest.mark.parametrize("consume", [pyarrow.table, polars.DataFrame])
 def test_a_failure_reaches_every_consumer_with_its_facts(engine: FakeEngine, consume: Any) -> None:
     broken(engine)
     with pytest.raises(Exception, match=r"(?s)at byte 777.*expected 1a2b3c4d, found 00000000"):
-        consume(Scan(engine, "a"))
+        consume(scan_of(engine, "a"))
 
 
 def test_a_stream_given_up_half_way_ends_its_thread(engine: FakeEngine) -> None:
-    reader = pyarrow.RecordBatchReader.from_stream(Scan(engine, "a"))
+    reader = pyarrow.RecordBatchReader.from_stream(scan_of(engine, "a"))
     reader.read_next_batch()
     reader.read_next_batch()
     del reader
@@ -338,14 +344,14 @@ def test_a_stream_given_up_half_way_ends_its_thread(engine: FakeEngine) -> None:
 
 
 def test_two_readings_of_one_scan_do_not_disturb_each_other(engine: FakeEngine) -> None:
-    scan = Scan(engine, "a")
+    scan = scan_of(engine, "a")
     pairs = list(zip(scan.records(), scan.records(), strict=True))
     assert all(left == right for left, right in pairs)
     assert len(pairs) == 65
 
 
 def test_a_closed_log_ends_a_reading(engine: FakeEngine) -> None:
-    records = Scan(engine, "a").records()
+    records = scan_of(engine, "a").records()
     next(records)
     engine.problem = ClosedError("closed")
     with pytest.raises(ClosedError):
@@ -354,8 +360,8 @@ def test_a_closed_log_ends_a_reading(engine: FakeEngine) -> None:
 
 def test_pickling_is_refused_with_the_way_to_do_it(engine: FakeEngine) -> None:
     with pytest.raises(TypeError, match="in the worker"):
-        pickle.dumps(Scan(engine, "a"))
+        pickle.dumps(scan_of(engine, "a"))
 
 
 def test_it_says_what_it_is(engine: FakeEngine) -> None:
-    assert repr(Scan(engine, "a", columns=["value"], partitions=0)) == "Scan('a', bounds={0: (0, 40)}, columns=['value'])"
+    assert repr(scan_of(engine, "a", columns=["value"], partitions=0)) == "Scan('a', bounds={0: (0, 40)}, columns=['value'])"

@@ -1,0 +1,128 @@
+"""Defines the bounds of a scan: what a call gives, and what it means for the partitions of a topic.
+
+SCANBOUNDS-1  a bound that names something that is not read is an error, because it would bound nothing
+SCANBOUNDS-2  starts are inclusive, ends exclusive; None is no bound
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from embedlog.columns.arrow_export import checked_columns
+from embedlog.errors import ConfigError, InvalidTimestampError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from embedlog.format.record_columns import OFFSET_MAX, OFFSET_MIN
+from embedlog.format.visibility import READ_COMMITTED, READ_UNCOMMITTED, Isolation
+from embedlog.types import TopicPartition, milliseconds, topic_partition
+
+Time = int | datetime
+OffsetBound = int | Mapping[TopicPartition, int] | Mapping[int, int] | None
+
+
+class Limits(NamedTuple):
+    """The bounds of a scan after their check; offsets by partition, None where there is none."""
+
+    columns: tuple[str, ...]
+    start_ms: int
+    end_ms: int
+    offsets: dict[int, tuple[int | None, int | None]]
+
+    def check_order(self) -> None:
+        """Raises ConfigError if a start is after its end."""
+        for number, (start, end) in self.offsets.items():
+            if start is not None and end is not None and start > end:
+                raise ConfigError(f"start_offset of partition {number}", expected=f"at most end_offset, {end}", found=start)
+        if self.start_ms > self.end_ms:
+            raise ConfigError("start_time", expected=f"at most end_time, {self.end_ms} ms", found=self.start_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanBounds:
+    """What a scan reads of a topic, as `Log.scan` takes it."""
+
+    partitions: int | Iterable[int] | None = None
+    start_offset: OffsetBound = None
+    end_offset: OffsetBound = None
+    start_time: Time | None = None
+    end_time: Time | None = None
+    columns: Iterable[str] | None = None
+    isolation_level: Isolation = READ_UNCOMMITTED
+
+    def __post_init__(self) -> None:
+        if self.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
+            expected = f"{READ_UNCOMMITTED} or {READ_COMMITTED}"
+            raise ConfigError("isolation_level", expected=expected, found=repr(self.isolation_level))
+
+    def within(self, topic: str, known: list[int]) -> Limits:
+        """The limits for a topic that has these partitions.
+
+        Raises UnknownTopicOrPartitionError, ConfigError, OffsetOutOfRangeError, InvalidTimestampError.
+        """
+        columns = checked_columns(self.columns)
+        start_ms = OFFSET_MIN if self.start_time is None else _time("start_time", self.start_time)
+        end_ms = OFFSET_MAX if self.end_time is None else _time("end_time", self.end_time)
+        numbers = _numbers(self.partitions, topic, known)
+        starts = _offsets("start_offset", self.start_offset, topic, numbers)
+        ends = _offsets("end_offset", self.end_offset, topic, numbers)
+        return Limits(columns, start_ms, end_ms, {number: (starts.get(number), ends.get(number)) for number in numbers})
+
+
+def _time(name: str, time: Time) -> int:
+    time_ms = milliseconds(time)
+    if time_ms < 0:
+        raise InvalidTimestampError(f"{name}: a time is not before 1970", found=time_ms)
+    return time_ms
+
+
+def _numbers(partitions: int | Iterable[int] | None, topic: str, known: list[int]) -> list[int]:
+    """The partitions to read. Raises UnknownTopicOrPartitionError."""
+    if partitions is None:
+        return known
+    numbers = [partitions] if isinstance(partitions, int) else list(dict.fromkeys(partitions))
+    for number in numbers:
+        _check_int("partitions", number)
+        if number not in known:
+            expected = f"0 to {len(known) - 1}" if known == list(range(len(known))) else f"one of {known}"
+            raise UnknownTopicOrPartitionError(f"{topic} has no such partition", expected=expected, found=number)
+    return numbers
+
+
+def _offsets(name: str, given: OffsetBound, topic: str, numbers: list[int]) -> dict[int, int]:
+    """A bound by partition, of the partitions that are read."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        return dict.fromkeys(numbers, _checked_offset(name, given))
+    made: dict[int, int] = {}
+    for key, offset in given.items():
+        number = _number(name, key, topic, numbers)
+        if number in made:
+            raise ConfigError(f"{name} names partition {number} twice", expected="one offset for each", found=repr(key))
+        made[number] = _checked_offset(name, offset)
+    return made
+
+
+def _number(name: str, key: object, topic: str, numbers: list[int]) -> int:
+    """The partition that a key of a bound names (SCANBOUNDS-1)."""
+    if isinstance(key, bool) or not isinstance(key, int | tuple):
+        raise TypeError(f"{name}: a key is a TopicPartition or the number of a partition, not {key!r:.100}")
+    named, number = (topic, key) if isinstance(key, int) else topic_partition(key)
+    if named != topic or number not in numbers:
+        read = f"partitions {', '.join(map(str, numbers))}" if numbers else "no partition"
+        raise UnknownTopicOrPartitionError(f"{name} names what is not read", expected=f"topic {topic!r}, {read}", found=repr(key))
+    return number
+
+
+def _checked_offset(name: str, offset: object) -> int:
+    made = _check_int(name, offset)
+    if made < 0:
+        raise OffsetOutOfRangeError(f"{name}: an offset is not negative", found=made)
+    return made
+
+
+def _check_int(name: str, number: object) -> int:
+    if type(number) is not int:
+        raise TypeError(f"{name}: an int, not {type(number).__name__}")
+    return number
