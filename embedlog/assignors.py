@@ -1,10 +1,10 @@
-"""Who of a group reads which partitions: Kafka's four assignors, as functions of members and partition counts.
+"""Contains Kafka's four assignors, as functions of members and partition counts.
 
-ASSIGNOR-1  pure: no group, no log, no clock; the same input gives the same answer in every process
-ASSIGNOR-2  every partition of a subscribed topic goes to exactly one member that subscribes to it (in the first of two
-    cooperative rounds: to nobody, as long as another one still holds it)
-ASSIGNOR-3  static members come first, by instance id, then dynamic ones by member id: a restart of a static member moves nothing
-ASSIGNOR-4  the sticky ones balance first and keep owners second; what is kept depends on claims and generations only
+ASSIGNOR-1  an assignor is a pure function: the same input gives the same assignment in every process
+ASSIGNOR-2  every partition of a subscribed topic is assigned to exactly one subscribed member; in the first of two cooperative
+    rounds to none, while another member still owns it
+ASSIGNOR-3  static members come first, by instance id, then dynamic ones by member id: a restart of a static one moves nothing
+ASSIGNOR-4  the sticky assignors balance first and keep owners second, by owned partitions and generations only
 
 The rules are those of KIP-54, KIP-341 and KIP-429 as Kafka 4.x applies them.
 """
@@ -23,10 +23,10 @@ Assignment = dict[str, list[TopicPartition]]
 
 @dataclass(frozen=True)
 class Member:
-    """What a member says when it joins.
+    """The subscription of a member.
 
-    `owned` are the partitions it reads now and `generation` the one in which it got them (-1: none); `instance_id` makes it
-    static; `rack` is where it runs.
+    `owned` are its current partitions, and `generation` is the one that assigned them (-1: none). A member with `instance_id` is
+    static. `rack` is its location.
     """
 
     topics: Collection[str]
@@ -43,7 +43,7 @@ Assignor = Callable[[Mapping[str, Member], Mapping[str, int]], Assignment]
 
 
 def assign_range(members: Mapping[str, Member], partitions: Mapping[str, int]) -> Assignment:
-    """Each topic by itself, cut into contiguous ranges; the first members get the longer ones, of every topic."""
+    """Each topic is split into contiguous ranges; the first members get the longer ranges of every topic."""
     found: Assignment = {member_id: [] for member_id in members}
     order = _canonical(members)
     for topic in sorted(partitions):
@@ -58,7 +58,7 @@ def assign_range(members: Mapping[str, Member], partitions: Mapping[str, int]) -
 
 
 def assign_round_robin(members: Mapping[str, Member], partitions: Mapping[str, int]) -> Assignment:
-    """All partitions of all topics, dealt in turn; who does not subscribe to a topic is passed over."""
+    """All partitions of all topics in turn; a member that is not subscribed to a topic is skipped."""
     found: Assignment = {member_id: [] for member_id in members}
     turn = cycle(_canonical(members))
     subscribed = {topic for member in members.values() for topic in member.topics}
@@ -84,7 +84,7 @@ def _partitions_of(topics: Iterable[str], partitions: Mapping[str, int]) -> list
 
 
 def assign_sticky(members: Mapping[str, Member], partitions: Mapping[str, int]) -> Assignment:
-    """As balanced as subscriptions allow, with as many partitions as possible where they are (KIP-54)."""
+    """As balanced as subscriptions allow, with as few moved partitions as possible (KIP-54)."""
     if not members:
         return {}
     claims = _claims(members, partitions)
@@ -98,7 +98,7 @@ def assign_sticky(members: Mapping[str, Member], partitions: Mapping[str, int]) 
 
 
 def assign_cooperative_sticky(members: Mapping[str, Member], partitions: Mapping[str, int]) -> Assignment:
-    """As sticky, but a partition that another member still holds is given to nobody: it comes in the round behind (KIP-429)."""
+    """As sticky, but a partition that another member still owns is assigned in the next round (KIP-429)."""
     holders: dict[TopicPartition, set[str]] = {}
     for member_id, member in members.items():
         for tp in member.owned:
@@ -110,7 +110,7 @@ def assign_cooperative_sticky(members: Mapping[str, Member], partitions: Mapping
 
 
 def _claims(members: Mapping[str, Member], partitions: Mapping[str, int]) -> Assignment:
-    """What each member may keep: of two that claim one partition, the one of the later generation; in the same one, neither."""
+    """What each member may keep. If two members claim a partition, the later generation wins; in the same generation neither."""
     best: dict[TopicPartition, tuple[int, str | None]] = {}
     for member_id, member in members.items():
         for tp in member.owned:
@@ -129,7 +129,7 @@ def _claims(members: Mapping[str, Member], partitions: Mapping[str, int]) -> Ass
 
 
 def _equal_subscriptions(members: Mapping[str, Member], partitions: Mapping[str, int], claims: Assignment) -> Assignment:
-    """Everybody may read everything: each keeps what it owns up to its quota, and the rest is dealt in turn."""
+    """All members have equal subscriptions: each keeps owned partitions up to its quota, and the rest is assigned in turn."""
     every = _partitions_of(set(next(iter(members.values())).topics), partitions)
     least, surplus = divmod(len(every), len(members))
     found: Assignment = {}
@@ -167,47 +167,47 @@ class _Balancer:
     def run(self) -> Assignment:
         loose = [tp for tp in self._partitions if tp not in self._owner]
         for tp in sorted(loose, key=lambda tp: (len(self._readers[tp.topic]), tp)):
-            self._give(tp, self._poorest(tp.topic))
+            self._assign(tp, self._least_loaded(tp.topic))
         filled = dict(self._owner)
         score = self._score()
-        self._even_out()
-        if self._before and self._score() >= score:  # moves that even nothing out are not worth it
+        self._balance()
+        if self._before and self._score() >= score:  # the moves did not improve the balance
             self._owner = filled
         found: Assignment = {member_id: [] for member_id in self._members}
         for tp, member_id in self._owner.items():
             found[member_id].append(tp)
         return found
 
-    def _give(self, tp: TopicPartition, member_id: str) -> None:
+    def _assign(self, tp: TopicPartition, member_id: str) -> None:
         if tp in self._owner:
             self._count[self._owner[tp]] -= 1
         self._owner[tp] = member_id
         self._count[member_id] += 1
 
-    def _poorest(self, topic: str) -> str:
+    def _least_loaded(self, topic: str) -> str:
         return min(self._readers[topic], key=lambda member_id: (self._count[member_id], member_id))
 
-    def _even_out(self) -> None:
-        """Moves single partitions from richer to poorer members that may read them, until no such move is left.
+    def _balance(self) -> None:
+        """Moves single partitions from members with more partitions to subscribed members with fewer, until no such move remains.
 
-        Who had it before gets it back if that helps; each move lowers the sum of squares, so there is an end.
+        The previous owner is preferred if that improves the balance. Each move lowers the sum of squares, so the loop ends.
         """
         moved = True
         while moved:
             moved = False
             for tp in sorted(self._partitions, key=lambda tp: (len(self._readers[tp.topic]), tp)):
-                taker = self._better(tp)
-                if taker is not None:
-                    self._give(tp, taker)
+                receiver = self._receiver(tp)
+                if receiver is not None:
+                    self._assign(tp, receiver)
                     moved = True
 
-    def _better(self, tp: TopicPartition) -> str | None:
+    def _receiver(self, tp: TopicPartition) -> str | None:
         enough = self._count[self._owner[tp]] - 2
         before = self._before.get(tp)
         if before is not None and self._count[before] <= enough:
             return before
-        poorest = self._poorest(tp.topic)
-        return poorest if self._count[poorest] <= enough else None
+        least_loaded = self._least_loaded(tp.topic)
+        return least_loaded if self._count[least_loaded] <= enough else None
 
     def _score(self) -> int:
         """Sum of the differences between all pairs of members: Kafka's measure of imbalance."""

@@ -1,12 +1,12 @@
-"""All exceptions of the package, sorted by what a caller can do about them.
+"""Defines all errors as one small tree, ordered by what a caller can do.
 
-ERROR-1  each error that embedlog raises on purpose is an `EmbedlogError`, except `TypeError` for arguments of a wrong type
-ERROR-2  an error has its facts as attributes: `path`, `position`, `expected`, `found`; its text contains them and `message`
-ERROR-3  an error survives pickling with all facts: it crosses process pools and Spark executors
-ERROR-4  `retriable` is true if the same call can succeed later without a change by the caller
-ERROR-5  the text of an error is one printable line: names and values in it may come from a file or a user
+ERROR-1  every error that embedlog raises descends from `EmbedlogError`, except `TypeError` for arguments of a wrong type
+ERROR-2  an error has its facts as attributes (`path`, `position`, `expected`, `found`), which its text contains
+ERROR-3  an error can be pickled with all its facts, for process pools and Spark executors
+ERROR-4  `retriable` says whether the same call, made again later, can succeed although the caller changes nothing
+ERROR-5  the text of an error is one printable line, because names and values in it may come from a file or a user
 
-    EmbedlogError > PlacedError (has topic, partition, offset: what is marked with *)
+    EmbedlogError > PlacedError (has topic, partition, offset; its subclasses are marked with *)
       the data          CorruptRecordError  UnsupportedFormatError  OffsetOutOfRangeError* > LogTruncationError*
       the names         UnknownTopicOrPartitionError  TopicExistsError  InvalidTopicError  InvalidPartitionsError
                         NoOffsetForPartitionError*
@@ -35,7 +35,7 @@ from typing import Any, ClassVar
 
 
 def printable(text: str) -> str:
-    """The text on one line: whatever is no printable character (a newline, ESC, a lone surrogate) as its escape sequence."""
+    """The text on one line: a character that is not printable (newline, ESC, lone surrogate) becomes its escape sequence."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
@@ -44,8 +44,7 @@ def printable(text: str) -> str:
 class EmbedlogError(Exception):
     """Root of all errors of this package.
 
-    `message` says what is wrong in words; the keywords are the facts: the file, the byte in it, what should have been
-    there and what was.
+    `message` is the sentence; the keywords are the facts: the file, the byte in it, the expected and the found value.
     """
 
     retriable = False
@@ -85,12 +84,12 @@ class EmbedlogError(Exception):
         return self.message
 
     def _keywords(self) -> dict[str, Any]:
-        """The keywords that make this error again: what a pickle carries beside the message."""
+        """The keywords of a copy of this error, for pickles."""
         return {"path": self.path, "position": self.position, "expected": self.expected, "found": self.found}
 
 
 class PlacedError(EmbedlogError):
-    """An error that belongs to a record, or to a place in a partition: `topic`, `partition` and `offset` say which."""
+    """An error of one record or one offset, which `topic`, `partition` and `offset` name."""
 
     def __init__(
         self, message: str, *, topic: str | None = None, partition: int | None = None, offset: int | None = None, **facts: Any
@@ -105,9 +104,9 @@ class PlacedError(EmbedlogError):
 
 
 class in_file:  # noqa: N801  (a context manager, read as a phrase)
-    """What is found corrupt inside of it lies in this file: the error says so, and where. What has a path already keeps it.
+    """Adds this file to each CorruptRecordError that is raised inside and has no path.
 
-    `start` is the byte of the file at which positions begin to count.
+    `start` is the byte of the file at which the positions of such errors begin.
     """
 
     __slots__ = ("_path", "_start")
@@ -129,22 +128,22 @@ class in_file:  # noqa: N801  (a context manager, read as a phrase)
 
 
 class CorruptRecordError(EmbedlogError):
-    """Stored bytes are not what was written: nothing of them is handed out. Restore the file, or let a repair cut it."""
+    """Stored bytes differ from the written ones; no record of them is returned. Restore the file, or truncate it by a repair."""
 
 
 class UnsupportedFormatError(EmbedlogError):
-    """The bytes are whole, but of a format this version does not know (newer) or no longer reads (legacy)."""
+    """The bytes are intact, but this version does not read their format: it is newer, or no longer supported."""
 
 
 class OffsetOutOfRangeError(PlacedError):
-    """The offset lies below the log start or above the log end: seek, or set `auto.offset.reset`."""
+    """The offset is below the log start or above the log end: seek, or set `auto.offset.reset`."""
 
 
 class LogTruncationError(OffsetOutOfRangeError):
-    """The log lost a tail that this reader had seen: decide where to go on.
+    """The log lost a tail that this reader had read: seek to the offset from which to continue.
 
-    `diverging` is the first offset, as an `OffsetAndMetadata` with its epoch, from which the log may hold something else than
-    the reader saw; None if that cannot be told.
+    `diverging` is the first offset, as an `OffsetAndMetadata` with its epoch, from which the log may differ from what was read.
+    It is None if that offset is not known.
     """
 
     def __init__(self, message: str, *, diverging: Any = None, **facts: Any) -> None:
@@ -159,23 +158,23 @@ class LogTruncationError(OffsetOutOfRangeError):
 
 
 class UnknownTopicOrPartitionError(EmbedlogError):
-    """No such topic, or no such partition of it; topics are never created by using them."""
+    """The topic or the partition does not exist; using a topic never creates it."""
 
 
 class TopicExistsError(EmbedlogError):
-    """A topic of this name, or of one that collides with it (`.` and `_` count as equal), is there already."""
+    """A topic with this name, or with a colliding one (`.` and `_` count as equal), exists."""
 
 
 class InvalidTopicError(EmbedlogError):
-    """The name is not one a topic can have, or belongs to an internal topic."""
+    """The name is not allowed, or belongs to an internal topic."""
 
 
 class InvalidPartitionsError(EmbedlogError):
-    """The number of partitions is not positive, or not above the present one."""
+    """The number of partitions is not positive, or not above the current one."""
 
 
 class NoOffsetForPartitionError(PlacedError):
-    """There is no position to start from and `auto.offset.reset` is `none`."""
+    """There is no start position, and `auto.offset.reset` is `none`."""
 
 
 # ---- the input -----------------------------------------------------------------------------------
@@ -186,7 +185,7 @@ class RecordTooLargeError(EmbedlogError):
 
 
 class InvalidRecordError(EmbedlogError):
-    """The record is not allowed here, such as one without a key in a compacted topic; nothing was written."""
+    """The topic does not allow the record, for example one without a key in a compacted topic; nothing was written."""
 
 
 class InvalidTimestampError(EmbedlogError):
@@ -194,14 +193,14 @@ class InvalidTimestampError(EmbedlogError):
 
 
 class PolicyViolationError(EmbedlogError):
-    """The topic's policy forbids the call, such as deleting records of a topic that is only compacted."""
+    """The policy of the topic forbids the call, for example `delete_records` for a topic that is only compacted."""
 
 
 class SerializationError(PlacedError):
     """A serializer or deserializer raised; its exception is the cause.
 
-    Before it is sent, a record has no offset, and a partition only if it was given. Behind a record that cannot be read, a
-    consumer goes on with `seek(tp, offset + 1)`.
+    A record that is not sent has no offset, and a partition only if one was given. To skip a record that cannot be read, call
+    `seek(tp, offset + 1)`.
     """
 
     def _text(self) -> str:
@@ -211,9 +210,9 @@ class SerializationError(PlacedError):
 
 
 class DeliveryError(EmbedlogError):
-    """Records are not in the log, and the program has not asked their futures: raised by flush(), close() and leaving `with`.
+    """Records were not written, and their futures were not read. Raised by flush(), close() and at the end of `with`.
 
-    `count` of them; `errors`: the first (topic, partition or None, exception), one for each partition and reason.
+    `count` is their number. `errors` has one (topic, partition or None, exception) for each partition and reason.
     """
 
     def __init__(self, message: str, *, count: int = 0, errors: Sequence[tuple[str, int | None, Any]] = (), **facts: Any) -> None:
@@ -230,62 +229,62 @@ class ConfigError(EmbedlogError):
 
 
 class UnknownOptionError(ConfigError, TypeError):
-    """There is no option, or no keyword of the call, of this name; the message has the nearest one. Nothing was done."""
+    """The option, or the keyword of the call, does not exist; the message contains the nearest name. Nothing was done."""
 
 
 class InvalidGroupIdError(EmbedlogError):
-    """The call needs a group id, and there is none or an unusable one."""
+    """The call needs a group id, but none was given or it is not allowed."""
 
 
 class OutOfOrderSequenceError(EmbedlogError):
-    """A producer's batch does not follow on its last one here: records in between are missing; nothing was written."""
+    """Records are missing between this batch of a producer and its previous one; nothing was written."""
 
 
 # ---- the group -----------------------------------------------------------------------------------
 
 
 class CommitFailedError(EmbedlogError):
-    """The member has lost its place in the group: its partitions may belong to others; poll to join again."""
+    """The group removed this member, and other members may have its partitions. Poll to join again."""
 
 
 class UnknownMemberError(CommitFailedError):
-    """The group has no such member (any more), or has members and the caller is none of them."""
+    """The caller is not a member of the group, or no longer."""
 
 
 class IllegalGenerationError(CommitFailedError):
-    """The group has gone on to another generation without this member: poll to learn what is assigned now."""
+    """The group has a newer generation than this member: poll to receive the current assignment."""
 
 
 class RebalanceInProgressError(EmbedlogError):
-    """The group is sharing out its partitions anew: poll until that is done, then commit what is still assigned."""
+    """The group is reassigning its partitions: poll until that is complete, then commit for the remaining partitions."""
 
     retriable = True
 
 
 class RetriableCommitFailedError(EmbedlogError):
-    """An asynchronous commit was not made, for a reason that passes: commit again, or leave it to a later commit."""
+    """An asynchronous commit failed for a temporary reason: commit again, or rely on a later commit."""
 
     retriable = True
 
 
 class ListenerError(EmbedlogError):
-    """A rebalance listener raised; its exception is the cause. The assignment stands: poll again to go on."""
+    """A rebalance listener raised; its exception is the cause. The assignment is valid: poll again to continue."""
 
 
 class AssignorError(EmbedlogError):
-    """An assignor raised, or assigned what it must not; nobody heard of it. The next poll asks it again."""
+    """An assignor raised, or its assignment is not allowed. No member received it; the next poll calls the assignor again."""
 
 
 class GroupNotFoundError(EmbedlogError):
-    """There is no group of this name: nobody has joined it, and nothing is committed."""
+    """The group does not exist: it has no member and no committed offset."""
 
 
 class GroupNotEmptyError(EmbedlogError):
-    """The group has members: what was asked for needs them to have left."""
+    """The group has members; the call requires an empty group."""
 
 
 class GroupSubscribedError(EmbedlogError):
-    """The group's members read this topic, so its offsets are not to be deleted under them."""
+    """Members of the group are subscribed to this topic, so its offsets cannot be deleted."""
 
 
 class GroupSizeError(EmbedlogError):
@@ -293,28 +292,28 @@ class GroupSizeError(EmbedlogError):
 
 
 class InconsistentGroupProtocolError(EmbedlogError):
-    """The group is used for something else, or shares no assignor with its members: choose another group, or their assignors."""
+    """The group has another protocol type, or no common assignor: choose another group, or an assignor of its members."""
 
 
-# ---- somebody else -------------------------------------------------------------------------------
+# ---- other processes -------------------------------------------------------------------------------
 
 
 class FencedError(EmbedlogError):
-    """A newer producer or member has taken this one's place: close it, nothing more will be accepted."""
+    """A newer producer or member has replaced this one: close it, because every further call is refused."""
 
 
 class FencedInstanceIdError(FencedError):
-    """Another consumer has taken over this `group.instance.id`: close this one; every live process needs its own."""
+    """Another consumer has taken over this `group.instance.id`: close this one, and give each process an id of its own."""
 
 
 class DirectoryInUseError(EmbedlogError):
-    """Another program holds the log directory for itself, such as a Kafka broker."""
+    """Another program, for example a Kafka broker, has locked the log directory."""
 
     retriable = True
 
 
 class LockTimeoutError(EmbedlogError, TimeoutError):
-    """Another process held a lock until the deadline; the message says who and since when."""
+    """Another process held a lock until the deadline; the message names the process and the time."""
 
     retriable = True
 
@@ -323,22 +322,22 @@ class LockTimeoutError(EmbedlogError, TimeoutError):
 
 
 class DeadlineError(EmbedlogError, TimeoutError):
-    """The time allowed ran out before the call was through."""
+    """The call did not complete before its deadline."""
 
     retriable = True
 
 
 class BufferExhaustedError(DeadlineError):
-    """The producer's `buffer.memory` stayed full for `max.block.ms`: the records come faster than they are written."""
+    """The producer's `buffer.memory` stayed full for `max.block.ms`: records arrive faster than they are written."""
 
 
 # ---- the storage ---------------------------------------------------------------------------------
 
 
 class StorageError(EmbedlogError, OSError):
-    """The operating system refused a file operation; `errno` and `path` say which and where."""
+    """A file operation failed; `errno` and `path` are those of the operating system."""
 
-    _WAYS: ClassVar = {
+    _REMEDIES: ClassVar = {
         errno_names.EMFILE: "raise the process's limit (ulimit -n), or lower max.open.files",
         errno_names.ENFILE: "raise the machine's limit (sysctl fs.file-max), or lower max.open.files",
     }
@@ -362,25 +361,25 @@ class StorageError(EmbedlogError, OSError):
         if self.errno is None:
             return self.message
         text = f"{self.message}: {self.strerror} ({errno_names.errorcode.get(self.errno, self.errno)})"
-        return f"{text}; {self._WAYS[self.errno]}" if self.errno in self._WAYS else text
+        return f"{text}; {self._REMEDIES[self.errno]}" if self.errno in self._REMEDIES else text
 
     def _keywords(self) -> dict[str, Any]:
         return super()._keywords() | {"errno": self.errno}
 
 
 class DurabilityError(EmbedlogError):
-    """A sync failed: what was acknowledged before is safe, the records named here may not survive a power loss."""
+    """A sync failed. Records that were acknowledged before are safe; those named here may not survive a power loss."""
 
 
 class ForeignDirectoryError(EmbedlogError):
-    """The directory is not a log directory, or its metadata cannot be read; nothing in it was touched."""
+    """The directory is not a log directory, or its metadata cannot be read; nothing in it was changed."""
 
 
 class NotEnoughReplicasError(EmbedlogError):
-    """`min.insync.replicas` asks for more directories than hold the partition; nothing was written.
+    """`min.insync.replicas` is above the number of directories with the partition; nothing was written.
 
-    Not retriable, in contrast to Kafka's: as long as there are no replicas, waiting brings no second directory. Lower the setting
-    with `alter_topic`, or send with `acks=1`.
+    Not retriable, in contrast to Kafka: without replication the number never rises. Lower the setting with `alter_topic`, or send
+    with `acks=1`.
     """
 
 
@@ -400,23 +399,23 @@ class ForkedError(ClosedError):
 
 
 class StateError(EmbedlogError):
-    """The call is not allowed in the present state of the handle."""
+    """The state of the handle does not allow the call."""
 
 
 class InvalidTransactionStateError(StateError):
-    """The call does not fit the state of the producer's transaction: the message has the state and what it allows."""
+    """The state of the producer's transaction does not allow the call: the message has the state and what it allows."""
 
 
 class TransactionAbortedError(EmbedlogError):
-    """The record was not written any more, because its transaction is aborted: send it in the next one."""
+    """The record was not written, because its transaction was aborted: send it in the next one."""
 
 
 class ConcurrentUseError(EmbedlogError):
-    """Two threads called a consumer at once: it serves one thread at a time."""
+    """Two threads called a consumer at the same time; one thread at a time may use it."""
 
 
 class WakeupError(EmbedlogError):
-    """`consumer.wakeup()` ended a waiting call; the consumer can be used on."""
+    """`consumer.wakeup()` ended a waiting call; the consumer remains usable."""
 
 
 class ReadOnlyError(EmbedlogError):
@@ -429,7 +428,7 @@ class ReadOnlyError(EmbedlogError):
 class MissingExtraError(EmbedlogError, ImportError):
     """An optional dependency is not installed.
 
-    `extra` is the name in `embedlog[extra]`; the text has the pip command.
+    `extra` is the name in `embedlog[extra]`; the text contains the pip command.
     """
 
     def __init__(self, message: str, *, extra: str) -> None:

@@ -1,14 +1,14 @@
-"""Partitioners for the producer's `partitioner`: callables that answer with a partition's number.
+"""Contains partitioners for the option `partitioner` of producers: callables that return the number of a partition.
 
-Without one, keys are placed by murmur2 as Kafka's clients do, and records without a key stay with one partition for a while
-(`batch.size` bytes), which makes fuller batches than one partition after the other.
+Without a partitioner, murmur2 of the key chooses the partition, as in Kafka's clients. Records without a key go to one
+partition for `batch.size` bytes, which fills batches better than round robin.
 
-PARTITIONER-1  a callable of three arguments is given (key as bytes, all partitions, available partitions), as kafka-python's are
-PARTITIONER-2  one of six is given what Kafka's are: (topic, key, key as bytes, value, value as bytes, all partitions); so is one
-    of any number, such as `*arguments`. Key and value are what was sent, the bytes what the serializers made of them
-PARTITIONER-3  one that remembers something about a topic has a method `for_topic(topic)`, which gives the callable for that
-    topic; of a class an object is made for each producer
-PARTITIONER-4  how a callable is asked is seen from its signature, once for each topic
+PARTITIONER-1  a callable of three arguments gets (key as bytes, all partitions, available partitions), as in kafka-python
+PARTITIONER-2  a callable of six, or of any number, gets (topic, key, key as bytes, value, value as bytes, all partitions), as in
+    Kafka; key and value are the sent objects, the bytes are those of the serializers
+PARTITIONER-3  a partitioner with state per topic has a method `for_topic(topic)`, which returns the callable for that topic; a
+    class is instantiated for each producer
+PARTITIONER-4  the signature of a callable is read once for each topic
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["RandomPartitioner", "RoundRobinPartitioner", "partition_of"]
 
 
 class Chooser:
-    """A user's partitioner for one topic; its answers are looked at before they are used. Threads: as the partitioner."""
+    """A partitioner of the user for one topic; its results are checked. Threads: as the partitioner."""
 
     def __init__(self, partitioner: Any, topic: str) -> None:
         self._topic = topic
@@ -36,24 +36,24 @@ class Chooser:
     def of_record(
         self, key: Any, key_bytes: bytes | None, value: Any, value_bytes: bytes | None, every: Sequence[int], here: list[int]
     ) -> int:
-        """The partition of a record, of `every` there is and those that are `here`.
+        """The partition of a record. `every`: all partitions, `here`: those in this directory.
 
-        Raises ConfigError for a negative answer, TypeError for one that is no int.
+        Raises ConfigError for a negative result, TypeError for one that is not an int.
         """
         if not self.sees_records:
             return self.of_key(key_bytes, every, here)
         return _checked(self._choose(self._topic, key, key_bytes, value, value_bytes, every), every)
 
     def of_key(self, key_bytes: bytes | None, every: Sequence[int], here: list[int]) -> int:
-        """The same for one that is asked for the key alone. REQUIRES not `sees_records`."""
+        """The partition of a key. REQUIRES not `sees_records`."""
         return _checked(self._choose(key_bytes, every, here), every)
 
 
 def sees_records(choose: Callable[..., Any]) -> bool:
-    """Whether a callable takes the record, not only the key (PARTITIONER-1, PARTITIONER-2). Raises ConfigError for neither."""
+    """Whether a callable takes the record, not only the key (PARTITIONER-1, PARTITIONER-2). Raises ConfigError for other ones."""
     try:
         signature = inspect.signature(choose)
-    except (TypeError, ValueError):  # one of C that does not tell
+    except (TypeError, ValueError):  # a C function without a signature
         return False
     if any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in signature.parameters.values()):
         return _takes(signature, 6)
@@ -73,7 +73,7 @@ def _takes(signature: inspect.Signature, count: int) -> bool:
 
 def _checked(answer: Any, partitions: Sequence[int]) -> int:
     if not isinstance(answer, int) or isinstance(answer, bool):
-        raise TypeError(f"the partitioner returned {answer!r}, which is no partition")
+        raise TypeError(f"the partitioner returned {answer!r}, which is not a partition")
     if answer < 0:
         expected = f"a callable that returns a number from 0 to {len(partitions) - 1}"
         raise ConfigError("partitioner", expected=expected, found=answer)
@@ -81,14 +81,14 @@ def _checked(answer: Any, partitions: Sequence[int]) -> int:
 
 
 def partition_of(key: bytes, partition_count: int) -> int:
-    """Where Kafka's clients, and ours by default, put a key."""
+    """The partition of a key in Kafka's clients, and by default in this package."""
     return (codec.murmur2(key) & 0x7FFFFFFF) % partition_count
 
 
 class RoundRobinPartitioner:
-    """One partition after the other, whatever the key; of each topic on its own.
+    """The partitions of a topic in turn, without regard to the key.
 
-    It begins with `start`, or anywhere: many short programs that send one record each do not fill one partition.
+    The first one is `start`, or random, so that many short programs with one record each do not fill one partition.
     """
 
     def __init__(self, start: int | None = None) -> None:
@@ -104,7 +104,7 @@ class RoundRobinPartitioner:
 
 
 class RandomPartitioner:
-    """Any partition, whatever the key; `seed` makes the choice repeatable."""
+    """A random partition, without regard to the key; `seed` makes the choice repeatable."""
 
     def __init__(self, seed: int | None = None) -> None:
         self._random = random.Random(seed)

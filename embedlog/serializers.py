@@ -1,6 +1,6 @@
-"""Serializers for `key_serializer` and `value_serializer`, and their way back for the consumer.
+"""Contains serializers for `key_serializer` and `value_serializer`, and the deserializers of consumers.
 
-Each is a plain function; None stays None, because a null is not a text.
+Each is a plain function. None stays None, because a null is not a text.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The small values that the public calls take and give.
+"""Defines the values that public calls take and return.
 
-TYPES-1  a value is immutable, compares by content and can be pickled: it holds no handle
-TYPES-2  an offset is always the *next* thing: a position or a committed offset names the record that comes next
-TYPES-3  times are integers, milliseconds since 1970 UTC; -1 stands for "none", as in Kafka's files
+TYPES-1  a value is immutable, compares by content and can be pickled: it contains no handle
+TYPES-2  a position and a committed offset are the offset of the *next* record
+TYPES-3  times are integers, milliseconds since 1970 UTC; -1 means "none", as in Kafka's files
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ Headers: TypeAlias = Iterable[tuple[str, bytes | None]]  # of one record, as it 
 Value = TypeVar("Value")
 
 BRIEF_MAX = 400  # characters of partitions in one line of the log
-LONG_WAIT_S = 100.0  # what waits for longer was perhaps meant in ms
+LONG_WAIT_S = 100.0  # a longer timeout was perhaps meant in ms
 
 _logger = logging.getLogger("embedlog")
-_warned: set[str] = set()  # calls whose long waits were mentioned
+_warned: set[str] = set()  # calls whose long timeouts were logged
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.ASCII)
 _UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000)
 
 
 def milliseconds(time: int | datetime) -> int:
-    """Milliseconds since 1970 UTC out of just that, or of a datetime that knows its zone (rounded down).
+    """Milliseconds since 1970 UTC, from an int of the same meaning or an aware datetime (rounded down).
 
-    Raises TypeError for a datetime without a zone: it would mean another moment on another machine.
+    Raises TypeError for a datetime without a zone, because its moment depends on the machine.
     """
     if isinstance(time, datetime):
         if time.tzinfo is None:
@@ -67,9 +67,9 @@ def milliseconds(time: int | datetime) -> int:
 
 
 def seconds(timeout: object, call: str) -> float | None:
-    """A `timeout` argument: seconds from 0 on, or None, which waits for ever. Warns of one that was meant in ms.
+    """A `timeout` argument: at least 0 seconds, or None, which waits forever. Logs a warning if it was probably meant in ms.
 
-    Raises TypeError for what is no number, ConfigError for a negative one.
+    Raises TypeError for a value that is not a number, ConfigError for a negative one.
     """
     if timeout is None:
         return None
@@ -78,19 +78,19 @@ def seconds(timeout: object, call: str) -> float | None:
     except TypeError:
         found = float("nan")
     if found != found:
-        raise TypeError(f"timeout of {call}: seconds or None (for ever), not {type(timeout).__name__} {timeout!r:.50}")
+        raise TypeError(f"timeout of {call}: seconds or None (forever), not {type(timeout).__name__} {timeout!r:.50}")
     if found < 0:
-        raise ConfigError(f"timeout of {call}", expected="seconds from 0 on, or None to wait for ever", found=timeout)
+        raise ConfigError(f"timeout of {call}", expected="seconds, at least 0, or None to wait forever", found=timeout)
     if found > LONG_WAIT_S and call not in _warned:
         _warned.add(call)
-        _logger.warning("%s waits for up to %g s: a timeout is in seconds, not in ms (said once)", call, found)
+        _logger.warning("%s waits for up to %g s: a timeout is in seconds, not in ms (logged once)", call, found)
     return found
 
 
 def duration_ms(text: str, option: str) -> int:
     """Milliseconds of an ISO 8601 duration of days, hours, minutes and seconds, such as "P3D" or "PT1H30M".
 
-    Raises ConfigError, which names the option, for anything else, a bare "P" and a negative duration among it.
+    Raises ConfigError with the name of the option for any other text, for example "P" or a negative duration.
     """
     found = _DURATION.fullmatch(text)
     parts = found.groups() if found and not text.endswith("T") else (None,) * 4
@@ -105,8 +105,8 @@ class _TopicPartition(NamedTuple):
 
 
 class TopicPartition(_TopicPartition):
-    """One partition of one topic; the key of every mapping in the API. Raises TypeError for a topic that is no str, and for a
-    number that is no int: it would be another key."""
+    """One partition of one topic; the key of every mapping in the API. Raises TypeError for a topic that is not a str, and for a
+    number that is not an int, because it would be a different key."""
 
     __slots__ = ()
 
@@ -119,7 +119,7 @@ class TopicPartition(_TopicPartition):
 
 
 def brief(places: Iterable[tuple[str, int]]) -> str:
-    """Partitions as a line of the log has them: orders[0-2,5] users[0]; shortened where there are very many."""
+    """Partitions in the form of log messages: orders[0-2,5] users[0]; shortened if there are many."""
     by_topic: dict[str, list[int]] = {}
     for topic, number in sorted(places):
         by_topic.setdefault(topic, []).append(number)
@@ -128,7 +128,7 @@ def brief(places: Iterable[tuple[str, int]]) -> str:
 
 
 def _runs(numbers: list[int]) -> str:
-    """Rising numbers, those that follow on each other as first-last."""
+    """Ascending numbers; consecutive ones as first-last."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
@@ -139,7 +139,7 @@ def _runs(numbers: list[int]) -> str:
 
 
 def _whole(number: object, topic: object) -> int:
-    """An int out of what is one under another name, such as numpy's."""
+    """An int from another integer type, such as numpy's."""
     if not isinstance(number, bool):
         with contextlib.suppress(TypeError):
             return operator.index(number)  # type: ignore[arg-type]
@@ -148,7 +148,7 @@ def _whole(number: object, topic: object) -> int:
 
 
 def topic_partition(given: object) -> TopicPartition:
-    """A TopicPartition out of one, or of a plain pair. Raises TypeError for anything else."""
+    """A TopicPartition from one, or from a plain pair. Raises TypeError for any other value."""
     if isinstance(given, TopicPartition):
         return given
     if isinstance(given, tuple) and len(given) == 2:
@@ -157,21 +157,21 @@ def topic_partition(given: object) -> TopicPartition:
 
 
 def topic_partitions(given: Iterable[object]) -> list[TopicPartition]:
-    """The same for many, without repetition."""
+    """The TopicPartition of each, without repetition."""
     if isinstance(given, (str, tuple)) and not all(isinstance(each, tuple) for each in given):
         raise TypeError(f"partitions are given as a list of TopicPartition, not {given!r:.100}")
     return list(dict.fromkeys(topic_partition(tp) for tp in given))
 
 
 def by_partition(name: str, given: Mapping[Any, Value]) -> dict[TopicPartition, Value]:
-    """A mapping of the user's with its keys checked. Raises TypeError."""
+    """A mapping of the user with checked keys. Raises TypeError."""
     if not isinstance(given, Mapping):
         raise TypeError(f"{name}: a mapping of TopicPartition, not {type(given).__name__}")
     return {topic_partition(tp): value for tp, value in given.items()}
 
 
 class NewTopic(NamedTuple):
-    """A topic to be made by `create_topics`; without `partitions` it has `num.partitions` of the log."""
+    """A topic for `create_topics`; without `partitions` it gets `num.partitions` of the log."""
 
     name: str
     partitions: int | None = None
@@ -179,7 +179,7 @@ class NewTopic(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed offset: the next record to read, a note of the application's, the epoch of the record before it."""
+    """A committed offset: the next record to read, a text of the application, and the epoch of the record before it."""
 
     offset: int
     metadata: str = ""
@@ -187,7 +187,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class GroupMetadata(NamedTuple):
-    """Who a member is in its group, for `send_offsets_to_transaction`; without `member_id`, no member of it at all."""
+    """The identity of a member in its group, for `send_offsets_to_transaction`; without `member_id` it is not a member."""
 
     group_id: str
     generation: int = -1
@@ -196,7 +196,7 @@ class GroupMetadata(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """What a time lookup found: the first record at or after the time asked for."""
+    """The result of a lookup by time: the first record at or after that time."""
 
     offset: int
     timestamp_ms: int
@@ -204,7 +204,7 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class ProducerRecord(NamedTuple):
-    """A record on its way out, as an interceptor's `on_send` sees it; `record._replace(…)` makes a changed one."""
+    """A record before it is sent, as `on_send` of an interceptor receives it; `record._replace(…)` makes a changed copy."""
 
     topic: str
     value: Any = None
@@ -215,7 +215,7 @@ class ProducerRecord(NamedTuple):
 
 
 class RecordMetadata(NamedTuple):
-    """Where a sent record came to lie; `offset` is -1 when nobody waited to learn it (`acks=0`)."""
+    """The place of a sent record; `offset` is -1 with `acks=0`."""
 
     topic: str
     partition: int
@@ -225,9 +225,9 @@ class RecordMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """One partition as it was when it was asked.
+    """One partition at the time of the call.
 
-    `log_start_offset` is the first offset that can be read, `log_end_offset` the next one to be written. Readers see
+    `log_start_offset` is the first offset that can be read, `log_end_offset` the next one to write. Readers get
     records below `high_watermark`, those with `isolation_level="read_committed"` below `last_stable_offset`.
     """
 
@@ -260,16 +260,16 @@ class TopicDescription:
         return len(self.partitions)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A mapping proxy cannot be pickled; the plain dict below it can, and __post_init__ wraps it again.
+        # A mapping proxy cannot be pickled, so the pickle has a dict, which __post_init__ wraps again.
         return (TopicDescription, (self.name, self.topic_id, self.partitions, dict(self.config), self.internal))
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPartition:
-    """One partition of a group: what is committed, where the log ends, who reads it.
+    """One partition of a group: the committed offset, the log end, the assigned member.
 
-    `committed` is None where nothing is; `log_end_offset` is None where the partition is no longer there. `member_id` is the
-    member that it is assigned to, None if it is nobody's.
+    `committed` is None if no offset is committed, `log_end_offset` if the partition no longer exists, `member_id` if it is not
+    assigned.
     """
 
     topic: str
@@ -285,7 +285,7 @@ class GroupPartition:
 
     @property
     def lag(self) -> int | None:
-        """Records from the committed offset to the end; None where one of the two is not known."""
+        """Records from the committed offset to the end; None if one of the two is unknown."""
         if self.committed is None or self.log_end_offset is None:
             return None
         return self.log_end_offset - self.committed.offset
@@ -293,7 +293,7 @@ class GroupPartition:
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
-    """One member of a group: who it is, what it asked for, and what it was given; `instance_id` makes it static."""
+    """One member of a group: its identity, subscription and assignment; a member with `instance_id` is static."""
 
     member_id: str
     instance_id: str | None = None
@@ -305,11 +305,11 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A consumer group as it was when it was asked.
+    """A consumer group at the time of the call.
 
-    `state` is in Kafka's spelling: Empty, PreparingRebalance, CompletingRebalance, Stable; `type` is "classic", or "consumer" for
-    a group of Kafka's newer protocol. `assignor` is None until one was chosen. A group whose offsets were committed by hand, with
-    no member ever, has no `protocol_type`. `partitions` are all that are committed or assigned, in order.
+    `state` has Kafka's spelling: Empty, PreparingRebalance, CompletingRebalance, Stable; `type` is "classic", or "consumer" for
+    a group of Kafka's newer protocol. `assignor` is None until one is chosen. A group that never had a member has no
+    `protocol_type`. `partitions` are all with a committed offset or an assignment, in order.
     """
 
     group_id: str
@@ -324,5 +324,5 @@ class GroupDescription:
 
     @property
     def lag(self) -> int:
-        """Records that are still to be read, over all partitions where that is known."""
+        """The sum of the lags that are known."""
         return sum(each.lag for each in self.partitions if each.lag is not None)

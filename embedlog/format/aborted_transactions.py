@@ -1,9 +1,9 @@
-"""The aborted transactions of one segment: Kafka's `.txnindex`, entries of 34 bytes.
+"""Encodes and decodes the transaction index of one segment: Kafka's `.txnindex`, entries of 34 bytes.
 
-ABORTED-1  it is no cache: without it a read_committed reader gets aborted records, so it is checked whenever it is read, and
-    rebuilt from the log where it does not hold
-ABORTED-2  entries are in the order of their markers; an entry lies in the segment that holds its marker
-ABORTED-3  bytes in, bytes out: nothing here knows a file
+ABORTED-1  the index is not a cache: without it read_committed readers get aborted records. It is checked at each read, and
+    rebuilt from the log if the check fails
+ABORTED-2  entries are in the order of their markers; an entry is in the segment that contains its marker
+ABORTED-3  functions of bytes: the module opens no file
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 
 ENTRY = np.dtype(
     [
-        ("version", ">i2"),  # 0; Kafka looks at its high byte only
+        ("version", ">i2"),  # 0; Kafka reads its high byte only
         ("producer_id", ">i8"),
-        ("first_offset", ">i8"),  # may lie in an earlier segment
+        ("first_offset", ">i8"),  # may be in an earlier segment
         ("last_offset", ">i8"),  # of the abort marker
         ("last_stable_offset", ">i8"),  # at the time of the abort
     ]
@@ -34,7 +34,7 @@ Entries = NDArray[Any]  # of ENTRY: numpy has no static type for structured rows
 
 
 class AbortedTransaction(NamedTuple):
-    """One aborted transaction: records of `producer_id` in [first_offset, last_offset) are not for read_committed readers."""
+    """One aborted transaction: records of `producer_id` in [first_offset, last_offset) are hidden from read_committed readers."""
 
     producer_id: int
     first_offset: int
@@ -43,14 +43,14 @@ class AbortedTransaction(NamedTuple):
 
 
 def encode(transactions: Iterable[AbortedTransaction]) -> bytes:
-    """The entries as they are appended to the file."""
+    """The bytes of the entries."""
     return np.array([(0, *each) for each in transactions], ENTRY).tobytes()
 
 
 def decode(data: bytes, base: int, path: str | os.PathLike[str] | None = None) -> Entries:
     """The entries of the segment that begins at `base`, all checked.
 
-    Raises CorruptRecordError with the position of the first entry that cannot be true, UnsupportedFormatError for a newer one.
+    Raises CorruptRecordError with the position of the first invalid entry, UnsupportedFormatError for a newer version.
     """
     whole = len(data) - len(data) % ENTRY_SIZE
     if whole != len(data):
@@ -59,9 +59,9 @@ def decode(data: bytes, base: int, path: str | os.PathLike[str] | None = None) -
     entries = np.frombuffer(data, ENTRY)
     _check(entries["version"] >> 8 == 0, path, entries["version"], "version 0", UnsupportedFormatError)
     _check(entries["last_offset"] >= base, path, entries["last_offset"], f"a marker in its segment, at or above {base}")
-    _check(entries["first_offset"] <= entries["last_offset"], path, entries["first_offset"], "a beginning before its marker")
+    _check(entries["first_offset"] <= entries["last_offset"], path, entries["first_offset"], "a first offset up to its marker")
     rising = np.diff(entries["last_offset"].astype(np.int64), prepend=-1) > 0
-    _check(rising, path, entries["last_offset"], "a marker behind the one before")
+    _check(rising, path, entries["last_offset"], "a marker after the previous one")
     return entries
 
 
@@ -75,9 +75,9 @@ def _check(
 
 
 def overlapping(entries: Entries, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:
-    """The transactions that touch offsets [start, end), and whether these are all.
+    """The transactions that touch offsets [start, end), and whether the list is complete.
 
-    When they are not, the next segment's index is to be asked too, for a transaction may be aborted long after its records.
+    If not, the index of the next segment must be read too: the marker of a transaction may be far after its records.
     """
     final = np.flatnonzero(entries["last_stable_offset"] >= end)
     read = entries[: final[0] + 1] if len(final) else entries
@@ -86,13 +86,13 @@ def overlapping(entries: Entries, start: int, end: int) -> tuple[list[AbortedTra
 
 
 def digest(data: bytes, chained: int = 0) -> int:
-    """The chain over whole entries, going on from `chained`: what page and manifest know of an index beside its length."""
+    """The digest of whole entries, continued from `chained`; control page and manifest contain it beside the length."""
     for at in range(0, len(data) - ENTRY_SIZE + 1, ENTRY_SIZE):
         chained = codec.xxh3_64(data[at : at + ENTRY_SIZE], chained)
     return chained
 
 
 def below(data: bytes, end: int, base: int) -> bytes:
-    """The index of a segment that is cut at `end`: without the entries whose markers are gone."""
+    """The index of a segment that is truncated at `end`: without entries whose markers are removed."""
     entries = decode(data, base)
     return data[: int(np.count_nonzero(entries["last_offset"] < end)) * ENTRY_SIZE]

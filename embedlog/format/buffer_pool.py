@@ -1,10 +1,9 @@
-"""Memory that is used again: large buffers whose pages are there already.
+"""Contains a pool of large buffers whose pages are already mapped.
 
-BUFFERPOOL-1  a fresh page costs a fault and its zeroing, about as much as the copy that follows; so blocks go back to a pool
-BUFFERPOOL-2  a lease ends by itself: the array it gives keeps it, and when the last view of that array is gone, the block is free
-    again
-BUFFERPOOL-3  the free list is bounded; what is too much is unmapped
-BUFFERPOOL-4  giving back takes no lock: it may happen anywhere, in the garbage collector too
+BUFFERPOOL-1  a fresh page costs a fault and zeroing, about as much as the copy into it, so blocks return to a pool
+BUFFERPOOL-2  a lease ends without a call: its array keeps it, and when the last view of the array is freed, so is the block
+BUFFERPOOL-3  the free list is bounded; further blocks are unmapped
+BUFFERPOOL-4  the return of a block takes no lock, because it may happen in the garbage collector
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK_BYTES_MIN = 64 << 10
-FREE_BYTES_MAX = 128 << 20  # what a pool keeps for the next one: a scan that reads ahead has so much in use, half of it untouched
-HUGE_BYTES = 2 << 20  # blocks from here on ask for huge pages: one fault instead of 512
+FREE_BYTES_MAX = 128 << 20  # kept by a pool: a scan with read-ahead uses as much, half of it never written
+HUGE_BYTES = 2 << 20  # blocks of at least this size get huge pages: one fault instead of 512
 
 
 class Block:
@@ -33,14 +32,14 @@ class Block:
             try:
                 self.memory.madvise(mmap.MADV_HUGEPAGE)
             except OSError:
-                pass  # a kernel without them: the same memory in small pages
+                pass  # a kernel without huge pages: the same memory in small pages
         self.address = int(np.frombuffer(self.memory, np.uint8).__array_interface__["data"][0])
 
 
 class Lease:
-    """A block on loan, as a numpy array of bytes and as a memoryview of it.
+    """A block in use, as a numpy array of bytes and as a memoryview of it.
 
-    Either keeps the block; so does everything that is sliced from them. The contents are whatever was there before.
+    Either keeps the block, and so do their slices. The contents are undefined.
     """
 
     __slots__ = ("array",)
@@ -55,7 +54,7 @@ class Lease:
 
 
 class _Loan:
-    """What a leased array has as its base: gives the block back when it dies."""
+    """The base of a leased array: it returns the block when it is freed."""
 
     __slots__ = ("__array_interface__", "_block", "_pool")
 
@@ -69,7 +68,7 @@ class _Loan:
 
 
 class BufferPool:
-    """Blocks by powers of two, the last one used first: it is the one still in the cache.
+    """Blocks by powers of two. The block that was used last is leased first, because it is in the CPU cache.
 
     **Threads:** any number, without a lock.
     """
@@ -89,7 +88,7 @@ class BufferPool:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes that wait for their next use."""
+        """Bytes of free blocks."""
         return sum(size * len(blocks) for size, blocks in list(self._free.items()))
 
     def _new(self, size: int) -> Block:
@@ -99,7 +98,7 @@ class BufferPool:
             raise MemoryError(f"no {size} bytes for a buffer: {error}") from error
 
     def _give_back(self, block: Block) -> None:
-        # The sum may be a block too old when threads give back at once: a bound, not an account.
+        # The sum may miss a block that another thread returns at the same time: it is a bound, not an account.
         if self.free_bytes + block.size > self._free_bytes_max:
             self._forget_others(block.size)
             if self.free_bytes + block.size > self._free_bytes_max:
@@ -107,7 +106,7 @@ class BufferPool:
         self._free.setdefault(block.size, []).append(block)
 
     def _forget_others(self, size: int) -> None:
-        """What has just been used is used again sooner than blocks of sizes that nobody asks for any more."""
+        """Unmaps blocks of other sizes: the size in use is needed again sooner."""
         for other in list(self._free):
             if other != size:
                 self._free.pop(other, None)
@@ -123,7 +122,7 @@ def shared_pool() -> BufferPool:
 
 def _start_anew() -> None:
     global _shared
-    # A child's copies of free blocks would be copied page by page on their next use, in both processes.
+    # After a fork, free blocks would be copied page by page on their next use, in both processes.
     _shared = BufferPool()
 
 

@@ -1,10 +1,9 @@
-"""What compaction makes of batches: the latest offset of every key, and batches without what was replaced (format.md 7).
+"""Contains the pure part of compaction: the latest offset of every key, and batches without replaced records (format.md 7).
 
-COMPACTOR-1  pure: bytes in, bytes out; which batches, where they go and when is the cleaner's
-COMPACTOR-2  the map has a fixed size; when it is full it says up to which offset it knows everything, and the rest waits for a
-    next pass
-COMPACTOR-3  keys are told apart by a hash of 128 bits under a secret of this pass: it never reaches the disk
-COMPACTOR-4  a batch that loses nothing is the same bytes as before
+COMPACTOR-1  functions of bytes: the cleaner chooses the batches, the files and the time
+COMPACTOR-2  the map has a fixed size. A full map reports the offset up to which it is complete, and the next pass does the rest
+COMPACTOR-3  keys are compared by a hash of 128 bits with a secret of this pass, which is never written to disk
+COMPACTOR-4  a batch that loses no record keeps its bytes
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from embedlog.format import compression
 from embedlog.format.decoder import plain_section, too_large
 from embedlog.format.record_columns import BATCH, CODEC_MASK, CONTROL, HEADER_SIZE, Batches
 
-FILLED = 0.9  # of the map's slots, as log.cleaner.io.buffer.load.factor
+FILLED = 0.9  # of the slots of the map, as log.cleaner.io.buffer.load.factor
 _SEED_BYTES = 16
 
 
@@ -31,7 +30,7 @@ class OffsetMap:
     """Latest offset by key, in `memory_bytes` at most."""
 
     def __init__(self, memory_bytes: int, seed: bytes | None = None, decompressed_max: int = compression.LIMIT_BYTES) -> None:
-        self.decompressed_max = decompressed_max  # uncompressed bytes of a batch that is looked into
+        self.decompressed_max = decompressed_max  # uncompressed bytes of a batch that is read
         slots = max(memory_bytes // codec.MAP_SLOT_BYTES, 2)
         capacity = 1 << (slots.bit_length() - 1)
         secret = os.urandom(_SEED_BYTES) if seed is None else seed
@@ -44,7 +43,7 @@ class OffsetMap:
 
     @property
     def latest(self) -> int:
-        """The last offset that is in, -1 if none is: up to here everything is known."""
+        """The last offset up to which the map is complete, -1 if it is empty."""
         return int(self.table.raw.latest)
 
     def find(self, key: bytes) -> int:
@@ -52,7 +51,7 @@ class OffsetMap:
         return self.table.find(key)
 
     def add(self, data: Any, batches: Batches, *, position: int, start_offset: int = 0) -> bool:
-        """Take in the records of data batches at or above `start_offset`; False if the map is full. Raises CorruptRecordError."""
+        """Add the records of data batches at or above `start_offset`; False if the map is full. Raises CorruptRecordError."""
         for row in range(len(batches)):
             batch = np.ascontiguousarray(batches[row : row + 1])
             code = self.table.add(batch, _plain_body(data, batch[0], position, self.decompressed_max), start_offset)
@@ -63,7 +62,7 @@ class OffsetMap:
         return True
 
     def pass_over(self, offset: int) -> None:
-        """Everything up to `offset` is known, though no key was there: control batches, aborted data."""
+        """The map is complete up to `offset`, although no key was added: control batches, aborted data."""
         self.table.raw.latest = max(self.latest, offset)
 
 
@@ -77,9 +76,9 @@ def clean(
     now_ms: int,
     delete_retention_ms: int,
 ) -> Iterator[tuple[memoryview, Batches]]:
-    """Runs of what stays: bytes, and their BATCH rows with positions within them; size 0 marks a batch that is gone.
+    """Runs of the remaining batches: bytes, and their BATCH rows with positions within them; size 0 marks a removed batch.
 
-    `orders` has for each batch a sum of DISCARD, WHOLE, HORIZON, KEEP_EMPTY, or 0: its records are compared with the map.
+    `orders` has for each batch the sum of DISCARD, WHOLE, HORIZON, KEEP_EMPTY, or 0: its records are compared with the map.
     Raises CorruptRecordError; UnsupportedFormatError for batches of formats 0 and 1.
     """
     if (batches["magic"] < 2).any():
@@ -113,7 +112,7 @@ def _runs(
 def _repacked(
     cleaner: codec.Cleaner, data: Any, batch: Batches, orders: NDArray[np.uint8], position: int, decompressed_max: int
 ) -> tuple[memoryview, Batches]:
-    """A compressed batch: taken apart, cleaned, compressed again if it is not what it was."""
+    """A compressed batch: decompressed, cleaned, and compressed again if it changed."""
     row = batch[0]
     number = int(row["attributes"]) & CODEC_MASK
     start = int(row["position"]) - position
@@ -127,7 +126,7 @@ def _repacked(
         after = batch.copy()
         after["position"] = 0
         return original, after
-    if after["size"][0] <= HEADER_SIZE:  # gone, or kept empty: codec 0, as Kafka leaves it
+    if after["size"][0] <= HEADER_SIZE:  # removed, or kept empty: codec 0, as in Kafka
         return made, after
     packed = compression.compress(number, made[HEADER_SIZE:], None)
     sealed = bytearray(made[:HEADER_SIZE]) + memoryview(packed).cast("B")

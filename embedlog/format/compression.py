@@ -1,9 +1,9 @@
-"""The five codecs of a batch's records section, byte for byte as Kafka's readers take them.
+"""Contains the five codecs of the records section of a batch, byte for byte as Kafka's readers expect them.
 
-COMPRESSION-1  what is written, every Kafka client reads: LZ4 in one frame of independent blocks, snappy in Xerial's framing
-COMPRESSION-2  the uncompressed size is stored nowhere, so every decompression has a limit, and memory grows with what really
-    comes out; the time grows with the bytes that go in and come out, whatever they claim to be
-COMPRESSION-3  broken input is CorruptRecordError; a codec that is not installed is MissingExtraError, which names the extra
+COMPRESSION-1  every Kafka client reads the output: LZ4 is one frame of independent blocks, snappy has Xerial's framing
+COMPRESSION-2  the uncompressed size is stored nowhere, so every decompression has a limit; its memory grows with the actual
+    output, and its time with input and output, whatever sizes the input claims
+COMPRESSION-3  damaged input raises CorruptRecordError, a codec that is not installed MissingExtraError with the extra
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from embedlog.format import snappy
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-Buffer = Any  # whatever memoryview takes
+Buffer = Any  # any argument of memoryview
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")  # a codec's number is its place
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")  # the number of a codec is its index
 
 LIMIT_BYTES = 1 << 30  # of one batch, uncompressed: Kafka has no limit, but its records count within 2 GiB
-FIRST_GUESS = 4  # how much larger the uncompressed bytes are taken to be at first
-LZ4_FAST_LEVEL = 9  # Kafka's default, which means the fast compressor; all others mean the thorough one
-LZ4_THOROUGH = range(3, 13)  # the levels that liblz4 has for it
+FIRST_GUESS = 4  # first estimate of the ratio of uncompressed to compressed bytes
+LZ4_FAST_LEVEL = 9  # Kafka's default, which selects the fast compressor; all others select the high compressor
+LZ4_THOROUGH = range(3, 13)  # the levels of liblz4's high compressor
 LZ4_MAGIC = b"\x04\x22\x4d\x18"
-ZSTD_RATIO_MAX = 1 << 15  # a block of 128 KiB takes four bytes at least: a frame that claims more is cut short
-LZ4_BLOCK_BYTES = 1 << 16  # of which what Kafka writes is made
-LZ4_STEP_BYTES = 1 << 20  # read at once: what does not fit into the room is copied
-GZIP_STEP_BYTES = 256  # read for a member behind the first one, at least
+ZSTD_RATIO_MAX = 1 << 15  # a block of 128 KiB takes four bytes at least: a frame that claims more is truncated
+LZ4_BLOCK_BYTES = 1 << 16  # the block size of Kafka's writers
+LZ4_STEP_BYTES = 1 << 20  # read at once: output beyond the buffer is copied
+GZIP_STEP_BYTES = 256  # the least that is read for a member after the first
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -49,7 +49,7 @@ _local = threading.local()
 def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
     """`data` as one records section of this codec; `level` None is Kafka's default.
 
-    **Threads:** any number at once; the interpreter's lock is free meanwhile.
+    **Threads:** any number at once; the GIL is released.
     """
     return _COMPRESS[codec](data, level)
 
@@ -74,7 +74,7 @@ def _compress_lz4(data: Buffer, level: int | None) -> bytes:
 def _compress_zstd(data: Buffer, level: int | None) -> bytes:
     level = 3 if level is None else level
     packers: dict[int, zstandard.ZstdCompressor] = _local.__dict__.setdefault("packers", {})
-    if level not in packers:  # one for each thread: they are not to be shared, and dear to make
+    if level not in packers:  # one for each thread: they cannot be shared, and creating one is expensive
         packers[level] = zstandard.ZstdCompressor(level=level)
     return packers[level].compress(data)
 
@@ -91,11 +91,11 @@ _COMPRESS: tuple[Callable[[Any, int | None], Buffer], ...] = (
 
 
 class Beyond(Exception):
-    """More comes out than the limit allows: `expand` gave it up there."""
+    """The output is larger than the limit."""
 
 
 def decompress(codec: int, data: Buffer, limit: int = LIMIT_BYTES) -> Buffer:
-    """The bytes that `data` was made of. Raises CorruptRecordError if they are broken, or more than `limit`.
+    """The uncompressed bytes. Raises CorruptRecordError for damaged data, and for more than `limit` bytes.
 
     **Threads:** any number at once.
     """
@@ -106,7 +106,7 @@ def decompress(codec: int, data: Buffer, limit: int = LIMIT_BYTES) -> Buffer:
 
 
 def expand(codec: int, data: Buffer, limit: int) -> Buffer:
-    """As `decompress`, but Beyond for what is more than `limit`: the caller may have another way to take it."""
+    """As `decompress`, but raises Beyond for more than `limit` bytes: the caller may decode them in another way."""
     if not 0 <= codec < len(CODECS):
         raise CorruptRecordError("codec of a batch", expected="0 to 4", found=codec)
     try:
@@ -116,7 +116,7 @@ def expand(codec: int, data: Buffer, limit: int) -> Buffer:
 
 
 def _drain(read: Callable[[memoryview], int], guess: int, limit: int) -> Buffer:
-    """What `read` fills in until it gives 0, in memory that grows as it is used."""
+    """The bytes that `read` writes until it returns 0, in memory that grows with them."""
     room = np.empty(max(min(guess, limit), 1), np.uint8)
     size = 0
     while True:
@@ -142,7 +142,7 @@ def _decompress_gzip(data: Buffer, limit: int) -> Buffer:
         while not member.eof:
             packed = view[at : at + step]
             if not packed:
-                raise EOFError("it ends too early")
+                raise EOFError("the data end too early")
             piece = member.decompress(packed, limit - size + 1)
             size += len(piece)
             if size > limit:
@@ -150,7 +150,7 @@ def _decompress_gzip(data: Buffer, limit: int) -> Buffer:
             pieces.append(piece)
             at += len(packed) - len(member.unused_data)
             step *= 2
-        step = max(GZIP_STEP_BYTES, 2 * (at - start))  # what is read too far is copied: no more than what was of use
+        step = max(GZIP_STEP_BYTES, 2 * (at - start))  # bytes that are read too far are copied: at most as many as were used
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
@@ -169,7 +169,7 @@ def _decompress_lz4(data: Buffer, limit: int) -> Buffer:
         while not frame.eof:
             packed = view[at : at + LZ4_STEP_BYTES] if frame.needs_input else b""
             if frame.needs_input and not packed:
-                raise EOFError("it ends too early")
+                raise EOFError("the data end too early")
             at += len(packed)
             plain = frame.decompress(packed, max_length=len(room))
             if plain:
@@ -179,7 +179,7 @@ def _decompress_lz4(data: Buffer, limit: int) -> Buffer:
 
     plain = _drain(read, max(FIRST_GUESS * len(view), LZ4_BLOCK_BYTES), limit)
     if frame.unused_data or at < len(view):
-        raise ValueError("bytes behind the frame's end mark")
+        raise ValueError("bytes after the end mark of the frame")
     return plain
 
 
@@ -191,8 +191,8 @@ def _decompress_zstd(data: Buffer, limit: int) -> Buffer:
     guess = min(known, ZSTD_RATIO_MAX * packed_bytes) if known > 0 else FIRST_GUESS * packed_bytes
     reader = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True)
     plain = _drain(reader.readinto, guess, limit)
-    if memoryview(plain).nbytes < known:  # the reader takes a cut-off stream for a short one
-        raise EOFError("it ends too early")
+    if memoryview(plain).nbytes < known:  # the reader accepts a truncated stream
+        raise EOFError("the data end too early")
     return plain
 
 
@@ -212,7 +212,7 @@ _workers_lock = threading.Lock()
 
 def _executor() -> ThreadPoolExecutor:
     global _workers
-    from concurrent.futures import ThreadPoolExecutor  # dear to import, and few need it
+    from concurrent.futures import ThreadPoolExecutor  # expensive to import, and rarely needed
 
     with _workers_lock:
         if _workers is None:
@@ -226,13 +226,13 @@ def core_count() -> int:
 
 
 def each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """`function` of every item, in order, on all cores."""
+    """The results of `function` for every item, in order, computed on all cores."""
     listed = list(items)
     if len(listed) < 2 or core_count() < 2:
         return [function(item) for item in listed]
     try:
         results = _executor().map(function, listed)
-    except RuntimeError:  # the interpreter is going down and takes no more work for threads
+    except RuntimeError:  # the interpreter exits and accepts no more work for threads
         return [function(item) for item in listed]
     return list(results)
 

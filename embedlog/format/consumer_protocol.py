@@ -1,6 +1,6 @@
-"""What consumers of a group tell each other: subscriptions and assignments, as Kafka's clients encode them (format.md 9.2).
+"""Encodes and decodes subscriptions and assignments of group members, as Kafka's clients do (format.md 9.2).
 
-CONSUMERPROTOCOL-1  version 3 is written; older ones are read, and a newer one as far as version 3 goes: it adds fields behind it
+CONSUMERPROTOCOL-1  version 3 is written; older versions are read, and the fields of version 3 of newer ones
 CONSUMERPROTOCOL-2  topics and partitions are written in order, so equal contents are equal bytes
 """
 
@@ -15,25 +15,27 @@ from embedlog.format.wire import NUMBER, SHORT, Plain
 from embedlog.types import TopicPartition
 
 VERSION: Final = 3
-TYPE: Final = "consumer"  # the protocol type of a group whose members speak this
-REMEMBERING: Final = frozenset({"sticky", "cooperative-sticky"})  # their user data tells what was owned, and since when
+TYPE: Final = "consumer"  # the protocol type of consumer groups
+REMEMBERING: Final = frozenset(
+    {"sticky", "cooperative-sticky"}
+)  # their user data contains the owned partitions and their generation
 
 _NULL_BYTES: Final = b"\xff\xff\xff\xff"
 _NULL_STRING: Final = b"\xff\xff"
 
 
 class Subscription(NamedTuple):
-    """What a member says of itself when it joins."""
+    """The data of a member that joins."""
 
     topics: tuple[str, ...]
     user_data: bytes | None = None
     owned: tuple[TopicPartition, ...] = ()
-    generation: int = -1  # the one in which it got what it owns
+    generation: int = -1  # of the owned partitions
     rack: str | None = None
 
 
 def encode_subscription(subscription: Subscription) -> bytes:
-    """The bytes that a join carries for one protocol."""
+    """The metadata of a join for one protocol."""
     parts = [SHORT.pack(VERSION), NUMBER.pack(len(subscription.topics))]
     parts += [_string(topic) for topic in sorted(subscription.topics)]
     data = subscription.user_data
@@ -45,7 +47,7 @@ def encode_subscription(subscription: Subscription) -> bytes:
 
 
 def decode_subscription(data: bytes) -> Subscription:
-    """What a member said. Raises CorruptRecordError."""
+    """The subscription of a member. Raises CorruptRecordError."""
     try:
         version, reader = SHORT.unpack_from(data)[0], Plain(data, 2)
         topics = tuple(reader.string() for _ in range(reader.count()))
@@ -59,13 +61,13 @@ def decode_subscription(data: bytes) -> Subscription:
 
 
 def encode_assignment(partitions: Iterable[TopicPartition], user_data: bytes | None = None) -> bytes:
-    """The bytes that a leader's sync carries for one member."""
+    """The assignment of one member in the sync of the leader."""
     tail = _NULL_BYTES if user_data is None else NUMBER.pack(len(user_data)) + user_data
     return SHORT.pack(VERSION) + _partitions(partitions) + tail
 
 
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions in an assignment; none in one that is empty. Raises CorruptRecordError."""
+    """The partitions of an assignment; none for empty data. Raises CorruptRecordError."""
     if not data:
         return ()
     try:
@@ -75,12 +77,12 @@ def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
 
 
 def same_subscription(protocol: str, one: bytes, other: bytes) -> bool:
-    """Whether two subscriptions for a protocol ask for the same: what is owned, and since when, is not asked for."""
+    """Whether two subscriptions for a protocol are equal, apart from owned partitions and their generation."""
     if one == other:
         return True
     try:
         first, second = decode_subscription(one), decode_subscription(other)
-    except CorruptRecordError:  # of another protocol type: opaque bytes
+    except CorruptRecordError:  # of another protocol type: the bytes are opaque
         return False
     if protocol in REMEMBERING:
         first, second = first._replace(user_data=None), second._replace(user_data=None)

@@ -1,11 +1,10 @@
-"""Record batches into columns.
+"""Decodes record batches into columns.
 
-DECODER-1  all columns of one decoding lie in one lease: one look into the pool, and warm pages
-DECODER-2  memory is asked for by what is really there, never by what a header claims
-DECODER-3  a column that is not asked for is neither written nor checked beyond its length
-DECODER-4  whatever was compressed, at most GROUP_BYTES and one batch are decoded together, and no batch beyond the limit that was
-    given
-DECODER-5  `in_place` gives the scanned buffer up: values move together inside it, which halves the memory that a core must touch
+DECODER-1  all columns of one decoding are in one lease of the buffer pool
+DECODER-2  memory is allocated by the actual size of the data, never by the claim of a header
+DECODER-3  a column that is not requested is not written, and only its lengths are checked
+DECODER-4  at most GROUP_BYTES of uncompressed data and one batch are decoded together, and no batch beyond the given limit
+DECODER-5  with `in_place` the scanned buffer is overwritten: values are moved inside it, which halves the touched memory
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from embedlog.format.record_columns import CODEC_MASK, CONTROL, HEADER_SIZE, Bat
 COLUMNS = frozenset(codec.WANT)
 
 RECORD_SIZE_MIN = 7
-DATA_BYTES_MAX = 2**31 - 1  # what int32 offsets reach
-MOVED_BYTES_MIN = 256  # mean size of records that are decoded in place: smaller ones gain nothing
-GROUP_BYTES = 8 << 20  # uncompressed, of batches that are decoded together: memory stays flat whatever they grow to
+DATA_BYTES_MAX = 2**31 - 1  # the range of int32 offsets
+MOVED_BYTES_MIN = 256  # mean size of records from which decoding in place is faster
+GROUP_BYTES = 8 << 20  # uncompressed, of batches that are decoded together, so that memory is bounded
 NOT_PLAIN = codec.HAS_COMPRESSED | codec.HAS_LEGACY
 
 _NO_TEXTS = BytesColumn(np.empty(0, np.uint8), np.zeros(1, np.int32))
 
 
 class Part(NamedTuple):
-    """The records of the first `batch_count` batches of those that were given; 0 if not even the first may be decoded yet."""
+    """The records of the first `batch_count` given batches; 0 if the first one may not be decoded yet."""
 
     decoded: Decoded | None
     batch_count: int
@@ -51,10 +50,10 @@ def decode(
     position: int = 0,
     in_place: bool = False,
 ) -> Decoded:
-    """The records of scanned batches that lie in the window, without control records.
+    """The records of scanned batches inside the window, without control records.
 
-    `columns` names what is wanted (None: everything of COLUMNS; other names mean nothing here). `data` begins at `position`, as
-    in the scan. With `in_place` the caller gives `data` up: its bytes are changed, and the values may be a view of it.
+    `columns` are the requested ones (None: all of COLUMNS; other names are ignored). `data` begins at `position`, as in the scan.
+    With `in_place` the bytes of `data` are changed, and the values may be a view of them.
     Raises CorruptRecordError with the position of the record that cannot be read.
 
     **Threads:** any.
@@ -77,10 +76,10 @@ def decode_some(
     alone_bytes: int | None = None,
     in_place: bool = False,
 ) -> Part:
-    """As `decode`, but no more than about GROUP_BYTES of uncompressed batches: the first ones, at least one.
+    """As `decode`, but only the first batches, at least one, up to about GROUP_BYTES of uncompressed bytes.
 
-    `limit` bounds the uncompressed bytes of one batch: one beyond it is a CorruptRecordError. With `alone_bytes` a first batch of
-    more is not decoded here either: the part is empty then.
+    A batch with more than `limit` uncompressed bytes raises CorruptRecordError. If the first batch has more than `alone_bytes`,
+    the part is empty.
     """
     found, survey = _surveyed(batches)
     job = _Job(columns, window, pool, 0)
@@ -121,7 +120,7 @@ def control_keys(data: Any, batches: Batches, position: int) -> Iterator[tuple[i
 
 
 def _surveyed(batches: Batches) -> tuple[Batches, Any]:
-    """The batches that are no control batches, and totals over them. Raises CorruptRecordError for a count that cannot be."""
+    """The batches that are not control batches, and their totals. Raises CorruptRecordError for an impossible count."""
     batches = np.ascontiguousarray(batches)
     survey = codec.survey(batches)
     if survey.kinds & codec.HAS_CONTROL:
@@ -134,14 +133,14 @@ def _surveyed(batches: Batches) -> tuple[Batches, Any]:
 
 
 def _reach(batches: Batches, found: Batches, count: int) -> int:
-    """How many of `batches` the first `count` of those that are no control batches reach over."""
+    """How many of `batches` the first `count` data batches cover."""
     if count == len(found):
         return len(batches)
     return int((batches["position"] == found["position"][count]).argmax())
 
 
 def _may_move(data: Any, survey: Any) -> bool:
-    """Whether values can be moved within `data`: batches in order, and records long enough for it to be worth while."""
+    """Whether values can be moved within `data`: the batches are in order, and the records long enough."""
     if memoryview(data).readonly or survey.kinds & codec.UNORDERED:
         return False
     return bool(survey.body_size >= MOVED_BYTES_MIN * survey.records)
@@ -151,7 +150,7 @@ def _may_move(data: Any, survey: Any) -> bool:
 
 
 def _bodies(data: Any, batches: Batches, position: int) -> tuple[Batches, list[memoryview]]:
-    """The records section of every batch, uncompressed, on all cores; old messages become sections of today's form."""
+    """The records section of every batch, uncompressed, on all cores; old messages are converted."""
     sections = _Sections(data, batches, position)
     return sections.rows, compression.each(partial(sections.bounded, limit=compression.LIMIT_BYTES), range(len(batches)))
 
@@ -159,7 +158,7 @@ def _bodies(data: Any, batches: Batches, position: int) -> tuple[Batches, list[m
 def _first_bodies(
     data: Any, batches: Batches, position: int, limit: int, alone_bytes: int | None
 ) -> tuple[Batches, list[memoryview]]:
-    """Those of the first batches, of which all but the first one come to about GROUP_BYTES at most.
+    """The sections of the first batches; all but the first one have about GROUP_BYTES at most.
 
     Raises CorruptRecordError for a first batch beyond `limit`, and Beyond for one of more than `alone_bytes`.
     """
@@ -182,9 +181,9 @@ class _Sections:
     """The records sections of some batches. Threads: any, each batch by one."""
 
     def __init__(self, data: Any, batches: Batches, position: int) -> None:
-        self.rows = batches.copy()  # old messages change theirs
+        self.rows = batches.copy()  # old messages change their rows
         self._view, self._position = memoryview(data).cast("B"), position
-        self._group_bytes = 0  # uncompressed so far; what two threads add at once may be missed, which a later one makes good
+        self._group_bytes = 0  # uncompressed so far; a later addition corrects one that is lost to another thread
 
     def plain(self, number: int, limit: int) -> memoryview:
         """Uncompressed. Raises CorruptRecordError with the batch's position, and Beyond."""
@@ -202,7 +201,7 @@ class _Sections:
         return plain
 
     def within_group(self, number: int, limit: int) -> memoryview | None:
-        """None for what is too much for the group, and for all that is begun once it is full. Raises CorruptRecordError."""
+        """None if the section exceeds the group, or the group is full. Raises CorruptRecordError."""
         if self._group_bytes >= GROUP_BYTES:
             return None
         try:
@@ -250,7 +249,7 @@ def _miscounted(row: Any, body_bytes: int) -> CorruptRecordError:
 
 
 class _Job:
-    """What is wanted, and how it is put into arrays."""
+    """The request of one decoding and its arrays."""
 
     def __init__(self, names: Collection[str] | None, window: Window | None, pool: BufferPool | None, position: int) -> None:
         self.names = COLUMNS if names is None else COLUMNS.intersection(names)
@@ -274,7 +273,7 @@ class _Job:
         return self._decoded(decoder, memory, values, batches, bodies)
 
     def _without_headers(self, data: Any, batches: Batches, records: int) -> bool:
-        """Whether no record has a header: they would be read a second time, when values have moved over them."""
+        """Whether no record has a header: headers are read a second time, after values were moved over them."""
         decoder = codec.Decoder(0, records, 0)
         return decoder.run(data, self.position, batches, self.window) == 0 and not decoder.columns.header_count
 
@@ -294,7 +293,7 @@ class _Job:
         return codec.Decoder(wanted | (codec.VALUE_DATA if values is None and "value" in self.names else 0), records, body_bytes)
 
     def _memory(self, decoder: codec.Decoder, values: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
-        """The lease that all columns lie in; `values`: where the values' bytes go instead."""
+        """The lease for all columns; `values`: another place for the bytes of the values."""
         memory = self.pool.lease(max(decoder.size, 1)).array
         decoder.use(memory, values)
         return memory
@@ -349,10 +348,10 @@ class _Job:
         return Headers(starts, key_column, BytesColumn(arrays["value_data"], arrays["value_offsets"], arrays["value_validity"]))
 
     def _error(self, decoder: codec.Decoder, batches: Batches, header_size: int | None) -> CorruptRecordError:
-        """`header_size` None: the section was compressed, and a position within it is none of the file's."""
+        """`header_size` None: the section was compressed, so a position within it is not a position of the file."""
         row, problem = batches[int(decoder.bad[0])], decoder.problem
         position = int(row["position"]) + (0 if header_size is None else header_size + int(problem.position))
-        words = codec.PROBLEM_TEXTS.get(problem.what, "room for the records of a batch")
+        words = codec.PROBLEM_TEXTS.get(problem.what, "space for the records of a batch")
         record = f"record {problem.record} of " if problem.record >= 0 else ""
         told = bool(problem.expected or problem.found)
         return CorruptRecordError(

@@ -1,9 +1,9 @@
-"""Columns into sealed record batches, and keys onto partitions.
+"""Encodes columns as sealed record batches, and chooses partitions by keys.
 
-ENCODER-1  a run is encoded in memory that a pool has warm; it is the caller's, who may stamp it in place
-ENCODER-2  compressed on all cores, a batch each; a batch that does not get smaller stays as it is, which is legal and cheaper to
-    read
-ENCODER-3  columns that contradict themselves, or change meanwhile, are InvalidRecordError, before a byte of that run leaves
+ENCODER-1  a run is encoded in memory of the buffer pool; the caller owns it and may stamp it in place
+ENCODER-2  batches are compressed on all cores; a batch that does not become smaller stays uncompressed, which is cheaper to read
+ENCODER-3  inconsistent columns, or columns that change meanwhile, raise InvalidRecordError before any byte of that run is
+    returned
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ BATCHES_MAX = 4096  # of one run
 
 
 def partitions_of(keys: BytesColumn, partition_count: int) -> NDArray[np.int32]:
-    """Kafka's partition of every key; -1 for a null key, which has none of its own."""
+    """Kafka's partition of every key; -1 for a null key."""
     numbers = np.empty(len(keys), np.int32)
     if native.partitions((keys.data, keys.offsets, keys.validity, keys.validity_offset), partition_count, numbers) < 0:
         raise InvalidRecordError("offsets of the keys' column do not rise within its data")
@@ -47,7 +47,7 @@ def partitions_of(keys: BytesColumn, partition_count: int) -> NDArray[np.int32]:
 
 
 def group_by_partition(numbers: NDArray[np.int32], partition_count: int) -> list[NDArray[np.int64]]:
-    """The row numbers of each partition, in order; rows numbered -1 are in none."""
+    """The row numbers of each partition, in order; rows with number -1 are in none."""
     rows, starts = np.empty(len(numbers), np.int64), np.empty(partition_count + 1, np.int64)
     if native.group_rows(np.ascontiguousarray(numbers, np.int32), partition_count, rows, starts) < 0:
         raise InvalidRecordError("partition of a record", expected=f"0 to {partition_count - 1}")
@@ -59,7 +59,7 @@ def group_by_partition(numbers: NDArray[np.int32], partition_count: int) -> list
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How a run is made."""
+    """The parameters of a run."""
 
     codec: int
     level: int | None
@@ -83,11 +83,11 @@ def encode(
 ) -> Iterator[EncodedRun]:
     """Sealed runs of batches of at most `batch_bytes` (before compression), in row order or in that of `selection`.
 
-    A record that is larger alone makes a batch of its own. `run_bytes` is how much is encoded at once: one batch, or with a codec
-    two for every core. A batch of more than `compressed_max` is left uncompressed: readers uncompress no larger one.
-    Raises InvalidRecordError for columns that contradict themselves.
+    A larger record gets a batch of its own. `run_bytes` is encoded at once: by default one batch, or with a codec two per core. A
+    batch of more than `compressed_max` stays uncompressed, because readers refuse to decompress it.
+    Raises InvalidRecordError for inconsistent columns.
 
-    **Threads:** an iterator belongs to one; any number may encode the same columns.
+    **Threads:** an iterator belongs to one; any number of threads may encode the same columns.
     """
     encoder = _encoder(columns, selection, batch_bytes, LOG_APPEND_TIME if timestamp_type else 0)
     if run_bytes is None:
@@ -148,10 +148,12 @@ def _plain_run(encoder: native.Encoder, plan: _Plan) -> EncodedRun:
             break
         size = encoder.need
     if written == native.EINVALID and encoder.need > 2**31 - 1:
-        raise RecordTooLargeError(f"row {encoder.next} of the columns makes a batch beyond the format", expected="below 2 GiB")
+        raise RecordTooLargeError(
+            f"row {encoder.next} of the columns makes a batch that the format does not allow", expected="below 2 GiB"
+        )
     if written == native.ECHANGED:
         raise InvalidRecordError(
-            f"row {encoder.next} of the columns changed while it was encoded; nothing may write into them until the call returns"
+            f"row {encoder.next} of the columns changed while it was encoded; they must not be written until the call returns"
         )
     if written < 0:
         raise InvalidRecordError(f"row {encoder.next} of the columns: no such row, or its offsets do not rise within the data")
@@ -183,7 +185,7 @@ def _compressed(run: EncodedRun, plan: _Plan) -> EncodedRun:
 
 
 def _note(batches: Batches, row: int, batch: NDArray[np.uint8], position: int) -> None:
-    """What sealing changed, into the row."""
+    """Writes the fields that sealing changed into the row."""
     batches["position"][row] = position
     batches["size"][row] = len(batch)
     batches["crc"][row] = int.from_bytes(batch[17:21].tobytes(), "big")

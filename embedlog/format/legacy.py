@@ -1,8 +1,8 @@
-"""Messages of magic 0 and 1, which Kafka wrote before version 0.11 and still serves: recognised, checked and read, never written.
+"""Reads and checks messages of magic 0 and 1, which Kafka wrote before version 0.11 and still serves; none is written.
 
-LEGACY-1  a message, wrapper or not, is one row of the scan; its offset is its last record's
-LEGACY-2  for the decoder a message becomes a records section of today's form, so that there is one decoder
-LEGACY-3  the first 17 bytes lie as in a batch of today: offset, size, CRC, magic
+LEGACY-1  a message, compressed or not, is one row of the scan; its offset is that of its last record
+LEGACY-2  a message is converted to a records section of magic 2, so that there is one decoder
+LEGACY-3  the first 17 bytes have the layout of a batch: offset, size, CRC, magic
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ HEAD = struct.Struct(
 AFTER_SIZE, CRC_FROM = 12, 16
 SIZE_MIN = {0: 26, 1: 34}  # a null key and a null value
 
-OUT_OF_RANGE: Final = "offset of a message lies outside its segment"
+OUT_OF_RANGE: Final = "offset of a message is outside its segment"
 
 
 class Broken(NamedTuple):
-    """Why a message is none."""
+    """The reason why bytes are not a message."""
 
     what: str
     expected: int | str
@@ -40,14 +40,14 @@ class Broken(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A whole message of `consumed` bytes; or 0, and it needs `need` of them."""
+    """A whole message of `consumed` bytes; or 0, if `need` bytes are required."""
 
     consumed: int
     need: int
 
 
 class Message(NamedTuple):
-    """One record: `timestamp` -1 where the format has none."""
+    """One record: `timestamp` is -1 if the format has none."""
 
     offset: int
     timestamp: int
@@ -59,11 +59,11 @@ class Message(NamedTuple):
 
 
 def scan(view: memoryview, next_offset: int, segment_base: int, rows: Batches) -> Seen | Broken:
-    """Checks the message that `view` begins with and describes it in rows[0]."""
+    """Checks the message at the begin of `view` and describes it in rows[0]."""
     if len(view) < HEAD.size:
         return Seen(0, 0)
-    offset, behind, crc, magic, attributes = HEAD.unpack_from(view)
-    size = behind + AFTER_SIZE
+    offset, length, crc, magic, attributes = HEAD.unpack_from(view)
+    size = length + AFTER_SIZE
     if size < SIZE_MIN[magic]:
         return Broken("size of a message", SIZE_MIN[magic], size)
     if size > len(view):
@@ -72,13 +72,13 @@ def scan(view: memoryview, next_offset: int, segment_base: int, rows: Batches) -
     if found != crc:
         return Broken("checksum of a message", f"{crc:08x}", f"{found:08x}")
     if offset < max(next_offset, 0):
-        return Broken("offset of a message falls", next_offset, offset)
+        return Broken("offset of a message decreases", next_offset, offset)
     first, last = (segment_base, segment_base + RELATIVE_MAX) if segment_base >= 0 else (0, LOG_OFFSET_MAX)
     if not first <= offset <= min(last, LOG_OFFSET_MAX):
         return Broken(OUT_OF_RANGE, first if offset < first else last, offset)
     timestamp = _timestamp(view, magic)
     attributes &= CODEC_MASK | LOG_APPEND_TIME
-    oldest = -1 if attributes & CODEC_MASK else timestamp  # a wrapper's inner messages may be older
+    oldest = -1 if attributes & CODEC_MASK else timestamp  # inner messages may be older
     rows[0] = (0, size, -1, offset, timestamp, timestamp, oldest, -1, 0, -1, 1, attributes, -1, magic, 0, crc)
     return Seen(size, 0)
 
@@ -91,7 +91,7 @@ def _timestamp(view: memoryview, magic: int) -> int:
 
 
 def messages(view: memoryview, limit: int) -> tuple[list[Message], bool]:
-    """The records of one whole message, and whether their timestamps are the log's own.
+    """The records of one whole message, and whether their timestamps are append times.
 
     Raises CorruptRecordError, and `compression.Beyond` for more than `limit` uncompressed bytes.
     """
@@ -102,7 +102,7 @@ def messages(view: memoryview, limit: int) -> tuple[list[Message], bool]:
     if codec == compression.NONE:
         return [Message(offset, timestamp, key, value)], append_time
     if codec == compression.ZSTD or value is None:
-        raise CorruptRecordError("an old message of this codec cannot be", found=codec)
+        raise CorruptRecordError("an old message cannot have this codec", found=codec)
     inner = list(_inner(memoryview(_decompressed(codec, value, magic, limit)).cast("B")))
     if not inner:
         raise CorruptRecordError("a compressed message is empty")
@@ -114,14 +114,14 @@ def messages(view: memoryview, limit: int) -> tuple[list[Message], bool]:
 
 
 def _check_offsets(offsets: list[int], last: int) -> None:
-    """Inner offsets rise and end where the outer message says; the first ones are no further below than int32 can tell."""
+    """Inner offsets rise, end with the offset of the outer message, and span at most an int32."""
     if offsets[0] < 0 or offsets[-1] != last or last - offsets[0] > RELATIVE_MAX:
         raise CorruptRecordError(
             "offsets in a compressed message", expected=f"at most {RELATIVE_MAX} up to {last}", found=offsets[:3]
         )
     for before, offset in pairwise(offsets):
         if offset <= before:
-            raise CorruptRecordError("an offset in a compressed message falls", expected=before + 1, found=offset)
+            raise CorruptRecordError("an offset in a compressed message decreases", expected=before + 1, found=offset)
 
 
 def _fields(view: memoryview, magic: int) -> tuple[bytes | None, bytes | None]:
@@ -131,11 +131,11 @@ def _fields(view: memoryview, magic: int) -> tuple[bytes | None, bytes | None]:
         size = int.from_bytes(view[at : at + 4], "big", signed=True)
         at += 4
         if size < -1 or max(size, 0) > len(view) - at:
-            raise CorruptRecordError("a length in a message points outside it", expected=f"at most {len(view) - at}", found=size)
+            raise CorruptRecordError("a length in a message exceeds it", expected=f"at most {len(view) - at}", found=size)
         found.append(None if size < 0 else bytes(view[at : at + size]))
         at += max(size, 0)
     if at != len(view):
-        raise CorruptRecordError("bytes behind the value of a message", expected=at, found=len(view))
+        raise CorruptRecordError("bytes after the value of a message", expected=at, found=len(view))
     return found[0], found[1]
 
 
@@ -143,14 +143,14 @@ def _inner(view: memoryview) -> Iterator[Message]:
     while len(view):
         if len(view) < HEAD.size:
             raise CorruptRecordError("a compressed message ends too early")
-        offset, behind, crc, magic, attributes = HEAD.unpack_from(view)
-        size = behind + AFTER_SIZE
+        offset, length, crc, magic, attributes = HEAD.unpack_from(view)
+        size = length + AFTER_SIZE
         if magic not in SIZE_MIN or not SIZE_MIN[magic] <= size <= len(view):
             raise CorruptRecordError("size of an inner message", expected=f"at most {len(view)}", found=size)
         if zlib.crc32(view[CRC_FROM:size]) != crc:
             raise CorruptRecordError("checksum of an inner message", expected=f"{crc:08x}")
         if attributes & CODEC_MASK:
-            raise CorruptRecordError("a compressed message inside of another")
+            raise CorruptRecordError("a compressed message inside another one")
         yield Message(offset, _timestamp(view, magic), *_fields(view[:size], magic))
         view = view[size:]
 
@@ -189,7 +189,7 @@ PRIME_1, PRIME_2, PRIME_3, PRIME_4, PRIME_5 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D
 
 
 def body(view: memoryview, rows: Batches, number: int, limit: int) -> memoryview:
-    """The message as a records section of today's form; its row is changed to match. Raises as `messages` does."""
+    """The message as a records section of magic 2; its row is changed accordingly. Raises as `messages` does."""
     found, append_time = messages(view, limit)
     base, base_timestamp = found[0].offset, found[0].timestamp
     row = rows[number : number + 1]

@@ -1,11 +1,11 @@
-"""What a partition remembers of its producers: sequences, epochs, open transactions; and Kafka's snapshots of that.
+"""Contains the state of the producers of a partition (sequences, epochs, open transactions) and Kafka's snapshots of it.
 
-PRODUCERSTATE-1  the state is a function of the batches up to `offset`: a snapshot saves time, the log is the truth
-PRODUCERSTATE-2  bytes and batch headers in, state and bytes out: no file, no clock, no lock is known here
+PRODUCERSTATE-1  the state is a function of the batches up to `offset`: a snapshot saves time, the log is authoritative
+PRODUCERSTATE-2  functions of bytes and batch headers: the module uses no file, no clock and no lock
 PRODUCERSTATE-3  the last stable offset never passes the first record of a transaction that is undecided, or decided above the
     high watermark
-PRODUCERSTATE-4  a snapshot remembers one batch of each producer, memory the last five: after a restart only a repeat of the last
-    one is recognised
+PRODUCERSTATE-4  a snapshot contains one batch of each producer, memory the last five: after a restart only a repeat of the last
+    one is detected
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from embedlog.format.record_batch import CONTROL, TRANSACTIONAL, Batches
 
 SNAPSHOT_VERSION = 1
 FEW_ROWS = 16
-REMEMBERED_BATCHES = 5  # Kafka's: as many as a producer may have under way
+REMEMBERED_BATCHES = 5  # Kafka's maximum of batches in flight
 SEQUENCE_MAX = 2**31 - 1
 NO_PRODUCER = -1
 _OF_DATA = ["producer_id", "producer_epoch", "attributes", "base_sequence", "last_offset_delta", "max_timestamp"]
@@ -46,14 +46,14 @@ _ENTRY = struct.Struct(
 
 
 class Marker(NamedTuple):
-    """The end of a transaction, as its control batch says."""
+    """The content of the control batch that ends a transaction."""
 
     committed: bool
     coordinator_epoch: int
 
 
 class Sequences(NamedTuple):
-    """One remembered batch: where its sequences and offsets lie."""
+    """The sequences and offsets of one remembered batch."""
 
     first_sequence: int
     last_sequence: int
@@ -64,15 +64,15 @@ class Sequences(NamedTuple):
 
 @dataclass(slots=True)
 class Producer:
-    """One producer in one partition. It is known for a day after its last batch: it is kept small."""
+    """One producer in one partition. It is kept for a day after its last batch, so it is small."""
 
     producer_id: int
     epoch: int = -1
     timestamp: int = -1
     coordinator_epoch: int = -1
     transaction_start: int = -1  # first offset of the open transaction
-    noted_ms: int = field(default=-1, compare=False)  # on the caller's clock, when it was last heard of; in no snapshot
-    batches: tuple[Sequences, ...] = ()  # the last ones, the newest at the end
+    noted_ms: int = field(default=-1, compare=False)  # time of its last batch by the caller's clock; not in snapshots
+    batches: tuple[Sequences, ...] = ()  # the last ones, the newest last
 
     @property
     def last_sequence(self) -> int:
@@ -80,41 +80,41 @@ class Producer:
         return self.batches[-1].last_sequence if self.batches else -1
 
     def duplicate_of(self, epoch: int, first_sequence: int, last_sequence: int) -> Sequences | None:
-        """The remembered batch of exactly these sequences: the same batch sent again."""
+        """The remembered batch with exactly these sequences: the same batch was sent before."""
         if epoch != self.epoch:
             return None
         return next((each for each in self.batches if each[:2] == (first_sequence, last_sequence)), None)
 
     def enter(self, epoch: int) -> None:
-        """Sequences start anew in another epoch."""
+        """Begin another epoch, in which sequences start again."""
         if epoch != self.epoch:
             self.batches = ()
             self.epoch = epoch
 
     def remember(self, batch: Sequences) -> None:
-        """One more batch; the oldest one of too many is forgotten."""
+        """Add a batch and drop the oldest one beyond REMEMBERED_BATCHES."""
         self.batches = (*self.batches[1 - REMEMBERED_BATCHES :], batch)
 
 
 class ProducerState:
     """The producers of one partition as of `offset` (exclusive).
 
-    **Threads**: none; whoever replays or appends holds the partition's lock.
+    **Threads**: replay and append require the lock of the partition.
     """
 
     def __init__(self, offset: int = 0, producers: Iterable[Producer] = ()) -> None:
         self.offset = offset
-        self.noted_ms = -1  # the time at which what is replayed becomes known, if anybody asks
+        self.noted_ms = -1  # the time that replayed batches get as `noted_ms`
         self.producers = {each.producer_id: each for each in producers}
         self._decided: list[tuple[int, int]] = []  # (first offset, marker's offset) of ended transactions, by marker
 
     # ---- replay ----------------------------------------------------------------------------------
 
     def replay(self, batches: Batches, marker_of: Callable[[int], Marker | None]) -> list[AbortedTransaction]:
-        """Take the next batches of the log in; returns the transactions that they abort, in order of their markers.
+        """Apply the next batches of the log; returns the transactions that they abort, in order of their markers.
 
-        `batches` are BATCH rows; those below `offset` are known already and passed over. `marker_of(row)` reads the marker in
-        a control batch, and gives None if it is empty or of another kind.
+        `batches` are BATCH rows; those below `offset` are skipped. `marker_of(row)` reads the marker in a control batch, and
+        returns None if the batch is empty or of another kind.
         """
         aborted = []
         ends = batches["base_offset"] + batches["last_offset_delta"]
@@ -133,7 +133,7 @@ class ProducerState:
         return aborted
 
     def follow(self, batches: Batches, base_offset: int, append_time_ms: int = -1) -> None:
-        """Take in batches of data with a producer as who just appended them has them: their rows do not say where they lie."""
+        """Apply data batches of a producer directly after their append: their rows do not contain their offsets."""
         for producer_id, epoch, attributes, sequence, delta, timestamp in batches[_OF_DATA].tolist():
             place = base_offset, base_offset + delta
             timestamp = append_time_ms if append_time_ms >= 0 else timestamp
@@ -141,7 +141,7 @@ class ProducerState:
             self.offset = base_offset = place[1] + 1
 
     def follow_marker(self, producer_id: int, epoch: int, marker: Marker, offset: int, timestamp: int) -> None:
-        """The same for a marker."""
+        """Apply a marker directly after its append."""
         self._marker((producer_id, epoch), offset, timestamp, marker)
         self.offset = offset + 1
 
@@ -164,7 +164,7 @@ class ProducerState:
         producer.coordinator_epoch = marker.coordinator_epoch
         producer.timestamp = timestamp
         producer.transaction_start = -1
-        if first < 0:  # a marker with nothing open is written, and changes nothing for readers
+        if first < 0:  # a marker without an open transaction changes nothing for readers
             return []
         self._decided.append((first, offset))
         if marker.committed:
@@ -194,10 +194,10 @@ class ProducerState:
         return high_watermark if unstable < 0 else min(unstable, high_watermark)
 
     def expire(self, now_ms: int, expiration_ms: int, *, noted: bool = False) -> list[int]:
-        """Forget producers that were idle for `producer.id.expiration.ms` and have nothing open; returns their ids.
+        """Remove producers that were idle for `producer.id.expiration.ms` and have no open transaction; returns their ids.
 
-        By the timestamps of their records, as Kafka does, or by when they were `noted`: who replays the records of other times
-        is no idle producer.
+        The time is that of their records, as in Kafka, or the time at which they were `noted`: a producer that writes old records
+        is not idle.
         """
         idle = [
             each.producer_id
@@ -224,9 +224,9 @@ class ProducerState:
 
     @classmethod
     def decode(cls, data: bytes, offset: int, path: str | os.PathLike[str] | None = None) -> ProducerState:
-        """The state that a snapshot holds. Raises CorruptRecordError if it is damaged, UnsupportedFormatError if it is newer."""
+        """The state in a snapshot. Raises CorruptRecordError if it is damaged, UnsupportedFormatError if it is newer."""
         if len(data) < _HEAD.size:
-            raise CorruptRecordError("the snapshot is cut short", path=path, expected=f"{_HEAD.size} bytes", found=len(data))
+            raise CorruptRecordError("the snapshot is truncated", path=path, expected=f"{_HEAD.size} bytes", found=len(data))
         version, stored, count = _HEAD.unpack_from(data)
         if version != SNAPSHOT_VERSION:
             raise UnsupportedFormatError("version of the snapshot", path=path, expected=SNAPSHOT_VERSION, found=version)
@@ -241,18 +241,18 @@ class ProducerState:
 
 
 def _of_consequence(batches: Batches) -> NDArray[np.bool_]:
-    """Which batches leave a trace: markers, the last five of each producer and epoch, and what may open a transaction."""
-    order = np.lexsort((batches["producer_epoch"], batches["producer_id"]))  # stable: within a producer's epoch as in the log
+    """Which batches change the state: markers, the last five of each producer and epoch, and openers of transactions."""
+    order = np.lexsort((batches["producer_epoch"], batches["producer_id"]))  # stable: in log order within an epoch of a producer
     ids, epochs, bits = (batches[name][order] for name in ("producer_id", "producer_epoch", "attributes"))
     change = (ids[1:] != ids[:-1]) | (epochs[1:] != epochs[:-1])
     starts = np.concatenate(([0], np.flatnonzero(change) + 1, [len(ids)]))
     control = (bits & CONTROL) != 0
     data = np.cumsum(~control)
-    behind = np.repeat(data[starts[1:] - 1], np.diff(starts)) - data  # data batches of the same that follow
+    later = np.repeat(data[starts[1:] - 1], np.diff(starts)) - data  # later data batches of the same producer and epoch
     opens = ((bits & TRANSACTIONAL) != 0) & ~control
-    opens[1:] &= ~(opens[:-1] & ~control[:-1] & ~change)  # behind another one nothing opens
+    opens[1:] &= ~(opens[:-1] & ~control[:-1] & ~change)  # a batch after another one opens nothing
     kept = np.empty(len(ids), np.bool_)
-    kept[order] = control | opens | (behind < REMEMBERED_BATCHES)
+    kept[order] = control | opens | (later < REMEMBERED_BATCHES)
     return kept
 
 
@@ -267,14 +267,14 @@ def _producer_of(
 
 
 def add_sequence(sequence: int, count: int) -> int:
-    """The sequence `count` records on (or back): they go round from 2^31-1 to 0."""
+    """The sequence `count` records later, or earlier if negative; 0 follows 2^31-1."""
     return (sequence + count) % (SEQUENCE_MAX + 1)
 
 
 def kept_snapshots(offsets: Iterable[int], segment_bases: Iterable[int], log_start: int, log_end: int) -> set[int]:
-    """Which snapshot files stay, by Kafka's rules: those at segment bases, and the newest other one if no base is above it.
+    """Which snapshot files are kept, by Kafka's rules: those at segment bases, and the newest other one if no base is above it.
 
-    Those above the log end, and those at or below the log start, go in any case.
+    Those above the log end, and those at or below the log start, are always removed.
     """
     present, bases = set(offsets), set(segment_bases)
     newest = max(present - bases, default=-1)

@@ -1,8 +1,8 @@
-"""Kafka's record batches: bytes to columns and back.
+"""Contains Kafka's record batches: check, header changes, markers, and the names of encoder and decoder.
 
-RECORDBATCH-1  `scan` believes nothing: what it returns passed its CRC and follows the chain
-RECORDBATCH-2  a batch is encoded and checksummed once; offsets and epoch are stamped in later, outside the CRC
-RECORDBATCH-3  positions of batches are bytes of the scanned buffer, plus the base position that was given
+RECORDBATCH-1  every batch that `scan` returns has a correct CRC and continues the chain
+RECORDBATCH-2  a batch is encoded and checksummed once; offsets and epoch are stamped later, outside the CRC
+RECORDBATCH-3  the position of a batch is its byte in the scanned buffer plus the given base position
 """
 
 from __future__ import annotations
@@ -76,18 +76,19 @@ __all__ = [
     "stamp_offsets",
 ]
 
-ROWS_AT_ONCE = 1024  # BATCH rows that one crossing may fill
+ROWS_AT_ONCE = 1024  # BATCH rows of one call of the C core
 
 # ---- scan ----------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Chain:
-    """What must follow: a base offset (-1: any), an epoch that is no smaller. `scan` moves it on over every good batch.
+    """The requirements for the next batch: its base offset (-1: any) and a minimum epoch. `scan` updates it after each valid
+    batch.
 
-    `segment_base` (-1: unknown) bounds the offsets: a segment holds those up to 2^31 - 1 above its own (format.md 2.2).
+    `segment_base` (-1: unknown) bounds the offsets to 2^31 - 1 above it (format.md 2.2).
 
-    `digest` is the running XXH3 of bytes 0 to 20 of every batch: of what Kafka's CRC does not cover.
+    `digest` is the running XXH3 of bytes 0 to 20 of every batch, which Kafka's CRC does not cover.
     """
 
     next_offset: int = -1
@@ -99,7 +100,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a scan stopped: the first byte of the bad batch (plus the base position given), in words, and the facts."""
+    """The reason why a scan stopped: the position of the invalid batch (RECORDBATCH-3), a message, and the facts."""
 
     position: int
     message: str
@@ -108,19 +109,19 @@ class Problem:
 
     @property
     def torn(self) -> bool:
-        """Whether a write that was broken off may have left it: not a sound batch with offsets that nobody can have given it."""
-        return self.message not in _NEVER_GIVEN
+        """Whether an incomplete write may be the cause. A valid batch with impossible offsets has another cause."""
+        return self.message not in _IMPOSSIBLE_OFFSETS
 
 
-_NEVER_GIVEN = (codec.PROBLEM_TEXTS[codec.BAD_RANGE], legacy.OUT_OF_RANGE)
+_IMPOSSIBLE_OFFSETS = (codec.PROBLEM_TEXTS[codec.BAD_RANGE], legacy.OUT_OF_RANGE)
 
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """Good batches, their total size, and why there are no more.
+    """Valid batches, their total size, and the reason why the scan ended.
 
-    `problem` None: the rest is empty, or the beginning of a batch whose whole size is `need` (0 if that cannot be told yet), or
-    the limit was reached.
+    If `problem` is None, the rest is empty, or the limit was reached, or the rest is the begin of a batch with `need` bytes (0:
+    size unknown).
     """
 
     batches: Batches
@@ -130,11 +131,11 @@ class Scanned:
 
 
 def scan(buffer: Any, chain: Chain, *, position: int = 0, limit: int | None = None) -> Scanned:
-    """Checks the batches that a buffer begins with, and moves `chain` on over the good ones.
+    """Checks the batches at the begin of a buffer, and updates `chain` after each valid one.
 
-    `position` is added to the positions of batches and of a problem; `limit` is how many batches to look at.
+    `position` is added to the positions of batches and of a problem; `limit` is the maximum number of batches.
 
-    **Threads:** any, with a chain each.
+    **Threads:** any, each with its own chain.
     """
     view = memoryview(buffer).cast("B")
     start, need, problem = 0, 0, None
@@ -158,12 +159,12 @@ def scan(buffer: Any, chain: Chain, *, position: int = 0, limit: int | None = No
 
 
 def joined(parts: list[Batches]) -> Batches:
-    """Rows behind one another; numpy's own way takes longer over the names of their fields than a scan over a megabyte."""
+    """All rows in one array. np.concatenate takes longer for the field names than a scan of a megabyte."""
     return parts[0] if len(parts) == 1 else np.frombuffer(bytearray().join(part.data for part in parts), BATCH)
 
 
 def _scan_some(view: memoryview, start: int, chain: Chain, rows: Batches) -> tuple[int, int, int, Problem | None]:
-    """One crossing, or one old message: (count, consumed, need, problem)."""
+    """One call of the C core, or one old message: (count, consumed, need, problem)."""
     state = (chain.next_offset, chain.segment_base, chain.epoch, chain.digest, chain.gaps_allowed)
     count, consumed, need, after, bad = codec.scan(view, start, state, rows)
     chain.next_offset, chain.epoch, chain.digest = after
@@ -199,9 +200,10 @@ def stamp_offsets(run: Any, base_offset: int, leader_epoch: int, digest: int = 0
 
 
 def stamp(run: EncodedRun, stamp: Stamp, first_sequence: int) -> int:
-    """Writes a producer into every batch of a run, in place and into its rows, with sequences that run on; the one that follows.
+    """Writes a producer into every batch of a run, in place and into its rows, with consecutive sequences; returns the next
+    sequence.
 
-    No body is read again. May be repeated with other values, but not while the run is being appended.
+    No body is read. The call may be repeated with other values, but not during an append of the run.
     """
     following = codec.stamp_producer(run.buffer, run.batches, stamp.producer_id, stamp.epoch, first_sequence, stamp.transactional)
     if following < 0:
@@ -217,7 +219,7 @@ def set_header_fields(
     producer: tuple[int, int] | None = None,
     base_sequence: int | None = None,
 ) -> None:
-    """Changes fields of one sealed batch in place and mends its CRC without reading the records again.
+    """Changes fields of one sealed batch in place and updates its CRC without reading the records.
 
     `producer` is (producer id, producer epoch).
     """
@@ -246,7 +248,7 @@ def marker_batch(producer_id: int, epoch: int, commit: bool, coordinator_epoch: 
 
 
 class Marker(NamedTuple):
-    """A control record: `row` in the batches given, `kind` ABORT, COMMIT or what else Kafka has."""
+    """A control record: `row` in the given batches, `kind` ABORT, COMMIT or another one of Kafka."""
 
     row: int
     offset: int
@@ -275,7 +277,7 @@ def markers(data: Any, batches: Batches, *, position: int = 0) -> list[Marker]:
 
 
 def aborts(data: Any, batches: Batches, *, position: int = 0) -> NDArray[np.bool_]:
-    """Of each batch: whether it is the marker that aborts its producer's transaction."""
+    """For each batch, whether it is the marker that aborts a transaction of its producer."""
     marks = np.zeros(len(batches), np.bool_)
     for marker in markers(data, batches, position=position):
         marks[marker.row] |= marker.kind == ABORT

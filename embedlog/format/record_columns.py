@@ -1,9 +1,9 @@
-"""Columns of byte strings and of records, in Arrow's layout, and batches as rows: what goes into the codec and comes out.
+"""Defines columns of byte strings and records in Arrow's layout, and batch headers as rows: input and output of the codec.
 
-RECORDCOLUMNS-1  a BytesColumn owns nothing: its arrays keep their memory alive, whoever made it
+RECORDCOLUMNS-1  a BytesColumn owns no memory: its arrays keep their memory alive
 RECORDCOLUMNS-2  row i of a BytesColumn is data[offsets[i]:offsets[i + 1]], and null if its bit in `validity` is clear
 RECORDCOLUMNS-3  a BATCH row describes one batch header; the C core fills and reads the same 80 bytes
-RECORDCOLUMNS-4  on the way in a column that is None has only nulls; on the way out it was not asked for
+RECORDCOLUMNS-4  a column None means only nulls in the input, and a column that was not requested in the output
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Offsets = NDArray[np.int32] | NDArray[np.int64]
 
 OFFSET_MIN, OFFSET_MAX = -(2**63), 2**63 - 1
 RELATIVE_MAX = 2**31 - 1  # an index counts offsets from its segment's base in 31 bits (format.md 2.2)
-LOG_OFFSET_MAX = OFFSET_MAX - RELATIVE_MAX - 1  # the last one of a log, and the last base: as in batch.h
+LOG_OFFSET_MAX = OFFSET_MAX - RELATIVE_MAX - 1  # maximum of offsets and of segment bases: as in batch.h
 
 # ---- batches -------------------------------------------------------------------------------------
 
 HEADER_SIZE = 61
 
-# Every byte has a name: numpy closes gaps without one when it concatenates.
+# Every byte is part of a field: numpy removes gaps when it concatenates.
 BATCH = np.dtype(
     [
         ("position", "<i8"),
@@ -35,7 +35,7 @@ BATCH = np.dtype(
         ("base_offset", "<i8"),
         ("base_timestamp", "<i8"),
         ("max_timestamp", "<i8"),
-        ("min_timestamp", "<i8"),  # no record of it is older; -1: not known
+        ("min_timestamp", "<i8"),  # lower bound of its timestamps; -1: unknown
         ("producer_id", "<i8"),
         ("last_offset_delta", "<i4"),
         ("base_sequence", "<i4"),
@@ -58,9 +58,9 @@ Batches = NDArray[Any]  # of BATCH: numpy has no static type for structured rows
 
 @dataclass(frozen=True, slots=True)
 class EncodedRun:
-    """Consecutive sealed batches, ready to be stamped: base offsets count from 0, epoch 0.
+    """Consecutive sealed batches, before they are stamped: base offsets begin at 0, the epoch is 0.
 
-    `batches` has a BATCH row for each, positions within `buffer`. The buffer is the run's own and may be stamped in place.
+    `batches` has a BATCH row for each, with positions within `buffer`. The run owns the buffer, which may be stamped in place.
     """
 
     buffer: memoryview
@@ -71,9 +71,9 @@ class EncodedRun:
 
 
 class Stamp(NamedTuple):
-    """Whose a run of batches is. `opens`: the first of them may open a transaction in its partition; the caller answers for that.
+    """The producer of a run. `opens`: the first batch may open a transaction in its partition, which the caller has checked.
 
-    The id, the epoch and the transactional bit lie inside the batches' CRC, so they are stamped before the append.
+    The id, the epoch and the transactional bit are covered by the CRC, so they are stamped before the append.
     """
 
     producer_id: int
@@ -112,7 +112,7 @@ class BytesColumn:
 
     @classmethod
     def of(cls, items: list[bytes | None] | list[bytes]) -> BytesColumn:
-        """A column from Python objects, for tests and small things; the fast way is in `_rows`."""
+        """A column from Python objects, for tests and few items; `_rows` has the fast function."""
         data = np.frombuffer(b"".join(item or b"" for item in items), dtype=np.uint8)
         offsets = np.zeros(len(items) + 1, dtype=np.int64)
         np.cumsum([len(item or b"") for item in items], out=offsets[1:])
@@ -132,7 +132,7 @@ class Headers:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Records on their way in. `timestamps` is one array or one number for all (milliseconds)."""
+    """Records to encode. `timestamps` is one array or one number for all (milliseconds)."""
 
     count: int
     values: BytesColumn | None
@@ -143,7 +143,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Records on their way out; what was not asked for is None."""
+    """Decoded records; a column that was not requested is None."""
 
     count: int
     offsets: NDArray[np.int64] | None
@@ -157,7 +157,7 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Which records to take: starts inclusive, ends exclusive."""
+    """Limits of the selected records: starts inclusive, ends exclusive."""
 
     start_offset: int = OFFSET_MIN
     end_offset: int = OFFSET_MAX

@@ -1,10 +1,12 @@
-"""Whether a producer's batches may be appended here: Kafka's rules for sequences, epochs and open transactions (format.md 6.3).
+"""Contains Kafka's rules for the append of a producer: sequences, epochs and open transactions (format.md 6.3).
 
-SEQUENCE-1  a batch that is here already is a duplicate: its offsets are the answer, and nothing is written
-SEQUENCE-2  an older epoch is fenced; a newer one begins at sequence 0; within an epoch the sequences run on, 0 follows 2^31-1
-SEQUENCE-3  of a producer that is not known here any sequence is taken: its state may have expired
-SEQUENCE-4  a transactional batch needs an open transaction of its id and epoch, or the right to open one; any other batch, none
-SEQUENCE-5  rows and state in, a count or an error out: no file, no lock, no clock is known here
+SEQUENCE-1  a batch that is in the partition is a duplicate: the result is its offsets, and nothing is written
+SEQUENCE-2  an older epoch is fenced; a newer one begins at sequence 0; within an epoch the sequences are consecutive, and 0
+    follows 2^31-1
+SEQUENCE-3  an unknown producer may begin with any sequence, because its state may have expired
+SEQUENCE-4  a transactional batch needs an open transaction of its id and epoch, or the right to open one; any other batch needs
+    that none is open
+SEQUENCE-5  functions of rows and state: the module uses no file, no lock and no clock
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from embedlog.format.record_columns import TRANSACTIONAL, Batches, Stamp
 
 
 def judge(state: ProducerState, stamp: Stamp, rows: Batches) -> int | EmbedlogError:
-    """How many of these batches, from the first on, are here already; or why the first one may not be appended."""
+    """How many of the first batches are in the partition already, or the error that forbids the first one."""
     if (problem := _not_as_stamped(stamp, rows[0])) is not None:
         return problem
     producer = state.producers.get(stamp.producer_id)
@@ -32,7 +34,7 @@ def judge(state: ProducerState, stamp: Stamp, rows: Batches) -> int | EmbedlogEr
 
 
 def admit(state: ProducerState, stamp: Stamp) -> EmbedlogError | None:
-    """Why nothing of this producer may be appended now, whatever its sequences are."""
+    """The error that forbids every append of this producer, or None."""
     producer = state.producers.get(stamp.producer_id) or Producer(stamp.producer_id)
     return _fenced(producer, stamp) or _not_open(producer, stamp)
 
@@ -43,13 +45,13 @@ def _not_as_stamped(stamp: Stamp, row: Any) -> EmbedlogError | None:
     if carried == stamp[:3] and int(row["base_sequence"]) >= 0:
         return None
     expected, found = f"id, epoch, transactional {tuple(stamp[:3])}", f"{carried}, sequence {int(row['base_sequence'])}"
-    return InvalidRecordError("the batches do not carry what they are said to be stamped with", expected=expected, found=found)
+    return InvalidRecordError("the batches do not have the producer fields of their stamp", expected=expected, found=found)
 
 
 def _duplicates(producer: Producer, stamp: Stamp, rows: Batches) -> int:
-    """Leading batches that are here: up to the last one of this producer if that is among them, else those remembered.
+    """The number of leading batches in the partition: up to the last one of this producer if included, else those remembered.
 
-    A run goes in from its front, so whatever lies before the last batch that is here is here, too.
+    A run is appended in order, so every batch before one that is in the partition is there too.
     """
     if producer.epoch != stamp.epoch or not producer.batches:
         return 0
@@ -65,7 +67,9 @@ def _duplicates(producer: Producer, stamp: Stamp, rows: Batches) -> int:
 def _fenced(producer: Producer, stamp: Stamp) -> EmbedlogError | None:
     if stamp.epoch >= producer.epoch:
         return None
-    return FencedError(f"producer {stamp.producer_id} has a newer epoch here", expected=producer.epoch, found=stamp.epoch)
+    return FencedError(
+        f"producer {stamp.producer_id} has a newer epoch in this partition", expected=producer.epoch, found=stamp.epoch
+    )
 
 
 def _out_of_order(producer: Producer, stamp: Stamp, first: int) -> EmbedlogError | None:
@@ -85,11 +89,11 @@ def _not_open(producer: Producer, stamp: Stamp) -> EmbedlogError | None:
     if not stamp.transactional:
         if not opened:
             return None
-        return InvalidTransactionStateError(f"{name} has a transaction open here, and this batch is outside of it")
+        return InvalidTransactionStateError(f"{name} has an open transaction in this partition, and this batch is not part of it")
     if opened and producer.epoch == stamp.epoch:
         return None
     if opened:
-        return InvalidTransactionStateError(f"{name}: the transaction of epoch {producer.epoch} is still open here")
+        return InvalidTransactionStateError(f"{name}: the transaction of epoch {producer.epoch} is still open in this partition")
     if stamp.opens:
         return None
-    return FencedError(f"{name} has no transaction open here in epoch {stamp.epoch}: it was ended by somebody else")
+    return FencedError(f"{name} has no open transaction in epoch {stamp.epoch} in this partition: another process ended it")

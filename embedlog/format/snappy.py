@@ -1,7 +1,7 @@
-"""Snappy as Kafka uses it: raw blocks in Xerial's framing; one bare block is read as well.
+"""Contains Snappy as Kafka uses it: raw blocks in Xerial's framing; a single raw block is read as well.
 
-SNAPPY-1  a block says how large it is uncompressed; that is compared with the limit before any memory is asked for
-SNAPPY-2  `cramjam` does the blocks and is an extra; everything else works without it
+SNAPPY-1  the uncompressed size in a block is compared with the limit before memory is allocated
+SNAPPY-2  blocks need the package `cramjam` of the extra `snappy`
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 from embedlog.errors import CorruptRecordError, MissingExtraError
 
 MAGIC = b"\x82SNAPPY\x00"
-HEADER = MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")  # version, and the oldest that may read it
-BLOCK_BYTES = 32 << 10  # of uncompressed bytes: what Xerial's library takes
+HEADER = MAGIC + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")  # version, and the oldest compatible one
+BLOCK_BYTES = 32 << 10  # of uncompressed bytes, as in Xerial's library
 
 
 def _library() -> Any:
@@ -59,7 +59,7 @@ def _block(library: Any, block: memoryview, limit: int) -> bytes | None:
     size = _declared_size(block)
     if size > limit:
         return None
-    # 64 bytes out of 3 is the most that the format can do: a larger claim is a lie, and would cost memory.
+    # 64 bytes out of 3 is the maximum of the format: a larger size is false, and would cost memory.
     if size > 64 * len(block):
         raise CorruptRecordError("uncompressed size of a snappy block", expected=f"at most {64 * len(block)}", found=size)
     try:

@@ -1,9 +1,9 @@
-"""What a reader may see of what lies in the log: the filter for control batches and aborted transactions.
+"""Contains the filter for control batches and aborted transactions.
 
-VISIBILITY-1  a control batch is never seen by anyone
+VISIBILITY-1  no reader gets a control batch
 VISIBILITY-2  read_committed drops a producer's transactional batches from the first offset of an aborted transaction on, until
-    that producer's ABORT marker; batches outside of transactions, and those before and after, stay
-VISIBILITY-3  the last stable offset is an upper bound that the partition enforces; here is only what lies below it
+    the ABORT marker of that producer; batches outside of transactions, and those before and after, are kept
+VISIBILITY-3  the partition enforces the last stable offset; the batches here are below it
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ READ_COMMITTED: Final = "read_committed"
 
 
 def end_offset(bounds: Any, isolation: str) -> int:
-    """The first offset that a reader of this isolation level does not see."""
+    """The end of the offsets for readers with this isolation level, exclusive."""
     end: int = bounds.last_stable if isolation == READ_COMMITTED else bounds.high_watermark
     return end
 
@@ -31,7 +31,7 @@ def seen(batches: Batches, aborted: Sequence[tuple[int, int]], aborts: NDArray[n
     """The batches whose records a reader gets.
 
     `aborted` has (producer id, first offset) of every aborted transaction that overlaps the batches, empty for
-    read_uncommitted; `aborts` says of each batch whether it is an ABORT marker, and is needed only with `aborted`.
+    read_uncommitted; `aborts` is true for each ABORT marker, and needed only with `aborted`.
     """
     control = (batches["attributes"] & CONTROL) != 0
     keep = ~control

@@ -1,8 +1,7 @@
-"""The fields that Kafka's internal records are made of, in both of its ways to write them (format.md 9).
+"""Reads and writes the fields of Kafka's internal records, in the plain and the flexible encoding (format.md 9).
 
 WIRE-1  plain: lengths of two or four bytes, -1 for none; flexible: lengths plus one as varints, 0 for none, and tagged fields
-WIRE-2  a reader believes no length before it has seen the bytes; what is not there is an IndexError, a struct.error or a
-    ValueError
+WIRE-2  a reader compares each length with the remaining bytes; missing bytes raise IndexError, struct.error or ValueError
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Fields = list[tuple[int, bytes]]
 
 
 class Plain:
-    """Takes one plain field after the other."""
+    """Reads plain fields in order."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self._data, self.at = data, at
@@ -35,14 +34,14 @@ class Plain:
 
     def count(self) -> int:
         found = self.number()
-        if found > len(self._data):  # each item takes a byte at least
-            raise ValueError(f"{found} items are announced in {len(self._data)} bytes")
+        if found > len(self._data):  # each item has at least one byte
+            raise ValueError(f"{found} items do not fit into {len(self._data)} bytes")
         return max(found, 0)
 
     def _bytes(self, size: int) -> bytes:
         found = self._data[self.at : self.at + size]
         if size < 0 or len(found) != size:
-            raise ValueError(f"{size} bytes are announced where {len(found)} are left")
+            raise ValueError(f"{size} bytes are required, but {len(found)} remain")
         self.at += size
         return found
 
@@ -68,7 +67,7 @@ class Plain:
 
 
 class Flexible:
-    """Takes one flexible field after the other."""
+    """Reads flexible fields in order."""
 
     __slots__ = ("_data", "at")
 
@@ -92,17 +91,17 @@ class Flexible:
             number |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return number
-        raise ValueError("a length without an end")
+        raise ValueError("a varint of more than five bytes")
 
     def _bytes(self, size: int) -> bytes:
         at = self.at
         self.at = until = at + size
         if size < 0 or until > len(self._data):
-            raise ValueError(f"{size} bytes are announced where {len(self._data) - at} are left")
+            raise ValueError(f"{size} bytes are required, but {len(self._data) - at} remain")
         return self._data[at:until]
 
     def fixed(self, size: int) -> bytes:
-        """So many bytes, without a length before them."""
+        """A number of bytes without a length."""
         return self._bytes(size)
 
     def maybe(self) -> bytes | None:
@@ -114,9 +113,9 @@ class Flexible:
         size = self._data[at]
         if not 0 < size < 0x80:
             return self._bytes(self.uvarint() - 1)
-        self.at = until = at + size  # a length of one byte, which is nearly all of them
+        self.at = until = at + size  # fast path: a length of one byte
         if until > len(self._data):
-            raise ValueError(f"{size - 1} bytes are announced where {len(self._data) - at - 1} are left")
+            raise ValueError(f"{size - 1} bytes are required, but {len(self._data) - at - 1} remain")
         return self._data[at + 1 : until]
 
     def string(self) -> str:
@@ -136,7 +135,7 @@ class Flexible:
         return found
 
     def numbers(self) -> tuple[int, ...]:
-        """An array of numbers of four bytes."""
+        """An array of int32."""
         count = self.uvarint() - 1
         found = struct.unpack_from(f">{max(count, 0)}i", self._data, self.at)
         self.at += 4 * len(found)

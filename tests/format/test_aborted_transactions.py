@@ -35,9 +35,9 @@ def test_a_brokers_indexes_are_read_and_written_back_to_the_byte(golden: Path) -
         (WORKED[:-1], 0, 0, "ends inside an entry: expected 34 bytes, found 33"),
         (WORKED + WORKED[:1], 0, 34, "ends inside an entry: expected 34 bytes, found 1"),
         (WORKED, 10, 0, "expected a marker in its segment, at or above 10, found 9"),
-        (encode([AbortedTransaction(1, 5, 4, 5)]), 0, 0, "expected a beginning before its marker, found 5"),
-        (WORKED + WORKED, 0, 34, "expected a marker behind the one before, found 9"),
-        (encode([*SOME[1:], SOME[0]]), 0, 68, "expected a marker behind the one before, found 9"),
+        (encode([AbortedTransaction(1, 5, 4, 5)]), 0, 0, "expected a first offset up to its marker, found 5"),
+        (WORKED + WORKED, 0, 34, "expected a marker after the previous one, found 9"),
+        (encode([*SOME[1:], SOME[0]]), 0, 68, "expected a marker after the previous one, found 9"),
     ],
 )
 def test_damage_is_told_with_its_place(data: bytes, base: int, position: int, message: str) -> None:

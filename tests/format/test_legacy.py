@@ -121,7 +121,7 @@ def test_damaged_messages_have_their_own_words(at: int, field: bytes, words: str
 def test_falling_offsets_are_refused() -> None:
     problem = scan(message(5, b"a") + message(5, b"b"), Chain()).problem
     assert problem is not None
-    assert (problem.message, problem.expected, problem.found) == ("offset of a message falls", 6, 5)
+    assert (problem.message, problem.expected, problem.found) == ("offset of a message decreases", 6, 5)
 
 
 def test_offsets_that_a_segment_cannot_hold_are_refused() -> None:
@@ -135,7 +135,7 @@ def test_offsets_that_a_segment_cannot_hold_are_refused() -> None:
 BROKEN_INSIDES = {
     "key beyond the message": (struct.pack(">bbqi", 1, 0, 0, 999) + bytes(8), "points outside"),
     "length below null": (struct.pack(">bbqi", 1, 0, 0, -2) + bytes(8), "points outside"),
-    "bytes behind the value": (struct.pack(">bbqii", 1, 0, 0, -1, -1) + b"x", "behind the value"),
+    "bytes behind the value": (struct.pack(">bbqii", 1, 0, 0, -1, -1) + b"x", "after the value"),
     "zstd": (struct.pack(">bbqii", 1, 4, 0, -1, 4) + b"abcd", "codec cannot be"),
     "compressed null": (struct.pack(">bbqii", 1, 1, 0, -1, -1), "codec cannot be"),
 }
@@ -155,7 +155,7 @@ def test_broken_inner_messages() -> None:
         "ends too early": fine[:10],
         "size of an inner": fine[:-1],
         "checksum of an inner": fine[:-1] + b"x",
-        "inside of another": wrapper([fine], 0, compression.GZIP, 1),
+        "inside another": wrapper([fine], 0, compression.GZIP, 1),
         "is empty": b"",
     }
     for words, inner in insides.items():

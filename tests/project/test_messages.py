@@ -119,13 +119,13 @@ CALLS: dict[str, Row] = {
     "poll(timeout_ms=)": (consumer(lambda made: made.poll(timeout_ms=5)),
                           UnknownOptionError, ("poll()", "timeout_ms", "in seconds")),
     "poll(max_record=)": (consumer(lambda made: made.poll(max_record=5)), UnknownOptionError, ("did you mean max_records?",)),
-    "poll(-1)": (consumer(lambda made: made.poll(-1)), ConfigError, ("poll()", "None to wait for ever", "found -1")),
+    "poll(-1)": (consumer(lambda made: made.poll(-1)), ConfigError, ("poll()", "None to wait forever", "found -1")),
     "poll(nan)": (consumer(lambda made: made.poll(float("nan"))), TypeError, ("seconds or None",)),
     "poll('1')": (consumer(lambda made: made.poll("1")), TypeError, ("seconds or None", "str '1'")),
     "poll(timedelta)": (consumer(lambda made: made.poll(datetime.timedelta(1))), TypeError, ("seconds or None", "timedelta")),
     "batches(-1)": (consumer(lambda made: next(made.batches(-1))), ConfigError, ("batches()", "found -1")),
     "flush('1')": (producer(lambda made: made.flush("1")), TypeError, ("flush()", "seconds or None", "'1'")),
-    "flush(-1)": (producer(lambda made: made.flush(-1)), ConfigError, ("flush()", "None to wait for ever")),
+    "flush(-1)": (producer(lambda made: made.flush(-1)), ConfigError, ("flush()", "None to wait forever")),
     "result('1')": (producer(lambda made: made.send("orders", b"v").result("1")), TypeError, ("seconds or None", "'1'")),
     "subscribe(listener=)": (consumer(lambda made: made.subscribe(["orders"], listener=5)), UnknownOptionError, ("on_assigned",)),
     "commit(timeout_ms=)": (consumer(lambda made: made.commit(timeout_ms=5)),
@@ -218,7 +218,7 @@ def test_a_mistake_of_asyncios_clients_is_answered_too(log: Any, client: str) ->
     async def act() -> None:
         made = getattr(log, client)(*(["orders"] if client == "async_consumer" else []))
         async with made:
-            with pytest.raises(ConfigError, match="None to wait for ever"):
+            with pytest.raises(ConfigError, match="None to wait forever"):
                 await (made.poll(-1) if client == "async_consumer" else made.flush(-1))
             if client == "async_consumer":
                 with pytest.raises(UnknownOptionError, match="in seconds"):
