@@ -1,9 +1,8 @@
-"""How records look in Arrow: names and types of the columns, and the descriptions that `_rows` turns into capsules.
+"""Defines the Arrow columns of records: their names and types, and the descriptions that `_rows` turns into capsules.
 
-ARROWOUT-1  names, types and their order are public (the API page); nothing here needs pyarrow
+ARROWOUT-1  names, types and order of the columns are public (the API page); the module does not need pyarrow
 ARROWOUT-2  no buffer is copied: a description refers to the decoder's arrays, and constant columns share theirs
-ARROWOUT-3  every field may be null as far as the schema says, so that it equals the schema that a reader would write down by
-    hand; only keys, values and header values ever are
+ARROWOUT-3  every field is nullable in the schema, as in a schema written by hand; only keys, values and header values can be null
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ ALL_COLUMNS = tuple(FIELDS)
 
 
 def checked_columns(columns: Iterable[str] | None) -> tuple[str, ...]:
-    """The columns asked for, in that order; all for None. Raises ConfigError for an unknown or repeated one, or none at all."""
+    """The requested columns in their order; None is all. Raises ConfigError for an unknown or repeated column, and for none."""
     if columns is None:
         return ALL_COLUMNS
     if isinstance(columns, str):
@@ -65,7 +64,7 @@ def schema(columns: Sequence[str]) -> Schema:
 
 
 class Layout:
-    """Makes Arrow descriptions of the decoded records of one partition; holds what is the same in all of them."""
+    """Makes Arrow descriptions of the decoded records of one partition; contains their common parts."""
 
     def __init__(self, topic: str, partition: int, columns: Sequence[str]) -> None:
         text = topic.encode()
@@ -93,7 +92,7 @@ class Layout:
         return _numbers(getattr(decoded, _ATTRIBUTES[name]), count)
 
     def _constant(self, name: str, number: int, count: int) -> NDArray[np.int32]:
-        """`count` times the same number: a piece of an array that all batches share (ARROWOUT-2)."""
+        """`count` equal numbers: a slice of an array that all batches share (ARROWOUT-2)."""
         array = self._constants.get(name)
         if array is None or len(array) < count:
             array = self._constants[name] = np.full(max(count, 4096), number, np.int32)
@@ -113,7 +112,7 @@ def _numbers(array: NDArray[Any], count: int) -> Array:
 
 
 def _bytes(column: BytesColumn | None, count: int) -> Array:
-    if column is None:  # not in the data at all: every row is null
+    if column is None:  # not in the data: every row is null
         return (count, count, 0, (np.zeros((count + 7) // 8, np.uint8), np.zeros(count + 1, np.int32), b""), (), None)
     validity = _validity(column, count)
     return (count, 0 if validity is None else UNKNOWN_NULLS, 0, (validity, _starts(column.offsets), column.data), (), None)
@@ -127,7 +126,7 @@ def _validity(column: BytesColumn, count: int) -> NDArray[np.uint8] | None:
 
 
 def _starts(offsets: NDArray[Any]) -> NDArray[np.int32]:
-    """Arrow's `binary` counts in 32 bits; the decoder never fills more than that into one chunk."""
+    """The offsets in 32 bits, as in Arrow's `binary`; the decoder limits a chunk to that size."""
     return offsets if offsets.dtype == np.int32 else offsets.astype(np.int32)
 
 
@@ -141,9 +140,9 @@ def _headers(headers: Headers | None, count: int) -> Array:
 
 
 def _utf8(names: BytesColumn) -> BytesColumn:
-    """The names, made valid where they are not: Kafka asks for UTF-8, some writer may not have cared, and Arrow insists.
+    """The names as valid UTF-8, which Kafka specifies, a writer may have violated, and Arrow requires.
 
-    Valid as a whole, with no name that begins inside a character, means that each is valid.
+    If the data is valid as a whole, and no name begins inside a character, each name is valid.
     """
     data = names.data[: int(names.offsets[-1])]
     begins = names.offsets[:-1][names.offsets[:-1] < names.offsets[1:]]

@@ -1,7 +1,7 @@
-"""Arrow data on its way in: capsules of the C data interface become columns. pyarrow is not needed.
+"""Converts Arrow data (capsules of the C data interface) to columns, without pyarrow.
 
-ARROWIN-1  byte strings are read where they lie; only the view layouts are copied, because they have no offsets
-ARROWIN-2  a column of another name, a type that is not bytes, nulls where a row must be: refused with the name and Arrow's format
+ARROWIN-1  byte strings are read in place; only the view layouts are copied, because they have no offsets
+ARROWIN-2  an unknown column, a wrong type, or a null row is refused with the name and Arrow's format
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HEADS = {"d:": "decimal", "w:": "fixed_size_binary", "tss:": "timestamp[s]", "t
 
 
 class Node(NamedTuple):
-    """One array, as `_rows` describes it: `length` rows from row `offset` of the buffers on."""
+    """One array, as `_rows` describes it: `length` rows, beginning at row `offset` of the buffers."""
 
     name: str
     format: str
@@ -64,7 +64,7 @@ class Node(NamedTuple):
 
 @dataclass(slots=True)
 class Table:
-    """The columns of a record batch that we know; None: it has no such column."""
+    """The known columns of a record batch; None: it does not have the column."""
 
     values: BytesColumn | None = None
     keys: BytesColumn | None = None
@@ -78,7 +78,7 @@ def speaks_arrow(source: object) -> bool:
 
 
 def arrays(source: Any) -> Iterator[Node]:
-    """The arrays of whatever has `__arrow_c_array__` (one) or `__arrow_c_stream__` (any number)."""
+    """The arrays of an object with `__arrow_c_array__` (one) or `__arrow_c_stream__` (any number)."""
     if hasattr(source, "__arrow_c_array__"):
         yield Node(*_rows.arrow_from_array(*source.__arrow_c_array__()))
         return
@@ -108,7 +108,7 @@ def bytes_column(node: Node, what: str) -> BytesColumn:
 
 
 def type_name(node: Node) -> str:
-    """An array's type as pyarrow writes it; what has no name here, as its letters in the C data interface."""
+    """The type of an array as pyarrow writes it; a type without a name here as its format in the C data interface."""
     name = _NAMES.get(node.format) or next((name for head, name in _HEADS.items() if node.format.startswith(head)), None)
     known = name or f"with the format {node.format!r}"
     return f"dictionary of {known} indices" if node.has_dictionary else known
@@ -117,12 +117,12 @@ def type_name(node: Node) -> str:
 def table(node: Node) -> Table:
     """The columns of a struct array or record batch. Raises TypeError, InvalidRecordError."""
     if not node.valid().all():
-        raise InvalidRecordError("a row of the Arrow data is null as a whole: it has no value to write")
+        raise InvalidRecordError("a row of the Arrow data is null: it has no value to write")
     found = Table()
     for each in node.children:
         child = Node(*each)
         name = child.name
-        # The rows of a struct begin at its own offset, whatever its children hold before
+        # The rows of a struct begin at its own offset, not at those of its children
         child = child._replace(offset=child.offset + node.offset, length=node.length)
         if name == "value":
             found.values = bytes_column(child, name)
@@ -157,7 +157,7 @@ def _integers(node: Node, name: str) -> NDArray[np.int64]:
 
 
 def _timestamps(node: Node) -> NDArray[np.int64]:
-    """Milliseconds; a null is now."""
+    """Milliseconds; a null is the current time."""
     numbers = _integers(node, "timestamp")
     if node.format not in ("l", *_INTEGERS) and node.format[:4] not in _PER_MILLISECOND:
         raise TypeError(
@@ -169,7 +169,7 @@ def _timestamps(node: Node) -> NDArray[np.int64]:
 
 
 def _partitions(node: Node) -> NDArray[np.int64]:
-    """Partition numbers; -1 for a null: to be chosen."""
+    """Partition numbers; -1 for a null: the partitioner chooses."""
     if node.format not in _INTEGERS:
         raise TypeError(f"the column 'partition' has the Arrow type {type_name(node)}: it takes integers")
     numbers = _integers(node, "partition")

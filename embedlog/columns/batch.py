@@ -1,7 +1,7 @@
-"""Records of one partition as columns, for those who do not want an object per record.
+"""Contains `Batch`, records of one partition as columns without an object per record.
 
 BATCH-1  a Batch needs numpy only; Arrow consumers take it through `__arrow_c_array__`, without a copy
-BATCH-2  its arrays are read-only views; they keep the memory below them alive, the Batch need not be kept
+BATCH-2  its arrays are read-only views that keep their memory alive without the Batch
 BATCH-3  rows are in offset order; offsets may have gaps (compaction, markers)
 """
 
@@ -22,12 +22,12 @@ __all__ = ["Batch", "records_of"]
 
 
 def _parts(column: BytesColumn | None) -> tuple[Any, Any, Any, int] | None:
-    """A column as `_rows` takes it."""
+    """A column in the form of `_rows`."""
     return None if column is None else (column.data, column.offsets, column.validity, column.validity_offset)
 
 
 def records_of(topic: str, partition: int, decoded: Decoded) -> list[Record]:
-    """All rows as `Record`s, made in one call. REQUIRES: every column was asked for when decoding."""
+    """All rows as `Record`s, made in one call. REQUIRES: every column was decoded."""
     headers = decoded.headers
     return _rows.records_from_columns(
         topic, partition, decoded.offsets, decoded.timestamps, decoded.timestamp_types, decoded.leader_epochs,
@@ -47,7 +47,7 @@ class Batch:
     """Consecutive records of one partition in columns.
 
     `keys` and `values` have `data` (uint8), `offsets` (row i is `data[offsets[i]:offsets[i + 1]]`) and `validity` (a bitmap,
-    or None when nothing is null); `values[i]` is row i as bytes or None.
+    or None if no row is null); `values[i]` is row i as bytes or None.
 
     Example:
         >>> for batch in consumer.batches(timeout=0):                  # doctest: +SKIP
@@ -119,6 +119,6 @@ class Batch:
         return _rows.arrow_schema(schema(ALL_COLUMNS))
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
-        """A struct array of the columns that a scan gives. A requested schema is not followed: the consumer may cast."""
+        """A struct array with the columns of a scan. A requested schema is ignored: the consumer may cast."""
         rows = Layout(self.topic, self.partition, ALL_COLUMNS).rows(self._decoded)
         return _rows.arrow_schema(schema(ALL_COLUMNS)), _rows.arrow_array(rows)

@@ -1,9 +1,8 @@
-"""From a partition's bytes to columns: the visible records of some batches, decoded in one go.
+"""Reads and decodes the visible records of some batches of a partition in one step.
 
-CHUNK-1  what comes out is visible at the reader's isolation level and inside the window
-CHUNK-2  a chunk is at least one batch and about as many bytes as were asked for; it may hold no record (markers, aborted,
-    compacted)
-CHUNK-3  nothing is decoded behind a batch that cannot be decoded: its first offset is where the next chunk begins, and fails
+CHUNK-1  every record of a chunk is visible at the isolation level and inside the window
+CHUNK-2  a chunk is at least one batch and has about the requested bytes; it may have no record (markers, aborted, compacted)
+CHUNK-3  a chunk ends before a batch that cannot be decoded: the next chunk begins at its first offset, and fails
 """
 
 from __future__ import annotations
@@ -19,26 +18,26 @@ from embedlog.format.decoder import GROUP_BYTES
 from embedlog.format.record_columns import OFFSET_MAX, OFFSET_MIN, Decoded, Window
 from embedlog.format.visibility import seen
 
-AHEAD_BYTES = 32 << 20  # a batch of more is uncompressed when its turn comes, not ahead: there is one of them in memory at a time
-GROUP_MAX = 64  # batches of a group, even where they are small: the next ones may not be
-BATCH_GUESS = 1 << 20  # decoded bytes of a compressed batch before the first was seen: what producers allow themselves
+AHEAD_BYTES = 32 << 20  # a larger batch is not decompressed ahead, so that at most one is in memory
+GROUP_MAX = 64  # batches of a group, because small batches may be followed by large ones
+BATCH_GUESS = 1 << 20  # assumed decoded bytes of the first compressed batch: the default limit of producers
 
 
 class Chunk(NamedTuple):
-    """Decoded records, the position behind them, their size in the log, and the decoded bytes of an average batch."""
+    """Decoded records, the position after them, their size in the log, and the mean of decoded bytes per batch."""
 
     decoded: Decoded
     next_offset: int
     size_bytes: int
     batch_bytes: int
-    epoch: int  # leader epoch of what lies before `next_offset`; -1 where there is no batch any more
+    epoch: int  # leader epoch of the record before `next_offset`; -1 if its batch was removed
 
 
 def read_chunk(partition: Any, offset: int, *, max_bytes: int, isolation: str, batch_bytes: int = BATCH_GUESS) -> Chunk | None:
-    """What comes at `offset`, all columns; None if there is nothing and the position stays.
+    """The chunk at `offset` with all columns; None at the end.
 
-    `batch_bytes` is that of the chunk before.
-    Raises OffsetOutOfRangeError, and CorruptRecordError if not even the first batch is good.
+    `batch_bytes` is that of the previous chunk.
+    Raises OffsetOutOfRangeError, and CorruptRecordError if the first batch is damaged.
     """
     fetched = partition.fetch(offset, max_bytes=max_bytes, isolation=isolation, pool=shared_pool())
     if len(fetched.batches) == 0 and fetched.next_offset <= offset:
@@ -72,9 +71,9 @@ def _epoch(batches: record_batch.Batches, end: int) -> int:
 
 
 def groups(batches: record_batch.Batches, batch_bytes: int) -> list[record_batch.Batches]:
-    """Compressed batches in groups of about GROUP_BYTES when decoded, at least one each; others as they are.
+    """Compressed batches in groups of about GROUP_BYTES when decoded, at least one each; other batches in one group.
 
-    Going by what the last batches came to, not by how well they compressed: a batch is made up to a limit, a ratio knows none.
+    The estimate is the size of the last batches, not their ratio: producers limit the size of a batch, not its ratio.
     """
     if len(batches) < 2 or not (batches["attributes"] & record_batch.CODEC_MASK).any():
         return [batches] if len(batches) else []
@@ -83,7 +82,7 @@ def groups(batches: record_batch.Batches, batch_bytes: int) -> list[record_batch
 
 
 def average(part: record_batch.Part, before: int) -> int:
-    """Decoded bytes of a batch; `before` where that cannot be told."""
+    """The mean of decoded bytes per batch; `before` if it is unknown."""
     decoded = part.decoded
     if decoded is None or decoded.values is None or part.batch_count == 0:
         return before
@@ -92,7 +91,7 @@ def average(part: record_batch.Part, before: int) -> int:
 
 
 def visible(fetched: Any, window: Window) -> record_batch.Batches:
-    """The fetched batches that can hold a record for this reader."""
+    """The fetched batches that may contain a record for this reader."""
     aborts = record_batch.aborts(fetched.data, fetched.batches) if fetched.aborted else None
     batches = seen(fetched.batches, fetched.aborted, aborts)
     if window.start_ms > OFFSET_MIN:
@@ -108,7 +107,7 @@ def decode(fetched: Any, batches: record_batch.Batches, window: Window) -> recor
 
 
 def _good_prefix(fetched: Any, batches: record_batch.Batches, window: Window) -> int:
-    """How many batches decode, one by one, before the first that does not (CHUNK-3); 1 if they do not all together."""
+    """How many batches can be decoded one by one before the first failure (CHUNK-3); at least 1."""
     for row in range(len(batches)):
         try:
             decode(fetched, batches[row : row + 1], window)
@@ -124,11 +123,11 @@ class Piece(NamedTuple):
     window: Window
     fetched: Any
     batches: record_batch.Batches
-    whole: bool  # nobody else decodes from these bytes
+    whole: bool  # no other piece contains these bytes
 
 
 class Decodings(NamedTuple):
-    """What was decoded of a piece, if anything was, and what is left of it."""
+    """The decoded part of a piece, if any, and the rest."""
 
     number: int  # of the partition
     decoded: Decoded | None
@@ -136,11 +135,11 @@ class Decodings(NamedTuple):
 
 
 class Source:
-    """The chunks of several partitions, one partition after the other: what a scan reads ahead.
+    """The chunks of several partitions, in the order of the partitions, for the read-ahead of a scan.
 
     Compressed batches are decoded in groups, and large ones one by one.
 
-    **Threads:** `fetch` by one at a time, `decode` by any.
+    **Threads:** `fetch` one at a time, `decode` any.
     """
 
     def __init__(
@@ -161,25 +160,25 @@ class Source:
         self._max_bytes = max_bytes
 
     def fetch(self) -> Piece | None:
-        """The next piece, still encoded; None behind the last."""
+        """The next encoded piece; None after the last."""
         while not self._pieces:
             if not self._waiting:
                 return None
             number, partition, window = self._waiting[-1]
             if self._position >= window.end_offset or not self._take(number, partition, window):
-                self._waiting.pop()  # the window ends here, or all behind this place was compacted away
+                self._waiting.pop()  # the window ends here, or compaction removed the rest
                 if self._waiting:
                     self._position = self._waiting[-1][2].start_offset
         return self._pieces.popleft()
 
     def more(self) -> bool:
-        """Whether there may be another piece; for who fetches."""
+        """Whether another piece may follow. For the thread that fetches."""
         if self._pieces or len(self._waiting) > 1:
             return True
         return bool(self._waiting) and self._position < self._waiting[-1][2].end_offset
 
     def _take(self, number: int, partition: Any, window: Window) -> bool:
-        """Reads on; False if there is nothing more."""
+        """Reads the next bytes; False at the end."""
         useful = partition.skip_by_time(self._position, window.start_ms, window.end_ms)
         if useful > self._position:
             self._position = useful
@@ -194,11 +193,11 @@ class Source:
         return moved
 
     def decode(self, piece: Piece) -> Decodings:
-        """Its records, as far as they are few enough to be made ahead. Raises CorruptRecordError."""
+        """The records of a piece, up to the limit of the read-ahead. Raises CorruptRecordError."""
         return self._decode(piece, AHEAD_BYTES)
 
     def rest(self, piece: Piece) -> Decodings:
-        """What `decode` left of a piece, or a part of it; for who takes the records, right before it does."""
+        """The rest of a piece after `decode`, or a part of it. For the consumer, before it takes the records."""
         return self._decode(piece, None)
 
     def _decode(self, piece: Piece, alone_bytes: int | None) -> Decodings:

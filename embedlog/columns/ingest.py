@@ -1,8 +1,8 @@
-"""What `send_batch` takes, as columns: lists of bytes, numpy arrays, whatever speaks Arrow.
+"""Converts the arguments of `send_batch` to columns: lists of bytes, numpy arrays, Arrow data.
 
-INGEST-1  a list is copied, because it can change; numpy and Arrow memory is read in place, until `send_batch` returns
-INGEST-2  everything leaves this room in pieces of one shape; columns that come in other pieces are cut to fit each other
-INGEST-3  what cannot be taken is refused by its name and type, before anything of the same list or array was given out
+INGEST-1  lists are copied, because they can change; numpy and Arrow memory is read in place until `send_batch` returns
+INGEST-2  the output is pieces with equal lengths of all columns; columns with other chunk bounds are split
+INGEST-3  an unsupported value is refused with name and type before any piece of its list or array is returned
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from embedlog.errors import InvalidRecordError
 from embedlog.format.buffer_pool import shared_pool
 from embedlog.format.record_columns import BytesColumn, Headers
 
-PIECE_BYTES = 4 << 20  # of a list that is copied at once: what fits the processor's cache and is given back soon
+PIECE_BYTES = 4 << 20  # of a list that is copied at once: it fits into the CPU cache
 PIECE_ROWS = 1 << 18
 
 SERIALIZERS = {"value": "value_serializer", "key": "key_serializer"}
@@ -28,7 +28,7 @@ SERIALIZERS = {"value": "value_serializer", "key": "key_serializer"}
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some rows. A column of None has only nulls; `partitions` None or -1: to be chosen."""
+    """Some rows. A column None has only nulls; for `partitions` None or -1 the partitioner chooses."""
 
     count: int
     values: BytesColumn | None
@@ -39,9 +39,9 @@ class Piece:
 
 
 def pieces_of(values: Any, keys: Any = None, timestamps_ms: Any = None, headers: Any = None) -> Iterator[Piece]:
-    """The rows of a `send_batch`, checked and cut into pieces.
+    """The rows of a `send_batch`, checked and split into pieces.
 
-    Raises TypeError for what cannot be taken, InvalidRecordError where the columns contradict each other.
+    Raises TypeError for unsupported types, InvalidRecordError for inconsistent columns.
     """
     _check_lengths(values, {"keys": keys, "timestamps": timestamps_ms, "headers": headers})
     pieces = (
@@ -58,7 +58,7 @@ def pieces_of(values: Any, keys: Any = None, timestamps_ms: Any = None, headers:
 
 
 def _check_lengths(values: Any, others: dict[str, Any]) -> None:
-    """Before anything is given out, where lengths are known."""
+    """Checks known lengths before any piece is returned."""
     if not hasattr(values, "__len__"):
         return
     for name, other in others.items():
@@ -67,7 +67,7 @@ def _check_lengths(values: Any, others: dict[str, Any]) -> None:
 
 
 def rows_of(values: Any, keys: Any, timestamps_ms: Any, headers: Any) -> Iterator[tuple[Any, Any, int | None, Any, int | None]]:
-    """(value, key, timestamp, headers, partition) of every row; what lies in lists is not looked at. Raises as `pieces_of`."""
+    """(value, key, timestamp, headers, partition) of every row; items of lists are not checked. Raises as `pieces_of`."""
     if isinstance(values, (list, tuple)) and (keys is None or isinstance(keys, (list, tuple))):
         _check_lengths(values, {"keys": keys, "timestamps": timestamps_ms, "headers": headers})
         count = len(values)
@@ -90,7 +90,7 @@ def _piece_rows(piece: Piece, single_ms: int | None) -> Iterator[tuple[Any, Any,
 
 
 def bytes_like(value: object, what: str) -> bytes | None:
-    """The value as bytes. A TypeError names the serializer that would have made bytes of it."""
+    """The value as bytes. The TypeError names a suitable serializer."""
     if value is None or type(value) is bytes:
         return value
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -102,14 +102,14 @@ def bytes_like(value: object, what: str) -> bytes | None:
 
 
 def _way_to_bytes(value: object, what: str) -> str:
-    """What makes bytes of the value, in words."""
+    """The hint for the conversion of the value to bytes."""
     if isinstance(value, np.ndarray) or arrow_import.speaks_arrow(value):
-        return "send_batch() takes columns and tables, a row of them a record"
+        return "send_batch() takes columns and tables, each row is a record"
     if isinstance(value, str):
         return f"encode it, or give the producer a {SERIALIZERS[what]} such as embedlog.serializers.string"
     if isinstance(value, (dict, list, tuple, bool, int, float)):
         return f"encode it, or give the producer a {SERIALIZERS[what]} such as embedlog.serializers.json"
-    return f"encode it, or give the producer a {SERIALIZERS[what]}: a callable that makes bytes of it"
+    return f"encode it, or give the producer a {SERIALIZERS[what]}: a callable that returns bytes"
 
 
 def slice_column(column: BytesColumn | None, start: int, stop: int) -> BytesColumn | None:
@@ -135,7 +135,7 @@ def _bytes_pieces(items: Any, what: str) -> Iterator[BytesColumn]:
 
 
 def _list_pieces(items: Iterable[Any], what: str) -> Iterator[BytesColumn]:
-    """All of them are looked at before any is given out (INGEST-3), and they are ours from then on (INGEST-1)."""
+    """Checks all items before any is returned (INGEST-3), and copies them (INGEST-1)."""
     given = items if type(items) is list else list(items)
     try:
         taken = _rows.list_take(given)
@@ -145,7 +145,7 @@ def _list_pieces(items: Iterable[Any], what: str) -> Iterator[BytesColumn]:
 
 
 def _item(number: int, item: object, what: str) -> bytes | None:
-    """One of a list as bytes. A TypeError says which."""
+    """One item as bytes. The TypeError has its number."""
     try:
         return bytes_like(item, what)
     except TypeError as error:
@@ -153,7 +153,7 @@ def _item(number: int, item: object, what: str) -> bytes | None:
 
 
 def _moved(items: list[bytes | None], left: int, largest: int, nulls: int) -> Iterator[BytesColumn]:
-    """Items as columns in memory that is used again."""
+    """Items as columns in memory of a pool."""
     pool, start = shared_pool(), 0
     while start < len(items):
         rows = min(len(items) - start, PIECE_ROWS)
@@ -169,7 +169,7 @@ def _moved(items: list[bytes | None], left: int, largest: int, nulls: int) -> It
 
 
 def _array_pieces(array: NDArray[Any], what: str) -> Iterator[BytesColumn]:
-    """Objects and texts of bytes one by one; rows of raw bytes (two dimensions, or a void type) in place."""
+    """Objects and byte strings one by one; rows of raw bytes (two dimensions, or a void type) in place."""
     if array.ndim == 1 and array.dtype.kind in "OS":
         return _list_pieces(array.tolist(), what)
     if array.ndim == 1 and array.dtype.kind == "V" and array.dtype.names is None and array.dtype.itemsize:
@@ -259,7 +259,7 @@ def headers_of(rows: Sequence[Any]) -> Headers:
 
 
 def normal_headers(headers: Any) -> tuple[tuple[str, bytes | None], ...]:
-    """Headers as a tuple of (str, bytes or None). Raises TypeError, InvalidRecordError for a name that UTF-8 cannot hold."""
+    """Headers as a tuple of (str, bytes or None). Raises TypeError, InvalidRecordError for a name that UTF-8 cannot encode."""
     if headers is None:
         return ()
     pairs = []

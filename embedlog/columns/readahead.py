@@ -1,12 +1,11 @@
-"""Reads ahead: a second thread prepares the next pieces while the consumer works on this one.
+"""Contains the read-ahead: a second thread prepares the next pieces while the consumer processes the current one.
 
-READAHEAD-1  pieces come out in the order in which they were fetched, whichever thread decoded them
-READAHEAD-2  at most `depth` pieces are prepared: memory does not grow with what is read
-READAHEAD-3  fetching is one at a time (each fetch begins where the last ended), decoding is not: a consumer that would wait helps
-    instead
-READAHEAD-4  a failure comes out in its piece's place, after all pieces before it, and ends the reading
-READAHEAD-5  a reading that is given up takes its thread with it; one that needs only one piece never starts it, and neither does
-    one whose source says that nothing more will come: a thread costs as much as a small piece
+READAHEAD-1  pieces are returned in the order of their fetch, whichever thread decoded them
+READAHEAD-2  at most `depth` pieces are prepared: memory does not grow with the amount of data
+READAHEAD-3  one thread fetches at a time, because a fetch begins at the end of the last; a consumer that would wait decodes
+READAHEAD-4  a failure is raised in place of its piece, after all earlier pieces, and ends the iteration
+READAHEAD-5  the thread ends with the iteration. It is not started for a single piece, or if the source has no more, because a
+    thread costs as much as a small piece
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ def read_ahead(
     depth: int = 3,
     more: Callable[[], bool] = lambda: True,
 ) -> Iterator[Piece]:
-    """The decoded pieces of everything that `fetch` gives until it gives None; `more`: whether the next may give something.
+    """The decoded pieces of all that `fetch` returns until None; `more`: whether the next fetch may return a piece.
 
-    Closing the iterator, or dropping it, ends the thread at its next step.
+    The thread ends at its next step after the iterator is closed or freed.
     """
     line = _Line(fetch, decode, depth, more)
     try:
@@ -38,13 +37,13 @@ def read_ahead(
             if piece is None:
                 return
             yield piece[0]
-            del piece  # the memory of this piece goes back before the next one is asked for
+            del piece  # free the memory of this piece before the next one is requested
     finally:
         line.stop()
 
 
 class _Line(Generic[Fetched, Piece]):
-    """Pieces between two threads. All fields but the callables belong to `_changed`; `_fetching` is the turn to fetch."""
+    """The queue between two threads. `_changed` guards all fields but the callables; `_fetching` is the right to fetch."""
 
     def __init__(
         self, fetch: Callable[[], Fetched | None], decode: Callable[[Fetched], Piece], depth: int, more: Callable[[], bool]
@@ -55,17 +54,17 @@ class _Line(Generic[Fetched, Piece]):
         self._more = more
         self._changed = threading.Condition()
         self._fetching = False
-        self._begun = 0  # pieces fetched, or being so: the number of the next one
-        self._taken = 0  # pieces that the consumer has got: the number of the one it wants
+        self._begun = 0  # fetches that began: the number of the next piece
+        self._taken = 0  # pieces that the consumer has: the number of the next one
         self._ready: dict[int, tuple[Piece] | Exception] = {}
-        self._ended = False  # nothing more to fetch
+        self._ended = False  # the last fetch returned None
         self._helper: threading.Thread | None = None
         self._pid = os.getpid()
 
     # ---- the consumer's thread ----
 
     def take(self) -> tuple[Piece] | None:
-        """The next piece, made by whoever is free; None behind the last. Raises what fetching or decoding it raised."""
+        """The next piece; None after the last. Raises the error of its fetch or decoding."""
         while True:
             with self._changed:
                 while not (turn := self._turn_locked()):
@@ -83,7 +82,7 @@ class _Line(Generic[Fetched, Piece]):
             self._start_helper()
 
     def _turn_locked(self) -> str:
-        """What the consumer can do now: "take", "help", see the "end", or nothing yet."""
+        """The next action of the consumer: "take", "help", "end", or "" to wait."""
         if self._taken in self._ready:
             return "take"
         if self._ended:
@@ -91,12 +90,12 @@ class _Line(Generic[Fetched, Piece]):
         return "" if self._fetching else "help"
 
     def _start_helper(self) -> None:
-        if self._helper is None and not self._ended and self._more():  # before there is a helper, nobody else fetches
+        if self._helper is None and not self._ended and self._more():  # without a helper no other thread fetches
             self._helper = threading.Thread(target=self._help, name="embedlog-read-ahead", daemon=True)
             self._helper.start()
 
     def stop(self) -> None:
-        """No further piece is begun. After a fork, in the child, there is no other thread, and its locks say nothing."""
+        """Begins no further piece. In a forked child the other thread does not exist, and its locks are undefined."""
         if os.getpid() != self._pid:
             return
         with self._changed:
@@ -107,7 +106,7 @@ class _Line(Generic[Fetched, Piece]):
     # ---- both threads ----
 
     def _prepare(self) -> None:
-        """Fetches and decodes one piece, if it is this thread's turn; what fails takes the piece's place (READAHEAD-4)."""
+        """Fetches and decodes one piece, if this thread may fetch; an error takes the place of the piece (READAHEAD-4)."""
         with self._changed:
             if self._ended or self._fetching:
                 return
@@ -125,12 +124,12 @@ class _Line(Generic[Fetched, Piece]):
                 result = (self._decode(fetched),)
         except Exception as error:  # noqa: BLE001  (the consumer raises it, when it comes to this piece)
             result = error
-        except BaseException:  # an interrupt, in the consumer's own thread: not to be kept until its turn comes
+        except BaseException:  # an interrupt in the thread of the consumer is raised at once
             self.stop()
             raise
         with self._changed:
             if result is None:
-                self._begun -= 1  # behind the end there is no piece, and nobody began another one meanwhile
+                self._begun -= 1  # at the end there is no piece, and no other thread began one
             else:
                 self._ready[number] = result
             if isinstance(result, Exception):

@@ -1,10 +1,11 @@
-"""A scan: a bounded piece of a topic, to be read as Arrow data or as records, as often as one likes.
+"""Contains `Scan`: a bounded part of a topic that can be read as Arrow data or records any number of times.
 
-SCAN-1  the bounds are pinned when the scan is made: what is appended later is not in it, however often it is read
-SCAN-2  each reading begins at the start and is lazy: nothing is read before it is asked for, and memory stays flat
-SCAN-3  bounds are filters: what lies outside the log is not there; what retention takes away after the scan was made is an error
-SCAN-4  only `schema`, iteration and `to_arrow` need pyarrow; any Arrow consumer takes the scan itself, through the C stream
-    interface
+SCAN-1  the bounds are fixed when the scan is created: records that are appended later are not part of it
+SCAN-2  each iteration begins at the start and is lazy: data is read on demand, and memory is bounded
+SCAN-3  bounds are filters: offsets outside of the log are ignored; records that retention deletes after the scan was created
+    are an error
+SCAN-4  only `schema`, iteration and `to_arrow` need pyarrow; any Arrow consumer takes the scan itself through the C
+    stream interface
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ if TYPE_CHECKING:
     from embedlog.engine import Engine
     from embedlog.partition.partition import Partition
 
-CHUNK_BYTES = 5 << 20  # the way through Python costs as much as half a MiB; decoded, with keys and values, it fits into 16 MiB
+CHUNK_BYTES = 5 << 20  # a chunk costs as much overhead as half a MiB; decoded, with keys and values, it fits into 16 MiB
 
-SPLIT_BYTES = 64 << 20  # half a second's work
+SPLIT_BYTES = 64 << 20  # about half a second of decoding
 
 
 @keywords.checked
 class Scan:
-    """Records of some partitions of a topic between bounds; made by `log.scan`.
+    """Records of some partitions of a topic between bounds; created by `log.scan`.
 
-    **Threads:** a Scan may be read by many threads; each reading (an iterator, a stream) belongs to one at a time.
+    **Threads:** many threads may read a Scan; each iterator or stream belongs to one at a time.
 
     Example:
         >>> scan = log.scan("events", start_time=t0, columns=["offset", "value"])       # doctest: +SKIP
@@ -72,7 +73,7 @@ class Scan:
         end_time: Time | None = None,
         columns: Iterable[str] | None = None,
     ) -> Scan:
-        """A scan of a part of this one, pinned as this one is: a bound can only take away. Raises as `log.scan` does."""
+        """A scan of a part of this one with the same fixed bounds: a new bound can only exclude. Raises as `log.scan` does."""
         bounds = ScanBounds(
             partitions=partitions, start_offset=start_offset, end_offset=end_offset, start_time=start_time, end_time=end_time,
             columns=self.columns if columns is None else columns,
@@ -90,11 +91,11 @@ class Scan:
             if made.times != self.times:
                 partition = self._engine.partition(self.topic, number)
                 if first >= partition.bounds().log_start:
-                    made._bounds[number] = made._timed(partition, first, last)  # else lost records would not be missed (SCAN-3)
+                    made._bounds[number] = made._timed(partition, first, last)  # else a loss would be no error (SCAN-3)
         return made
 
     def _pinned(self, partition: Partition, start: int | None, end: int | None) -> tuple[int, int]:
-        """First offset and the one behind the last, as far as they are in the log now (SCAN-1, SCAN-3)."""
+        """First offset and end offset within the current log (SCAN-1, SCAN-3)."""
         bounds = partition.bounds()
         first = bounds.log_start if start is None else max(start, bounds.log_start)
         last = end_offset(bounds, self.isolation_level)
@@ -102,7 +103,7 @@ class Scan:
         return self._timed(partition, int(first), int(max(first, last)))
 
     def _timed(self, partition: Partition, first: int, last: int) -> tuple[int, int]:
-        """The part of these offsets outside of which nothing lies between the times, as far as the indexes know."""
+        """The part of these offsets that contains all records between the times, by the indexes."""
         if self._start_ms > 0 and first < last:
             found = partition.offset_for_time(self._start_ms, self.isolation_level)
             first = last if found is None else min(last, max(first, int(found.offset)))
@@ -112,20 +113,20 @@ class Scan:
 
     @property
     def bounds(self) -> dict[int, tuple[int, int]]:
-        """What is read of each partition: first offset, and the one behind the last."""
+        """First offset and end offset of each partition."""
         return dict(self._bounds)
 
     @property
     def times(self) -> tuple[int | None, int | None]:
-        """The bounds by time in milliseconds, None where there is none."""
+        """The bounds by time in milliseconds; None is no bound."""
         start, end = self._start_ms, self._end_ms
         return None if start == OFFSET_MIN else start, None if end == OFFSET_MAX else end
 
     def splits(self, max_bytes: int = SPLIT_BYTES) -> list[Split]:
-        """The scan in pieces of at most about `max_bytes` of the log, cut between batches: together they are the whole scan.
+        """The scan in pieces of about `max_bytes` of the log at most, split between batches: together they are the whole scan.
 
-        A worker reads one by `log.scan(topic, partitions=piece.partition, start_offset=…, end_offset=…)`, with the same times.
-        Raises ClosedError, UnknownTopicOrPartitionError.
+        A worker reads a piece by `log.scan(topic, partitions=piece.partition, start_offset=…, end_offset=…)`, with the same
+        times. Raises ClosedError, UnknownTopicOrPartitionError.
         """
         if type(max_bytes) is not int or max_bytes < 1:
             raise ConfigError("max_bytes", expected="a positive number of bytes", found=repr(max_bytes))
@@ -139,7 +140,7 @@ class Scan:
     # ---- objects ----
 
     def records(self) -> Iterator[Record[bytes, bytes]]:
-        """The records as objects with all their fields, partition after partition; needs no pyarrow."""
+        """The records as objects with all their fields, in the order of the partitions; pyarrow is not needed."""
         for number, decoded in self._decoded(ALL_COLUMNS):
             yield from records_of(self.topic, number, decoded)
 
@@ -157,11 +158,11 @@ class Scan:
             yield batch_of(_rows.arrow_schema(schema(self.columns)), _rows.arrow_array(rows))
 
     def to_arrow(self) -> pyarrow.Table:
-        """Everything as one pyarrow Table. Raises MissingExtraError without pyarrow."""
+        """All records as one pyarrow Table. Raises MissingExtraError without pyarrow."""
         return _pyarrow().Table.from_batches(list(self), schema=self.schema)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Everything as a pandas DataFrame, keys and values as bytes. Raises MissingExtraError without pandas or pyarrow."""
+        """All records as a pandas DataFrame, keys and values as bytes. Raises MissingExtraError without pandas or pyarrow."""
         table = self.to_arrow()
         try:
             return table.to_pandas()
@@ -174,7 +175,7 @@ class Scan:
         return _rows.arrow_schema(schema(self.columns))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """A new reading as an Arrow C stream. A requested schema is not followed: the consumer may cast."""
+        """A new Arrow C stream. A requested schema is ignored: the consumer may cast."""
         rows = self._rows()
         return _rows.arrow_array_stream(schema(self.columns), lambda: next(rows, None))
 
@@ -187,13 +188,13 @@ class Scan:
             yield layouts[number].rows(decoded)
 
     def _partitions(self) -> dict[int, Partition]:
-        """The partitions of the scan, after one look at the topics. Raises UnknownTopicOrPartitionError."""
+        """The partitions of the scan, with one lookup of the topic. Raises UnknownTopicOrPartitionError."""
         self._engine.check_open()
         topic = self._engine.topic(self.topic)
         return {number: self._engine.partition_of(topic, number) for number in self._bounds}
 
     def _decoded(self, columns: tuple[str, ...]) -> Iterator[tuple[int, Decoded]]:
-        """Decoded chunks that hold records, with the number of their partition."""
+        """Decoded chunks with records, and the number of their partition."""
         source = Source(
             self._partitions(),
             {number: Window(*span, self._start_ms, self._end_ms) for number, span in self._bounds.items()},
@@ -201,7 +202,7 @@ class Scan:
         )  # fmt: skip
         pieces = read_ahead(source.fetch, source.decode, more=source.more)
         while True:
-            self._engine.check_open()  # before the wait: in a forked child nobody would end it
+            self._engine.check_open()  # before the wait: in a forked child no thread would end it
             found = next(pieces, None)
             if found is None:
                 return
@@ -210,7 +211,7 @@ class Scan:
             while True:
                 if decoded is not None and decoded.count:
                     yield number, decoded
-                del decoded  # its memory, before more is asked for
+                del decoded  # free its memory before the next one is requested
                 if rest is None:
                     break
                 number, decoded, rest = source.rest(rest)

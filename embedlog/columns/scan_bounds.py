@@ -1,6 +1,6 @@
-"""Defines the bounds of a scan: what a call gives, and what it means for the partitions of a topic.
+"""Defines the bounds of a scan, and checks them for the partitions of a topic.
 
-SCANBOUNDS-1  a bound that names something that is not read is an error, because it would bound nothing
+SCANBOUNDS-1  a bound for a partition that is not read is an error, because it has no effect
 SCANBOUNDS-2  starts are inclusive, ends exclusive; None is no bound
 """
 
@@ -22,7 +22,7 @@ OffsetBound = int | Mapping[TopicPartition, int] | Mapping[int, int] | None
 
 
 class Limits(NamedTuple):
-    """The bounds of a scan after their check; offsets by partition, None where there is none."""
+    """The bounds of a scan after their check; offsets by partition, None without a bound."""
 
     columns: tuple[str, ...]
     start_ms: int
@@ -40,7 +40,7 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanBounds:
-    """What a scan reads of a topic, as `Log.scan` takes it."""
+    """The arguments of `Log.scan` that select records and columns."""
 
     partitions: int | Iterable[int] | None = None
     start_offset: OffsetBound = None

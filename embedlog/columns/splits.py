@@ -1,6 +1,6 @@
-"""Divides the range of a scan into pieces of about equal size, for workers that read at the same time.
+"""Splits a scan into pieces of about equal size, for parallel workers.
 
-SPLIT-1  the pieces of a partition follow on each other without a gap and cover the range of the scan (`partition.split_points`)
+SPLIT-1  the pieces of a partition are contiguous and cover the whole scan (`partition.split_points`)
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Split(NamedTuple):
-    """One piece: offsets `start_offset` up to, not with, `end_offset` of a partition, about `size_bytes` in the log."""
+    """One piece: offsets `start_offset` up to `end_offset` (exclusive) of a partition, about `size_bytes` in the log."""
 
     partition: int
     start_offset: int

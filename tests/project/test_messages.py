@@ -172,7 +172,7 @@ RECORDS: dict[str, Row] = {
     "dict": (producer(lambda made: made.send("orders", {})),
              TypeError, ("bytes, not dict", "value_serializer", "serializers.json")),
     "key": (producer(lambda made: made.send("orders", b"", 5)), TypeError, ("bytes, not int", "key_serializer")),
-    "object": (producer(lambda made: made.send("orders", object())), TypeError, ("not object", "a callable that makes bytes")),
+    "object": (producer(lambda made: made.send("orders", object())), TypeError, ("not object", "a callable that returns bytes")),
     "array": (producer(lambda made: made.send("orders", np.zeros(3))), TypeError, ("not ndarray", "send_batch()")),
     "item of a list": (producer(lambda made: made.send_batch("orders", [b"a", None, "c"])),
                        TypeError, ("item 2 of the values", "str")),
