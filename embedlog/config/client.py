@@ -1,8 +1,8 @@
-"""The options of producers and consumers.
+"""Defines the options of producers and consumers.
 
-CLIENTCONFIG-1  Kafka's names, meanings, ranges and defaults; what only makes sense towards a server is refused with that reason
-CLIENTCONFIG-2  what Kafka's client would silently change because two options contradict each other, it changes only where the
-    user did not set it; what the user set and contradicts himself is an error
+CLIENTCONFIG-1  names, meanings, ranges and defaults are Kafka's; an option for the connection to a server is refused with that
+    reason
+CLIENTCONFIG-2  if two options conflict, a default is changed, as in Kafka's client, but a value that was set is an error
 """
 
 # ruff: noqa: RUF009  (option() makes a dataclass field, as field() does)
@@ -18,7 +18,7 @@ from embedlog.errors import ConfigError
 
 _NO_SERVER = "there is no server; a log directory is opened by its path"
 
-if TYPE_CHECKING:  # defaults of type variables come with Python 3.13: before it only checkers have them
+if TYPE_CHECKING:  # type variables have defaults from Python 3.13 on; type checkers know them earlier
     from typing_extensions import TypeVar
 
     K = TypeVar("K", default=Any)
@@ -33,7 +33,7 @@ Bytes: TypeAlias = bytes | bytearray | memoryview
 
 
 class SerializerObject(Protocol[T_contra]):
-    """A serializer that sees topic and headers, too, such as those of kafka-python."""
+    """A serializer that also gets topic and headers, as in kafka-python."""
 
     def serialize(self, topic: str, headers: Any, data: T_contra, /) -> Bytes | None:
         """The bytes of `data`, None for a null."""
@@ -49,27 +49,27 @@ _NETWORK = {
     r"|metadata\.(recovery|cluster\.check)\..*|enable\.metrics\.push|auto\.include\.jmx\.reporter|metric\.?reporters?"
     r"|config\.providers.*": _NO_SERVER,
     r"metrics\..*": "the windows of metrics() are fixed: totals since the start, rates of the last minute",
-    r"internal\..*": "Kafka has it for its own tests",
+    r"internal\..*": "Kafka uses it in its own tests",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerConfig(Options):
-    """What can be set for a producer."""
+    """The options of a producer."""
 
     WHOSE: ClassVar[str] = "a producer"
     REFUSED: ClassVar[Mapping[str, str]] = _NETWORK | {
         r"(key|value)\.serializer\.class": "key_serializer and value_serializer are callables",
         r"metadata\.max\.(age|idle)\.ms|topic\.metadata\.refresh\.interval\.ms":
-            "what is known of a topic is compared with its file whenever it is written to",
-        r"partitioner\.class": "`partitioner` is a callable, or a class to make one of",
-        r"client\.rack|partitioner\.rack\.aware": "there is one place to write to",
-        r"buffer\.memory\.allocation\.strategy": "memory is always taken as records come (in Kafka: incremental)",
+            "a producer compares its topics with the file of topics at each append",
+        r"partitioner\.class": "`partitioner` is a callable or a class",
+        r"client\.rack|partitioner\.rack\.aware": "all partitions are in one directory",
+        r"buffer\.memory\.allocation\.strategy": "memory is always allocated as records arrive (in Kafka: incremental)",
         r"transaction\.two\.phase\.commit\.enable": "a transaction that is open for longer than its timeout is aborted",
-        r"producer\.type": "send() never waits for the log, and its future's result() does",
+        r"producer\.type": "send() does not wait for the append; result() of its future does",
         r"compressed\.topics": "a topic has its own compression.type, which alter_topic() sets",
         r"on\.delivery|dr\.(msg\.)?cb|delivery\.callback": "a future has add_done_callback()",
-        r"allow\.auto\.create\.topics": "topics are made by create_topic()",
+        r"allow\.auto\.create\.topics": "topics are created by create_topic()",
     }
     RENAMED: ClassVar[Mapping[str, str]] = {  # Kafka's first producers, librdkafka, aiokafka
         "request.required.acks": "acks", "message.send.max.retries": "retries", "compression.codec": "compression.type",
@@ -83,26 +83,26 @@ class ProducerConfig(Options):
     }
     ARGUMENTS: ClassVar[tuple[str, ...]] = ("config",)
 
-    client_id: str | None = option(None, "A name for logs and metrics; made up if not given.", "text", optional=True)
+    client_id: str | None = option(None, "A name for logs and metrics; generated if not set.", "text", optional=True)
     acks: str = option(
-        "all", "When a record counts as written: 0 on sending it, 1 in the leading directory, all in every directory in sync.",
+        "all", "When a record is acknowledged: 0 at once, 1 in the leading directory, all in every directory in sync.",
         "choice", choices=("all", "-1", "0", "1"),
     )
     enable_idempotence: bool = option(
-        True, "Repeats write nothing twice; needs acks=all, retries above 0 and at most 5 batches under way."
+        True, "Retries write nothing twice; needs acks=all, retries above 0 and at most 5 batches in flight."
     )
     transactional_id: str | None = option(
-        None, "The name under which transactions go on after a restart; makes the producer idempotent.", "text", optional=True
+        None, "The name by which transactions continue after a restart; makes the producer idempotent.", "text", optional=True
     )
     transaction_timeout_ms: int = option(
-        60_000, "A transaction that is open for longer is aborted by others.", unit="ms", low=1, high=INT_MAX
+        60_000, "A transaction that is open for longer is aborted by other processes.", unit="ms", low=1, high=INT_MAX
     )
     batch_size: int = option(
-        16_384, "Bytes that `send()` collects into one batch of a partition; 0: every record its own.", unit="bytes", low=0,
+        16_384, "Bytes that `send()` collects into one batch of a partition; 0: one record per batch.", unit="bytes", low=0,
         high=INT_MAX,
     )
     linger_ms: float = option(
-        5.0, "How long a batch that is not full waits for more records.", unit="ms", low=0, differs="Fractions are taken too."
+        5.0, "How long an incomplete batch waits for more records.", unit="ms", low=0, differs="Fractions are accepted."
     )
     buffer_memory: int = option(
         33_554_432, "Bytes of records that may wait to be written; beyond them `send()` waits.", unit="bytes", low=0
@@ -112,11 +112,11 @@ class ProducerConfig(Options):
         low=0,
     )
     max_request_size: int = option(
-        1_048_576, "Largest record, before compression, that `send()` takes.", unit="bytes", low=0, high=INT_MAX
+        1_048_576, "Largest record, before compression, that `send()` accepts.", unit="bytes", low=0, high=INT_MAX
     )
     delivery_timeout_ms: int = option(
-        120_000, "A batch that is not written this long after it was begun fails; at least `linger.ms` + `request.timeout.ms`.",
-        unit="ms", low=0, high=INT_MAX,
+        120_000, "A batch that is not written this long after its first record fails; at least"
+        " `linger.ms` + `request.timeout.ms`.", unit="ms", low=0, high=INT_MAX,
     )
     request_timeout_ms: int = option(
         30_000, "How long one attempt to write a batch may wait for locks.", unit="ms", low=0, high=INT_MAX
@@ -127,43 +127,43 @@ class ProducerConfig(Options):
     retry_backoff_ms: int = option(100, "Pause before the second attempt; it doubles each time.", unit="ms", low=0)
     retry_backoff_max_ms: int = option(1000, "Longest pause between two attempts.", unit="ms", low=0)
     max_in_flight_requests_per_connection: int = option(
-        5, "Batches of one partition under way at once. They are written in order here whatever this says.", unit="batches",
+        5, "Batches of one partition in flight. They are always written in order here.", unit="batches",
         low=1, high=INT_MAX, differs="Kafka: above 1, a retry without idempotence may reorder.",
     )
     compression_type: str = option(
         "none", "Codec of whole batches.", "choice", choices=("none", "gzip", "snappy", "lz4", "zstd")
     )
-    compression_gzip_level: int = option(-1, "Level for gzip; -1 is zlib's own choice.", low=1, high=9, also=(-1,))
+    compression_gzip_level: int = option(-1, "Level for gzip; -1 is the default of zlib.", low=1, high=9, also=(-1,))
     compression_lz4_level: int = option(9, "Level for lz4.", low=1, high=17)
     compression_zstd_level: int = option(3, "Level for zstd.", low=-131072, high=22)
     partitioner: Partitioner | None = option(
         None, "Chooses the partition: a callable of (key, all, available) or of (topic, key, key_bytes, value, value_bytes, all),"
-        " or a class to make one of. None: murmur2 of the key, and records without one stay with a partition for `batch.size`"
-        " bytes.", "callable", optional=True,
+        " or a class. None: murmur2 of the key, and records without a key go to one partition for `batch.size` bytes.",
+        "callable", optional=True,
         differs="Kafka: a class under `partitioner.class`.",
     )
-    partitioner_ignore_keys: bool = option(False, "Spread records over the partitions as if they had no keys.")
+    partitioner_ignore_keys: bool = option(False, "Choose partitions as if records had no keys.")
     partitioner_adaptive_partitioning_enable: bool = option(
         True, "Prefer partitions with short queues for records without keys."
     )
     partitioner_availability_timeout_ms: int = option(
-        0, "Records without keys avoid a partition whose batches have waited so long beyond `linger.ms`; 0: never. Only with"
+        0, "Records without keys avoid a partition whose batches are this late after `linger.ms`; 0: never. Only with"
         " `partitioner.adaptive.partitioning.enable`.", unit="ms", low=0
     )
     interceptor_classes: tuple[Any, ...] = option(
-        (), "Objects, or classes to make them of, whose `on_send` and `on_acknowledgement` see every record, in this order.",
+        (), "Objects or classes whose `on_send` and `on_acknowledgement` are called for every record, in this order.",
         "objects"
     )
     on_delivery_error: str = option(
-        "raise", "What flush() and close() do about records that failed and whose futures were not asked: raise a DeliveryError,"
+        "raise", "What flush() and close() do if records failed whose futures were not read: raise a DeliveryError,"
         " or log a warning for each topic and reason. With acks=0: log.", "choice", choices=("raise", "log"),
         differs="Kafka: failures reach futures and callbacks only.",
     )
     key_serializer: Serializer[Any] | None = option(
-        None, "Makes bytes of keys; None: keys are bytes.", "serializer", optional=True
+        None, "Converts keys to bytes; None: keys are bytes.", "serializer", optional=True
     )
     value_serializer: Serializer[Any] | None = option(
-        None, "Makes bytes of values; None: values are bytes.", "serializer", optional=True
+        None, "Converts values to bytes; None: values are bytes.", "serializer", optional=True
     )
 
     def _check_together(self) -> None:
@@ -178,7 +178,7 @@ class ProducerConfig(Options):
             object.__setattr__(self, "delivery_timeout_ms", least)
 
     def _check_idempotence(self) -> None:
-        """Idempotence has conditions: who asked for it gets an error, who did not is served without it."""
+        """If a condition of idempotence is not met: an error if it was set, else the producer is not idempotent."""
         conflicts = {
             "acks": (self.acks != "all", "all"),
             "retries": (self.retries == 0, "above 0"),
@@ -196,20 +196,20 @@ class ProducerConfig(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerConfig(Options):
-    """What can be set for a consumer."""
+    """The options of a consumer."""
 
     WHOSE: ClassVar[str] = "a consumer"
     REFUSED: ClassVar[Mapping[str, str]] = _NETWORK | {
         r"(key|value)\.deserializer\.class": "key_deserializer and value_deserializer are callables",
-        r"group": "the group's name is group.id",
+        r"group": "the name of the group is group.id",
         r"topics?": "topics are given by position: log.consumer('a', 'b')",
-        r"enable\.auto\.offset\.store": "positions are committed, or what commit() is given",
-        r"enable\.partition\.eof": "poll() returns at the end, and current_lag() says how far it is",
+        r"enable\.auto\.offset\.store": "commit() commits positions, or the offsets of its argument",
+        r"enable\.partition\.eof": "poll() returns at the end, and current_lag() is the distance to it",
         r"(rebalance|offset\.commit)\.cb|listener": "subscribe() takes on_assigned, on_revoked and on_lost",
-        r"group\.remote\.assignor": "a server would assign: partition.assignment.strategy names the members' assignors",
+        r"group\.remote\.assignor": "there is no server; partition.assignment.strategy names the assignors of the members",
         r"request\.timeout\.ms": "there are no requests: default.api.timeout.ms bounds a call",
         r"share\..*": "there are no share groups",
-        r"retry\.backoff\.max\.ms": "what is tried again is tried every retry.backoff.ms",
+        r"retry\.backoff\.max\.ms": "retries happen every retry.backoff.ms",
     }
     RENAMED: ClassVar[Mapping[str, str]] = {  # Kafka's first consumers, librdkafka, aiokafka
         "auto.commit.enable": "enable.auto.commit", "autocommit.enable": "enable.auto.commit",
@@ -222,42 +222,42 @@ class ConsumerConfig(Options):
     }
     ARGUMENTS: ClassVar[tuple[str, ...]] = ("config",)
 
-    client_id: str | None = option(None, "A name for logs and metrics; made up if not given.", "text", optional=True)
-    client_rack: str | None = option(None, "Where this consumer runs, for assignors that care.", "text", optional=True)
+    client_id: str | None = option(None, "A name for logs and metrics; generated if not set.", "text", optional=True)
+    client_rack: str | None = option(None, "The location of this consumer, for assignors that use it.", "text", optional=True)
     group_id: str | None = option(
-        None, "The group whose members share the partitions; without one nothing can be committed.", "text", optional=True
+        None, "The group whose members share the partitions; required for commits.", "text", optional=True
     )
     group_instance_id: str | None = option(
-        None, "The name under which a member comes back after a restart without a rebalance.", "text", optional=True
+        None, "The name by which a member rejoins after a restart without a rebalance.", "text", optional=True
     )
     group_protocol: str = option(
-        "classic", "Who assigns: the members' leader or the group itself.", "choice", choices=("classic", "consumer")
+        "classic", "What assigns partitions: the leader of the members, or the group.", "choice", choices=("classic", "consumer")
     )
     partition_assignment_strategy: tuple[Any, ...] = option(
         ("range", "cooperative-sticky"), "Assignors in order of preference: names or callables.", "objects"
     )
     session_timeout_ms: int = option(
-        45_000, "A member that shows no life for so long loses its partitions.", unit="ms", low=1, high=INT_MAX
+        45_000, "A member without a heartbeat for this time loses its partitions.", unit="ms", low=1, high=INT_MAX
     )
     heartbeat_interval_ms: int = option(
-        3_000, "Time between two signs of life; below `session.timeout.ms`.", unit="ms", low=1, high=INT_MAX
+        3_000, "Time between two heartbeats; below `session.timeout.ms`.", unit="ms", low=1, high=INT_MAX
     )
     max_poll_interval_ms: int = option(
-        300_000, "A member that does not poll for so long leaves its group.", unit="ms", low=1, high=INT_MAX
+        300_000, "A member that does not poll for this time leaves its group.", unit="ms", low=1, high=INT_MAX
     )
-    max_poll_records: int = option(500, "Most records that one poll returns.", unit="records", low=1, high=INT_MAX)
-    enable_auto_commit: bool = option(True, "Commit what earlier polls returned, now and then; needs a group.")
-    auto_commit_interval_ms: int = option(5_000, "Time between two of these commits.", unit="ms", low=0, high=INT_MAX)
+    max_poll_records: int = option(500, "Maximum number of records of one poll.", unit="records", low=1, high=INT_MAX)
+    enable_auto_commit: bool = option(True, "Commit the records of earlier polls periodically; needs a group.")
+    auto_commit_interval_ms: int = option(5_000, "Time between two automatic commits.", unit="ms", low=0, high=INT_MAX)
     auto_offset_reset: str = option(
-        "latest", "Where to begin without a valid position: at the start, at the end, this long ago, or not at all.", "choice",
+        "latest", "Where to begin without a valid position: at the start, at the end, this long ago, or with an error.", "choice",
         choices=("earliest", "latest", "none"), pattern=r"by_duration:P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?",
         example="by_duration:P3DT12H",
     )
     fetch_min_bytes: int = option(
-        1, "A poll that may wait waits for this many bytes over all partitions …", unit="bytes", low=0, high=INT_MAX,
-        differs="Only at the end of the log, and a poll that may not wait takes what is there.",
+        1, "A poll with a timeout waits for this many bytes over all partitions …", unit="bytes", low=0, high=INT_MAX,
+        differs="Only at the end of the log; a poll without a timeout returns the available records.",
     )
-    fetch_max_wait_ms: int = option(500, "… or for this time.", unit="ms", low=0, high=INT_MAX)
+    fetch_max_wait_ms: int = option(500, "… or for at most this time.", unit="ms", low=0, high=INT_MAX)
     fetch_max_bytes: int = option(
         52_428_800, "Bytes that one poll fetches over all partitions, at least one batch.", unit="bytes", low=0, high=INT_MAX
     )
@@ -265,14 +265,14 @@ class ConsumerConfig(Options):
         1_048_576, "Bytes that are read from one partition at a time, at least one batch.", unit="bytes", low=0, high=INT_MAX
     )
     check_crcs: bool = option(
-        True, "Check every batch before its records are handed out.",
-        differs="It costs next to nothing here and is always done, so only true is taken.",
+        True, "Check every batch before its records are returned.",
+        differs="It costs very little here and is always done, so only true is accepted.",
     )
     isolation_level: str = option(
-        "read_uncommitted", "Whether records of open and aborted transactions are seen.", "choice",
+        "read_uncommitted", "Whether records of open and aborted transactions are returned.", "choice",
         choices=("read_uncommitted", "read_committed"),
     )
-    exclude_internal_topics: bool = option(True, "Whether a pattern leaves internal topics out.")
+    exclude_internal_topics: bool = option(True, "Whether a pattern excludes internal topics.")
     allow_auto_create_topics: bool = option(
         False, "Whether subscribing creates a topic.", differs="Kafka: true. See `auto.create.topics.enable`."
     )
@@ -280,25 +280,25 @@ class ConsumerConfig(Options):
         60_000, "Time for calls without a timeout of their own.", unit="ms", low=0, high=INT_MAX
     )
     consumer_timeout_ms: int | None = option(
-        None, "Iteration ends when nothing comes for so long; None: it goes on for ever.", "int", unit="ms", low=0,
+        None, "Iteration ends if no record arrives for this time; None: it never ends.", "int", unit="ms", low=0,
         optional=True, differs="kafka-python's name; Kafka's consumer has no iteration.",
     )
     interceptor_classes: tuple[Any, ...] = option(
-        (), "Objects, or classes to make them of, whose `on_consume` and `on_commit` see what comes and what is committed, in"
-        " this order.", "objects"
+        (), "Objects or classes whose `on_consume` gets the records and `on_commit` the committed offsets, in this order.",
+        "objects"
     )
     key_deserializer: Deserializer[Any] | None = option(
-        None, "Makes a key out of bytes; None: keys are bytes.", "callable", optional=True
+        None, "Converts bytes to a key; None: keys are bytes.", "callable", optional=True
     )
     value_deserializer: Deserializer[Any] | None = option(
-        None, "Makes a value out of bytes; None: values are bytes.", "callable", optional=True
+        None, "Converts bytes to a value; None: values are bytes.", "callable", optional=True
     )
     metadata_max_age_ms: int = option(
-        300_000, "Longest time until a new topic or partition is noticed.", unit="ms", low=0,
-        differs="A change of the topics wakes who follows them: it is noticed at once. This is for one that was cut short.",
+        300_000, "Longest time until a new topic or partition is known.", unit="ms", low=0,
+        differs="A change of the topics notifies all consumers at once. This time applies if the notification is missing.",
     )
     retry_backoff_ms: int = option(
-        100, "Pause before an automatic commit that failed of something that passes is tried again.", unit="ms", low=0
+        100, "Pause before an automatic commit that failed temporarily is repeated.", unit="ms", low=0
     )
 
     def _check_together(self) -> None:
@@ -315,4 +315,4 @@ class ConsumerConfig(Options):
         if not self.check_crcs:
             raise ConfigError("check.crcs", expected="true: every batch is checked", found="false")
         if self.allow_auto_create_topics:
-            raise ConfigError("allow.auto.create.topics", expected="false: topics are made by create_topic()", found="true")
+            raise ConfigError("allow.auto.create.topics", expected="false: topics are created by create_topic()", found="true")

@@ -1,7 +1,7 @@
-"""What calls without options say to a keyword that they do not take: the same as those with options, the nearest name.
+"""Checks the keywords of calls without options: an unknown one raises the same error as an unknown option.
 
-KEYWORD-1  a verb says so before it does anything; a call with right keywords costs a tenth of a microsecond more
-KEYWORD-2  `send` is left as it is: it is called for each record, and Python's own message has to do
+KEYWORD-1  the check comes before any effect, and adds a tenth of a microsecond to a call
+KEYWORD-2  `send` is not checked, because it is called for each record: Python's message must suffice
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from embedlog.errors import UnknownOptionError
 
 Class = TypeVar("Class", bound=type)
 
-HOT = ("send", "poll")  # `poll` looks at its keywords itself
+HOT = ("send", "poll")  # `poll` checks its keywords itself
 IN_SECONDS = "the time to wait is timeout=, in seconds"
-MEANT: Mapping[str, str] = {  # names in other clients → what is said to them
+MEANT: Mapping[str, str] = {  # names in other clients → the hint for them
     "timeout_ms": IN_SECONDS,
     "timeout_s": IN_SECONDS,
     "listener": "on_assigned, on_revoked and on_lost are callables",
-    "timestamps": "timestamps_ms is one int, or one a row",
-    "autocommit": "it is enable_auto_commit of the consumer",
+    "timestamps": "timestamps_ms is one int, or one per row",
+    "autocommit": "the option is enable_auto_commit of the consumer",
 }
 
 
 def unknown_keyword(call: str, wrong: str, known: tuple[str, ...]) -> UnknownOptionError:
-    """The error for a keyword that a call does not take."""
+    """The error for an unknown keyword of a call."""
     near = nearest(wrong, known)
     hint = MEANT.get(wrong) or (f"did you mean {near[0]}?" if near else f"it takes {', '.join(known) or 'none'}")
     return UnknownOptionError(f"{call} has no argument {wrong}; {hint}")
 
 
 def checked(cls: Class) -> Class:
-    """A class whose public verbs raise UnknownOptionError, with the nearest name, for keywords that they do not take."""
+    """The class with public methods that raise UnknownOptionError, with the nearest name, for unknown keywords."""
     for name, verb in list(vars(cls).items()):
         if isinstance(verb, FunctionType) and not name.startswith("_") and name not in HOT:
             parameters = inspect.signature(verb).parameters.values()

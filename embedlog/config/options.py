@@ -1,10 +1,10 @@
-"""What an option is: a documented field of a frozen dataclass, checked when it is set.
+"""Defines options: documented fields of a frozen dataclass, checked when they are set.
 
-OPTION-1  an option is documented once, at its field; error messages and the configuration page are made from there
-OPTION-2  the field's name is Kafka's name with "_" for "."; both spellings are taken, never two of one option at once
-OPTION-3  a value that got through is of the field's type and within its range: who reads a configuration checks nothing again
-OPTION-4  nothing is ignored in silence: an option that is taken has an effect, an unknown name is refused with the nearest known
-    one, a name of Kafka's that means nothing here with the reason
+OPTION-1  an option is documented once, at its field; error messages and the configuration page are generated from it
+OPTION-2  the name of a field is Kafka's name with "_" for "."; both spellings are accepted, but not both for one option
+OPTION-3  a value of a configuration has the type of its field and is within its range: its readers check nothing
+OPTION-4  no option is ignored: an accepted option has an effect, an unknown name is refused with the nearest known one, and a
+    name of Kafka without a meaning here with the reason
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _WORDS = {
     "callable": "a callable",
     "serializer": "a callable of the data, an object with serialize(topic, headers, data)",
     "objects": "a list",
-    "mode": "permission bits that let the owner read and write, as a number or as octal digits in a text",
+    "mode": "permission bits that let the owner read and write, as a number or as a text of octal digits",
 }
 _TRUTH = {"true": True, "false": False}
 _OLD_CHOICES = {"smallest": "earliest", "beginning": "earliest", "first": "earliest", "largest": "latest", "end": "latest"}
-_KNOWN: dict[type, dict[str, Option]] = {}  # filled by options_of: reading the fields anew costs more than the checks
+_KNOWN: dict[type, dict[str, Option]] = {}  # a cache of options_of: to read the fields costs more than the checks
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 @dataclass(frozen=True)
 class Option:
-    """What is known of one option beside its name and default: the sources of messages and documents."""
+    """The definition of one option without name and default; messages and documents are generated from it."""
 
     doc: str
     kind: str = "int"  # int float bool text choice list callable serializer, objects: a list of anything, mode: permission bits
@@ -46,12 +46,12 @@ class Option:
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
-    also: tuple[int, ...] = ()  # values outside low..high that have a meaning of their own
-    optional: bool = False  # None is a value
-    pattern: str = ""  # further texts that a choice takes …
+    also: tuple[int, ...] = ()  # values outside low..high with a special meaning
+    optional: bool = False  # None is allowed
+    pattern: str = ""  # further texts that a choice accepts …
     example: str = ""  # … and one of them
-    differs: str = ""  # what is not as in Kafka, with the reason; empty where nothing is
-    twin: str = ""  # the topic's option that this log-level one is the default of
+    differs: str = ""  # the difference from Kafka, with the reason; empty if there is none
+    topic_option: str = ""  # the topic option whose default this log option is
 
     def allowed(self) -> str:
         """The accepted values, in words."""
@@ -68,28 +68,28 @@ class Option:
 
 
 def option(default: object, doc: str, kind: str = "", **facts: Any) -> Any:
-    """A dataclass field that is an option; without a `kind`, the default's type says it."""
+    """A dataclass field for an option; the default determines an empty `kind`."""
     if not kind:
         kind = {bool: "bool", int: "int", float: "float", tuple: "list"}[type(default)]
     return field(default=default, metadata={"option": Option(doc, kind, **facts)})
 
 
-def twin(cls: type[Options], name: str, **facts: Any) -> Any:
-    """A log-level field that gives the default of the topic option `name`: same default, type and range, no second text."""
+def default_of(cls: type[Options], name: str, **facts: Any) -> Any:
+    """A log option that is the default of the topic option `name`, with the same default, type and range."""
     source = options_of(cls)[name]
     doc = f"Default of `{dotted(name)}` for topics that do not set it."
     default = facts.pop("default", _default(cls, name))
-    return field(default=default, metadata={"option": replace(source, doc=doc, twin=dotted(name), **facts)})
+    return field(default=default, metadata={"option": replace(source, doc=doc, topic_option=dotted(name), **facts)})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Base of all configurations; `given` has the fields that somebody set, in contrast to those left at their defaults."""
+    """Base of all configurations; `given` has the fields that were set, in contrast to defaults."""
 
-    WHOSE: ClassVar[str] = ""  # "a topic": whose options these are, in messages
-    REFUSED: ClassVar[Mapping[str, str]] = {}  # pattern of a dotted name → why there is no such option here
-    RENAMED: ClassVar[Mapping[str, str]] = {}  # dotted name in older or other clients → what it is called here
-    ARGUMENTS: ClassVar[tuple[str, ...]] = ()  # what the call takes beside options: a misspelt one may mean them
+    WHOSE: ClassVar[str] = ""  # the owner of the options in messages, such as "a topic"
+    REFUSED: ClassVar[Mapping[str, str]] = {}  # pattern of a dotted name → the reason why the option does not exist here
+    RENAMED: ClassVar[Mapping[str, str]] = {}  # dotted name in older or other clients → the name here
+    ARGUMENTS: ClassVar[tuple[str, ...]] = ()  # arguments of the call beside options, for hints at misspelt names
 
     given: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
 
@@ -99,14 +99,14 @@ class Options:
         self._check_together()
 
     def _check_together(self) -> None:
-        """Checks between options; each class has its own."""
+        """Checks combinations of options; each class has its own."""
 
     def overrides(self) -> dict[str, str]:
-        """What was set, as Kafka would write it: {dotted name: text}."""
+        """The options that were set, in Kafka's form: {dotted name: text}."""
         return {name: text for name, text in self.as_kafka().items() if underscored(name) in self.given}
 
     def as_kafka(self) -> dict[str, str]:
-        """All options that have a value which can be written down: {dotted name: text}."""
+        """All options with a value that has a text form: {dotted name: text}."""
         texts = {dotted(name): as_text(getattr(self, name), each.kind) for name, each in options_of(type(self)).items()}
         return {name: text for name, text in texts.items() if text is not None}
 
@@ -115,10 +115,10 @@ Config = TypeVar("Config", bound=Options)
 
 
 def parse(cls: type[Config], mapping: Mapping[str, Any] | None = None, /, **keywords: Any) -> Config:
-    """A checked configuration out of dotted or underscored names.
+    """A checked configuration from dotted or underscored names.
 
-    `mapping` and `keywords` may both be given, with different options; what neither sets is the option's default. Numbers and
-    booleans are taken as texts too, lists also separated by commas.
+    `mapping` and `keywords` may both be given, with different options; other options have their defaults. Texts of numbers and
+    booleans are accepted, and lists as texts with commas.
     Raises UnknownOptionError for an unknown or refused name, ConfigError for a name given twice, and for a value of a wrong
     type or range.
     """
@@ -139,7 +139,7 @@ def _values(cls: type[Options], mapping: Mapping[str, Any] | None, keywords: Map
 
 
 def by_field(cls: type[Options], mapping: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """What was given, by field name and unchecked. Raises as `parse` does for names."""
+    """The given values by field name, unchecked. Raises as `parse` does for names."""
     if mapping is not None and not isinstance(mapping, Mapping):
         raise TypeError(f"the configuration of {cls.WHOSE} is a mapping of names to values, not {type(mapping).__name__}")
     given: dict[str, Any] = {}
@@ -162,7 +162,7 @@ def known_name(cls: type[Options], key: str) -> str:
 
 
 def known_only(cls: type[Options], mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of `mapping` that this version knows: what a newer one stored stays in its file and is left out here."""
+    """The options in `mapping` that this version knows; those of a newer version remain in their file."""
     known = options_of(cls)
     return {key: value for key, value in mapping.items() if underscored(key) in known}
 
@@ -185,7 +185,7 @@ def underscored(key: str) -> str:
 
 
 def as_text(value: object, kind: str = "") -> str | None:
-    """A value as Kafka's files and tools write it; None for what cannot be written, such as a callable."""
+    """A value as Kafka's files and tools write it; None for a value without a text form, such as a callable."""
     if kind == "mode":
         return f"{value:o}"
     if isinstance(value, bool):
@@ -196,7 +196,7 @@ def as_text(value: object, kind: str = "") -> str | None:
 
 
 def rows(cls: type[Options]) -> list[tuple[str, str, str, str, str, str]]:
-    """(name, default, allowed values, unit, what it does, what differs from Kafka) of every option: the configuration page."""
+    """(name, default, allowed values, unit, effect, difference from Kafka) of every option, for the configuration page."""
     return [
         (dotted(name), as_text(_default(cls, name), each.kind) or "none", each.allowed(), each.unit, each.doc, each.differs)
         for name, each in options_of(cls).items()
@@ -219,7 +219,7 @@ def _unknown(cls: type[Options], key: str) -> UnknownOptionError:
         if re.fullmatch(pattern, name):
             return UnknownOptionError(f"{_short(key)} is not an option here: {reason}")
     for mine, each in options_of(cls).items():
-        if name and each.twin == name:
+        if name and each.topic_option == name:
             return UnknownOptionError(f"{key} is an option of a topic; the default of all topics is {dotted(mine)}")
     meant = cls.RENAMED.get(name)
     near = [underscored(meant)] if meant else nearest(underscored(key), [*cls.ARGUMENTS, *options_of(cls)])
@@ -231,12 +231,12 @@ def _unknown(cls: type[Options], key: str) -> UnknownOptionError:
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """The known name that `name` most likely means, in a list; an empty one if there is none."""
+    """A list of the most similar known name; empty if there is none."""
     return difflib.get_close_matches(name, known, n=1, cutoff=0.6)
 
 
 def _checked(known: Option, key: str, value: object) -> Any:
-    """The value in the option's type, or `ConfigError` with key, range and value."""
+    """The value in the type of the option. Raises ConfigError with key, range and value."""
     if value is None and known.optional:
         return None
     try:
@@ -252,12 +252,12 @@ def _checked(known: Option, key: str, value: object) -> Any:
     except (TypeError, ValueError):
         accepted = False
     if not accepted:
-        raise ConfigError(key, expected=known.allowed(), found=_short(repr(value)) + _way_on(known, value))
+        raise ConfigError(key, expected=known.allowed(), found=_short(repr(value)) + _hint(known, value))
     return result
 
 
-def _way_on(known: Option, value: object) -> str:
-    """What was probably meant by a value that is not accepted, as a further part of the message."""
+def _hint(known: Option, value: object) -> str:
+    """The probable meaning of a refused value, as a part of the message."""
     if isinstance(value, str) and known.kind == "choice":
         meant = _OLD_CHOICES.get(value.strip().lower()) or next(iter(nearest(value.strip(), known.choices)), None)
         return f"; did you mean {meant!r}?" if meant in known.choices else ""
@@ -314,7 +314,7 @@ def _to_text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError
     text = value.strip()
-    text.encode()  # it is stored as UTF-8, which a lone surrogate has no form in: UnicodeEncodeError is a ValueError
+    text.encode()  # it is stored as UTF-8; for a lone surrogate this raises UnicodeEncodeError, a ValueError
     if not text:
         raise ValueError
     return text

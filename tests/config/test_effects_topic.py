@@ -158,7 +158,7 @@ TABLE: dict[str, Effect] = {
     "max_compaction_lag_ms": Seen(compacted(min_cleanable_dirty_ratio=1), [(NEVER, 2), (1, 1)]),
     "delete_retention_ms": Seen(tombstones, [(DAY_MS, 1), (0, 0)]),
 }
-TWINS = [name for name, known in options_of(LogConfig).items() if known.twin]
+TWINS = [name for name, known in options_of(LogConfig).items() if known.topic_option]
 
 
 def test_every_setting_of_a_topic_is_in_the_table() -> None:
@@ -172,4 +172,4 @@ def test_a_setting_of_a_topic_has_an_effect(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", TWINS)
 def test_a_default_of_all_topics_has_the_effect_of_the_topics_own(name: str, tmp_path: Path) -> None:
-    check(TABLE[underscored(options_of(LogConfig)[name].twin)], (LogConfig, name), tmp_path)
+    check(TABLE[underscored(options_of(LogConfig)[name].topic_option)], (LogConfig, name), tmp_path)

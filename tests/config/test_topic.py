@@ -91,7 +91,7 @@ def test_every_difference_to_kafkas_defaults_is_declared(cls: type[Options]) -> 
 
 
 def test_every_option_of_a_topic_has_a_default_at_the_log() -> None:
-    twins = {known.twin for known in options_of(LogConfig).values() if known.twin}
+    twins = {known.topic_option for known in options_of(LogConfig).values() if known.topic_option}
     assert twins == {dotted(name) for name in options_of(TopicConfig)}
 
 
@@ -122,13 +122,13 @@ def test_one_option_in_two_spellings_is_refused() -> None:
         (ConsumerConfig, "ssl_keystore_location", "ssl_keystore_location is not an option here: there is no server"),
         (ConsumerConfig, "connections.max.idle.ms", "there is no server"),
         (TopicConfig, "remote.storage.enable", "there is no tiered storage"),
-        (TopicConfig, "message.format.version", "Kafka 4 has dropped it"),
+        (TopicConfig, "message.format.version", "Kafka 4 removed it"),
         (LogConfig, "retention.ms", "retention.ms is an option of a topic; the default of all topics is log.retention.ms"),
         (LogConfig, "listeners", "there is no server"),
         (LogConfig, "unclean.leader.election.enable", "there are no replicas yet"),
         (LogConfig, "replica.high.watermark.checkpoint.interval.ms", "every log.flush.offset.checkpoint.interval.ms"),
         (LogConfig, "log.flush.start.offset.checkpoint.interval.ms", "every log.flush.offset.checkpoint.interval.ms"),
-        (LogConfig, "num.recovery.threads.per.data.dir", "a partition is checked when it is first used"),
+        (LogConfig, "num.recovery.threads.per.data.dir", "a partition is checked at its first use"),
         (TopicConfig, "unclean.leader.election.enable", "there are no replicas yet"),
         (ProducerConfig, "metadata.max.age.ms", "compared with its file whenever it is written to"),
         (ConsumerConfig, "request.timeout.ms", "default.api.timeout.ms bounds a call"),
@@ -216,7 +216,7 @@ def test_a_hostile_value_is_taken_as_it_should_or_refused_with_the_key(cls: type
         (ProducerConfig, "value.serializer", "json", "value.serializer: expected a callable of the data, an object with"),
         (ConsumerConfig, "auto.offset.reset", "by_duration:3D", "or such as by_duration:P3DT12H, found 'by_duration:3D'"),
         (LogConfig, "file.mode", "444", "file.mode: expected permission bits"),
-        (LogConfig, "auto.create.topics.enable", True, "expected false: topics are made by create_topic()"),
+        (LogConfig, "auto.create.topics.enable", True, "expected false: topics are created by create_topic()"),
         (LogConfig, "shared", "yes", "shared: expected one of no, locks, found 'yes'"),
     ],
 )
