@@ -130,7 +130,7 @@ def test_one_option_in_two_spellings_is_refused() -> None:
         (LogConfig, "log.flush.start.offset.checkpoint.interval.ms", "every log.flush.offset.checkpoint.interval.ms"),
         (LogConfig, "num.recovery.threads.per.data.dir", "a partition is checked at its first use"),
         (TopicConfig, "unclean.leader.election.enable", "there are no replicas yet"),
-        (ProducerConfig, "metadata.max.age.ms", "compared with its file whenever it is written to"),
+        (ProducerConfig, "metadata.max.age.ms", "compares its topics with the file of topics at each append"),
         (ConsumerConfig, "request.timeout.ms", "default.api.timeout.ms bounds a call"),
         (ConsumerConfig, "retry.backoff.max.ms", "every retry.backoff.ms"),
         (LogConfig, "given", "given is not an option of a log"),

@@ -160,7 +160,7 @@ def test_a_stream_that_is_cut_off_is_corruption(codec: int) -> None:
 
 
 def test_a_second_lz4_frame_is_corruption_as_it_is_for_kafka() -> None:
-    with pytest.raises(CorruptRecordError, match="behind the frame's end mark"):
+    with pytest.raises(CorruptRecordError, match="after the end mark of the frame"):
         plain(LZ4, JAVA + JAVA)
 
 

@@ -133,11 +133,11 @@ def test_offsets_that_a_segment_cannot_hold_are_refused() -> None:
 
 
 BROKEN_INSIDES = {
-    "key beyond the message": (struct.pack(">bbqi", 1, 0, 0, 999) + bytes(8), "points outside"),
-    "length below null": (struct.pack(">bbqi", 1, 0, 0, -2) + bytes(8), "points outside"),
-    "bytes behind the value": (struct.pack(">bbqii", 1, 0, 0, -1, -1) + b"x", "after the value"),
-    "zstd": (struct.pack(">bbqii", 1, 4, 0, -1, 4) + b"abcd", "codec cannot be"),
-    "compressed null": (struct.pack(">bbqii", 1, 1, 0, -1, -1), "codec cannot be"),
+    "key beyond the message": (struct.pack(">bbqi", 1, 0, 0, 999) + bytes(8), "exceeds it"),
+    "length below null": (struct.pack(">bbqi", 1, 0, 0, -2) + bytes(8), "exceeds it"),
+    "bytes after the value": (struct.pack(">bbqii", 1, 0, 0, -1, -1) + b"x", "after the value"),
+    "zstd": (struct.pack(">bbqii", 1, 4, 0, -1, 4) + b"abcd", "cannot have this codec"),
+    "compressed null": (struct.pack(">bbqii", 1, 1, 0, -1, -1), "cannot have this codec"),
 }
 
 

@@ -127,7 +127,7 @@ def check(effect: Effect, key: Key, room: Path) -> None:
 
 def keys_of(kind: type[Options]) -> list[str]:
     """The settings of one kind that are no defaults of another kind's."""
-    return [name for name, known in options_of(kind).items() if not known.twin]
+    return [name for name, known in options_of(kind).items() if not known.topic_option]
 
 
 def error_name(error: BaseException | None) -> str | None:
