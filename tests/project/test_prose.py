@@ -35,9 +35,7 @@ WORD = re.compile(r"(?<![\w`./-])(?:" + "|".join(f"({words})" for words in BANNE
 CODE = re.compile(r"``.*?``|`[^`\n]*`|\]\([^)]*\)")
 
 # Files and folders whose prose is not converted yet. The list only becomes shorter.
-NOT_YET = (
-    "embedlog/index.py",
-)
+NOT_YET = ("embedlog/index.py",)
 
 
 def under(path: Path, folders: tuple[str, ...]) -> bool:
