@@ -10,20 +10,26 @@ import logging
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Protocol
 
 from embedlog.errors import DeliveryError, ListenerError
 
 logger = logging.getLogger("embedlog")
 
 
+class Client(Protocol):
+    """A producer or a consumer."""
+
+    def close(self) -> None: ...
+
+
 class Children:
     """The producers and consumers of one log; dropped ones are forgotten. Threads: any."""
 
     def __init__(self) -> None:
-        self._all: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._all: weakref.WeakSet[Client] = weakref.WeakSet()
 
-    def add(self, child: Any) -> None:
+    def add(self, child: Client) -> None:
         self._all.add(child)
 
     @contextmanager
