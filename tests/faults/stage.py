@@ -136,7 +136,7 @@ class FakeBroker:
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            os.close(self._fd)
+            self.die()
             return False
         (self.path.parent / MARK).unlink(missing_ok=True)
         return True
@@ -147,11 +147,16 @@ class FakeBroker:
 
     def mark_and_unlock(self) -> None:
         (self.path.parent / MARK).write_text('{"version":0,"brokerEpoch":1}')
-        os.close(self._fd)
+        self.die()
 
     def die(self) -> None:
         """Without a mark; the lock file stays."""
-        os.close(self._fd)
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.die()
 
     def unlink(self) -> None:
         self.path.unlink(missing_ok=True)
