@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import embedlog
 from tests.conftest import ROOT
 
 PACKAGE = ROOT / "embedlog"
@@ -175,18 +176,17 @@ def test_only_native_imports_the_c_library() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if unit_of(name) in INTEGRATIONS])
-def test_integrations_import_no_private_name(name: str) -> None:
-    tree = ast.parse(MODULES[name].read_text())
-    private = [
-        f"line {node.lineno}: {alias.name}"
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom)
-        and (node.module or "").startswith("embedlog")
-        and "embedlog.spark" not in str(node.module)
-        for alias in node.names
-        if alias.name.startswith("_") or any(part.startswith("_") for part in str(node.module).split("."))
-    ]
-    assert not private
+def test_integrations_use_public_names_only(name: str) -> None:
+    """Of other units an integration imports only `embedlog`, and of that only names of `__all__`, also as `embedlog.NAME`."""
+    own = f"embedlog.{unit_of(name)}"
+    used: list[tuple[int, str]] = []
+    for node in ast.walk(ast.parse(MODULES[name].read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "embedlog":
+            used += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "embedlog":
+            used.append((node.lineno, node.attr))
+    assert [f"line {line}: {found}" for line, found in used if found not in embedlog.__all__] == []
+    assert {found for _, found in imports(MODULES[name]) if found != own and not found.startswith(f"{own}.")} <= {"embedlog"}
 
 
 def test_an_import_loads_no_optional_dependency() -> None:
