@@ -9,6 +9,7 @@ import re
 import runpy
 from collections import Counter
 from functools import partial
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +48,16 @@ def prepared(tmp_path: Path, name: str) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def _fork_server() -> None:
+    """A process that has imported everything; it lives as long as this one."""
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["embedlog", __name__])
+    forkserver.ensure_running()
+
+
 def killed_until_done(path: Path, rng: random.Random) -> int:
     """Starts the program again and again, kills it when it has just begun to write, leaves the last life alone. How many died."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["embedlog", "tests.test_delivery_docs"])
     written = path.parent / "data" / "output-0" / f"{0:020d}.log"
     struck = 0
     for _ in range(KILLS):
@@ -91,6 +98,7 @@ def test_the_page_has_the_programs() -> None:
 
 
 @pytest.mark.parametrize("name", ["at_most_once", "at_least_once", "exactly_once"])
+@pytest.mark.usefixtures("_fork_server")
 def test_a_killed_program_keeps_its_word(tmp_path: Path, rng: random.Random, name: str) -> None:
     path = prepared(tmp_path, name)
     assert killed_until_done(path, rng) >= 2
