@@ -98,8 +98,8 @@ def wake(context: Context) -> Iterator[Outcome]:
                     detail = {
                         "samples": len(found), "bare futex us": bare[label],
                         "until awake us": percentile([each.awake for each in found], share),
-                        "poll behind it us": percentile([each.done - each.awake for each in found], share),
-                        "append with nobody waiting, p50 us": alone_us,
+                        "poll after it us": percentile([each.done - each.awake for each in found], share),
+                        "append without a waiting reader, p50 us": alone_us,
                     }  # fmt: skip
                     reached = percentile([each.done for each in found], share)
                     yield Outcome(f"wake-up/{name}/processes=2/cores={cores}/{label}", reached, "us", target, False, detail)

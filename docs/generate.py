@@ -1,9 +1,9 @@
 """Writes what is made from the code: the configuration page, the tables of the layout page, the types of the options.
 
     python docs/generate.py            write anew
-    python docs/generate.py --check    only say what is not current; exit 1 if anything is
+    python docs/generate.py --check    only report stale pages; exit 1 if there are any
 
-In a page, whatever stands between `<!-- generated: NAME -->` and `<!-- end -->` comes from the function of that name below.
+In a page, the text between `<!-- generated: NAME -->` and `<!-- end -->` comes from the function of that name below.
 """
 
 from __future__ import annotations

@@ -312,7 +312,7 @@ def main() -> int:
     parser.add_argument("bootstrap", help="address of a broker, such as localhost:9092")
     parser.add_argument("--target", help="the name of the copy, if it is to have another one")
     parser.add_argument("--piece", type=int, default=5000, metavar="N", help="records in one transaction (default %(default)s)")
-    parser.add_argument("--find", metavar="PARTITION:OFFSET", help="copy nothing, print where that offset lies in the copy")
+    parser.add_argument("--find", metavar="PARTITION:OFFSET", help="copy nothing, print the position of that offset in the copy")
     options = parser.parse_args()
     options.target = options.target or options.topic
     try:

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from tests.conftest import ROOT
 from tests.support import prose
 from tests.support.prose import Prose
@@ -34,14 +32,6 @@ BANNED = {
 WORD = re.compile(r"(?<![\w`./-])(?:" + "|".join(f"({words})" for words in BANNED) + r")(?![\w`/])(?! for\b)", re.IGNORECASE)
 CODE = re.compile(r"``.*?``|`[^`\n]*`|\]\([^)]*\)")
 
-# Files and folders whose prose is not converted yet. The list only becomes shorter.
-NOT_YET = ("embedlog/index.py",)
-
-
-def under(path: Path, folders: tuple[str, ...]) -> bool:
-    name = str(path.relative_to(ROOT))
-    return any(name == folder or name.startswith(f"{folder}/") for folder in folders)
-
 
 def words_in(each: Prose) -> Iterator[str]:
     """Banned words of a text, with place and replacement."""
@@ -58,17 +48,12 @@ def findings(path: Path) -> tuple[str, ...]:
 
 
 def sources() -> list[Path]:
-    return [*prose.documents(), *prose.code("embedlog")]
+    return [*prose.documents(), *prose.code("embedlog", "benchmarks", "docs", "examples", "pyspark_embedlog")]
 
 
 def test_no_banned_word_is_used() -> None:
-    wrong = [word for path in sources() if not under(path, NOT_YET) for word in findings(path)]
+    wrong = [word for path in sources() for word in findings(path)]
     assert wrong == [], "\n".join(wrong)
-
-
-@pytest.mark.parametrize("entry", NOT_YET)
-def test_what_is_not_converted_yet_is_needed(entry: str) -> None:
-    assert any(findings(path) for path in sources() if under(path, (entry,))), f"{entry} is converted: remove it from NOT_YET"
 
 
 def test_a_banned_word_is_found_and_a_name_is_not() -> None:

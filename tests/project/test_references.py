@@ -30,12 +30,6 @@ LOCAL_RULE = re.compile(r"^[ *]*[A-Z]{1,2}\d{1,2}  \S", re.MULTILINE)
 WRONG_KIP = re.compile(r"\bKIP(?:[ _]?\d|-\D)|\bkip-\d")
 
 STANDARDS = {"CRC", "KIP", "MD", "RFC", "SHA", "UTF"}  # CRC-32, KIP-848, UTF-8: not rules
-UNCONVERTED: tuple[str, ...] = ()  # folders with local rule ids
-
-
-def under(path: Path, folders: tuple[str, ...]) -> bool:
-    name = str(path.relative_to(ROOT))
-    return any(name == folder or name.startswith(f"{folder}/") for folder in folders)
 
 
 @cache
@@ -48,11 +42,10 @@ def texts() -> tuple[Prose, ...]:
     )
 
 
-def found(pattern: re.Pattern[str], *, but: tuple[str, ...] = ()) -> Iterator[tuple[str, re.Match[str]]]:
+def found(pattern: re.Pattern[str]) -> Iterator[tuple[str, re.Match[str]]]:
     for each in texts():
-        if not under(each.path, but):
-            for match in pattern.finditer(each.text):
-                yield each.where(match.start()), match
+        for match in pattern.finditer(each.text):
+            yield each.where(match.start()), match
 
 
 def slug(heading: str) -> str:
@@ -123,16 +116,9 @@ def test_a_cited_rule_exists() -> None:
 
 def test_rule_ids_are_those_of_the_registry() -> None:
     """No module numbers its rules with a letter of its own, and none cites the protocol by bare numbers."""
-    local = [
-        f"{where}: {match[0].strip()}" for where, match in found(LOCAL_RULE, but=UNCONVERTED) if where.startswith("embedlog/")
-    ]
+    local = [f"{where}: {match[0].strip()}" for where, match in found(LOCAL_RULE) if where.startswith("embedlog/")]
     old = [f"{where}: {match[0]}" for where, match in found(OLD_RULE)]
     assert (local, old) == ([], [])
-
-
-def test_what_is_not_converted_yet_is_needed() -> None:
-    local = {each for each in UNCONVERTED for where, _ in found(LOCAL_RULE) if where.startswith(each)}
-    assert set(UNCONVERTED) - local == set()
 
 
 def test_a_cited_section_of_the_formats_exists() -> None:
