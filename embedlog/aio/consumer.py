@@ -24,7 +24,7 @@ from embedlog.aio.listeners import Bridge
 from embedlog.columns.batch import Batch
 from embedlog.config import keywords
 from embedlog.config.client import ConsumerConfig, K, V
-from embedlog.consumer.collector import Reading
+from embedlog.consumer.collector import Collector
 from embedlog.consumer.consumer import Consumer, until
 from embedlog.consumer.offset_committer import Callback
 from embedlog.consumer.rebalance_listener import Listener
@@ -172,7 +172,7 @@ class AsyncConsumer(Generic[K, V]):
             consumer = await self._made()
             if not self._has_ahead(consumer):
                 await self._fetch(consumer, lambda reading: reading.ahead(1), consumer._patience_s(None))
-            return _at_hand(consumer, Reading.lend)
+            return _at_hand(consumer, Collector.lend)
 
     async def batches(self, timeout: float | None = None) -> AsyncIterator[Batch]:
         """The same records in columns, one Batch per fetch, with the same positions; ends after `timeout` seconds without any."""
@@ -180,7 +180,7 @@ class AsyncConsumer(Generic[K, V]):
         while not self._closed:
             with self._alone:
                 consumer = await self._made()
-                found = await self._fetch(consumer, Reading.chunk, consumer._patience_s(timeout))
+                found = await self._fetch(consumer, Collector.chunk, consumer._patience_s(timeout))
                 if found is None:
                     return
                 with consumer._using():
@@ -193,14 +193,14 @@ class AsyncConsumer(Generic[K, V]):
         consumer._reading.recall()
         if self._is_due() or not any(cursor.has_records for cursor in consumer._reading.rotation.turns()):
             return False
-        consumer._waiting.give_way()
+        consumer._waiting.raise_if_interrupted()
         if consumer._group is not None:
             consumer._group.polling()
             consumer._group.polled()
         consumer._waiting.count(time.monotonic())
         return True
 
-    async def _fetch(self, consumer: Consumer[K, V], look: Callable[[Reading], Found], timeout: float | None) -> Found | None:
+    async def _fetch(self, consumer: Consumer[K, V], look: Callable[[Collector], Found], timeout: float | None) -> Found | None:
         """On the thread: wait until records exist, for `timeout` seconds, or until the task is cancelled."""
         fetch = _Fetch(lambda: look(consumer._reading))
 
@@ -372,7 +372,7 @@ class AsyncConsumer(Generic[K, V]):
         return self._sync
 
 
-def _at_hand(consumer: Consumer[Any, Any], look: Callable[[Reading], Found]) -> Found:
+def _at_hand(consumer: Consumer[Any, Any], look: Callable[[Collector], Found]) -> Found:
     """Return fetched records only. Positions move in the same step of the loop in which their records are returned."""
     with consumer._using():
         reading = consumer._reading

@@ -128,7 +128,7 @@ class AsyncProducer(Generic[K, V]):
         known, until = self._known.get(topic, (None, 0.0))
         current = known is not None and pipeline.known(topic) is known
         recent = current and (topic in self._routes or time.monotonic() < until)
-        if known is not None and recent and (partition is None or known.stop_of(partition) is not None):
+        if known is not None and recent and (partition is None or known.target_of(partition) is not None):
             return known
         found = await self._steps.run(lambda: pipeline.destination(topic))
         self._known[topic] = found, time.monotonic() + LOOK_S
@@ -169,7 +169,7 @@ class AsyncProducer(Generic[K, V]):
         value, key, _, _, headers = item
         size = record_size(value, key, headers)
         given_up: list[bool] = []
-        await self._executor.run(lambda: pipeline.wait_for_room(size, lambda: bool(given_up)), given_up.append)
+        await self._executor.run(lambda: pipeline.wait_for_memory(size, lambda: bool(given_up)), given_up.append)
 
     async def send_batch(
         self,
@@ -223,13 +223,13 @@ class AsyncProducer(Generic[K, V]):
         timeout = seconds(timeout, "flush()")
         producer = await self._made()
         await self._executor.run(lambda: producer._flush(self._await_orphans(timeout)))
-        producer._losses.raise_unheard()  # here: after a cancellation the next call reports the failures
+        producer._failures.raise_unreported()  # here: after a cancellation the next call reports the failures
 
     async def close(self, timeout: float | None = None) -> None:
         """As `Producer.close`: send buffered records and end. After a cancellation it continues and logs failures. Idempotent."""
         await self._end(seconds(timeout, "close()"))
         if self._sync is not None:
-            self._sync._losses.raise_unheard()
+            self._sync._failures.raise_unreported()
 
     async def _end(self, timeout: float | None = None) -> None:
         if self._closed:
@@ -243,7 +243,7 @@ class AsyncProducer(Generic[K, V]):
                 await self._steps.run(lambda: producer._end(self._await_orphans(timeout)))
         except asyncio.CancelledError:
             if producer is not None:
-                self._steps.post(producer._losses.log_unheard)  # after the end
+                self._steps.post(producer._failures.log_unreported)  # after the end
             raise
         finally:
             self._executor.dismiss()
@@ -356,7 +356,7 @@ class AsyncProducer(Generic[K, V]):
             return await self.close()
         await self._end()
         if self._sync is not None:
-            self._sync._losses.log_unheard()
+            self._sync._failures.log_unreported()
 
     if not TYPE_CHECKING:  # type checkers report this mistake; this reports it at run time
 

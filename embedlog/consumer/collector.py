@@ -1,6 +1,6 @@
 """Collects records that are available now, as objects or in columns.
 
-COLLECTOR-1  collecting never waits: `Waiting` waits and collects again
+COLLECTOR-1  collecting never waits: `Waiter` waits and collects again
 COLLECTOR-2  positions move last; a failure before that leaves them unchanged
 COLLECTOR-3  an error at one position does not lose records collected before it: they are returned first, and the error occurs
     again
@@ -22,7 +22,7 @@ from embedlog.consumer.fetcher import Fetcher
 from embedlog.consumer.interceptors import ConsumerInterceptors
 from embedlog.consumer.positions import EARLIEST, Cursor, Reset, Rotation
 from embedlog.consumer.subscription import Subscription
-from embedlog.consumer.waiter import Duty, Waiting
+from embedlog.consumer.waiter import Duty, Waiter
 from embedlog.errors import EmbedlogError, LogTruncationError, OffsetOutOfRangeError
 from embedlog.types import TopicPartition
 
@@ -42,7 +42,7 @@ class Group(Duty, Protocol):
     def place(self, cursor: Cursor) -> None: ...
 
 
-class Reading:
+class Collector:
     """The assigned partitions, and the operations that take records from them.
 
     **Threads:** one at a time.
@@ -50,7 +50,7 @@ class Reading:
 
     def __init__(self, engine: Engine, config: ConsumerConfig) -> None:
         self.rotation = Rotation()
-        self.waiting = Waiting(engine, config, self.rotation, self.follow)
+        self.waiting = Waiter(engine, config, self.rotation, self.follow)
         self.interceptors = ConsumerInterceptors(config.interceptor_classes)
         self.fetcher = Fetcher(
             isolation=config.isolation_level,
@@ -68,7 +68,7 @@ class Reading:
 
     # ---- assigned partitions ----
 
-    def attend_to(self, group: Group) -> None:
+    def join_group(self, group: Group) -> None:
         """Join reading to a group: partitions start at committed offsets, and calls process the group's duties."""
         self._group = group
         self.waiting.duty = group

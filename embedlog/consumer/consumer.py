@@ -22,15 +22,15 @@ from embedlog.columns.batch import Batch
 from embedlog.config import keywords
 from embedlog.config.client import ConsumerConfig, K, V
 from embedlog.config.options import parse
-from embedlog.consumer.collector import Reading
-from embedlog.consumer.coordinator import Attendance
+from embedlog.consumer.collector import Collector
+from embedlog.consumer.coordinator import ConsumerCoordinator
 from embedlog.consumer.metrics import ConsumerMetrics
 from embedlog.consumer.offset_committer import Callback
-from embedlog.consumer.offset_lookup import Lookup
+from embedlog.consumer.offset_lookup import OffsetLookup
 from embedlog.consumer.positions import EARLIEST, LATEST, Cursor
 from embedlog.consumer.rebalance_listener import Listener
 from embedlog.consumer.subscription import Subscription
-from embedlog.consumer.thread_guard import OneThread
+from embedlog.consumer.thread_guard import ThreadGuard
 from embedlog.errors import (
     ClosedError,
     ConcurrentUseError,
@@ -85,15 +85,15 @@ class Consumer(Generic[K, V]):
         self._closed = False
         self._closer: int | None = None
         self._name = self._config.client_id or _made_up(self._config)
-        self._alone = OneThread(self._name)
+        self._alone = ThreadGuard(self._name)
         self._subscription = Subscription(engine, exclude_internal=self._config.exclude_internal_topics)
-        self._reading = Reading(engine, self._config)
+        self._reading = Collector(engine, self._config)
         self._waiting = self._reading.waiting
         self._metrics = ConsumerMetrics(engine, self._reading, self._config.isolation_level)
-        self._lookup = Lookup(engine, self._config.isolation_level)
-        self._group: Attendance | None = None
+        self._lookup = OffsetLookup(engine, self._config.isolation_level)
+        self._group: ConsumerCoordinator | None = None
         if self._config.group_id is not None:
-            self._group = Attendance(engine, self._config, self._name, self._reading, self._subscription)
+            self._group = ConsumerCoordinator(engine, self._config, self._name, self._reading, self._subscription)
         topics = list(topics)
         if topics:
             self.subscribe(topics)
@@ -340,7 +340,7 @@ class Consumer(Generic[K, V]):
         with self._using():
             self._grouped("enforce_rebalance()").enforce_rebalance()
 
-    def _grouped(self, call: str) -> Attendance:
+    def _grouped(self, call: str) -> ConsumerCoordinator:
         if self._group is None:
             raise InvalidGroupIdError(f"{call} needs a group id, and this consumer has none", expected="group_id=…", found="None")
         return self._group
@@ -375,7 +375,7 @@ class Consumer(Generic[K, V]):
                 self._reading.replace(())
         except ConcurrentUseError:  # a call in another thread does not end; its partitions are still released
             if self._group is not None:
-                self._group.show_no_life()
+                self._group.end_lease()
         finally:
             self._closer = None
             self._reading.interceptors.close()
@@ -402,7 +402,7 @@ class Consumer(Generic[K, V]):
     def __reduce__(self) -> NoReturn:
         raise TypeError("a consumer cannot be pickled: create one in the worker, embedlog.open(path).consumer(…)")
 
-    def _using(self) -> OneThread:
+    def _using(self) -> ThreadGuard:
         """The thread guard; checks that consumer and log are open, and that this is not a forked child."""
         if self._closed and self._closer != get_ident():
             raise ClosedError("this consumer was closed; create another one with log.consumer(…)")

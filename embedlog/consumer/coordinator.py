@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Final
 from embedlog import _logging
 from embedlog._native import system
 from embedlog.config.client import ConsumerConfig
-from embedlog.consumer.collector import Reading
+from embedlog.consumer.collector import Collector
 from embedlog.consumer.group_metrics import commits, heartbeats
 from embedlog.consumer.membership import NO_GENERATION, Membership, Phase
-from embedlog.consumer.offset_committer import AutoCommit, Callback, Committing, Offsets
+from embedlog.consumer.offset_committer import AutoCommit, Callback, OffsetCommitter, Offsets
 from embedlog.consumer.positions import Cursor
 from embedlog.consumer.rebalance_listener import Listener
 from embedlog.consumer.subscription import Subscription
@@ -58,11 +58,11 @@ LOCK_NS: Final = 50_000_000  # a step waits this long for a lock before the call
 STEPS_MAX: Final = 16  # per call; the next call continues if the group changes faster
 
 
-class Attendance:
+class ConsumerCoordinator:
     """The group side of one consumer. Threads: the consumer's own."""
 
     def __init__(
-        self, engine: Engine, config: ConsumerConfig, client_id: str, reading: Reading, subscription: Subscription
+        self, engine: Engine, config: ConsumerConfig, client_id: str, reading: Collector, subscription: Subscription
     ) -> None:
         if engine.read_only:
             raise ReadOnlyError("a consumer in a group writes, but the log was opened read-only: omit group_id")
@@ -72,7 +72,7 @@ class Attendance:
         self._groups, self._group_id = engine.groups, checked_group_id(config.group_id)
         self._patience_s = config.default_api_timeout_ms / 1000
         self._metrics = reading.waiting.metrics
-        self._committing = Committing(engine.groups, self._group_id, reading.interceptors, self._patience_s, self._metrics)
+        self._committing = OffsetCommitter(engine.groups, self._group_id, reading.interceptors, self._patience_s, self._metrics)
         interval_s, backoff_s = config.auto_commit_interval_ms / 1000, config.retry_backoff_ms / 1000
         self._auto = AutoCommit(interval_s, backoff_s, time.monotonic()) if config.enable_auto_commit else None
         self._lease: Lease | None = None
@@ -86,7 +86,7 @@ class Attendance:
         self._delay: tuple[int, int] | None = None  # generation whose successor is delayed, and since when
         self._blocked_since_ns: int | None = None
         self.membership = Membership(engine, config, client_id, subscription, self, self._leased, self._metrics)
-        reading.attend_to(self)
+        reading.join_group(self)
 
     # ---- calls of the consumer -------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class Attendance:
         """Whether a duty is due before records are returned."""
         return time.monotonic_ns() >= self.until_ns or self._heard() != self._notice
 
-    def attend(self) -> None:
+    def run_duties(self) -> None:
         """Do all duties that are due. Raises errors of listeners, assignors and the group."""
         if self._inside or not self.is_due():
             return
@@ -427,7 +427,7 @@ class Attendance:
             if self._subscribed:
                 self.membership.leave(deadline_ns)
         finally:
-            self.show_no_life()  # a member that could not leave ends here
+            self.end_lease()  # a member that could not leave ends here
             self._inside = False
             self._number, self._notice, self.until_ns, self._group = None, -1, 0, None
         listeners.raise_first()
@@ -439,10 +439,10 @@ class Attendance:
             self._committing.advance(deadline_ns)
             self.stop_reading(timeout_s)
         finally:
-            self.show_no_life()
+            self.end_lease()
             self._committing.tell()
 
-    def show_no_life(self) -> None:
+    def end_lease(self) -> None:
         """End the lease: others detect at once that this member has ended, unless it is static."""
         lease, self._lease = self._lease, None
         self._watch = Watch(self._engine.transactions.liveness)

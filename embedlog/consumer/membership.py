@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("embedlog.consumer")
 
-NOBODY: Final = ""
+NO_MEMBER: Final = ""
 NO_GENERATION: Final = -1
 
 
@@ -83,7 +83,7 @@ class Membership:
     ) -> None:
         self.phase = Phase.OUT
         self.generation = NO_GENERATION
-        self.member_id = NOBODY
+        self.member_id = NO_MEMBER
         self.listeners = rebalance_listener.Listeners()
         self.rebalances = Rebalances(metrics)
         self.wanted = False  # join again without a request of the group
@@ -99,7 +99,7 @@ class Membership:
         self._cooperative = assignment.is_cooperative(self._strategies)
         self._joined_with: frozenset[str] = frozenset()  # the topics of the last join
         self._last: list[TopicPartition] = []  # the last assignment
-        self._place = NOBODY  # the member id with which this consumer held its static membership
+        self._place = NO_MEMBER  # the member id with which this consumer held its static membership
         self._prepared = False  # partitions to revoke before this join are revoked
         self._counts: Mapping[str, Any] | None = None  # the topics as the leader read them for the assignment
 
@@ -171,7 +171,7 @@ class Membership:
         if not self._subscription.kind:
             return False  # a listener unsubscribed
         lease, topics = self._lease(), self._subscription.topics
-        rejoining = self.member_id != NOBODY
+        rejoining = self.member_id != NO_MEMBER
         member_id = self.member_id or f"{self._config.group_instance_id or self._client_id}-{uuid.uuid4()}"
         said = assignment.protocols(
             self._strategies, topics, self._hold.owned(), self._last, self.generation, self._config.client_rack
@@ -208,7 +208,7 @@ class Membership:
     def _joined(self, old: Group | None, member: Member, rejoining: bool) -> Group | Refusal:
         """A static membership that another consumer took over is not taken back: two consumers would fence each other in turn."""
         holder = None if old is None else old.holder(member.instance_id)
-        if holder is not None and self._place != NOBODY and holder not in (self._place, member.member_id):
+        if holder is not None and self._place != NO_MEMBER and holder not in (self._place, member.member_id):
             return Refusal.FENCED_INSTANCE_ID
         return group.join(old, member, self._groups.limits, system.wall_ms(), rejoining=rejoining)
 
@@ -288,7 +288,7 @@ class Membership:
         """Other members removed this one, or another consumer took over its static membership."""
         instance_id = self._config.group_instance_id
         holder = None if found is None else found.holder(instance_id)
-        self.member_id = NOBODY
+        self.member_id = NO_MEMBER
         if holder is not None:
             self._fence(
                 FencedInstanceIdError(
@@ -318,7 +318,7 @@ class Membership:
     def _fence(self, problem: FencedInstanceIdError) -> None:
         self.fatal = problem
         self._lose()
-        self.member_id = NOBODY
+        self.member_id = NO_MEMBER
         raise problem
 
     def give_up(self, deadline_ns: int) -> None:
@@ -326,7 +326,7 @@ class Membership:
         member.
         """
         self.part(deadline_ns)
-        self.member_id = NOBODY
+        self.member_id = NO_MEMBER
         self._lose()
 
     # ---- leaving ---------------------------------------------------------------------------------
@@ -341,16 +341,16 @@ class Membership:
                 self.listeners.lost(owned)
         finally:
             self._hold.hold(())
-            if self.member_id != NOBODY:
+            if self.member_id != NO_MEMBER:
                 logger.info("group %r: %r leaves, and revokes %s", self._group_id, self.member_id, brief(owned))
             self.part(deadline_ns)
-        self.phase, self.generation, self.member_id, self._place = Phase.OUT, NO_GENERATION, NOBODY, NOBODY
+        self.phase, self.generation, self.member_id, self._place = Phase.OUT, NO_GENERATION, NO_MEMBER, NO_MEMBER
         self._prepared = self.wanted = False
         self._counts, self._last = None, []
 
     def part(self, deadline_ns: int) -> None:
         """Remove a dynamic member from the group. If that fails now, other members detect the end of its lease."""
-        if self.member_id == NOBODY or self._config.group_instance_id is not None:
+        if self.member_id == NO_MEMBER or self._config.group_instance_id is not None:
             return
         me = self.member_id
         try:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from embedlog._metrics import milliseconds
-from embedlog.consumer.collector import Reading
+from embedlog.consumer.collector import Collector
 from embedlog.consumer.positions import Cursor
 from embedlog.format.visibility import end_offset
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class ConsumerMetrics:
     """The metrics of one consumer, and the source of its registry. Threads: the consumer's own."""
 
-    def __init__(self, engine: Engine, reading: Reading, isolation: str) -> None:
+    def __init__(self, engine: Engine, reading: Collector, isolation: str) -> None:
         self._engine = engine
         self._reading = reading
         self._isolation = isolation

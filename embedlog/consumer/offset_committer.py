@@ -54,7 +54,7 @@ class AutoCommit:
         self.due_at = min(self.due_at, now + self._backoff_s)
 
 
-class _Waiting(NamedTuple):
+class _PendingCommit(NamedTuple):
     """One pending asynchronous commit."""
 
     offsets: Offsets
@@ -63,7 +63,7 @@ class _Waiting(NamedTuple):
     until_ns: int  # boot clock; afterwards the commit has failed
 
 
-class Committing:
+class OffsetCommitter:
     """The commits of one consumer. Threads: the consumer's own."""
 
     def __init__(
@@ -72,7 +72,7 @@ class Committing:
         self._metrics = metrics
         self.settled: dict[TopicPartition, int] = {}  # committed offsets of this consumer's own partitions
         self._store, self._group_id, self._interceptors, self._patience_s = store, group_id, interceptors, patience_s
-        self._row: deque[_Waiting] = deque()
+        self._row: deque[_PendingCommit] = deque()
         self._done: deque[tuple[Callback | None, Offsets, Exception | None]] = deque()
 
     @property
@@ -82,7 +82,7 @@ class Committing:
 
     def later(self, offsets: Offsets, identity: GroupMetadata | None, callback: Callback | None = None) -> None:
         """Start an asynchronous commit; `tell` passes the result to `callback`."""
-        self._row.append(_Waiting(offsets, identity, callback, files.deadline_after(self._patience_s)))
+        self._row.append(_PendingCommit(offsets, identity, callback, files.deadline_after(self._patience_s)))
         self.advance(system.boot_ns() + TRY_NS)
 
     def refuse(self, offsets: Offsets, error: Exception, callback: Callback | None = None) -> None:
@@ -147,4 +147,4 @@ class Committing:
                 logger.exception("the callback of a commit failed")
 
 
-__all__ = ["AutoCommit", "Callback", "Committing", "Offsets"]
+__all__ = ["AutoCommit", "Callback", "OffsetCommitter", "Offsets"]

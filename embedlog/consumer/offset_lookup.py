@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from embedlog.engine import Engine
 
 
-class Lookup:
+class OffsetLookup:
     """Queries the log's partitions, assigned or not."""
 
     def __init__(self, engine: Engine, isolation: str) -> None:

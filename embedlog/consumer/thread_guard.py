@@ -18,11 +18,11 @@ from embedlog.errors import ConcurrentUseError
 PATIENCE_S = 0.001
 
 
-class OneThread:
+class ThreadGuard:
     """A context manager that only one thread can enter.
 
     Example:
-        >>> guard = OneThread("this consumer")
+        >>> guard = ThreadGuard("this consumer")
         >>> with guard, guard:
         ...     pass
     """

@@ -37,13 +37,13 @@ class Duty(Protocol):
 
     moved: int  # changes with the assigned partitions or positions
 
-    def attend(self) -> None: ...
+    def run_duties(self) -> None: ...
     def notices(self) -> list[tuple[Any, int]]: ...
     def polling(self) -> None: ...
     def polled(self) -> None: ...
 
 
-class Waiting:
+class Waiter:
     """Waits for a result of a collection. `follow` is called when the topics may have changed.
 
     **Threads:** one at a time, except `wakeup` and `stop`.
@@ -98,11 +98,11 @@ class Waiting:
         try:
             while True:
                 if self._stopped or self._woken:
-                    self.give_way()
+                    self.raise_if_interrupted()
                 if not data_came:  # after an append, collect first: it is the shorter path
                     self._look_at_topics(subscription)
                 if duty is not None:
-                    duty.attend()
+                    duty.run_duties()
                 found = None
                 if not short_until or not self._too_little(short_until, deadline):
                     found = look()
@@ -131,7 +131,7 @@ class Waiting:
         self.poll_count += 1
         self.poll_began = now
 
-    def give_way(self) -> None:
+    def raise_if_interrupted(self) -> None:
         """Raises ClosedError after `stop`, WakeupError after `wakeup`, once."""
         if self._stopped:
             raise ClosedError("this consumer was closed; create another one with log.consumer(…)")
@@ -190,7 +190,7 @@ class Waiting:
             now = self._now = time.monotonic()
             if now >= until or self._woken or self._stopped or self._engine.topics_version() != self._topics:
                 return False
-            duty.attend()
+            duty.run_duties()
             if duty.moved != moved:
                 return False
 
@@ -236,4 +236,4 @@ def is_stuck(cursor: Cursor) -> bool:
     return bool(cursor.position == bounds.last_stable < bounds.high_watermark)
 
 
-__all__ = ["HELP_S", "TOPICS_LOOK_S", "Waiting", "is_stuck"]
+__all__ = ["HELP_S", "TOPICS_LOOK_S", "Waiter", "is_stuck"]

@@ -36,7 +36,7 @@ from embedlog.types import RecordMetadata
 
 if TYPE_CHECKING:
     from embedlog._native._rows import Future, PartitionQueue, ProducerBatch
-    from embedlog.producer.delivery_failures import Losses
+    from embedlog.producer.delivery_failures import DeliveryFailures
 
 logger = logging.getLogger("embedlog.producer")
 
@@ -64,26 +64,26 @@ def run_callback(future: Future, callback: Callable[[Future], object]) -> None:
         logger.exception("a callback of a sent record raised")
 
 
-class Delivery(Protocol):
+class Sender(Protocol):
     """Writes partition queues into the log."""
 
-    def announce(self, lanes: list[PartitionQueue]) -> None:
+    def announce(self, queues: list[PartitionQueue]) -> None:
         """These queues will be delivered next, one after the other."""
 
-    def deliver(self, lane: PartitionQueue) -> None:
+    def deliver(self, queue: PartitionQueue) -> None:
         """Write the due batches of a queue."""
 
     def drop(self, error: Exception) -> None:
         """Fail batches that wait for another attempt."""
 
-    def abandon(self, parcel: ProducerBatch, error: Exception) -> int:
+    def abandon(self, batch: ProducerBatch, error: Exception) -> int:
         """Fail a batch whose write has not begun; returns its number of records."""
 
     def give_up(self, error: Exception) -> None:
         """The thread ends: fail waiting batches now."""
 
     @property
-    def losses(self) -> Losses:
+    def failures(self) -> DeliveryFailures:
         """Failures that the program has not received yet."""
 
 
@@ -94,9 +94,7 @@ class Accumulator:
     Threads: all methods may be called from any thread.
     """
 
-    def __init__(
-        self, name: str, delivery: Delivery, *, memory_limit: int, linger_ms: float, unacknowledged: bool = False
-    ) -> None:
+    def __init__(self, name: str, delivery: Sender, *, memory_limit: int, linger_ms: float, unacknowledged: bool = False) -> None:
         self._delivery = delivery
         self._name = name
         self._room = threading.Condition()
@@ -124,7 +122,7 @@ class Accumulator:
 
     # ---- memory ----------------------------------------------------------------------------------
 
-    def wait_for_room(self, attempt: Callable[[], Any], timeout_s: float) -> Any:
+    def wait_for_memory(self, attempt: Callable[[], Any], timeout_s: float) -> Any:
         """Wait for memory: the first result of `attempt()` that is not None, or None after the timeout. Raises ClosedError.
 
         `attempt` is called when this thread is first in the queue, and whenever memory was freed.
@@ -152,7 +150,7 @@ class Accumulator:
                 self.blocked(time.monotonic() - began)
                 self._room.notify_all()
 
-    def has_room(self, size: int) -> bool:
+    def has_memory(self, size: int) -> bool:
         """Whether `size` bytes fit into the memory. A record larger than the whole memory is accepted if the memory is empty."""
         return self.rows.memory_used == 0 or self.rows.memory_used + size <= self.rows.memory_limit
 
@@ -182,8 +180,8 @@ class Accumulator:
             raise StateError("flush() inside a callback of this producer would wait for itself")
         deadline = FOREVER if timeout_s is None else time.monotonic() + timeout_s
         self.rows.seal()
-        for parcel in reversed(self.rows.pending()):  # the last one first: the caller wakes once, not for each batch
-            if not parcel.wait(_left(deadline)):
+        for batch in reversed(self.rows.pending()):  # the last one first: the caller wakes once, not for each batch
+            if not batch.wait(_left(deadline)):
                 return False
         return self.rows.mark().wait(_left(deadline))  # after the callbacks of the settled batches
 
@@ -223,10 +221,10 @@ class Accumulator:
             if left_s == 0:
                 self._abandoned = True
                 return False
-            lanes, pause_s = self.rows.ready()
-            for lane in lanes:
-                self._deliver(lane)
-            if not lanes:
+            queues, pause_s = self.rows.ready()
+            for queue in queues:
+                self._deliver(queue)
+            if not queues:
                 self.rows.wait(_first(pause_s, left_s))
         self._give_room()
         return True
@@ -243,15 +241,15 @@ class Accumulator:
         self.abandon()
         if self.close(INTERRUPTED_TIMEOUT_S):  # it was only waiting for another attempt
             return
-        left = sum(parcel.count for parcel in self.rows.pending())
+        left = sum(batch.count for batch in self.rows.pending())
         logger.warning("%s: the process ended during the write of %d records; they may be in the log or not", self._name, left)
 
-    def leave_alone(self) -> None:
+    def detach(self) -> None:
         """The producer was dropped: its records are sent, and failures are logged, because no caller can receive them."""
         self._left_alone = True
         self.rows.close()
         if self._thread is None:
-            self._delivery.losses.log_unheard()
+            self._delivery.failures.log_unreported()
 
     def afterwards(self, call: Callable[[], object]) -> None:
         """Call after the callbacks of all settled batches: now, if the thread has ended."""
@@ -263,8 +261,8 @@ class Accumulator:
         """Fail records that the thread has not begun to write; returns their number."""
         dropped = 0
         self._delivery.drop(error)
-        for parcel in self.rows.pending():
-            dropped += self._delivery.abandon(parcel, error)
+        for batch in self.rows.pending():
+            dropped += self._delivery.abandon(batch, error)
         self.rows.ring()
         return dropped
 
@@ -308,35 +306,35 @@ class Accumulator:
             self.drop(error)
             self._settled()
             self.rows.end()
-            self._delivery.losses.log_unheard()  # close() has returned
+            self._delivery.failures.log_unreported()  # close() has returned
             return True
-        lanes, pause_s = self.rows.ready()
-        if len(lanes) > 1:
-            self._delivery.announce(lanes)
-        for lane in lanes:
-            self._deliver(lane)
+        queues, pause_s = self.rows.ready()
+        if len(queues) > 1:
+            self._delivery.announce(queues)
+        for queue in queues:
+            self._deliver(queue)
             self._settled()
         self._settled()
-        look_s = self._delivery.losses.look()
-        if lanes:
+        look_s = self._delivery.failures.look()
+        if queues:
             return False
         if self.rows.end():
             if self._left_alone:
-                self._delivery.losses.log_unheard()
+                self._delivery.failures.log_unreported()
             return True
         self.rows.wait(_first(pause_s, look_s))
         return False
 
-    def _deliver(self, lane: PartitionQueue) -> None:
-        if not lane.enter():
+    def _deliver(self, queue: PartitionQueue) -> None:
+        if not queue.enter():
             return
         try:
-            self._delivery.deliver(lane)
+            self._delivery.deliver(queue)
         except BaseException:  # noqa: BLE001  (a bug must not end the thread: every future waits for it)
-            _callbacks.report(logger, "%s: delivering to %s-%d failed", self._name, lane.topic, lane.partition)
-            lane.rest(FAILURE_PAUSE_S)
+            _callbacks.report(logger, "%s: delivering to %s-%d failed", self._name, queue.topic, queue.partition)
+            queue.rest(FAILURE_PAUSE_S)
         finally:
-            lane.leave()
+            queue.leave()
 
 
 def _first(*pauses_s: float | None) -> float | None:
@@ -374,7 +372,7 @@ def _close_all() -> None:
                 closed, timeout_s = False, INTERRUPTED_TIMEOUT_S
             if not closed:
                 accumulator.abandon_at_exit()
-            accumulator._delivery.losses.log_unheard()
+            accumulator._delivery.failures.log_unreported()
         except Exception:  # noqa: BLE001  (the others must still be closed)
             _callbacks.report(logger, "a producer could not be closed")
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from embedlog.columns.ingest import Piece
     from embedlog.format.record_columns import BytesColumn
     from embedlog.partitioners import Chooser
-    from embedlog.producer.delivery_failures import Losses
+    from embedlog.producer.delivery_failures import DeliveryFailures
     from embedlog.producer.destinations import Destination
 
 RECORD_OVERHEAD = HEADER_SIZE + 21  # Kafka's upper bound for a batch of one record, without key, value and headers
@@ -46,12 +46,12 @@ class Share(NamedTuple):
     rows: NDArray[np.int64] | None
 
 
-class Leg:
+class RunSend:
     """One encoded run that is being sent, as a producer batch carries it."""
 
-    def __init__(self, shipment: Shipment, partition: int, encoded: record_batch.EncodedRun) -> None:
+    def __init__(self, batch_send: BatchSend, partition: int, encoded: record_batch.EncodedRun) -> None:
         self.encoded = encoded
-        self._shipment = shipment
+        self._batch_send = batch_send
         self._partition = partition
 
     def settled(self, pieces: tuple[tuple[int, int], ...], error: Exception | None) -> None:
@@ -59,16 +59,16 @@ class Leg:
         lost = 0 if error is None else self.encoded.record_count
         if lost and not isinstance(error, DurabilityError):
             lost -= sum(end - base for base, end in pieces)
-        self._shipment.arrived(self._partition, pieces, error, size=self.encoded.size, lost=lost)
+        self._batch_send.arrived(self._partition, pieces, error, size=self.encoded.size, lost=lost)
 
 
-class Shipment:
+class BatchSend:
     """All runs of one `send_batch`; keeps its promise when the last run is settled and no more will be sent."""
 
-    def __init__(self, topic: str, promise: ProducerBatch, losses: Losses) -> None:
+    def __init__(self, topic: str, promise: ProducerBatch, failures: DeliveryFailures) -> None:
         self._topic = topic
         self._promise = promise
-        self._losses = losses
+        self._failures = failures
         self.row_count = 0  # rows that were queued
         self._lost = 0  # rows that were not written
         self._lost_in: int | None = None  # the partition of the first lost rows
@@ -122,7 +122,7 @@ class Shipment:
         if self._error is None:
             self._promise.keep(self._places)
         else:
-            self._losses.fail(self._promise, self._topic, self._lost_in, self._error, max(1, self._lost))
+            self._failures.fail(self._promise, self._topic, self._lost_in, self._error, max(1, self._lost))
 
     def finish(self, error: Exception | None = None, lost: int = 0) -> None:
         """No further run will be sent; `lost` rows were never queued."""
@@ -266,7 +266,7 @@ def _grouped(places: NDArray[np.int32], here: list[int], rows_at_once: int) -> I
 
 
 def check_partition(destination: Destination, partition: int, least: int = 0) -> None:
-    if partition < least or (partition >= 0 and destination.stop_of(partition) is None):
+    if partition < least or (partition >= 0 and destination.target_of(partition) is None):
         numbers = destination.numbers
         some = ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
         expected = f"one of the local partitions: {some}" if destination.is_sparse else f"0 to {len(numbers) - 1}"

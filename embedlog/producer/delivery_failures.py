@@ -39,7 +39,7 @@ ELSEWHERE = "other topics"
 Key: TypeAlias = tuple[str, int | None, type[BaseException], str]
 
 
-class Loss(NamedTuple):
+class DeliveryFailure(NamedTuple):
     """Failed records with the same partition and reason."""
 
     topic: str
@@ -48,7 +48,7 @@ class Loss(NamedTuple):
     tally: Tally
 
 
-class Losses:
+class DeliveryFailures:
     """The failed records of one producer. Threads: any."""
 
     def __init__(self, name: str, figures: Metrics, *, raises: bool) -> None:
@@ -56,23 +56,23 @@ class Losses:
         self._figures = figures
         self._raises = raises
         self._lock = threading.RLock()  # reentrant: a finalizer may send at any point
-        self._entries: dict[Key, Loss] = {}
+        self._entries: dict[Key, DeliveryFailure] = {}
         self._noted: set[Key] = set()  # entries that grew since the last check
         self._look_s: float | None = None  # time of the next check
         self.noted: Callable[[], object] = lambda: None  # wakes the thread that checks
 
-    def fail(self, parcel: ProducerBatch, topic: str, partition: int | None, error: BaseException, count: int) -> None:
+    def fail(self, batch: ProducerBatch, topic: str, partition: int | None, error: BaseException, count: int) -> None:
         """Settle a producer batch or a promise with an error: `count` of its records were not written."""
         with self._lock:
-            parcel.fail(error, self._tally_locked(topic, partition, error), count)
+            batch.fail(error, self._tally_locked(topic, partition, error), count)
 
-    def abandon(self, parcel: ProducerBatch, error: BaseException) -> bool:
+    def abandon(self, batch: ProducerBatch, error: BaseException) -> bool:
         """As `fail`, for a batch whose write has not begun; False, with no effect, if it has begun."""
         with self._lock:
-            tally = None if parcel.run is not None else self._tally_locked(parcel.topic, parcel.partition, error)
-            if not parcel.abandon(error, tally):
+            tally = None if batch.run is not None else self._tally_locked(batch.topic, batch.partition, error)
+            if not batch.abandon(error, tally):
                 return False
-        self.count(parcel.count)
+        self.count(batch.count)
         return True
 
     def count(self, records: int) -> None:
@@ -90,7 +90,7 @@ class Losses:
             found = self._entries.get(key)
         if found is None:
             # A traceback would keep the frames of a send() and so its record alive
-            found = self._entries[key] = Loss(topic, partition, error.with_traceback(None), _rows.Tally())
+            found = self._entries[key] = DeliveryFailure(topic, partition, error.with_traceback(None), _rows.Tally())
         self._noted.add(key)
         if self._look_s is None:
             self._look_s = time.monotonic() + NOTICE_S
@@ -99,7 +99,7 @@ class Losses:
 
     # ---- reports -------------------------------------------------------------------------------------
 
-    def take(self) -> list[Loss]:
+    def take(self) -> list[DeliveryFailure]:
         """Remove and return the unreceived failures; they now count as received."""
         if not self._entries:
             return []
@@ -108,14 +108,14 @@ class Losses:
             self._noted.clear()
         return [each for each in found.values() if each.tally.unheard > 0]
 
-    def raise_unheard(self) -> None:
+    def raise_unreported(self) -> None:
         """Raise DeliveryError for unreceived failures, or log them, depending on the option."""
         unheard = self.take()
         if unheard and self._raises:
             raise _delivery_error(unheard)
         self._log(unheard)
 
-    def log_unheard(self) -> None:
+    def log_unreported(self) -> None:
         """Log unreceived failures where no call can raise them."""
         self._log(self.take())
 
@@ -134,14 +134,14 @@ class Losses:
             _logging.report(logger, logging.WARNING, ("lost", topic, reason), what, errors[topic, reason])
         return None
 
-    def _log(self, unheard: list[Loss]) -> None:
+    def _log(self, unheard: list[DeliveryFailure]) -> None:
         for (topic, reason), count in _by_reason(unheard).items():
             logger.warning("%s: %d records for %s were not written: %s", self._name, count, topic, reason)
 
 
-def _by_reason(losses: list[Loss]) -> Counter[tuple[str, str]]:
+def _by_reason(failures: list[DeliveryFailure]) -> Counter[tuple[str, str]]:
     counts: Counter[tuple[str, str]] = Counter()
-    for loss in losses:
+    for loss in failures:
         counts[loss.topic, _reason(loss)] += loss.tally.unheard
     return counts
 
@@ -158,15 +158,15 @@ def raised_of(error: BaseException) -> BaseException:
     return raised
 
 
-def _reason(loss: Loss) -> str:
+def _reason(loss: DeliveryFailure) -> str:
     return str(loss.error) or type(loss.error).__name__
 
 
-def _delivery_error(losses: list[Loss]) -> DeliveryError:
-    reasons = _by_reason(losses)
+def _delivery_error(failures: list[DeliveryFailure]) -> DeliveryError:
+    reasons = _by_reason(failures)
     words = [f"{count} of {topic}: {reason}" for (topic, reason), count in list(reasons.items())[:REASONS_MAX]]
     if len(reasons) > REASONS_MAX:
         words.append(f"and {len(reasons) - REASONS_MAX} more reasons")
     count = reasons.total()
     message = f"{count} record{'' if count == 1 else 's'} not written: {'; '.join(words)}"
-    return DeliveryError(message, count=count, errors=[(each.topic, each.partition, each.error) for each in losses])
+    return DeliveryError(message, count=count, errors=[(each.topic, each.partition, each.error) for each in failures])

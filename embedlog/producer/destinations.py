@@ -2,7 +2,7 @@
 
 DESTINATION-1  a destination is the producer's knowledge of one topic; its queues live as long as the topic, so a new route keeps
     the order
-DESTINATION-2  an attempt remains at its stop until its result is known: it is repeated with the same bytes
+DESTINATION-2  an attempt remains at its target until its result is known: it is repeated with the same bytes
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ RATIO_BETTER, RATIO_WORSE, RATIO_MARGIN = 0.005, 0.05, 1.05  # Kafka's steps of 
 class Attempt:
     """The append of one run: the producer batches with its records, and its progress."""
 
-    __slots__ = ("counts", "end_sequence", "going", "mended", "parcels", "run", "stamp", "tries")
+    __slots__ = ("batches", "counts", "end_sequence", "going", "mended", "run", "stamp", "tries")
 
-    def __init__(self, parcels: list[ProducerBatch], counts: list[int], run: EncodedRun, going: AppendProgress) -> None:
-        self.parcels = parcels
-        self.counts = counts  # records of each parcel
+    def __init__(self, batches: list[ProducerBatch], counts: list[int], run: EncodedRun, going: AppendProgress) -> None:
+        self.batches = batches
+        self.counts = counts  # records of each batch
         self.run = run
         self.going = going
         self.stamp: Stamp | None = None
@@ -42,13 +42,13 @@ class Attempt:
         self.mended = False  # split, or stamped again: done at most once
 
 
-class Stop:
+class QueueTarget:
     """The target of one partition queue, with an estimate of the compression ratio."""
 
-    def __init__(self, destination: Destination, lane: PartitionQueue) -> None:
+    def __init__(self, destination: Destination, queue: PartitionQueue) -> None:
         self.destination = destination
         self.partition: Any = None  # opened by the first write
-        self.lane = lane
+        self.queue = queue
         self.attempt: Attempt | None = None
         self.dropped: Exception | None = None  # the error with which a waiting attempt fails
         self.alone = 0  # batches to write one by one, because together they were refused
@@ -60,7 +60,7 @@ class Stop:
         """Adapt the size limit so that compressed batches fill batch.size, as Kafka's estimate does."""
         seen = after / before
         self.ratio = max(seen, self.ratio + RATIO_WORSE) if seen > self.ratio else max(seen, self.ratio - RATIO_BETTER)
-        self.lane.limit = min(
+        self.queue.limit = min(
             int(self.destination.batch_size / min(1.0, self.ratio * RATIO_MARGIN)), self.destination.batch_limit
         )
 
@@ -75,23 +75,23 @@ class Destination:
         self.batch_size = max(1, settings.batch_size)
         self.codec, self.level = _codec(config, settings)
         self.record_limit = config.max_decompressed_message_bytes if self.codec else INT_MAX  # bytes of one record
-        self.stops: list[Stop] = []  # of the local partitions, by rising numbers
+        self.targets: list[QueueTarget] = []  # of the local partitions, by rising numbers
         self.partition_count = 0  # of the topic; other brokers of a cluster may hold some of them
         self.rows = rows
         self._settings = settings
         self.route: Router | None = None
 
-    def take_over(self, stops: list[Stop]) -> None:
+    def take_over(self, targets: list[QueueTarget]) -> None:
         """Use existing queues: their records keep their order and sequences. REQUIRES grow() afterwards."""
-        self.stops = stops
-        for stop in stops:
-            stop.destination = self
-            stop.lane.limit = min(self.batch_size, self.batch_limit)
+        self.targets = targets
+        for target in targets:
+            target.destination = self
+            target.queue.limit = min(self.batch_size, self.batch_limit)
 
     @property
     def numbers(self) -> list[int]:
         """The local partitions, which can be written."""
-        return [stop.lane.partition for stop in self.stops]
+        return [target.queue.partition for target in self.targets]
 
     @property
     def every(self) -> Sequence[int]:
@@ -101,27 +101,27 @@ class Destination:
     @property
     def is_sparse(self) -> bool:
         """Whether some partitions of the topic are not local."""
-        return len(self.stops) != self.partition_count
+        return len(self.targets) != self.partition_count
 
-    def stop_of(self, number: int) -> Stop | None:
+    def target_of(self, number: int) -> QueueTarget | None:
         """The target of a partition, None if it is not local."""
-        place = bisect_left(self.stops, number, key=_number) if self.is_sparse else number
-        found = self.stops[place] if 0 <= place < len(self.stops) else None
-        return found if found is not None and found.lane.partition == number else None
+        place = bisect_left(self.targets, number, key=_number) if self.is_sparse else number
+        found = self.targets[place] if 0 <= place < len(self.targets) else None
+        return found if found is not None and found.queue.partition == number else None
 
     def grow(self, partition_count: int, numbers: Iterable[int] = ()) -> None:
         """Add targets for new partitions, and make a route over all; `numbers` are the topic's local partitions."""
-        known = {stop.lane.partition: stop for stop in self.stops}
+        known = {target.queue.partition: target for target in self.targets}
         self.partition_count, limit = partition_count, min(self.batch_size, self.batch_limit)
-        self.stops = [
-            known.get(number) or Stop(self, _rows.PartitionQueue(self.rows, self.name, number, limit))
+        self.targets = [
+            known.get(number) or QueueTarget(self, _rows.PartitionQueue(self.rows, self.name, number, limit))
             for number in sorted({*known, *numbers})
             if number < partition_count
         ]
         own_time = self.config.message_timestamp_type == "CreateTime"
         self.route = _rows.Router(
             self.rows,
-            [stop.lane for stop in self.stops],
+            [target.queue for target in self.targets],
             batch_size=self.batch_size,
             request_limit=min(self._settings.max_request_size, self.record_limit + HEADER_SIZE),
             past_ms=self.config.message_timestamp_before_max_ms if own_time else 2**63 - 1,
@@ -135,8 +135,8 @@ class Destination:
         )
 
 
-def _number(stop: Stop) -> int:
-    return stop.lane.partition
+def _number(target: QueueTarget) -> int:
+    return target.queue.partition
 
 
 def _codec(config: TopicConfig, settings: ProducerConfig) -> tuple[int, int | None]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from embedlog.config.topic import TopicConfig
     from embedlog.partition.context import Appended
     from embedlog.partition.partition import Partition
-    from embedlog.producer.destinations import Attempt, Stop
+    from embedlog.producer.destinations import Attempt, QueueTarget
 
 REPLICAS: Final = 1  # directories with a copy of a partition, all in sync
 
@@ -50,27 +50,27 @@ class Appender(Protocol):
 
     direct: bool  # callers may append without the thread
 
-    def announce(self, stops: Iterable[Stop]) -> None:
+    def announce(self, targets: Iterable[QueueTarget]) -> None:
         """Each of these targets has an attempt that is about to be appended: do common work for all at once.
 
         Not called for a `direct` appender.
         """
 
-    def prepare(self, stop: Stop) -> None:
+    def prepare(self, target: QueueTarget) -> None:
         """Set the producer id and epoch of the queue before its batches are sealed."""
 
-    def stamp(self, stop: Stop, attempt: Attempt) -> None:
+    def stamp(self, target: QueueTarget, attempt: Attempt) -> None:
         """Stamp a run that was encoded before. A run that was sealed here is stamped already."""
 
-    def append(self, stop: Stop, attempt: Attempt, deadline_ns: int) -> Appended: ...
+    def append(self, target: QueueTarget, attempt: Attempt, deadline_ns: int) -> Appended: ...
 
-    def written(self, stop: Stop, attempt: Attempt) -> None:
+    def written(self, target: QueueTarget, attempt: Attempt) -> None:
         """The whole run is in the log."""
 
-    def mend(self, stop: Stop, attempt: Attempt, error: BaseException) -> bool:
+    def mend(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> bool:
         """Whether the same records can be retried at once with another epoch or id."""
 
-    def lost(self, stop: Stop, attempt: Attempt) -> None:
+    def lost(self, target: QueueTarget, attempt: Attempt) -> None:
         """The attempt has failed; its records may be in the log or not."""
 
 
@@ -82,28 +82,28 @@ class Plain:
     def __init__(self, acks: str) -> None:
         self._acks = acks
 
-    def announce(self, stops: Iterable[Stop]) -> None:
+    def announce(self, targets: Iterable[QueueTarget]) -> None:
         """No common work."""
 
-    def prepare(self, stop: Stop) -> None:
+    def prepare(self, target: QueueTarget) -> None:
         """No stamp."""
 
-    def stamp(self, stop: Stop, attempt: Attempt) -> None:
+    def stamp(self, target: QueueTarget, attempt: Attempt) -> None:
         """No stamp."""
 
-    def append(self, stop: Stop, attempt: Attempt, deadline_ns: int) -> Appended:
+    def append(self, target: QueueTarget, attempt: Attempt, deadline_ns: int) -> Appended:
         if self._acks == "all":
-            _check_in_sync(stop.partition)
-        appended: Appended = stop.partition.append(attempt.run, deadline_ns=deadline_ns, going=attempt.going)
+            _check_in_sync(target.partition)
+        appended: Appended = target.partition.append(attempt.run, deadline_ns=deadline_ns, going=attempt.going)
         return appended
 
-    def written(self, stop: Stop, attempt: Attempt) -> None:
+    def written(self, target: QueueTarget, attempt: Attempt) -> None:
         """No state."""
 
-    def mend(self, stop: Stop, attempt: Attempt, error: BaseException) -> bool:
+    def mend(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> bool:
         return False
 
-    def lost(self, stop: Stop, attempt: Attempt) -> None:
+    def lost(self, target: QueueTarget, attempt: Attempt) -> None:
         """No state."""
 
 
@@ -115,52 +115,52 @@ class Idempotent:
     def __init__(self) -> None:
         self._producer_id = new_producer_id()
 
-    def announce(self, stops: Iterable[Stop]) -> None:
+    def announce(self, targets: Iterable[QueueTarget]) -> None:
         """No common work."""
 
-    def prepare(self, stop: Stop) -> None:
-        if stop.lane.producer_id == NO_PRODUCER:
-            _enter(stop, self._producer_id, 0)
+    def prepare(self, target: QueueTarget) -> None:
+        if target.queue.producer_id == NO_PRODUCER:
+            _enter(target, self._producer_id, 0)
 
-    def stamp(self, stop: Stop, attempt: Attempt) -> None:
-        lane = stop.lane
-        if lane.producer_id == NO_PRODUCER:
+    def stamp(self, target: QueueTarget, attempt: Attempt) -> None:
+        queue = target.queue
+        if queue.producer_id == NO_PRODUCER:
             return
-        attempt.stamp = Stamp(lane.producer_id, lane.producer_epoch)
-        if attempt.parcels[0].run is not None or attempt.mended:
-            attempt.end_sequence = stamp(attempt.run, attempt.stamp, lane.next_sequence)
+        attempt.stamp = Stamp(queue.producer_id, queue.producer_epoch)
+        if attempt.batches[0].run is not None or attempt.mended:
+            attempt.end_sequence = stamp(attempt.run, attempt.stamp, queue.next_sequence)
         else:
-            attempt.end_sequence = (lane.next_sequence + attempt.run.record_count) & 0x7FFFFFFF
+            attempt.end_sequence = (queue.next_sequence + attempt.run.record_count) & 0x7FFFFFFF
 
-    def append(self, stop: Stop, attempt: Attempt, deadline_ns: int) -> Appended:
-        partition, lane, asked = stop.partition, stop.lane, attempt.stamp
+    def append(self, target: QueueTarget, attempt: Attempt, deadline_ns: int) -> Appended:
+        partition, queue, asked = target.partition, target.queue, attempt.stamp
         _check_in_sync(partition)
-        moved = lane.seen >= 0 and lane.seen != stop.seen  # callers have appended directly
-        if asked is not None and moved and stop.direct is not None and stop.direct[0] == id(partition.direct_target.writer):
-            partition.note_direct(asked, lane.next_sequence, lane.seen)
+        moved = queue.seen >= 0 and queue.seen != target.seen  # callers have appended directly
+        if asked is not None and moved and target.direct is not None and target.direct[0] == id(partition.direct_target.writer):
+            partition.note_direct(asked, queue.next_sequence, queue.seen)
         appended: Appended = partition.append(attempt.run, deadline_ns=deadline_ns, stamp=asked, going=attempt.going)
         return appended
 
-    def written(self, stop: Stop, attempt: Attempt) -> None:
+    def written(self, target: QueueTarget, attempt: Attempt) -> None:
         if attempt.stamp is not None:
-            stop.lane.next_sequence = attempt.end_sequence
-            stop.lane.seen = stop.seen = stop.partition.seen_plain(attempt.stamp)
+            target.queue.next_sequence = attempt.end_sequence
+            target.queue.seen = target.seen = target.partition.seen_plain(attempt.stamp)
 
-    def mend(self, stop: Stop, attempt: Attempt, error: BaseException) -> bool:
+    def mend(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> bool:
         if attempt.mended or attempt.going.start or not isinstance(error, (OutOfOrderSequenceError, FencedError)):
             return False
-        _renew(stop)
+        _renew(target)
         attempt.mended = True
-        self.stamp(stop, attempt)
+        self.stamp(target, attempt)
         return True
 
-    def lost(self, stop: Stop, attempt: Attempt) -> None:
+    def lost(self, target: QueueTarget, attempt: Attempt) -> None:
         if attempt.stamp is None:
             return
         if attempt.going.start == len(attempt.run.buffer):
-            self.written(stop, attempt)
+            self.written(target, attempt)
         else:
-            _renew(stop)
+            _renew(target)
 
 
 class Transactional:
@@ -171,45 +171,45 @@ class Transactional:
     def __init__(self, owner: Any) -> None:
         self._owner = owner
 
-    def announce(self, stops: Iterable[Stop]) -> None:
+    def announce(self, targets: Iterable[QueueTarget]) -> None:
         """Register partitions that are written for the first time in one record, under one lock."""
-        attempts = [(stop.partition, stop.attempt) for stop in stops if in_sync(stop.partition.config)]
+        attempts = [(target.partition, target.attempt) for target in targets if in_sync(target.partition.config)]
         if len(attempts) > 1:
             self._owner.begin_in([(partition, attempt.run, attempt.going) for partition, attempt in attempts if attempt])
 
-    def prepare(self, stop: Stop) -> None:
-        asked, lane = self._owner.stamp, stop.lane
-        if (lane.producer_id, lane.producer_epoch) != asked[:2]:
-            _enter(stop, asked.producer_id, asked.epoch)
+    def prepare(self, target: QueueTarget) -> None:
+        asked, queue = self._owner.stamp, target.queue
+        if (queue.producer_id, queue.producer_epoch) != asked[:2]:
+            _enter(target, asked.producer_id, asked.epoch)
 
-    def stamp(self, stop: Stop, attempt: Attempt) -> None:
+    def stamp(self, target: QueueTarget, attempt: Attempt) -> None:
         attempt.stamp = self._owner.stamp
-        attempt.end_sequence = stamp(attempt.run, attempt.stamp, stop.lane.next_sequence)
+        attempt.end_sequence = stamp(attempt.run, attempt.stamp, target.queue.next_sequence)
 
-    def append(self, stop: Stop, attempt: Attempt, deadline_ns: int) -> Appended:
-        _check_in_sync(stop.partition)
-        appended: Appended = self._owner.append(stop.partition, attempt.run, deadline_ns, attempt.going)
+    def append(self, target: QueueTarget, attempt: Attempt, deadline_ns: int) -> Appended:
+        _check_in_sync(target.partition)
+        appended: Appended = self._owner.append(target.partition, attempt.run, deadline_ns, attempt.going)
         return appended
 
-    def written(self, stop: Stop, attempt: Attempt) -> None:
-        stop.lane.next_sequence = attempt.end_sequence
+    def written(self, target: QueueTarget, attempt: Attempt) -> None:
+        target.queue.next_sequence = attempt.end_sequence
 
-    def mend(self, stop: Stop, attempt: Attempt, error: BaseException) -> bool:
+    def mend(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> bool:
         return False
 
-    def lost(self, stop: Stop, attempt: Attempt) -> None:
+    def lost(self, target: QueueTarget, attempt: Attempt) -> None:
         """No state: the transaction can only be aborted, and the next one has another epoch."""
 
 
-def _enter(stop: Stop, producer_id: int, epoch: int) -> None:
-    lane = stop.lane
-    lane.producer_id, lane.producer_epoch, lane.next_sequence, lane.seen = producer_id, epoch, 0, -1
+def _enter(target: QueueTarget, producer_id: int, epoch: int) -> None:
+    queue = target.queue
+    queue.producer_id, queue.producer_epoch, queue.next_sequence, queue.seen = producer_id, epoch, 0, -1
 
 
-def _renew(stop: Stop) -> None:
+def _renew(target: QueueTarget) -> None:
     """Use the next epoch, or a new id after the last epoch."""
-    lane = stop.lane
-    if lane.producer_epoch == EPOCH_MAX:
-        _enter(stop, new_producer_id(), 0)
+    queue = target.queue
+    if queue.producer_epoch == EPOCH_MAX:
+        _enter(target, new_producer_id(), 0)
     else:
-        _enter(stop, lane.producer_id, lane.producer_epoch + 1)
+        _enter(target, queue.producer_id, queue.producer_epoch + 1)

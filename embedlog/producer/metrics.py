@@ -18,7 +18,7 @@ def producer_metrics(metrics: Metrics) -> dict[str, float]:
         "batch-size-avg": metrics.mean("byte", "batch", 0.0),
         "batch-size-max": metrics.peak("batch_byte", 0.0),
         "records-per-request-avg": metrics.mean("record", "request", 0.0),
-        "record-queue-time-avg": metrics.mean("queue_s", "parcel", 0.0) * 1e3,
+        "record-queue-time-avg": metrics.mean("queue_s", "producer_batch", 0.0) * 1e3,
         "record-queue-time-max": metrics.peak("queue_s", 0.0) * 1e3,
         "request-latency-avg": metrics.mean("latency_s", "request", 0.0) * 1e3,
         "request-latency-max": metrics.peak("latency_s", 0.0) * 1e3,

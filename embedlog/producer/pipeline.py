@@ -39,9 +39,9 @@ from embedlog.producer.accumulator import Accumulator
 from embedlog.producer.batch_send import (
     RECORD_OVERHEAD,
     STICK,
-    Leg,
+    BatchSend,
+    RunSend,
     Share,
-    Shipment,
     check_partition,
     check_piece,
     check_record,
@@ -50,7 +50,7 @@ from embedlog.producer.batch_send import (
 )
 from embedlog.producer.destinations import Destination
 from embedlog.producer.interceptors import ProducerInterceptors
-from embedlog.producer.sender import Delivery
+from embedlog.producer.sender import Sender
 from embedlog.types import ProducerRecord, RecordMetadata
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Pipeline:
         self,
         engine: Engine,
         config: ProducerConfig,
-        delivery: Delivery,
+        delivery: Sender,
         accumulator: Accumulator,
         transaction: Transaction | NoTransaction,
     ) -> None:
@@ -104,7 +104,7 @@ class Pipeline:
         self._accumulator = accumulator
         self._transaction = transaction
         self._rows = accumulator.rows
-        self._losses = delivery.losses
+        self._failures = delivery.failures
         self._serializers = {"key": _as_method(config.key_serializer), "value": _as_method(config.value_serializer)}
         self._partitioner = config.partitioner() if isinstance(config.partitioner, type) else config.partitioner
         self._choosers: dict[str, Chooser] = {}
@@ -225,17 +225,17 @@ class Pipeline:
                 self.check_usable()
             return result
 
-        found = self._accumulator.wait_for_room(attempt_or_raise, timeout_s)
+        found = self._accumulator.wait_for_memory(attempt_or_raise, timeout_s)
         if found is None:
             raise self.exhausted()
         return found
 
-    def wait_for_room(self, size: int, ended: Callable[[], bool]) -> None:
+    def wait_for_memory(self, size: int, ended: Callable[[], bool]) -> None:
         """Wait in order of arrival for `size` bytes of memory, at most max.block.ms; also returns when memory was freed and
         `ended()`.
         """
         timeout_s = self._config.max_block_ms / 1000
-        self._accumulator.wait_for_room(lambda: ended() or self._has_room(size), timeout_s)
+        self._accumulator.wait_for_memory(lambda: ended() or self._has_room(size), timeout_s)
 
     def exhausted(self) -> BufferExhaustedError:
         """The error for a wait for memory that timed out."""
@@ -260,10 +260,10 @@ class Pipeline:
 
     def failed(self, given: ProducerRecord, error: EmbedlogError) -> Future:
         """A future that failed inside the call: its callbacks run at once, in the caller's thread."""
-        self._losses.count(1)
+        self._failures.count(1)
         self._transaction.failed(error)
         future, promise = self._rows.promise(True)
-        self._losses.fail(promise, given.topic, given.partition, error, 1)
+        self._failures.fail(promise, given.topic, given.partition, error, 1)
         return future
 
     def acknowledged(self, sent: ProducerRecord, future: Future) -> None:
@@ -286,7 +286,7 @@ class Pipeline:
             return self._send_rows(given, rows_of(values, keys, timestamps_ms, headers))
         self._accumulator.start()
         future, promise = self._rows.promise(False)
-        shipment = Shipment(topic, promise, self._losses)
+        batch_send = BatchSend(topic, promise, self._failures)
         error: EmbedlogError | None = None
         lost, row_count = 0, _row_count(values)
         try:
@@ -302,16 +302,18 @@ class Pipeline:
                 if earliest_ms is not None:
                     self._look_for_seconds(destination, earliest_ms)
                 for share in shares(piece, destination, partition, chooser, self._config.partitioner_ignore_keys):
-                    self._ship(shipment, destination, piece, share, single_ms)
+                    self._ship(batch_send, destination, piece, share, single_ms)
         except FAILS_THE_FUTURE as failure:
-            error, lost = failure, max(1, row_count - shipment.row_count)
-            self._losses.count(lost)
+            error, lost = failure, max(1, row_count - batch_send.row_count)
+            self._failures.count(lost)
             self._transaction.failed(error)
         finally:
-            shipment.finish(error, lost)
+            batch_send.finish(error, lost)
         return future
 
-    def _ship(self, shipment: Shipment, destination: Destination, piece: Piece, share: Share, timestamp_ms: int | None) -> None:
+    def _ship(
+        self, batch_send: BatchSend, destination: Destination, piece: Piece, share: Share, timestamp_ms: int | None
+    ) -> None:
         """Encode one share and append its runs to the queue."""
         now_ms = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
         columns = Columns(
@@ -328,23 +330,23 @@ class Pipeline:
             run_bytes=run_bytes,
             compressed_max=self._engine.config.max_decompressed_batch_bytes,
         ):
-            if not self._accumulator.has_room(run.size) or self._rows.waiting:
+            if not self._accumulator.has_memory(run.size) or self._rows.waiting:
                 self._wait_for(partial(self._has_room, run.size))
             if not self._accumulator.on_thread():
-                shipment.wait_below(AHEAD_BYTES, self._config.max_block_ms / 1000)
+                batch_send.wait_below(AHEAD_BYTES, self._config.max_block_ms / 1000)
             number = destination.route.stick(run.size) if share.partition == STICK and destination.route else share.partition
-            shipment.leave(run.size)
-            leg = Leg(shipment, number, run)
-            stop = destination.stop_of(number)
-            if stop is not None and stop.lane.push_run(leg, run.record_count, run.size) is not None:
-                shipment.row_count += run.record_count
+            batch_send.leave(run.size)
+            run_send = RunSend(batch_send, number, run)
+            target = destination.target_of(number)
+            if target is not None and target.queue.push_run(run_send, run.record_count, run.size) is not None:
+                batch_send.row_count += run.record_count
             else:
-                leg.settled((), None)  # not queued
+                run_send.settled((), None)  # not queued
                 self.check_usable()
                 raise InvalidTransactionStateError("the transaction ended during send_batch")
 
     def _has_room(self, size: int) -> bool | None:
-        return self._accumulator.has_room(size) or None
+        return self._accumulator.has_memory(size) or None
 
     def _serialized_list(self, what: str, given: ProducerRecord, items: Any) -> Any:
         if self._serializers[what] is None or not isinstance(items, (list, tuple)):
@@ -355,15 +357,15 @@ class Pipeline:
         """Send row by row, for objects that must see each record; the result has the same form as that of columns."""
         self._accumulator.start()  # the thread runs the callbacks of the promise
         future, promise = self._rows.promise(False)
-        shipment = Shipment(common.topic, promise, self._losses)
+        batch_send = BatchSend(common.topic, promise, self._failures)
         try:
             for value, key, timestamp_ms, headers, partition in rows:
                 own = common.partition if common.partition is not None else partition
                 sent = self.send(ProducerRecord(common.topic, value, key, own, timestamp_ms, headers))
-                shipment.leave()
-                sent.add_done_callback(partial(_arrived, shipment))
+                batch_send.leave()
+                sent.add_done_callback(partial(_arrived, batch_send))
         finally:
-            shipment.finish()
+            batch_send.finish()
         return future
 
     # ---- topics ----------------------------------------------------------------------------------
@@ -402,13 +404,13 @@ def _as_method(serializer: Any) -> Serialize | None:
     return lambda topic, headers, data: serializer(data)
 
 
-def _arrived(shipment: Shipment, future: Future) -> None:
+def _arrived(batch_send: BatchSend, future: Future) -> None:
     error = future.exception()
     if error is not None:
-        shipment.arrived(future.partition, (), error, lost=1)
+        batch_send.arrived(future.partition, (), error, lost=1)
         return
     place = future.result()
-    shipment.arrived(place.partition, ((place.offset, place.offset + 1),), None, topic=place.topic)
+    batch_send.arrived(place.partition, ((place.offset, place.offset + 1),), None, topic=place.topic)
 
 
 def _row_count(values: Any) -> int:

@@ -27,7 +27,7 @@ from embedlog.producer.accumulator import Accumulator
 from embedlog.producer.idempotence import Transactional
 from embedlog.producer.metrics import producer_metrics
 from embedlog.producer.pipeline import Pipeline
-from embedlog.producer.sender import Delivery
+from embedlog.producer.sender import Sender
 from embedlog.producer.transaction_manager import FAILED, NoTransaction, Transaction
 from embedlog.types import GroupMetadata, Headers, OffsetAndMetadata, ProducerRecord, RecordMetadata, TopicPartition, seconds
 
@@ -57,8 +57,8 @@ class Producer(Generic[K, V]):
         self._closed = False
         self._name = _name(config)
         _tell_of_changes(config, self._name)
-        self._delivery = Delivery(engine, config, self._name)
-        self._losses = self._delivery.losses
+        self._delivery = Sender(engine, config, self._name)
+        self._failures = self._delivery.failures
         self._accumulator = Accumulator(
             f"embedlog-{self._name}",
             self._delivery,
@@ -67,7 +67,7 @@ class Producer(Generic[K, V]):
             unacknowledged=config.acks == "0",
         )
         self._accumulator.blocked = partial(self._delivery.figures.spent, "blocked")
-        self._losses.noted = self._accumulator.rows.ring
+        self._failures.noted = self._accumulator.rows.ring
         self._routes = self._delivery.routes
         self._transaction = _transaction(engine, config, self._accumulator, self._delivery)
         self._pipeline = Pipeline(engine, config, self._delivery, self._accumulator, self._transaction)
@@ -131,7 +131,7 @@ class Producer(Generic[K, V]):
         on_delivery_error="log" and with acks=0); DeadlineError after `timeout` seconds, StateError inside a callback.
         """
         self._flush(seconds(timeout, "flush()"))
-        self._losses.raise_unheard()
+        self._failures.raise_unreported()
 
     def _flush(self, timeout: float | None) -> None:
         self._pipeline.check_open()
@@ -150,7 +150,7 @@ class Producer(Generic[K, V]):
         if os.getpid() != self._pid:
             return
         self._end(seconds(timeout, "close()"))
-        self._losses.raise_unheard()
+        self._failures.raise_unreported()
 
     def _end(self, timeout: float | None) -> None:
         began = time.monotonic()
@@ -202,13 +202,13 @@ class Producer(Generic[K, V]):
             self._transaction.commit()
         finally:
             if self._transaction.state in FAILED:
-                self._losses.take()  # the exception of this call reports them
+                self._failures.take()  # the exception of this call reports them
 
     def abort_transaction(self) -> None:
         """Abort: buffered records fail with TransactionAbortedError, written ones are never visible as committed."""
         self._pipeline.check_open()
         self._transaction.abort()
-        self._losses.take()  # an aborted transaction needs no report of single records
+        self._failures.take()  # an aborted transaction needs no report of single records
 
     def send_offsets_to_transaction(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group_metadata: GroupMetadata
@@ -230,7 +230,7 @@ class Producer(Generic[K, V]):
 
     def _abort_after_failure(self) -> None:
         self._transaction.abort_after_failure()
-        self._losses.take()
+        self._failures.take()
 
     def partitions_for(self, topic: str) -> set[int]:
         """The numbers of a topic's partitions. Raises UnknownTopicOrPartitionError."""
@@ -260,14 +260,14 @@ class Producer(Generic[K, V]):
             return self.close()
         if os.getpid() == self._pid:
             self._end(None)
-            self._losses.log_unheard()
+            self._failures.log_unreported()
 
     def __del__(self) -> None:
         rows = getattr(self, "_rows", None)
         if rows is None or rows.closed or os.getpid() != self._pid:
             return
         warnings.warn(f"{self._name} was dropped without close()", ResourceWarning, source=self, stacklevel=2)
-        self._accumulator.leave_alone()  # the thread sends the buffered records, and ends
+        self._accumulator.detach()  # the thread sends the buffered records, and ends
 
     if not TYPE_CHECKING:  # type checkers report this mistake; this reports it at run time
 
@@ -300,7 +300,7 @@ def _tell_of_changes(config: ProducerConfig, name: str) -> None:
 
 
 def _transaction(
-    engine: Engine, config: ProducerConfig, accumulator: Accumulator, delivery: Delivery
+    engine: Engine, config: ProducerConfig, accumulator: Accumulator, delivery: Sender
 ) -> Transaction | NoTransaction:
     """The transaction manager, which receives the errors of the sender."""
     if config.transactional_id is None:

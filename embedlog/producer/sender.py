@@ -2,8 +2,7 @@
 
 SENDER-1  for one partition, only the thread that entered its queue appends: the producer's thread, or in C a caller that waits
     for a record (`inline_append.c`). Records are written in the order in which they were accepted
-SENDER-2  every batch that was taken is settled, whatever happens; a batch known to be in the log never fails and is never written
-    again: the attempt ends before any other step
+SENDER-2  every taken batch is settled; a batch known to be in the log never fails and never written again: its attempt ends first
 SENDER-3  after a transient error the attempt is repeated with the same bytes, from where it stopped, until delivery.timeout.ms or
     retries are used up; no later batch of the queue overtakes it
 SENDER-4  a topic that grew, changed or was deleted is detected when a record is written to it
@@ -38,8 +37,8 @@ from embedlog.errors import (
 from embedlog.format import compression, record_batch
 from embedlog.partition.context import Appended, AppendProgress
 from embedlog.producer.batch_send import UNKNOWN_OFFSET
-from embedlog.producer.delivery_failures import Losses
-from embedlog.producer.destinations import Attempt, Destination, Stop
+from embedlog.producer.delivery_failures import DeliveryFailures
+from embedlog.producer.destinations import Attempt, Destination, QueueTarget
 from embedlog.producer.idempotence import Appender, Idempotent, Plain, in_sync
 from embedlog.topic import check_name, is_internal
 
@@ -61,7 +60,7 @@ PASSING = {
 }  # fmt: skip
 
 
-class Delivery:
+class Sender:
     """The destinations of one producer; writes their batches into the log.
 
     Threads: `destination`, `drop` and `harvest` from any, the others from the producer's own only.
@@ -71,14 +70,18 @@ class Delivery:
         self._engine = engine
         self._settings = settings
         self._lock = threading.Lock()
-        self._stops: dict[PartitionQueue, Stop] = {}
+        self._targets: dict[PartitionQueue, QueueTarget] = {}
         self.appender: Appender = Idempotent() if settings.enable_idempotence else Plain(settings.acks)
         self.destinations: dict[str, Destination] = {}
-        self._gone: dict[str, list[Stop]] = {}  # of topics that were not found: a topic that exists again uses the same queues
+        self._gone: dict[
+            str, list[QueueTarget]
+        ] = {}  # of topics that were not found: a topic that exists again uses the same queues
         self.routes: dict[str, Router] = {}  # fast path of send(); a topic without an entry takes the checked path
         self.failed: Callable[[BaseException], None] = lambda error: None  # receives every error before the futures
         self.figures = Metrics()
-        self.losses = Losses(name, self.figures, raises=settings.on_delivery_error == "raise" and settings.acks != "0")
+        self.failures = DeliveryFailures(
+            name, self.figures, raises=settings.on_delivery_error == "raise" and settings.acks != "0"
+        )
         self.in_flight = 0  # batches that are being written
 
     # ---- destinations ----------------------------------------------------------------------------
@@ -97,17 +100,17 @@ class Delivery:
                 self.destinations[topic] = found
             if found.route is None or found.partition_count < count:
                 found.grow(count, list(self._engine.topic(topic).here))
-                self._stops.update((stop.lane, stop) for stop in found.stops)
+                self._targets.update((target.queue, target) for target in found.targets)
             if fast and found.route is not None:
                 self.routes[topic] = found.route
             return found
 
-    def _look_again(self, stop: Stop) -> None:
+    def _look_again(self, target: QueueTarget) -> None:
         """Send the next `send()` to the checked path if the topic has changed."""
-        destination = stop.destination
+        destination = target.destination
         try:
             count = self._engine.partition_count(destination.name)
-            config = destination.config if stop.partition is None else stop.partition.config
+            config = destination.config if target.partition is None else target.partition.config
             changed = config is not destination.config and config != destination.config
         except EmbedlogError:  # deleted, or the log is closed: the next send() reports it
             count, changed, config = 0, True, destination.config
@@ -116,7 +119,7 @@ class Delivery:
         with self._lock:
             self.routes.pop(destination.name, None)
             if count < destination.partition_count:
-                self._gone[destination.name] = destination.stops
+                self._gone[destination.name] = destination.targets
                 self.destinations.pop(destination.name, None)
             elif changed:
                 self._reconfigure(destination, config)
@@ -124,136 +127,136 @@ class Delivery:
     def _reconfigure(self, destination: Destination, config: TopicConfig) -> None:
         """Use the topic's new settings for later records, with the existing queues."""
         fresh = Destination(destination.name, config, self._settings, destination.rows)
-        fresh.take_over(destination.stops)
+        fresh.take_over(destination.targets)
         fresh.grow(destination.partition_count)
         self.destinations[destination.name] = fresh
 
     # ---- on the producer's thread ----------------------------------------------------------------
 
-    def announce(self, lanes: list[PartitionQueue]) -> None:
+    def announce(self, queues: list[PartitionQueue]) -> None:
         """These queues will be delivered next, one after the other."""
         if self.appender.direct:
             return
-        stops = [self._stops[lane] for lane in lanes if lane.enter()]
+        targets = [self._targets[queue] for queue in queues if queue.enter()]
         try:
             with contextlib.suppress(EmbedlogError):  # each delivery meets the error again
-                for stop in stops:
-                    self._locate(stop)
-                self.appender.announce([stop for stop in stops if stop.attempt or self._begin(stop)])
+                for target in targets:
+                    self._locate(target)
+                self.appender.announce([target for target in targets if target.attempt or self._begin(target)])
         finally:
-            for stop in stops:
-                stop.lane.leave()
+            for target in targets:
+                target.queue.leave()
 
-    def deliver(self, lane: PartitionQueue) -> None:
+    def deliver(self, queue: PartitionQueue) -> None:
         """Write the due batches of one queue as one run and settle them, or repeat the attempt that failed before."""
-        stop = self._stops[lane]
-        self.harvest(lane)
-        attempt = stop.attempt or self._begin(stop)
+        target = self._targets[queue]
+        self.harvest(queue)
+        attempt = target.attempt or self._begin(target)
         if attempt is not None:
-            self.in_flight = len(attempt.parcels)
-            self._try(stop, attempt)
+            self.in_flight = len(attempt.batches)
+            self._try(target, attempt)
             self.in_flight = 0
-        elif stop.partition is not None:
+        elif target.partition is not None:
             with contextlib.suppress(EmbedlogError):  # deleted or closed: the next write reports it
-                stop.partition.flush_if_late()  # sync direct appends, unless the housekeeper was faster
-        self._look_again(stop)
-        self._open_direct(stop)
+                target.partition.flush_if_late()  # sync direct appends, unless the housekeeper was faster
+        self._look_again(target)
+        self._open_direct(target)
 
-    def _open_direct(self, stop: Stop) -> None:
+    def _open_direct(self, target: QueueTarget) -> None:
         """Enable direct appends by callers, unless each append needs more work: compression, or a sync."""
-        partition = stop.partition
-        target = partition.direct_target if partition is not None and self.appender.direct else None
-        writer, config = (None, stop.destination.config) if target is None else (target.writer, target.config)
-        usual = not stop.destination.codec and config.flush_messages == FLUSH_NEVER and in_sync(config)
-        if target is None or writer is None or not usual:
-            stop.direct = None
-            stop.lane.shut_direct()
-        elif stop.direct != (id(writer), id(config)):
-            stop.direct = (id(writer), id(config))
+        partition = target.partition
+        direct = partition.direct_target if partition is not None and self.appender.direct else None
+        writer, config = (None, target.destination.config) if direct is None else (direct.writer, direct.config)
+        usual = not target.destination.codec and config.flush_messages == FLUSH_NEVER and in_sync(config)
+        if direct is None or writer is None or not usual:
+            target.direct = None
+            target.queue.shut_direct()
+        elif target.direct != (id(writer), id(config)):
+            target.direct = (id(writer), id(config))
             append, raw = writer.addresses
-            stop.lane.open_direct(target, target.mutex, writer, config, append, raw, config.flush_ms, config.batch_limit)
+            target.queue.open_direct(direct, direct.mutex, writer, config, append, raw, config.flush_ms, config.batch_limit)
 
-    def _begin(self, stop: Stop) -> Attempt | None:
+    def _begin(self, target: QueueTarget) -> Attempt | None:
         """The due batches of the queue, encoded and stamped; None if there are none, or if that failed."""
-        parcels = stop.lane.take(1 if stop.alone else RUN_BYTES)
-        stop.alone = max(0, stop.alone - 1)
-        stop.dropped = None
-        if not parcels:
+        batches = target.queue.take(1 if target.alone else RUN_BYTES)
+        target.alone = max(0, target.alone - 1)
+        target.dropped = None
+        if not batches:
             return None
         try:
-            self.appender.prepare(stop)
-            run, counts = self._run_of(stop, parcels)
-            attempt = Attempt(parcels, counts, run, AppendProgress(run))
-            self.appender.stamp(stop, attempt)
+            self.appender.prepare(target)
+            run, counts = self._run_of(target, batches)
+            attempt = Attempt(batches, counts, run, AppendProgress(run))
+            self.appender.stamp(target, attempt)
         except BaseException as error:  # noqa: BLE001  (top of the thread: any error must settle the futures)
-            self._fail(stop, parcels, error)
+            self._fail(target, batches, error)
             return None
-        stop.attempt = attempt
+        target.attempt = attempt
         return attempt
 
-    def _run_of(self, stop: Stop, parcels: list[ProducerBatch]) -> tuple[record_batch.EncodedRun, list[int]]:
+    def _run_of(self, target: QueueTarget, batches: list[ProducerBatch]) -> tuple[record_batch.EncodedRun, list[int]]:
         """The encoded run, and the number of records of each batch."""
-        if parcels[0].run is not None:
-            run: record_batch.EncodedRun = parcels[0].run.encoded
+        if batches[0].run is not None:
+            run: record_batch.EncodedRun = batches[0].run.encoded
             return run, [run.record_count]
-        bodies = self._compressed(stop, parcels) if stop.destination.codec else None
-        buffer, table = _rows.seal(parcels, bodies, stop.destination.codec)
-        counts = [parcel.count for parcel in parcels]
-        batches = np.frombuffer(table, dtype=record_batch.BATCH)
-        return record_batch.EncodedRun(memoryview(buffer), len(parcels), sum(counts), len(buffer), batches), counts
+        bodies = self._compressed(target, batches) if target.destination.codec else None
+        buffer, table = _rows.seal(batches, bodies, target.destination.codec)
+        counts = [batch.count for batch in batches]
+        headers = np.frombuffer(table, dtype=record_batch.BATCH)
+        return record_batch.EncodedRun(memoryview(buffer), len(batches), sum(counts), len(buffer), headers), counts
 
-    def _compressed(self, stop: Stop, parcels: list[ProducerBatch]) -> list[Any]:
+    def _compressed(self, target: QueueTarget, batches: list[ProducerBatch]) -> list[Any]:
         """Compressed records sections; None where compression does not help, or readers would refuse the size."""
         bodies: list[Any] = []
-        for parcel in parcels:
-            plain = parcel.body
+        for batch in batches:
+            plain = batch.body
             if len(plain) > self._engine.config.max_decompressed_batch_bytes:
                 bodies.append(None)
                 continue
-            body = compression.compress(stop.destination.codec, plain, stop.destination.level)
+            body = compression.compress(target.destination.codec, plain, target.destination.level)
             size = memoryview(body).nbytes
-            stop.learn(len(plain), size)
+            target.learn(len(plain), size)
             bodies.append(body if size < len(plain) else None)
         return bodies
 
     # ---- attempts --------------------------------------------------------------------------------
 
-    def _try(self, stop: Stop, attempt: Attempt) -> None:
+    def _try(self, target: QueueTarget, attempt: Attempt) -> None:
         began = time.monotonic()
         attempt.tries += 1
         try:
-            if stop.dropped is not None:
-                raise stop.dropped
-            appended = self._append(stop, attempt, self._deadline_ns(attempt.parcels[0]))
+            if target.dropped is not None:
+                raise target.dropped
+            appended = self._append(target, attempt, self._deadline_ns(attempt.batches[0]))
         except BaseException as error:  # noqa: BLE001  (as above)
-            self._not_written(stop, attempt, error)
+            self._not_written(target, attempt, error)
             return
         try:
-            stop.attempt = None
-            stop.lane.rest(0)
-            self.appender.written(stop, attempt)
-            self._count(attempt.parcels, attempt.run, began)
+            target.attempt = None
+            target.queue.rest(0)
+            self.appender.written(target, attempt)
+            self._count(attempt.batches, attempt.run, began)
         finally:
-            self._settle(attempt.parcels, attempt.counts, appended)
+            self._settle(attempt.batches, attempt.counts, appended)
 
-    def _append(self, stop: Stop, attempt: Attempt, deadline_ns: int) -> Appended:
-        self._locate(stop)
+    def _append(self, target: QueueTarget, attempt: Attempt, deadline_ns: int) -> Appended:
+        self._locate(target)
         try:
-            return self.appender.append(stop, attempt, deadline_ns)
+            return self.appender.append(target, attempt, deadline_ns)
         except (UnknownTopicOrPartitionError, ClosedError):
             # Deleted: a topic created again with the same name is the intended one
-            fresh = self._engine.partition(stop.destination.name, stop.lane.partition)
-            if fresh is stop.partition:
+            fresh = self._engine.partition(target.destination.name, target.queue.partition)
+            if fresh is target.partition:
                 raise
-            stop.partition, attempt.going = fresh, AppendProgress(attempt.run)
-            return self.appender.append(stop, attempt, deadline_ns)
+            target.partition, attempt.going = fresh, AppendProgress(attempt.run)
+            return self.appender.append(target, attempt, deadline_ns)
 
-    def _locate(self, stop: Stop) -> None:
-        if stop.partition is None:
-            stop.partition = self._engine.partition(stop.destination.name, stop.lane.partition)
+    def _locate(self, target: QueueTarget) -> None:
+        if target.partition is None:
+            target.partition = self._engine.partition(target.destination.name, target.queue.partition)
 
-    def _deadline_ns(self, parcel: ProducerBatch) -> int:
-        left_s = self._left_s(parcel)
+    def _deadline_ns(self, batch: ProducerBatch) -> int:
+        left_s = self._left_s(batch)
         if left_s <= 0:
             raise DeadlineError(
                 "the batch could not be written in time",
@@ -262,30 +265,30 @@ class Delivery:
         wait_ms: int = min(self._settings.request_timeout_ms, self._engine.config.lock_timeout_ms)
         return system.boot_ns() + min(int(left_s * 1e9), wait_ms * 1_000_000)
 
-    def _left_s(self, parcel: ProducerBatch) -> float:
-        until_s: float = parcel.opened + self._settings.delivery_timeout_ms / 1000
+    def _left_s(self, batch: ProducerBatch) -> float:
+        until_s: float = batch.opened + self._settings.delivery_timeout_ms / 1000
         return until_s - time.monotonic()
 
-    def _not_written(self, stop: Stop, attempt: Attempt, error: BaseException) -> None:
+    def _not_written(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> None:
         """Decide after a failed attempt: retry now, retry later, or fail."""
         if isinstance(error, RecordTooLargeError) and not attempt.mended:  # nothing was written yet
-            if len(attempt.parcels) > 1:
-                stop.attempt, stop.alone = None, len(attempt.parcels)
+            if len(attempt.batches) > 1:
+                target.attempt, target.alone = None, len(attempt.batches)
                 return
             try:
-                return self._split(stop, attempt)
+                return self._split(target, attempt)
             except RecordTooLargeError as larger:
                 error = larger
-        elif self.appender.mend(stop, attempt, error):
+        elif self.appender.mend(target, attempt, error):
             return
-        elif stop.dropped is None and self._may_pass(error) and attempt.tries <= self._settings.retries:
+        elif target.dropped is None and self._may_pass(error) and attempt.tries <= self._settings.retries:
             pause_s = self._pause_s(attempt.tries)
-            if self._left_s(attempt.parcels[0]) > pause_s:
+            if self._left_s(attempt.batches[0]) > pause_s:
                 self.figures.note({"retry": attempt.run.record_count})
-                stop.lane.rest(pause_s)
+                target.queue.rest(pause_s)
                 return
             error = _too_late(error, self._settings.delivery_timeout_ms)
-        self._give_up(stop, attempt, error)
+        self._give_up(target, attempt, error)
 
     def _may_pass(self, error: BaseException) -> bool:
         if self._settings.acks == "0" or not isinstance(error, EmbedlogError):
@@ -298,119 +301,119 @@ class Delivery:
         pause_ms: int = min(settings.retry_backoff_ms << min(tries - 1, 30), settings.retry_backoff_max_ms)
         return pause_ms * random.uniform(1 - JITTER, 1 + JITTER) / 1000
 
-    def _split(self, stop: Stop, attempt: Attempt) -> None:
+    def _split(self, target: QueueTarget, attempt: Attempt) -> None:
         """Split into smaller batches, after the topic's limit was lowered. Raises RecordTooLargeError."""
-        limit, run = stop.partition.batch_limit, attempt.run
+        limit, run = target.partition.batch_limit, attempt.run
         codec = int(run.batches["attributes"][0]) & record_batch.CODEC_MASK
         rows = record_batch.decode(run.buffer, run.batches)
         if rows.timestamps is None:
             raise AssertionError("all columns were asked for")
         columns = record_batch.Columns(rows.count, rows.values, rows.keys, rows.timestamps, rows.headers)
-        runs = list(record_batch.encode(columns, codec=codec, level=stop.destination.level, batch_bytes=limit))
+        runs = list(record_batch.encode(columns, codec=codec, level=target.destination.level, batch_bytes=limit))
         largest = max(int(each.batches["size"].max()) for each in runs)
-        stop.partition.config.check_batch(largest, f"a record for {stop.destination.name}")
+        target.partition.config.check_batch(largest, f"a record for {target.destination.name}")
         self.figures.note({"split": 1})
         attempt.run, attempt.mended = _joined(runs), True
         attempt.going = AppendProgress(attempt.run)
-        self.appender.stamp(stop, attempt)
+        self.appender.stamp(target, attempt)
 
     # ---- results ---------------------------------------------------------------------------------
 
-    def _settle(self, parcels: list[ProducerBatch], counts: list[int], appended: Appended) -> None:
+    def _settle(self, batches: list[ProducerBatch], counts: list[int], appended: Appended) -> None:
         """Settle batches that are in the log. All of them, even if a step here fails: then their offsets are unknown."""
         try:
             offsets = [appended.base_offset if appended.contiguous else UNKNOWN_OFFSET]
-            if len(parcels) > 1:
+            if len(batches) > 1:
                 offsets = appended.base_offsets(counts)
-            for parcel, base_offset in zip(parcels, offsets, strict=True):
-                if parcel.run is not None:
-                    parcel.run.settled(appended.pieces, None)
-                parcel.deliver(base_offset, appended.time_of(base_offset))
+            for batch, base_offset in zip(batches, offsets, strict=True):
+                if batch.run is not None:
+                    batch.run.settled(appended.pieces, None)
+                batch.deliver(base_offset, appended.time_of(base_offset))
         finally:
-            _rows.settle_open(parcels, None)
+            _rows.settle_open(batches, None)
 
-    def _give_up(self, stop: Stop, attempt: Attempt, error: BaseException) -> None:
+    def _give_up(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> None:
         """Fail an attempt. Its batches in the log still succeed, unless they had to be on stable storage."""
-        parcels = attempt.parcels
+        batches = attempt.batches
         try:
-            stop.attempt = None
-            stop.lane.rest(0)
-            self.appender.lost(stop, attempt)
+            target.attempt = None
+            target.queue.rest(0)
+            self.appender.lost(target, attempt)
             there = 0 if isinstance(error, DurabilityError) else _whole(attempt)
             if there:
-                self._settle(parcels[:there], attempt.counts[:there], attempt.going.appended())
-            if parcels[there:]:
-                self._fail(stop, parcels[there:], error, tuple(attempt.going.pieces))
+                self._settle(batches[:there], attempt.counts[:there], attempt.going.appended())
+            if batches[there:]:
+                self._fail(target, batches[there:], error, tuple(attempt.going.pieces))
         finally:
-            _rows.settle_open(parcels, error)
+            _rows.settle_open(batches, error)
 
     def _fail(
-        self, stop: Stop, parcels: list[ProducerBatch], error: BaseException, pieces: tuple[tuple[int, int], ...] = ()
+        self, target: QueueTarget, batches: list[ProducerBatch], error: BaseException, pieces: tuple[tuple[int, int], ...] = ()
     ) -> None:
         """Fail batches that were not written. They are settled before any log message: a user's log handler may raise."""
-        count = sum(parcel.count for parcel in parcels)
+        count = sum(batch.count for batch in batches)
         try:
-            self.losses.count(count)
+            self.failures.count(count)
             self.failed(error)
-            for parcel in parcels:
-                if parcel.run is not None:  # its shipment reports the loss
-                    parcel.run.settled(pieces, error)
-                    parcel.fail(error)
+            for batch in batches:
+                if batch.run is not None:  # its batch send reports the loss
+                    batch.run.settled(pieces, error)
+                    batch.fail(error)
                 else:
-                    self.losses.fail(parcel, stop.destination.name, parcel.partition, error, parcel.count)
+                    self.failures.fail(batch, target.destination.name, batch.partition, error, batch.count)
         finally:
-            _rows.settle_open(parcels, error)
+            _rows.settle_open(batches, error)
         if not isinstance(error, EmbedlogError):
-            place = stop.destination.name, stop.lane.partition
+            place = target.destination.name, target.queue.partition
             logger.error("unexpected failure of a write to %s-%d", *place, exc_info=error)
 
     def drop(self, error: Exception) -> None:
         """Attempts that wait for a retry fail instead, when the thread runs next."""
-        for stop in list(self._stops.values()):
-            stop.dropped = error
-            stop.lane.rest(0)
+        for target in list(self._targets.values()):
+            target.dropped = error
+            target.queue.rest(0)
 
-    def abandon(self, parcel: ProducerBatch, error: Exception) -> int:
+    def abandon(self, batch: ProducerBatch, error: Exception) -> int:
         """Fail a batch unless its write has begun; returns its number of records."""
-        run = parcel.run
-        if not self.losses.abandon(parcel, error):
+        run = batch.run
+        if not self.failures.abandon(batch, error):
             return 0
         if run is not None:
             run.settled((), error)
-        return parcel.count
+        return batch.count
 
     def give_up(self, error: Exception) -> None:
         """The thread ends: fail attempts that wait for a retry."""
-        for stop in self._stops.values():
-            if stop.attempt is not None:
-                self._give_up(stop, stop.attempt, error)
+        for target in self._targets.values():
+            if target.attempt is not None:
+                self._give_up(target, target.attempt, error)
 
     # ---- metrics ---------------------------------------------------------------------------------
 
-    def harvest(self, *lanes: PartitionQueue) -> None:
+    def harvest(self, *queues: PartitionQueue) -> None:
         """Add direct appends of callers to the metrics, for these queues or for all."""
-        for lane in lanes or list(self._stops):
-            found = lane.harvest()
+        for queue in queues or list(self._targets):
+            found = queue.harvest()
             if found is not None:
                 batches, records, size, largest, latency_ns, latest_ns, queue_ns, longest_ns = found
                 amounts = {
                     "request": batches, "batch": batches, "record": records, "byte": size, "latency_s": latency_ns / 1e9,
-                    "parcel": batches, "queue_s": queue_ns / 1e9, "packed_byte": size, "plain_byte": size,
+                    "producer_batch": batches, "queue_s": queue_ns / 1e9, "packed_byte": size, "plain_byte": size,
                 }  # fmt: skip
                 peaks = {"latency_s": latest_ns / 1e9, "queue_s": longest_ns / 1e9, "batch_byte": largest}
                 self.figures.note(amounts, peaks)
 
-    def _count(self, parcels: list[ProducerBatch], run: record_batch.EncodedRun, began: float) -> None:
+    def _count(self, batches: list[ProducerBatch], run: record_batch.EncodedRun, began: float) -> None:
         """Add an append that began at `began` to the metrics."""
         latency_s = time.monotonic() - began
-        waited = [began - parcel.opened for parcel in parcels]
+        waited = [began - batch.opened for batch in batches]
         largest = run.size if run.batch_count == 1 else int(run.batches["size"].max())
         amounts = {
             "request": 1, "batch": run.batch_count, "record": run.record_count, "byte": run.size,
-            "latency_s": latency_s, "parcel": len(parcels), "queue_s": sum(waited),
+            "latency_s": latency_s, "producer_batch": len(batches), "queue_s": sum(waited),
         }  # fmt: skip
-        if parcels[0].run is None:
-            amounts |= {"packed_byte": run.size, "plain_byte": sum(parcel.size for parcel in parcels)}
+        if batches[0].run is None:
+            amounts |= {"packed_byte": run.size, "plain_byte": sum(batch.size for batch in batches)}
         self.figures.note(amounts, {"latency_s": latency_s, "queue_s": max(waited), "batch_byte": largest})
 
 

@@ -17,7 +17,7 @@ from embedlog.config.client import ProducerConfig
 from embedlog.errors import LockTimeoutError
 from embedlog.partition.partition import Partition
 from embedlog.partitioners import partition_of
-from embedlog.producer.sender import Delivery
+from embedlog.producer.sender import Sender
 from tests.support.option_effects import Differ, Effect, Elsewhere, Seen, World, check, error_name, keys_of, name_of
 
 HOUR_MS = 3_600_000
@@ -103,7 +103,7 @@ def waits_for_memory(world: World) -> str | None:
 def failing(times: int) -> Iterator[list[float]]:
     """So many attempts to append fail of something that passes; gives the pauses that the producers make."""
     left, pauses = [times], []
-    append, pause_s = Partition.append, Delivery._pause_s
+    append, pause_s = Partition.append, Sender._pause_s
 
     def fails(partition: Partition, *arguments: Any, **facts: Any) -> Any:
         left[0] -= 1
@@ -111,13 +111,13 @@ def failing(times: int) -> Iterator[list[float]]:
             raise LockTimeoutError("held")
         return append(partition, *arguments, **facts)
 
-    def noted(delivery: Delivery, tries: int) -> float:
+    def noted(delivery: Sender, tries: int) -> float:
         pauses.append(pause_s(delivery, tries))
         return pauses[-1]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Partition, "append", fails)
-        patch.setattr(Delivery, "_pause_s", noted)
+        patch.setattr(Sender, "_pause_s", noted)
         yield pauses
 
 

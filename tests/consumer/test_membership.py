@@ -15,7 +15,7 @@ from embedlog.errors import AssignorError, ClosedError, CommitFailedError, Rebal
 from embedlog.group import State, Verdict, evict
 from embedlog.types import TopicPartition
 from tests.support.fake_engine import fill
-from tests.support.fake_groups import GroupEngine, attend, members, settle
+from tests.support.fake_groups import GroupEngine, members, run_duties, settle
 
 
 @pytest.fixture
@@ -60,8 +60,8 @@ def test_an_assignor_that_does_what_it_must_not_is_the_leaders_error_and_the_gro
     leader = member("a", partition_assignment_strategy=[assignor])
     if assignor is two_owners:
         other = member("a", partition_assignment_strategy=[fine])
-        attend(leader)  # alone it harms nobody
-        attend(other)
+        run_duties(leader)  # alone it harms nobody
+        run_duties(other)
     for _ in range(2):  # the next poll asks it again
         with pytest.raises(AssignorError, match=assignor.__name__):
             leader.poll()
@@ -103,7 +103,7 @@ def test_a_listener_that_leaves_holds_nothing(engine: GroupEngine, member: Any, 
     for _ in range(20):
         for each in (reader, other):
             try:
-                attend(each)
+                run_duties(each)
             except (StateError, ClosedError):
                 assert each is reader
     assert left

@@ -16,7 +16,7 @@ from embedlog.errors import FencedInstanceIdError, RebalanceInProgressError
 from embedlog.group import State
 from embedlog.types import TopicPartition
 from tests.support.fake_engine import fill
-from tests.support.fake_groups import GroupEngine, attend, members, settle
+from tests.support.fake_groups import GroupEngine, members, run_duties, settle
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 COOPERATIVE = {"partition_assignment_strategy": ["cooperative-sticky"]}
@@ -47,7 +47,7 @@ def test_a_static_member_that_slept_does_not_take_its_place_back(engine: GroupEn
     stop_polling(engine, 0, old)
     settle(new)
     with pytest.raises(FencedInstanceIdError):
-        attend(old)
+        run_duties(old)
     assert list(engine.group().members) == [new.group_metadata().member_id]
     settle(new)
     assert new.assignment() == {B0}
@@ -80,7 +80,7 @@ def test_a_join_that_was_written_but_not_told_leaves_nobody_behind(
     settle(other)
     monkeypatch.setattr(engine.groups, "decide", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        attend(reader)
+        run_duties(reader)
     settle(reader, other)
     assert len(engine.group().members) == 2
 
@@ -90,7 +90,7 @@ def test_a_member_whose_leaving_nobody_could_hear_of_is_not_waited_for(engine: G
     settle(reader, other)
     stop_polling(engine, 0, reader)
     engine.groups.locked = True
-    attend(reader)
+    run_duties(reader)
     engine.groups.locked = False
     reader._group.until_ns = 0
     settle(reader, other)
@@ -125,7 +125,7 @@ def test_a_commit_while_a_member_waits_for_its_assignment_is_for_later(
     """It has not fallen out: it is in the middle of a rebalance, and what it still owns behind it can be committed."""
     first, second = member("a", **config), member("a", **config)
     settle(first)
-    attend(second)
+    run_duties(second)
     first._group.membership.step(1 << 62)  # it has joined, and not looked again
     assert engine.group().state is State.COMPLETING_REBALANCE
     reader = second
@@ -144,7 +144,7 @@ def test_an_automatic_commit_in_the_middle_of_a_rebalance_waits(engine: GroupEng
     first, second = member("a", auto_commit_interval_ms=0, **COOPERATIVE), member("a", **COOPERATIVE)
     settle(first)
     assert len(first.poll()) == 6
-    attend(second)
+    run_duties(second)
     first._group.membership.step(1 << 62)
     assert engine.group().state is State.COMPLETING_REBALANCE
     first._group.begin_commit()
@@ -183,7 +183,7 @@ def test_a_listener_may_end_or_change_the_subscription(
         for each in (reader, other):
             each._group.until_ns = 0
             if each.subscription():
-                attend(each)
+                run_duties(each)
     assert other.assignment() == {A0, A1}
     assert reader.assignment() == (set() if verb == "unsubscribe" else {B0})
     assert len(engine.group().members) == (1 if verb == "unsubscribe" else 2)

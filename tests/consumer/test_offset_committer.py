@@ -10,7 +10,7 @@ from embedlog._metrics import Metrics
 from embedlog._native import system
 from embedlog.consumer import group_metrics
 from embedlog.consumer.interceptors import ConsumerInterceptors
-from embedlog.consumer.offset_committer import AutoCommit, Committing
+from embedlog.consumer.offset_committer import AutoCommit, OffsetCommitter
 from embedlog.errors import CommitFailedError, LockTimeoutError, RetriableCommitFailedError, UnknownMemberError
 from embedlog.types import OffsetAndMetadata, TopicPartition
 
@@ -32,8 +32,8 @@ class Store:
         self.done.append(offsets[TP].offset)
 
 
-def committing(store: Store, patience_s: float = 60.0, metrics: Metrics | None = None) -> Committing:
-    return Committing(store, "g", ConsumerInterceptors(()), patience_s, metrics or Metrics())
+def committing(store: Store, patience_s: float = 60.0, metrics: Metrics | None = None) -> OffsetCommitter:
+    return OffsetCommitter(store, "g", ConsumerInterceptors(()), patience_s, metrics or Metrics())
 
 
 def soon() -> int:

@@ -29,7 +29,7 @@ from tests.support.mutants import mutated
 from tests.support.transactional_producers import QUIET, TOPIC, Writer, begun, committed, soon
 
 ONE, TWO = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
-NOBODY = GroupMetadata("g")
+NO_MEMBER = GroupMetadata("g")
 FIVE, SEVEN = OffsetAndMetadata(5), OffsetAndMetadata(7)
 
 
@@ -59,8 +59,8 @@ def test_offsets_count_from_the_marker_on(log: embedlog.Log, other: embedlog.Log
     log._engine.groups.commit("g", {ONE: 1, TWO: 2})
     writer = begun(log)
     writer.write(b"a")
-    writer.owner.add_offsets({ONE: OffsetAndMetadata(5, "note", 3)}, NOBODY)
-    writer.owner.add_offsets({TWO: 7}, NOBODY)
+    writer.owner.add_offsets({ONE: OffsetAndMetadata(5, "note", 3)}, NO_MEMBER)
+    writer.owner.add_offsets({TWO: 7}, NO_MEMBER)
     before = {ONE: OffsetAndMetadata(1), TWO: OffsetAndMetadata(2)}
     for each in (log, other):
         assert each._engine.groups.committed("g") == before
@@ -76,17 +76,17 @@ def test_offsets_count_from_the_marker_on(log: embedlog.Log, other: embedlog.Log
 def test_offsets_alone_make_a_transaction(log: embedlog.Log, other: embedlog.Log) -> None:
     writer = begun(log)
     for turn in range(3):
-        writer.owner.add_offsets({ONE: turn}, NOBODY)
+        writer.owner.add_offsets({ONE: turn}, NO_MEMBER)
         writer.commit()
         assert stable(other) == {ONE: OffsetAndMetadata(turn)}
-    writer.owner.add_offsets({}, NOBODY)
+    writer.owner.add_offsets({}, NO_MEMBER)
     writer.commit()
 
 
 def test_the_last_of_several_calls_counts(log: embedlog.Log, other: embedlog.Log) -> None:
     writer = begun(log)
     for offset in (9, 3, 6):
-        writer.owner.add_offsets({ONE: offset}, NOBODY)
+        writer.owner.add_offsets({ONE: offset}, NO_MEMBER)
     writer.commit()
     assert stable(other) == {ONE: OffsetAndMetadata(6)}
 
@@ -94,7 +94,7 @@ def test_the_last_of_several_calls_counts(log: embedlog.Log, other: embedlog.Log
 def test_a_plain_commit_behind_it_in_the_log_counts_more(log: embedlog.Log, other: embedlog.Log, path: Path) -> None:
     """Compaction would keep the later record alone: what counts must not depend on it."""
     writer = begun(log)
-    writer.owner.add_offsets({ONE: 5, TWO: 5}, NOBODY)
+    writer.owner.add_offsets({ONE: 5, TWO: 5}, NO_MEMBER)
     other._engine.groups.commit("g", {ONE: 7})
     writer.commit()
     assert stable(log) == stable(other) == {ONE: SEVEN, TWO: FIVE}
@@ -116,7 +116,7 @@ def test_several_groups_and_owners_do_not_meet(log: embedlog.Log, other: embedlo
 def test_what_is_not_asked_for_is_not_waited_for(log: embedlog.Log) -> None:
     writer = begun(log)
     log._engine.groups.commit("g", {TWO: 7})
-    writer.owner.add_offsets({ONE: 5}, NOBODY)
+    writer.owner.add_offsets({ONE: 5}, NO_MEMBER)
     assert log._engine.groups.committed("g", [TWO], files.deadline_after(0)) == {TWO: SEVEN}
     assert log._engine.groups.committed("h", None, files.deadline_after(0)) == {}
     with pytest.raises(DeadlineError, match="UNSTABLE_OFFSET_COMMIT"):
@@ -128,7 +128,7 @@ def test_what_is_not_asked_for_is_not_waited_for(log: embedlog.Log) -> None:
                          ids=["committed", "position"])  # fmt: skip
 def test_who_waits_for_the_marker_can_be_woken(log: embedlog.Log, ask: Any) -> None:
     writer = begun(log)
-    writer.owner.add_offsets({ONE: 5}, NOBODY)
+    writer.owner.add_offsets({ONE: 5}, NO_MEMBER)
     with log.consumer(group_id="g") as consumer:
         consumer.assign([ONE])
         waits, wait = threading.Event(), log._engine.wait
@@ -144,7 +144,7 @@ def test_who_waits_for_the_marker_can_be_woken(log: embedlog.Log, ask: Any) -> N
 
 def test_who_asks_for_stable_offsets_waits_for_the_marker(log: embedlog.Log, other: embedlog.Log) -> None:
     writer = begun(log)
-    writer.owner.add_offsets({ONE: 5}, NOBODY)
+    writer.owner.add_offsets({ONE: 5}, NO_MEMBER)
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(stable(other)))
     thread.start()
@@ -157,7 +157,7 @@ def test_who_asks_for_stable_offsets_waits_for_the_marker(log: embedlog.Log, oth
 
 def test_a_read_only_log_waits_and_gives_up(log: embedlog.Log, path: Path) -> None:
     writer = begun(log)
-    writer.owner.add_offsets({ONE: 5}, NOBODY)
+    writer.owner.add_offsets({ONE: 5}, NO_MEMBER)
     with embedlog.open(path, read_only=True) as reader:
         with pytest.raises(DeadlineError):
             stable(reader, 0.2)
@@ -172,7 +172,7 @@ def test_a_read_only_log_waits_and_gives_up(log: embedlog.Log, path: Path) -> No
 def test_a_dead_owner_keeps_nobody_waiting(log: embedlog.Log, other: embedlog.Log) -> None:
     log._engine.groups.commit("g", {ONE: 1})
     writer = begun(log)
-    writer.owner.add_offsets({ONE: 5}, NOBODY)
+    writer.owner.add_offsets({ONE: 5}, NO_MEMBER)
     writer.owner.close()
     assert stable(other) == {ONE: OffsetAndMetadata(1)}
 
@@ -181,7 +181,7 @@ def test_an_owner_killed_behind_its_decision_has_committed(log: embedlog.Log, nu
     victim = nursery.spawn()
     victim.call("open", str(path), config=QUIET)
     victim.call("owner", "id")
-    victim.call("add_offsets", "id", {ONE: 5}, NOBODY)
+    victim.call("add_offsets", "id", {ONE: 5}, NO_MEMBER)
     victim.arm(["point"], "kill_before", name="txn-decided")
     victim.start("end", "id", True)
     victim.wait_dead()
@@ -193,14 +193,14 @@ def test_an_owner_killed_behind_its_decision_has_committed(log: embedlog.Log, nu
 
 def test_a_zombie_producer_adds_nothing(log: embedlog.Log, other: embedlog.Log) -> None:
     zombie = begun(log)
-    zombie.owner.add_offsets({ONE: 5}, NOBODY)
+    zombie.owner.add_offsets({ONE: 5}, NO_MEMBER)
     heir = begun(other)
     for place in (ONE, TWO):
         with pytest.raises(FencedError):
-            zombie.owner.add_offsets({place: 6}, NOBODY)
+            zombie.owner.add_offsets({place: 6}, NO_MEMBER)
     with pytest.raises(FencedError):
         zombie.owner.add_offsets({ONE: 6}, GroupMetadata("h"))
-    heir.owner.add_offsets({TWO: 7}, NOBODY)
+    heir.owner.add_offsets({TWO: 7}, NO_MEMBER)
     heir.commit()
     assert stable(log) == {TWO: SEVEN}
 
@@ -244,7 +244,7 @@ def test_a_member_commits_within_a_transaction_in_every_phase(log: embedlog.Log,
 def test_offsets_without_member_data_are_taken_unchecked(log: embedlog.Log) -> None:
     with_member(log._engine.groups)
     writer = begun(log)
-    writer.owner.add_offsets({ONE: 5}, NOBODY)
+    writer.owner.add_offsets({ONE: 5}, NO_MEMBER)
     writer.commit()
     assert stable(log) == {ONE: FIVE}
 
@@ -255,12 +255,12 @@ def test_offsets_without_member_data_are_taken_unchecked(log: embedlog.Log) -> N
 def test_a_deleted_topic_takes_pending_offsets_along(log: embedlog.Log, other: embedlog.Log) -> None:
     log.create_topic("kept")
     writer = begun(log)
-    writer.owner.add_offsets({ONE: 5, TopicPartition("kept", 0): 6}, NOBODY)
+    writer.owner.add_offsets({ONE: 5, TopicPartition("kept", 0): 6}, NO_MEMBER)
     writer.owner.add_offsets({ONE: 5}, GroupMetadata("alone"))
     other.delete_topic(TOPIC)
     other.create_topic(TOPIC, 3)
     with pytest.raises(UnknownTopicOrPartitionError):
-        writer.owner.add_offsets({TopicPartition("nope", 0): 1}, NOBODY)
+        writer.owner.add_offsets({TopicPartition("nope", 0): 1}, NO_MEMBER)
     writer.commit()
     assert stable(log) == stable(other) == {TopicPartition("kept", 0): OffsetAndMetadata(6)}
     assert log._engine.groups.committed("alone", None, soon()) == {}
@@ -271,7 +271,7 @@ def test_txn_7_offsets_are_on_disk_before_the_decision_where_the_records_are(log
     log.create_topic("safe", config={"flush.messages": 1})
     writer = begun(log)
     writer.write(b"a", topic="safe")
-    writer.owner.add_offsets({ONE: 5}, NOBODY)
+    writer.owner.add_offsets({ONE: 5}, NO_MEMBER)
     groups = log._engine.groups
     partition = groups.topic.partition(groups.topic.partition_of("g"))
     assert partition.durable_offset < partition.bounds().log_end
@@ -282,7 +282,7 @@ def test_txn_7_offsets_are_on_disk_before_the_decision_where_the_records_are(log
 
 def test_the_records_are_what_a_broker_would_have_written(log: embedlog.Log) -> None:
     writer = begun(log)
-    writer.owner.add_offsets({ONE: 5}, NOBODY)
+    writer.owner.add_offsets({ONE: 5}, NO_MEMBER)
     writer.commit()
     found = list(log.scan(OFFSETS_TOPIC, isolation_level="read_committed").records())
     assert [(each.key, each.value[:10]) for each in found] == [
@@ -303,7 +303,7 @@ def test_writers_of_one_group_at_once(log: embedlog.Log, other: embedlog.Log) ->
                 if writer is None:
                     own._engine.groups.commit("g", offsets)
                 else:
-                    writer.owner.add_offsets(offsets, NOBODY)
+                    writer.owner.add_offsets(offsets, NO_MEMBER)
                     writer.commit()
         except BaseException as problem:  # noqa: BLE001  a thread's edge
             errors.append(problem)
@@ -321,7 +321,7 @@ def test_a_partition_that_somebody_holds_does_not_keep_other_ids_waiting(log: em
     """Who waits for the group's partition gives `__transaction_state` back meanwhile."""
     writer, own = begun(log, "one"), other._engine.groups
     partition = own.topic.partition(own.topic.partition_of("g"))
-    thread = threading.Thread(target=writer.owner.add_offsets, args=({ONE: 5}, NOBODY))
+    thread = threading.Thread(target=writer.owner.add_offsets, args=({ONE: 5}, NO_MEMBER))
     with partition.exclusive(soon()):
         thread.start()
         Writer(other, "one-more").init()

@@ -69,7 +69,7 @@ def test_e18_at_every_call(nursery: Nursery, tmp_path: Path, campaign_seed: int,
 @pytest.mark.parametrize("by_timeout", [False, True], ids=["heir", "timeout"])
 @pytest.mark.parametrize("stop", transactions.STOPS, ids=lambda stop: f"{stop.verb}-{stop.name.strip('_-').replace('/', '.')}")
 def test_e16_who_was_frozen_while_another_took_its_place_is_fenced(
-    nursery: Nursery, tmp_path: Path, stop: transactions.Stop, by_timeout: bool
+    nursery: Nursery, tmp_path: Path, stop: transactions.QueueTarget, by_timeout: bool
 ) -> None:
     with prepared(tmp_path / "log") as log:
         wrong = transactions.trial(nursery, log, stop, by_timeout)

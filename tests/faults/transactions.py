@@ -147,7 +147,7 @@ def nested_point(rng: random.Random) -> Point:
 # ---- E16 -----------------------------------------------------------------------------------------
 
 
-class Stop(NamedTuple):
+class QueueTarget(NamedTuple):
     """Where the owner freezes: in which of its verbs, at which call or point, and whether it has decided by then."""
 
     verb: str
@@ -158,13 +158,13 @@ class Stop(NamedTuple):
 
 STATE_LOCK, DATA_LOCK = "__transaction_state-", "t-0/embedlog.lock"
 STOPS = (
-    Stop("first", "lock", STATE_LOCK),
-    Stop("later", "lock", DATA_LOCK),
-    Stop("commit", "lock", STATE_LOCK),
-    Stop("abort", "lock", STATE_LOCK),
-    Stop("commit", "point", "txn-decided", True),
-    Stop("commit", "point", "txn-marked", True),
-    Stop("commit", "point", "txn-completed", True),
+    QueueTarget("first", "lock", STATE_LOCK),
+    QueueTarget("later", "lock", DATA_LOCK),
+    QueueTarget("commit", "lock", STATE_LOCK),
+    QueueTarget("abort", "lock", STATE_LOCK),
+    QueueTarget("commit", "point", "txn-decided", True),
+    QueueTarget("commit", "point", "txn-marked", True),
+    QueueTarget("commit", "point", "txn-completed", True),
 )
 
 
@@ -175,7 +175,7 @@ def start(zombie: Victim, verb: str) -> None:
         zombie.start("end", "id", verb == "commit")
 
 
-def trial(nursery: Nursery, log: embedlog.Log, stop: Stop, by_timeout: bool) -> list[str]:
+def trial(nursery: Nursery, log: embedlog.Log, stop: QueueTarget, by_timeout: bool) -> list[str]:
     """Freeze an owner at a stop, take its place, wake it up; what is wrong then."""
     wrong, before = [], committed(log)
     zombie = nursery.spawn()

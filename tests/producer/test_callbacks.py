@@ -13,17 +13,17 @@ import pytest
 
 from embedlog._native import _rows
 from embedlog._native._rows import Future
-from tests.producer.test_partition_queues import accumulator, lane, put, taken
+from tests.producer.test_partition_queues import accumulator, put, queue, taken
 
 
 def test_callbacks_run_in_the_order_of_the_records_once_somebody_runs_them() -> None:
     calls: list[Any] = []
-    shared, target = lane(calls=calls)
+    shared, target = queue(calls=calls)
     futures = put(target, b"a", b"b")
     futures[1].add_done_callback(id)
     futures[0].add_done_callback(id)
-    (parcel,) = taken(target)
-    parcel.deliver(0, -1)
+    (producer_batch,) = taken(target)
+    producer_batch.deliver(0, -1)
     assert calls == []
     shared.run_late()
     assert calls == [(futures[0], id), (futures[1], id)]
@@ -38,17 +38,17 @@ def test_callbacks_run_in_the_order_of_the_records_once_somebody_runs_them() -> 
 
 def test_callbacks_of_several_parcels_run_in_the_order_of_their_fates(rng: random.Random) -> None:
     calls: list[Any] = []
-    shared, target = lane(limit=500, calls=calls)
+    shared, target = queue(limit=500, calls=calls)
     futures = put(target, *[b"x" * 100] * 40)
-    parcels = taken(target)
+    producer_batches = taken(target)
     for future in rng.sample(futures, len(futures)):
         future.add_done_callback(id)
-    order = rng.sample(range(len(parcels)), len(parcels))
+    order = rng.sample(range(len(producer_batches)), len(producer_batches))
     for number in order:
-        parcels[number].deliver(100 * number, -1)
+        producer_batches[number].deliver(100 * number, -1)
     shared.run_late()
     assert [future.result().offset for future, _ in calls] == [
-        100 * number + index for number in order for index in range(parcels[number].count)
+        100 * number + index for number in order for index in range(producer_batches[number].count)
     ]
 
 
@@ -61,7 +61,7 @@ def test_a_callback_that_raises_keeps_none_of_the_others_from_running(monkeypatc
         seen.append(future)
         raise SystemExit
 
-    shared, target = lane()
+    shared, target = queue()
     futures = put(target, b"a", b"b")
     for future in futures:
         future.add_done_callback(leave)
@@ -74,7 +74,7 @@ def test_a_callback_that_raises_keeps_none_of_the_others_from_running(monkeypatc
 
 
 def test_a_mark_is_reached_when_the_callbacks_before_it_have_run() -> None:
-    shared, target = lane()
+    shared, target = queue()
     assert shared.mark().done
     (future,) = put(target, b"a")
     marks: list[_rows.ProducerBatch] = []
@@ -88,7 +88,7 @@ def test_a_mark_is_reached_when_the_callbacks_before_it_have_run() -> None:
 
 
 def test_nothing_comes_into_what_is_closed_and_it_ends_when_all_is_settled() -> None:
-    shared, target = lane()
+    shared, target = queue()
     (future,) = put(target, b"a")
     seen: list[object] = []
     future.add_done_callback(seen.append)
@@ -105,7 +105,7 @@ def test_nothing_comes_into_what_is_closed_and_it_ends_when_all_is_settled() -> 
 
 
 def test_what_is_left_open_is_settled_all_the_same() -> None:
-    _, target = lane(limit=500)
+    _, target = queue(limit=500)
     futures = put(target, *[b"x" * 100] * 12)
     first, second, third = taken(target)
     second.deliver(4, -1)
@@ -116,7 +116,7 @@ def test_what_is_left_open_is_settled_all_the_same() -> None:
 
 
 def test_failures_count_as_unheard_until_somebody_asks() -> None:
-    _, target = lane()
+    _, target = queue()
     futures = put(target, *[b"v"] * 6)
     tally = _rows.Tally()
     futures[5].add_done_callback(print)
@@ -148,7 +148,7 @@ def test_what_leads_in_a_circle_is_collected() -> None:
     class Kept:
         pass
 
-    shared, target = lane()
+    shared, target = queue()
     (future,) = put(target, b"v")
     kept = Kept()
     future.add_done_callback(lambda _, here=(kept, future, target): None)  # type: ignore[misc]
@@ -164,7 +164,7 @@ def test_a_failure_that_was_raised_is_collected_with_the_frame_it_was_raised_in(
 
     def ask() -> weakref.ref[Kept]:
         kept = Kept()
-        _, target = lane()
+        _, target = queue()
         (future,) = put(target, b"v")
         taken(target)[0].fail(LookupError("gone"))
         with contextlib.suppress(LookupError):

@@ -28,7 +28,7 @@ from embedlog.errors import (
     TransactionAbortedError,
     UnknownTopicOrPartitionError,
 )
-from embedlog.producer.delivery_failures import ELSEWHERE, ENTRIES_MAX, Losses
+from embedlog.producer.delivery_failures import ELSEWHERE, ENTRIES_MAX, DeliveryFailures
 from tests.producer.test_partition_queues import accumulator
 from tests.support import producer_helpers
 from tests.support.producer_helpers import LONG_MS, Stuck, run_program, values, wait_until
@@ -360,20 +360,20 @@ def test_a_flush_inside_a_transaction_raises_and_the_block_aborts(log: embedlog.
 
 
 class Failing:
-    """A parcel as the ledger sees it; its records stay unheard."""
+    """A producer batch whose failed records stay unheard."""
 
     def fail(self, error: BaseException, tally: Any, count: int) -> None:
         accumulator().promise(True)[1].fail(error, tally, count)
 
 
 def test_memory_is_bounded_however_many_places_and_reasons_there_are(rng: random.Random) -> None:
-    losses = Losses("p", Metrics(), raises=True)
-    parcel: Any = Failing()
+    failures = DeliveryFailures("p", Metrics(), raises=True)
+    producer_batch: Any = Failing()
     for number in range(10 * ENTRIES_MAX):
         error = rng.choice([ClosedError, InvalidRecordError])(f"reason {rng.randrange(50)}")
-        losses.fail(parcel, f"topic{number}", 0, error, 3)
+        failures.fail(producer_batch, f"topic{number}", 0, error, 3)
     with pytest.raises(DeliveryError) as lost:
-        losses.raise_unheard()
+        failures.raise_unreported()
     assert lost.value.count == 30 * ENTRIES_MAX
     assert ENTRIES_MAX < len(lost.value.errors) <= ENTRIES_MAX + 2
     assert lost.value.errors[0][0] == "topic0"

@@ -11,7 +11,7 @@ from embedlog import _logging
 from embedlog._metrics import Metrics
 from embedlog.errors import ClosedError, DeliveryError
 from embedlog.producer import delivery_failures
-from embedlog.producer.delivery_failures import Losses
+from embedlog.producer.delivery_failures import DeliveryFailures
 from tests.producer.test_delivery_failures import HEARD, lost_lines, refuse
 from tests.producer.test_partition_queues import accumulator
 from tests.support import producer_helpers
@@ -60,7 +60,7 @@ def test_only_what_stays_unheard_is_logged_and_once_an_hour_at_most(
     monkeypatch.setattr(delivery_failures, "time", watch)
     monkeypatch.setattr(_logging, "report", _logging.Recurring(watch.monotonic).report)
     rung: list[float] = []
-    found = Losses("p", Metrics(), raises=True)
+    found = DeliveryFailures("p", Metrics(), raises=True)
     found.noted = lambda: rung.append(watch.now_s)
     rows = accumulator()
 

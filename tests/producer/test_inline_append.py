@@ -44,7 +44,7 @@ def test_who_waits_writes_past_the_thread(log: embedlog.Log, producer: embedlog.
     before = direct_count(producer)
     offsets = [producer.send("one", b"%d" % number, timestamp_ms=number + 1).result(10) for number in range(50)]
     assert [(each.offset, each.timestamp_ms) for each in offsets] == [(start + 1 + n, n + 1) for n in range(50)]
-    assert direct_count(producer) > before + 40  # now and then the thread looks after the lane
+    assert direct_count(producer) > before + 40  # now and then the thread writes the queue
     assert values(log)[-50:] == [b"%d" % number for number in range(50)]
     figures = producer.metrics()
     assert figures["record-send-total"] == len(values(log))

@@ -1,4 +1,4 @@
-"""Lanes, parcels, futures and routes, without a thread and without a log."""
+"""Partition queues, producer batches, futures and routes, without a thread and without a log."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def accumulator(
     )
 
 
-def lane(limit: int = 1 << 20, **facts: Any) -> tuple[_rows.Accumulator, _rows.PartitionQueue]:
+def queue(limit: int = 1 << 20, **facts: Any) -> tuple[_rows.Accumulator, _rows.PartitionQueue]:
     shared = accumulator(**facts)
     return shared, _rows.PartitionQueue(shared, "t", 3, limit)
 
@@ -64,11 +64,11 @@ def taken(target: _rows.PartitionQueue) -> list[_rows.ProducerBatch]:
     return target.take(1 << 30)
 
 
-# ---- lanes and parcels --------------------------------------------------------------------------
+# ---- queues and batches --------------------------------------------------------------------------
 
 
 def test_what_a_lane_encodes_is_what_the_slow_twin_encodes(rng: random.Random) -> None:
-    _, target = lane()
+    _, target = queue()
     rows = [
         Row(
             value=rng.choice([None, b"", rng.randbytes(rng.choice([1, 63, 64, 65, 8191, 8192, 20000]))]),
@@ -80,35 +80,35 @@ def test_what_a_lane_encodes_is_what_the_slow_twin_encodes(rng: random.Random) -
     ]
     for row in rows:
         assert target.append(row.value, row.key, row.timestamp_ms, row.headers) is not None
-    parcels = taken(target)
-    run, table = _rows.seal(parcels, None, 0)
+    producer_batches = taken(target)
+    run, table = _rows.seal(producer_batches, None, 0)
     twin, start = b"", 0
-    for parcel in parcels:
-        some = rows[start : start + parcel.count]
+    for producer_batch in producer_batches:
+        some = rows[start : start + producer_batch.count]
         twin += batch(start, some)
-        start += parcel.count
+        start += producer_batch.count
     assert bytes(run) == twin
-    assert len(table) == BATCH.itemsize * len(parcels)
+    assert len(table) == BATCH.itemsize * len(producer_batches)
     assert start == len(rows)
 
 
 def test_a_record_that_does_not_fit_opens_the_next_parcel() -> None:
-    shared, target = lane(limit=500)
+    shared, target = queue(limit=500)
     put(target, *[b"x" * 100] * 9)
-    parcels = taken(target)
-    assert [parcel.count for parcel in parcels] == [4, 4, 1]
-    assert all(parcel.size <= 500 for parcel in parcels)
-    assert target.queued_bytes == shared.memory_used == sum(parcel.size for parcel in parcels)
+    producer_batches = taken(target)
+    assert [producer_batch.count for producer_batch in producer_batches] == [4, 4, 1]
+    assert all(producer_batch.size <= 500 for producer_batch in producer_batches)
+    assert target.queued_bytes == shared.memory_used == sum(producer_batch.size for producer_batch in producer_batches)
 
 
 def test_a_record_larger_than_the_limit_goes_alone() -> None:
-    _, target = lane(limit=500)
+    _, target = queue(limit=500)
     put(target, b"a", b"x" * 1000, b"b")
-    assert [parcel.count for parcel in taken(target)] == [1, 1, 1]
+    assert [producer_batch.count for producer_batch in taken(target)] == [1, 1, 1]
 
 
 def test_memory_is_given_back_with_the_fate() -> None:
-    shared, target = lane(limit=500)
+    shared, target = queue(limit=500)
     put(target, *[b"x" * 100] * 9)
     first, second, third = taken(target)
     first.deliver(0, -1)
@@ -122,24 +122,24 @@ def test_memory_is_given_back_with_the_fate() -> None:
 
 
 def test_a_lane_is_ready_when_full_sealed_or_past_its_linger() -> None:
-    shared, target = lane(limit=500)
+    shared, target = queue(limit=500)
     put(target, b"x")
-    lanes, pause_s = shared.ready()
-    assert lanes == []
+    queues, pause_s = shared.ready()
+    assert queues == []
     assert pause_s is not None
     put(target, b"x" * 500)
     assert shared.ready()[0] == [target]
-    shared, target = lane(linger_ms=0)
+    shared, target = queue(linger_ms=0)
     put(target, b"x")
     assert shared.ready() == ([target], None)
-    shared, target = lane()
+    shared, target = queue()
     put(target, b"x")
     shared.seal()
     assert shared.ready()[0] == [target]
 
 
 def test_who_waits_for_memory_ends_every_linger() -> None:
-    shared, target = lane()
+    shared, target = queue()
     put(target, b"x")
     shared.waiting += 1
     assert shared.ready()[0] == [target]
@@ -154,7 +154,7 @@ def test_a_ring_before_the_wait_ends_it() -> None:
 
 
 def test_the_thread_that_sends_does_not_wait_for_itself() -> None:
-    shared, target = lane()
+    shared, target = queue()
     (future,) = put(target, b"v")
     shared.wait(0)
     with pytest.raises(StateError, match="wait for itself"):
@@ -162,7 +162,7 @@ def test_the_thread_that_sends_does_not_wait_for_itself() -> None:
 
 
 def test_the_first_record_rings_when_nobody_knows_a_deadline() -> None:
-    shared, target = lane(linger_ms=50)
+    shared, target = queue(linger_ms=50)
     shared.ready()
     put(target, b"x")
     assert shared.wait(0)
@@ -172,31 +172,31 @@ def test_the_first_record_rings_when_nobody_knows_a_deadline() -> None:
 
 
 def test_runs_of_send_batch_keep_their_place_between_records() -> None:
-    _, target = lane()
+    _, target = queue()
     put(target, b"before")
     target.push_run("run", 10, 1000)
     put(target, b"after")
     target.seal()
     found = []
-    while parcels := target.take(1 << 20):
-        found.append([parcel.run for parcel in parcels])
-        for parcel in parcels:
-            parcel.deliver(0, -1)
+    while producer_batches := target.take(1 << 20):
+        found.append([producer_batch.run for producer_batch in producer_batches])
+        for producer_batch in producer_batches:
+            producer_batch.deliver(0, -1)
     assert found == [[None], ["run"], [None]]
 
 
 def test_bytes_taken_at_once_are_bounded_but_one_always_goes() -> None:
-    _, target = lane(limit=200)
+    _, target = queue(limit=200)
     put(target, *[b"x" * 100] * 3)
     target.seal()
     for _ in range(3):
-        (parcel,) = target.take(1)
-        parcel.deliver(0, -1)
+        (producer_batch,) = target.take(1)
+        producer_batch.deliver(0, -1)
     assert target.take(1) == []
 
 
 def test_what_was_taken_and_got_no_fate_comes_again() -> None:
-    shared, target = lane(limit=200)
+    shared, target = queue(limit=200)
     put(target, *[b"x" * 100] * 2)
     first = taken(target)
     assert shared.ready()[0] == [target]
@@ -205,7 +205,7 @@ def test_what_was_taken_and_got_no_fate_comes_again() -> None:
 
 
 def test_one_at_a_time_has_a_lanes_turn() -> None:
-    shared, target = lane()
+    shared, target = queue()
     put(target, b"x")
     target.seal()
     shared.wait(0)
@@ -219,12 +219,12 @@ def test_one_at_a_time_has_a_lanes_turn() -> None:
 
 
 def test_a_lane_that_rests_is_not_ready_before_its_time() -> None:
-    shared, target = lane()
+    shared, target = queue()
     put(target, b"x")
     target.seal()
     target.rest(50)
-    lanes, pause_s = shared.ready()
-    assert lanes == []
+    queues, pause_s = shared.ready()
+    assert queues == []
     assert pause_s is not None
     assert 49 < pause_s <= 50
     target.rest(0)
@@ -232,18 +232,18 @@ def test_a_lane_that_rests_is_not_ready_before_its_time() -> None:
 
 
 def test_a_compressed_body_takes_the_place_of_the_plain_one() -> None:
-    _, target = lane()
+    _, target = queue()
     put(target, b"a" * 50, b"b")
-    parcels = taken(target)
-    run, _ = _rows.seal(parcels, [b"packed"], 4)
+    producer_batches = taken(target)
+    run, _ = _rows.seal(producer_batches, [b"packed"], 4)
     assert bytes(run[61:]) == b"packed"
     assert run[22] == 4
-    plain, _ = _rows.seal(parcels, [None], 4)
+    plain, _ = _rows.seal(producer_batches, [None], 4)
     assert plain[22] == 0
 
 
 def test_only_closed_parcels_can_be_sealed() -> None:
-    shared, target = lane()
+    shared, target = queue()
     put(target, b"x")
     with pytest.raises(ValueError, match="open"):
         _rows.seal(shared.pending(), None, 0)
@@ -254,25 +254,25 @@ def test_only_closed_parcels_can_be_sealed() -> None:
 
 
 def test_what_was_taken_cannot_be_abandoned() -> None:
-    shared, target = lane()
+    shared, target = queue()
     put(target, b"x")
-    parcels = taken(target)
+    producer_batches = taken(target)
     (later,) = put(target, b"y")
     error = ValueError("closed")
-    assert [parcel.abandon(error) for parcel in shared.pending()] == [False, True]
+    assert [producer_batch.abandon(error) for producer_batch in shared.pending()] == [False, True]
     assert later.exception() is error
-    assert not parcels[0].done
+    assert not producer_batches[0].done
 
 
 # ---- futures ------------------------------------------------------------------------------------
 
 
 def test_a_thousand_futures_learn_their_fate_at_once() -> None:
-    _, target = lane()
+    _, target = queue()
     futures = [target.append(b"v", None, 1000 + number, ()) for number in range(1000)]
     assert not any(future.done() for future in futures if future)
-    (parcel,) = taken(target)
-    parcel.deliver(500, -1)
+    (producer_batch,) = taken(target)
+    producer_batch.deliver(500, -1)
     for number, future in enumerate(futures):
         assert future is not None
         assert future.done()
@@ -281,14 +281,14 @@ def test_a_thousand_futures_learn_their_fate_at_once() -> None:
 
 
 def test_the_append_time_goes_before_the_records_own() -> None:
-    _, target = lane()
+    _, target = queue()
     (future,) = put(target, b"v", timestamp_ms=5)
     taken(target)[0].deliver(0, 77)
     assert future.result().timestamp_ms == 77
 
 
 def test_a_failed_future_raises_the_same_error_without_growing_it() -> None:
-    _, target = lane()
+    _, target = queue()
     first, second = put(target, b"v", b"w")
     taken(target)[0].fail(LookupError("gone"))
     for future in (first, second, first):
@@ -301,7 +301,7 @@ def test_a_failed_future_raises_the_same_error_without_growing_it() -> None:
 
 
 def test_the_result_of_an_unsent_record_sends_it() -> None:
-    shared, target = lane()
+    shared, target = queue()
     (future,) = put(target, b"v")
     with pytest.raises(DeadlineError, match="0"):
         future.result(timeout=0)
@@ -312,23 +312,23 @@ def test_the_result_of_an_unsent_record_sends_it() -> None:
 
 
 def test_many_threads_wait_for_one_parcel() -> None:
-    _, target = lane()
+    _, target = queue()
     (future,) = put(target, b"v")
     found: list[Any] = []
     threads = [threading.Thread(target=lambda: found.append(future.result(10))) for _ in range(8)]
     for thread in threads:
         thread.start()
     deadline = time.monotonic() + 10
-    while not (parcels := target.take(1)) and time.monotonic() < deadline:
+    while not (producer_batches := target.take(1)) and time.monotonic() < deadline:
         threading.Event().wait(0.001)
-    parcels[0].deliver(4, -1)
+    producer_batches[0].deliver(4, -1)
     for thread in threads:
         thread.join(10)
     assert found == [future.result()] * 8
 
 
 def test_unacknowledged_records_are_done_at_once_and_know_no_offset() -> None:
-    shared, target = lane(unacknowledged=True)
+    shared, target = queue(unacknowledged=True)
     (future,) = put(target, b"v")
     assert future.done()
     assert future.result() == RecordMetadata("t", 3, -1, 1000)
@@ -349,11 +349,11 @@ def test_a_promise_is_kept_or_failed() -> None:
 
 
 def test_futures_outlive_everything_they_came_from() -> None:
-    shared, target = lane()
+    shared, target = queue()
     (future,) = put(target, b"v")
-    (parcel,) = taken(target)
-    parcel.deliver(1, -1)
-    del shared, target, parcel
+    (producer_batch,) = taken(target)
+    producer_batch.deliver(1, -1)
+    del shared, target, producer_batch
     assert future.result().offset == 1
 
 
@@ -361,8 +361,8 @@ def test_futures_outlive_everything_they_came_from() -> None:
 def test_a_record_for_which_there_is_no_memory_leaves_the_lane_as_it_was() -> None:
     program = """
 import resource, sys
-from tests.producer.test_partition_queues import lane, taken
-shared, target = lane(limit=1 << 40)
+from tests.producer.test_partition_queues import queue, taken
+shared, target = queue(limit=1 << 40)
 value = bytes(400 << 20)
 used = int(open("/proc/self/statm").read().split()[0]) * 4096
 resource.setrlimit(resource.RLIMIT_AS, (used + (100 << 20),) * 2)

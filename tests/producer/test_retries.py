@@ -167,8 +167,8 @@ def test_what_is_given_up_leaves_its_epoch_behind(log: embedlog.Log, monkeypatch
 def test_behind_the_last_epoch_comes_a_new_id(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
     with log.producer(retries=1, retry_backoff_ms=1) as producer:
         producer.send("one", b"a").result(10)
-        (lane,) = producer._delivery._stops
-        lane.producer_epoch, lane.next_sequence, lane.seen = idempotence.EPOCH_MAX, 0, -1
+        (queue,) = producer._delivery._targets
+        queue.producer_epoch, queue.next_sequence, queue.seen = idempotence.EPOCH_MAX, 0, -1
         producer.send("one", b"b").result(10)
         failing(monkeypatch, log, [LockTimeoutError("held")] * 2)
         assert isinstance(producer.send_batch("one", [b"c"]).exception(10), LockTimeoutError)
@@ -179,9 +179,9 @@ def test_behind_the_last_epoch_comes_a_new_id(log: embedlog.Log, monkeypatch: py
 def test_sequences_go_round(log: embedlog.Log) -> None:
     with log.producer() as producer:
         producer.send("one", b"first").result(10)
-        (lane,) = producer._delivery._stops
-        lane.producer_id = idempotence.new_producer_id()  # of one that is not known any sequence will do
-        lane.next_sequence, lane.seen = 2**31 - 3, -1
+        (queue,) = producer._delivery._targets
+        queue.producer_id = idempotence.new_producer_id()  # of one that is not known any sequence will do
+        queue.next_sequence, queue.seen = 2**31 - 3, -1
         for number in range(4):
             producer.send("one", b"%d" % number).result(10)
             producer.send_batch("one", [b"w"]).result(10)
@@ -255,7 +255,7 @@ def test_the_way_past_the_thread_and_the_thread_take_turns_without_a_look_at_the
 
 
 def test_a_topic_that_cannot_be_seen_for_a_moment_keeps_its_lanes(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else two lanes would lead to one partition, each with sequences from 0 of the same producer, and no order between them."""
+    """Two queues would write to one partition, each with sequences from 0 of one producer, and no order between them."""
     with log.producer() as producer:
         producer.send("one", b"0").result(10)
         real, looks = log._engine.partition_count, []
@@ -271,6 +271,6 @@ def test_a_topic_that_cannot_be_seen_for_a_moment_keeps_its_lanes(log: embedlog.
         wait_until(lambda: not producer._routes)
         for number in range(2, 6):
             producer.send("one", b"%d" % number).result(10)
-        assert len(producer._delivery._stops) == 1
+        assert len(producer._delivery._targets) == 1
     assert values(log) == [b"%d" % number for number in range(6)]
     assert [row[1:] for row in stamps(log)] == [(0, number) for number in range(6)]

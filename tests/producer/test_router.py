@@ -12,7 +12,7 @@ from tests.producer.test_partition_queues import accumulator
 
 
 def route(count: int, shared: _rows.Accumulator, batch_size: int = 16384, **facts: Any) -> _rows.Router:
-    lanes = [_rows.PartitionQueue(shared, "t", number, batch_size) for number in range(count)]
+    queues = [_rows.PartitionQueue(shared, "t", number, batch_size) for number in range(count)]
     given = {
         "request_limit": 1 << 20,
         "past_ms": 2**62,
@@ -21,7 +21,7 @@ def route(count: int, shared: _rows.Accumulator, batch_size: int = 16384, **fact
         "keys_ignored": False,
         "seed": 7,
     }
-    return _rows.Router(shared, lanes, batch_size=batch_size, **(given | facts))
+    return _rows.Router(shared, queues, batch_size=batch_size, **(given | facts))
 
 
 # ---- routes -------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ def test_keys_go_where_kafka_puts_them(key: bytes) -> None:
     for count in (1, 3, 6, 10):
         way = route(count, accumulator())
         assert way.append(b"v", key, None, None, ()) is not None
-        assert [lane.queued_bytes > 0 for lane in way.queues].index(True) == (VECTORS[key] & 0x7FFFFFFF) % count
+        assert [queue.queued_bytes > 0 for queue in way.queues].index(True) == (VECTORS[key] & 0x7FFFFFFF) % count
 
 
 def test_records_without_a_key_stay_for_a_batch_and_then_move() -> None:
@@ -51,9 +51,9 @@ def test_records_without_a_key_stay_for_a_batch_and_then_move() -> None:
     way = route(50, shared, batch_size=1000)
     used = set()
     for number in range(400):
-        before = [lane.queued_bytes for lane in way.queues]
+        before = [queue.queued_bytes for queue in way.queues]
         way.append(b"x" * 90, None, None, None, ())
-        (moved,) = [lane for lane, size in zip(way.queues, before, strict=True) if lane.queued_bytes != size]
+        (moved,) = [queue for queue, size in zip(way.queues, before, strict=True) if queue.queued_bytes != size]
         used.add(moved.partition)
         assert len(used) <= 2 + number // 9
     assert len(used) > 8
@@ -63,7 +63,7 @@ def test_ignored_keys_stick_as_no_keys_do() -> None:
     way = route(10, accumulator(), keys_ignored=True)
     for number in range(50):
         way.append(b"x", b"key-%d" % number, None, None, ())
-    assert sum(lane.queued_bytes > 0 for lane in way.queues) == 1
+    assert sum(queue.queued_bytes > 0 for queue in way.queues) == 1
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_compacted_topic_takes_no_record_without_a_key() -> None:
 
 
 def queued(way: _rows.Router, lengths: list[int]) -> None:
-    """Fills the queues up to these lengths, one parcel for each."""
+    """Fills the queues up to these lengths, one batch for each."""
     for number, length in enumerate(lengths):
         while way.queues[number].batch_count < length:
             way.append(b"x", b"k", number, None, ())
@@ -134,11 +134,11 @@ def drawn(way: _rows.Router, times: int) -> list[int]:
 
 
 def used(way: _rows.Router) -> None:
-    """Every partition has had a parcel, and none has one now."""
+    """Every partition has had a batch, and none has one now."""
     queued(way, [1] * len(way.queues))
-    for lane in way.queues:
-        for parcel in lane.take(1 << 20):
-            parcel.deliver(0, -1)
+    for queue in way.queues:
+        for producer_batch in queue.take(1 << 20):
+            producer_batch.deliver(0, -1)
 
 
 def test_short_queues_are_drawn_more_often_as_kafka_weighs_them() -> None:
@@ -195,19 +195,19 @@ def test_what_is_shut_takes_nothing() -> None:
 
 
 def part(numbers: list[int], shared: _rows.Accumulator, **facts: Any) -> _rows.Router:
-    lanes = [_rows.PartitionQueue(shared, "t", number, 16384) for number in numbers]
+    queues = [_rows.PartitionQueue(shared, "t", number, 16384) for number in numbers]
     given = {"request_limit": 1 << 20, "past_ms": 2**62, "future_ms": 1000, "keys_required": False, "keys_ignored": False}
-    return _rows.Router(shared, lanes, batch_size=1, seed=7, **(given | facts))
+    return _rows.Router(shared, queues, batch_size=1, seed=7, **(given | facts))
 
 
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_a_route_over_a_part_of_a_topic_goes_to_lanes_by_their_numbers(adaptive: bool) -> None:
     numbers = [0, 3, 7, 2**31 - 1]
     way = part(numbers, accumulator(), partition_count=2**31, adaptive=adaptive)
-    for lane in way.queues:
-        before = lane.queued_bytes
-        assert way.append(b"v", None, lane.partition, None, ()) is not None
-        assert lane.queued_bytes > before
+    for queue in way.queues:
+        before = queue.queued_bytes
+        assert way.append(b"v", None, queue.partition, None, ()) is not None
+        assert queue.queued_bytes > before
     for number in (1, 2, 4, 6, 8, 2**31 - 2):
         assert way.append(b"v", None, number, None, ()) is None
     assert {way.stick(1) for _ in range(200)} == set(numbers)
@@ -219,7 +219,7 @@ def test_a_key_goes_where_it_would_go_if_all_were_here_or_nowhere(key: bytes) ->
         number = (VECTORS[key] & 0x7FFFFFFF) % count
         here = part(sorted({0, number, count - 1}), accumulator(), partition_count=count)
         assert here.append(b"v", key, None, None, ()) is not None
-        assert [lane.partition for lane in here.queues if lane.queued_bytes] == [number]
+        assert [queue.partition for queue in here.queues if queue.queued_bytes] == [number]
         elsewhere = part([each for each in range(min(count, 11)) if each != number][:5], accumulator(), partition_count=count)
         assert elsewhere.append(b"v", key, None, None, ()) is None
 

@@ -352,7 +352,7 @@ def test_what_fails_after_an_append_writes_nothing_twice_and_leaves_nothing_open
         target = {
             "written": type(producer._delivery.appender),
             "_count": type(producer._delivery),
-            "settled": batch_send.Leg,
+            "settled": batch_send.RunSend,
         }[where]
         real = getattr(target, where)
         monkeypatch.setattr(target, where, failing)

@@ -78,7 +78,7 @@ class FakeTransactions:
 
 @pytest.fixture
 def owner(monkeypatch: pytest.MonkeyPatch) -> FakeOwner:
-    monkeypatch.setattr(sender.Delivery, "appender", None, raising=False)
+    monkeypatch.setattr(sender.Sender, "appender", None, raising=False)
     return FakeOwner()
 
 

@@ -23,7 +23,7 @@ from embedlog.errors import (
 from embedlog.group import State
 from embedlog.types import OffsetAndMetadata
 from tests.support.fake_engine import fill, places
-from tests.support.fake_groups import A0, A1, B0, GroupEngine, attend, members, settle
+from tests.support.fake_groups import A0, A1, B0, GroupEngine, members, run_duties, settle
 
 
 @pytest.fixture
@@ -78,17 +78,17 @@ def test_committing_automatically_waits_for_the_interval_and_hurries_behind_a_fa
     settle(reader)
     clock = Clock(reader)
     clock.pass_interval()
-    attend(reader)
+    run_duties(reader)
     assert engine.groups.commit_count == 1
     due_at = clock.auto.due_at
-    attend(reader)
+    run_duties(reader)
     assert engine.groups.commit_count == 1
     engine.groups.locked = True
     clock.pass_interval()
-    attend(reader)
+    run_duties(reader)
     engine.groups.locked = False
     reader._group.until_ns = 0
-    attend(reader)
+    run_duties(reader)
     assert clock.auto.due_at < due_at - 90
 
 
@@ -266,7 +266,7 @@ def test_committing_before_there_is_an_assignment(engine: GroupEngine, member: A
     settle(first)
     with pytest.raises(CommitFailedError, match="poll to join"):
         second.commit({A0: 1})
-    attend(second)
+    run_duties(second)
     with pytest.raises(RebalanceInProgressError):
         second.commit({A0: 1})
 
@@ -275,7 +275,7 @@ def test_committing_while_the_group_rebalances(engine: GroupEngine, member: Any)
     """Accepted while members join, refused between the end of the join phase and the leader's word (C.2)."""
     first, second = member("a"), member("a")
     settle(first)
-    attend(second)
+    run_duties(second)
     assert engine.group().state is State.PREPARING_REBALANCE
     first.commit({A0: 1})
     assert engine.committed() == {A0: 1}

@@ -30,7 +30,7 @@ from embedlog.errors import (
 from embedlog.group import State
 from embedlog.types import GroupMetadata, OffsetAndMetadata
 from tests.support.fake_engine import fill, places
-from tests.support.fake_groups import A0, A1, B0, GroupEngine, attend, listening, members, settle
+from tests.support.fake_groups import A0, A1, B0, GroupEngine, listening, members, run_duties, settle
 
 
 @pytest.fixture
@@ -220,7 +220,7 @@ def test_poll_a_rebalance_needs_everybody_to_poll(engine: GroupEngine, member: A
     first, second = member("a"), member("a")
     settle(first)
     for _ in range(3):
-        attend(second)
+        run_duties(second)
     assert second.assignment() == set()
     settle(first, second)
     assert {len(first.assignment()), len(second.assignment())} == {1}
@@ -230,9 +230,9 @@ def test_poll_another_member_that_joins_wakes_who_waits(engine: GroupEngine, mem
     first, second = member("a"), member("a")
     settle(first)
     until = first._group.until_ns
-    attend(second)
+    run_duties(second)
     assert first._engine.groups.topic.word != first._group._notice
-    attend(first)  # though nothing is due yet
+    run_duties(first)  # though nothing is due yet
     assert first._group.until_ns >= until
     assert len(first.assignment()) == 1
 
@@ -274,7 +274,7 @@ def test_positions_without_a_commit_the_policy_says(engine: GroupEngine, member:
 
 def test_positions_latest_is_the_moment_of_the_assignment(engine: GroupEngine, member: Any) -> None:
     reader = member("b", auto_offset_reset="latest")
-    attend(reader)
+    run_duties(reader)
     fill(engine.partition("b", 0), 3)
     assert len(reader.poll()) == 3
 
@@ -323,10 +323,10 @@ def test_a_lock_that_others_hold_is_tried_again_and_told_in_the_end(engine: Grou
     engine.groups.locked = True
     reader.enforce_rebalance()
     engine.config.lock_timeout_ms = 0
-    attend(reader)
+    run_duties(reader)
     reader._group.until_ns = 0
     with pytest.raises(LockTimeoutError):
-        attend(reader)
+        run_duties(reader)
     engine.groups.locked = False
     settle(reader)
     assert reader.assignment() == {B0}

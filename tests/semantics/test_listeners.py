@@ -20,7 +20,7 @@ from embedlog.errors import (
 from embedlog.group import State
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.support.fake_engine import fill, places
-from tests.support.fake_groups import A0, A1, B0, COOPERATIVE, GroupEngine, Told, attend, listening, members, settle
+from tests.support.fake_groups import A0, A1, B0, COOPERATIVE, GroupEngine, Told, listening, members, run_duties, settle
 
 
 @pytest.fixture
@@ -259,8 +259,8 @@ def test_listener_interrupted_gives_up_all_the_same_what_others_are_to_have(engi
     settle(first)
     with pytest.raises(KeyboardInterrupt):
         for _ in range(9):
-            attend(second)
-            attend(first)
+            run_duties(second)
+            run_duties(first)
     first.subscribe(["a"])
     settle(first, second)
     assert not first.assignment() & second.assignment()

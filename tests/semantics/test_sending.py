@@ -72,8 +72,8 @@ def test_the_sticky_rule_as_a_slow_twin_says_it(rng: random.Random) -> None:
     way = route(5, accumulator(), batch_size=1000)
     switches = 0
     for _ in range(3000):
-        lane = way.queues[max(way.sticky, 0)]
-        before, stuck_bytes, parcels = way.sticky, way.stuck_bytes, lane.batch_count
+        queue = way.queues[max(way.sticky, 0)]
+        before, stuck_bytes, producer_batches = way.sticky, way.stuck_bytes, queue.batch_count
         sent_by_key = rng.random() < 0.3
         way.append(rng.randbytes(rng.choice([5, 50, 300])), b"k" if sent_by_key else None, None, None, ())
         if sent_by_key:
@@ -84,7 +84,7 @@ def test_the_sticky_rule_as_a_slow_twin_says_it(rng: random.Random) -> None:
         if switched:
             assert before < 0 or stuck_bytes >= 1000
         else:
-            opened = lane.batch_count > parcels
+            opened = queue.batch_count > producer_batches
             assert stuck_bytes < 2000
             assert stuck_bytes < 1000 or not opened
     assert switches > 50

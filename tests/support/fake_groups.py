@@ -199,7 +199,7 @@ def listening(reader: Consumer, *topics: str, **how: Any) -> Told:
     return told
 
 
-def attend(member: Consumer) -> None:
+def run_duties(member: Consumer) -> None:
     """What a poll does that hands out nothing."""
     with member._using():
         member._waiting.wait_for(lambda: None, 0.0, member._subscription)
@@ -210,7 +210,7 @@ def settle(*members: Consumer, rounds: int = 30) -> None:
     for _ in range(rounds):
         before = [(member.group_metadata(), member.assignment()) for member in members]
         for member in members:
-            attend(member)
+            run_duties(member)
         after = [(member.group_metadata(), member.assignment()) for member in members]
         if before == after and all(member._group.membership.phase is Phase.IN for member in members):  # type: ignore[union-attr]
             return
@@ -232,4 +232,4 @@ def members(engine: GroupEngine) -> Iterator[Callable[..., Consumer]]:
             each.close()
 
 
-__all__ = ["FakeGroups", "FakeLease", "GroupEngine", "Told", "attend", "members", "settle"]
+__all__ = ["FakeGroups", "FakeLease", "GroupEngine", "Told", "run_duties", "members", "settle"]

@@ -48,10 +48,10 @@ HELP_S: Final = 0.1  # between two checks of a transaction during a wait for it
 Admission = Callable[[Group | None], Refusal | None]  # the reason of a group to refuse a write
 
 
-class Asker(Protocol):
+class Interruptible(Protocol):
     """A waiting caller, which can be interrupted."""
 
-    def give_way(self) -> None: ...
+    def raise_if_interrupted(self) -> None: ...
 
 
 # ---- offsets -------------------------------------------------------------------------------------
@@ -202,16 +202,16 @@ class Offsets:
         group_id: str,
         partitions: Iterable[TopicPartition] | None = None,
         stable_deadline_ns: int | None = None,
-        asker: Asker | None = None,
+        asker: Interruptible | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The group's committed offsets: for these partitions, with None for missing ones, or all of them.
 
         With a deadline it waits for transactions with offsets of these partitions, and raises DeadlineError; without one it
-        returns the offsets that count now. An exception of `asker.give_way()` ends the wait; it is called after every
+        returns the offsets that count now. An exception of `asker.raise_if_interrupted()` ends the wait; it is called after every
         `Log._wake(asker)`.
         """
         wanted = None if partitions is None else topic_partitions(partitions)
-        view, asker = self.entries(group_id), asker or _Patient()
+        view, asker = self.entries(group_id), asker or _Uninterrupted()
         while view is not None and stable_deadline_ns is not None and view.pending(group_id):
             if wanted is not None and not view.pending(group_id) & set(wanted):
                 break
@@ -223,7 +223,7 @@ class Offsets:
             return {place: _told(found) for place, found in view.offsets(group_id).items()}
         return {place: _told(view.offset(group_id, place)) for place in wanted}
 
-    def _wait_for_marker(self, group_id: str, deadline_ns: int, asker: Asker) -> None:
+    def _wait_for_marker(self, group_id: str, deadline_ns: int, asker: Interruptible) -> None:
         partition = self.topic.partition(java_partition(group_id, self.topic.count()))
         stable = partition.bounds().last_stable
         if self.transactions.help(partition):
@@ -231,7 +231,7 @@ class Offsets:
         left_s = (deadline_ns - system.boot_ns()) / 1e9
         if left_s <= 0:
             raise DeadlineError(f"group {group_id!r}: offsets of an undecided transaction (UNSTABLE_OFFSET_COMMIT)")
-        asker.give_way()
+        asker.raise_if_interrupted()
         self.host.wait([(partition, stable)], min(left_s, HELP_S), asker, committed=True)
 
     # ---- deletion --------------------------------------------------------------------------------
@@ -262,10 +262,10 @@ class Offsets:
             decision.append(records[start:])
 
 
-class _Patient:
+class _Uninterrupted:
     """A caller that is never interrupted."""
 
-    def give_way(self) -> None:
+    def raise_if_interrupted(self) -> None:
         pass
 
 

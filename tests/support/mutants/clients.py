@@ -33,17 +33,17 @@ def _without_the_lock(original, self, deadline_ns):
 
 
 @replaces("no_stamp", "embedlog.producer.idempotence:Idempotent.prepare")
-def _unprepared(original, self, stop):
+def _unprepared(original, self, target):
     return None
 
 
 @replaces("retry_unstamped", "embedlog.producer.idempotence:Idempotent.append")
-def _repeated_without_the_stamp(original, self, stop, attempt, deadline_ns):
+def _repeated_without_the_stamp(original, self, target, attempt, deadline_ns):
     stamp = attempt.stamp
     if attempt.tries > 1:
         attempt.stamp = None
     try:
-        return original(self, stop, attempt, deadline_ns)
+        return original(self, target, attempt, deadline_ns)
     finally:
         attempt.stamp = stamp
 
@@ -51,11 +51,11 @@ def _repeated_without_the_stamp(original, self, stop, attempt, deadline_ns):
 # ---- consumers ---------------------------------------------------------------------------------------
 
 
-@replaces("no_lease_check", "embedlog.consumer.coordinator:Attendance._good_until_ns")
+@replaces("no_lease_check", "embedlog.consumer.coordinator:ConsumerCoordinator._good_until_ns")
 def _good_for_ever(original, self):
     return 1 << 62
 
 
-@replaces("leave_to_housekeeper", "embedlog.consumer.waiter:Waiting._helped")
+@replaces("leave_to_housekeeper", "embedlog.consumer.waiter:Waiter._helped")
 def _no_help(original, self, now):
     return False
