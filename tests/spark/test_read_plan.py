@@ -20,6 +20,7 @@ from embedlog.spark import columns, read_plan, read_task
 from embedlog.spark.read_options import parse
 from embedlog.spark.read_plan import Piece, Task, joined, plan
 from embedlog.spark.read_task import read
+from embedlog.topic import Topic
 from tests.interop.test_golden import TOPICS
 from tests.support import random_log
 
@@ -362,12 +363,12 @@ def test_a_task_collects_garbage_only_where_modules_were_imported(log: embedlog.
 def test_a_task_opens_no_partition_that_it_does_not_read(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
     (task,) = tasks(log.path, topic="t", maxRecordsPerPartition="1000", startingOffsets='{"t": {"0": 100, "1": 90}}')
     opened: set[int] = set()
-    asked = Engine.partition
+    opening = Engine._opened
 
-    def noted(self: Engine, name: str, number: int) -> Any:
+    def noted(self: Engine, topic: Topic, number: int) -> Any:
         opened.add(number)
-        return asked(self, name, number)
+        return opening(self, topic, number)
 
-    monkeypatch.setattr(Engine, "partition", noted)
+    monkeypatch.setattr(Engine, "_opened", noted)
     assert sum(batch.num_rows for batch in read(task, SCHEMA)) == 10
     assert opened == {1}
