@@ -24,7 +24,7 @@ from typing import Final
 
 from embedlog.errors import CorruptRecordError
 from embedlog.format.consumer_protocol import TYPE, decode_subscription, same_subscription
-from embedlog.format.process_slot import Life
+from embedlog.format.process_slot import ProcessSlot
 
 NO_GENERATION: Final = -1
 GENERATION_MAX: Final = 2**31 - 1
@@ -98,7 +98,7 @@ class Member:
     protocols: tuple[tuple[str, bytes], ...]
     assignment: bytes = b""
     joined: bool = True
-    life: Life | None = None
+    life: ProcessSlot | None = None
     others: Tags = ()
 
     def metadata(self, protocol: str | None) -> bytes:

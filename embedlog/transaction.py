@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from typing import Final, NamedTuple
 
-from embedlog.format.process_slot import Life
+from embedlog.format.process_slot import ProcessSlot
 
 EPOCH_MAX: Final = 2**15 - 1
 EPOCH_LAST: Final = EPOCH_MAX - 1  # the last epoch of a transaction: its decision must still raise it
@@ -92,7 +92,7 @@ class Transaction:
     previous_id: int = NO_ID
     next_id: int = NO_ID
     client_version: int = CLIENT_VERSION
-    owner: Life | None = None
+    owner: ProcessSlot | None = None
     began: Beginning | None = None
     outcome: Outcome | None = None
     others: tuple[tuple[int, bytes], ...] = ()  # unknown tagged fields of a newer version
@@ -108,7 +108,7 @@ class Transaction:
 
 def initialize(
     old: Transaction | None,
-    life: Life,
+    life: ProcessSlot,
     timeout_ms: int,
     new_id: int,
     now: Moment,
@@ -163,7 +163,7 @@ def register(
 
 
 def end(
-    old: Transaction | None, producer_id: int, epoch: int, life: Life, commit: bool, next_id: int, now: Moment
+    old: Transaction | None, producer_id: int, epoch: int, life: ProcessSlot, commit: bool, next_id: int, now: Moment
 ) -> Transaction | Refusal:
     """The owner decides. A repeated call, after an error or an interrupt, finds its own decision and changes nothing."""
     kind = "commit" if commit else "abort"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from embedlog import group as rules
-from embedlog.format.process_slot import Life
+from embedlog.format.process_slot import ProcessSlot
 from embedlog.group import Group, Limits, Refusal, State, Verdict
 from tests.support.group_members import (
     BOTH,
@@ -204,8 +204,8 @@ def test_another_subscription_in_a_join_phase_is_taken_in() -> None:
 
 def test_another_life_of_a_member_is_noted_without_a_rebalance() -> None:
     old = stable(A, B)
-    group = taken(rules.join(old, replace(B, life=Life(7, 7)), LIMITS, LATER))
-    assert (group.state, group.round, group.members["b"].life) == (State.STABLE, old.round, Life(7, 7))
+    group = taken(rules.join(old, replace(B, life=ProcessSlot(7, 7)), LIMITS, LATER))
+    assert (group.state, group.round, group.members["b"].life) == (State.STABLE, old.round, ProcessSlot(7, 7))
     assert group.members["b"].assignment == b"b"
 
 

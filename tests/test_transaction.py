@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from embedlog import transaction as rules
-from embedlog.format.process_slot import Life
+from embedlog.format.process_slot import ProcessSlot
 from embedlog.transaction import (
     EPOCH_LAST,
     EPOCH_MAX,
@@ -23,7 +23,7 @@ from embedlog.transaction import (
 from tests.support import transaction_world
 from tests.support.mutants import mutated
 
-MINE, THEIRS = Life(1, 11), Life(2, 22)
+MINE, THEIRS = ProcessSlot(1, 11), ProcessSlot(2, 22)
 NOW = Moment(1_700_000_000_000, 5_000_000_000, 7)
 ID, NEW_ID = 4000, 5000
 T0, T1 = ("t", 0), ("t", 1)

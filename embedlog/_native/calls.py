@@ -347,7 +347,7 @@ assert SLOT_ENTRY.size == SLOT_BYTES
 class Heartbeat:
     """A native thread that writes the heartbeats of a process slot. `code` is below 0 if it could not start. Threads: any.
 
-    The thread ends before its memory is freed: with `end`, or with the last reference. `lapsed` reads memory and clock
+    The thread ends before its memory is freed: with `end`, or with the last reference. `expired` reads memory and clock
     without a call into the core, as it is checked for every record.
     """
 
@@ -364,7 +364,7 @@ class Heartbeat:
         return int(self._raw.good_until_ns)
 
     @property
-    def lapsed(self) -> bool:
+    def expired(self) -> bool:
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= int(self._raw.good_until_ns)
 
     @property

@@ -60,7 +60,7 @@ def backup(engine: Engine, destination: str | os.PathLike[str], progress: Progre
     _check_place(engine.path, target.root)
     for name in engine.topic_names():
         _pin_all(engine, name)  # open and repair partitions before others must wait
-    with engine.transactions.standing_still():
+    with engine.transactions.all_locks_held():
         # Internal topics first: no committed offset may be after the copied records.
         pins = {name: _pin_all(engine, name) for name in sorted(engine.topic_names(), key=lambda name: not is_internal(name))}
     target.open()

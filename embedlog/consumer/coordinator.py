@@ -183,7 +183,7 @@ class ConsumerCoordinator:
                 self.membership.give_up(deadline_ns)
             self._lease.renew()
             self._look_ns = 0
-        elif self._lease.lapsed:
+        elif self._lease.expired:
             self._lease.renew()
             self._look_ns = 0
 

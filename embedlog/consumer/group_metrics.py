@@ -90,7 +90,7 @@ def commits(metrics: Metrics) -> dict[str, Any]:
 def heartbeats(lease: Any, session_timeout_ms: int, interval_ms: int) -> dict[str, Any]:
     """Kafka's metrics of heartbeats. A thread of the C core sends them: known are its interval and the age of the last one."""
     ago_s = None
-    if lease is not None and not lease.lapsed:
+    if lease is not None and not lease.expired:
         ago_s = session_timeout_ms / 1000 - (int(lease.good_until_ns) - system.boot_ns()) / 1e9
     rate = 0.0 if ago_s is None else 1000 / interval_ms
     return {"heartbeat-rate": rate, "last-heartbeat-seconds-ago": None if ago_s is None else max(0.0, ago_s)}

@@ -71,7 +71,7 @@ class Directory:
     def __init__(self, path: Path, *, read_only: bool, mode: int, lock_timeout_ms: int, shared: str) -> None:
         self.path, self.read_only, self._mode = path, read_only, mode
         self._timeout_ms, self._shared = lock_timeout_ms, shared
-        self._door: locks.LockFile | None = None
+        self._open_lock: locks.LockFile | None = None
         self._lock_fd = -1
         self._lock_name = os.fspath(path / file_names.BROKER_LOCK)
         self.page: system.Page | None = None
@@ -100,16 +100,16 @@ class Directory:
             self._enter_read_only()
             prepare(False)
             return
-        self._door = locks.LockFile(self.path / file_names.DOOR, self._mode)
+        self._open_lock = locks.LockFile(self.path / file_names.OPEN_LOCK, self._mode)
         try:
-            with self._door.hold(self._deadline()):
+            with self._open_lock.hold(self._deadline()):
                 try:
                     self._come_in(prepare)
                 except BaseException:
                     self._unlock()
                     raise
         except BaseException:
-            self._let_go()
+            self._release_all()
             raise
 
     def _come_in(self, prepare: Callable[[bool], None]) -> None:
@@ -180,13 +180,13 @@ class Directory:
             self._lock_fd = fd
             self._look_at_mark()
             if self._still_ours(fd, path, settle=first and self.foreign):
-                return first or self._nobody_in(path)
+                return first or self._no_process_in(path)
             files.close(fd)
             self._lock_fd = -1
             if system.boot_ns() > deadline:
                 raise DirectoryInUseError("another process keeps replacing the lock file", path=path)
 
-    def _nobody_in(self, path: Path) -> bool:
+    def _no_process_in(self, path: Path) -> bool:
         """Whether none of the shared holders of `.lock` is an embedlog process: any reader of the file can hold it. REQUIRES the
         open lock.
 
@@ -361,11 +361,11 @@ class Directory:
 
     def leave(self, close_all: Callable[[], None]) -> None:
         """Close the directory; the last process runs `close_all` and, if that succeeds, writes the clean mark."""
-        if self._door is None:
-            self._let_go()
+        if self._open_lock is None:
+            self._release_all()
             return
         try:
-            with self._door.hold(self._deadline()):
+            with self._open_lock.hold(self._deadline()):
                 try:
                     last = system.lock_try(self._lock_fd, True) == 0 and self.still_in()
                     if last:
@@ -374,7 +374,7 @@ class Directory:
                 finally:
                     self._unlock()
         finally:
-            self._let_go()
+            self._release_all()
 
     def _write_mark(self) -> None:
         write_clean_mark(self.path, mode=self._mode, incarnation=self.incarnation)
@@ -391,11 +391,11 @@ class Directory:
         fd, self._lock_fd = self._lock_fd, -1
         files.close(fd)
 
-    def _let_go(self) -> None:
+    def _release_all(self) -> None:
         self._unlock()
-        if self._door is not None:
-            self._door.close()
-            self._door = None
+        if self._open_lock is not None:
+            self._open_lock.close()
+            self._open_lock = None
         if self.page is not None:
             self.page.close()
             self.page = None

@@ -189,7 +189,7 @@ def purge_retired(directory: Path, now_ms: int, delay_ms: int, *, follow_links: 
     for path in scan_directories(directory).deleted:
         try:
             # The renaming changed the directory's ctime; its mtime changes only with the files inside.
-            found = files.look(path)
+            found = files.lstat(path)
             if found is None or now_ms - found.changed_ms < delay_ms:
                 continue
             linked = files.is_link(path)
@@ -207,7 +207,7 @@ def purge_retired(directory: Path, now_ms: int, delay_ms: int, *, follow_links: 
 
 
 @dataclass(frozen=True)
-class Adoption:
+class RegistryChanges:
     """The changes of the registry that the directories require."""
 
     topics: tuple[Topic, ...] = ()
@@ -217,7 +217,7 @@ class Adoption:
         return bool(self.topics or self.gone)
 
 
-def adopt(known: Mapping[str, Topic], found: Directories, *, foreign: bool, reading: bool = False) -> Adoption:
+def adopt(known: Mapping[str, Topic], found: Directories, *, foreign: bool, reading: bool = False) -> RegistryChanges:
     """Compare registry and directories: topics, partitions and identities that only the directories contain.
 
     `foreign`: a broker used the directory since our last close. Only then does a topic without directories count as deleted,
@@ -235,7 +235,7 @@ def adopt(known: Mapping[str, Topic], found: Directories, *, foreign: bool, read
         elif topic.state == "live" and (grown := _grown(topic, numbers)) != topic:
             topics.append(grown)
     gone = [name for name, topic in known.items() if foreign and topic.state == "live" and name not in found.live]
-    return Adoption(tuple(topics), tuple(gone))
+    return RegistryChanges(tuple(topics), tuple(gone))
 
 
 def _seen(name: str, topic: Topic | None, numbers: Mapping[int, Path], reading: bool) -> Topic | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Life(NamedTuple):
+class ProcessSlot(NamedTuple):
     """One use of a process slot. It has ended when the slot is not locked, or locked with another nonce."""
 
     slot: int

@@ -93,13 +93,13 @@ def held(partition: Partition) -> Iterator[Pin]:
     until, pause, fds = partition.deadline(), threading.Event(), dict[int, int]()
     try:
         while (pin := _opened(partition, fds)) is None:
-            _let_go(fds)
+            _release_all(fds)
             if system.boot_ns() >= until:
                 raise StorageError("the files of this partition keep changing under a backup", path=partition.path)
             pause.wait(LOOK_S)
         yield pin
     finally:
-        _let_go(fds)
+        _release_all(fds)
 
 
 def _opened(partition: Partition, fds: dict[int, int]) -> Pin | None:
@@ -151,7 +151,7 @@ def _same(pin: Pin) -> bool:
     return same and pin.partition.loaded is pin.loaded
 
 
-def _let_go(fds: dict[int, int]) -> None:
+def _release_all(fds: dict[int, int]) -> None:
     for fd in fds.values():
         files.close(fd)
     fds.clear()

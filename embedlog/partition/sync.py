@@ -76,7 +76,7 @@ class Syncer:
         with self._opening:
             if self._users:
                 return False
-            self._let_go()
+            self._release_all()
             return True
 
     def seen_end(self) -> int:
@@ -87,9 +87,9 @@ class Syncer:
         with self._opening:
             self._leaving = self._users > 0
             if not self._leaving:
-                self._let_go()
+                self._release_all()
 
-    def _let_go(self) -> None:
+    def _release_all(self) -> None:
         self._leaving = False
         fds, self._fds = self._fds, {}
         for fd in fds.values():
@@ -126,7 +126,7 @@ class Syncer:
             with self._opening:
                 self._users -= 1
                 if self._leaving and not self._users:
-                    self._let_go()
+                    self._release_all()
 
     def sync(self, upto: int, deadline_ns: int) -> int:
         """Return once `durable` has reached `upto`. Raises DurabilityError, LockTimeoutError."""

@@ -35,7 +35,7 @@ META_PROPERTIES: Final = "meta.properties"
 PARTITION_METADATA: Final = "partition.metadata"
 
 # in the log directory
-DOOR: Final = "embedlog.door"
+OPEN_LOCK: Final = "embedlog.door"
 DIRECTORY_LOCK: Final = "embedlog.directory"
 HOUSEKEEPER: Final = "embedlog.housekeeper"
 CONTROL: Final = "embedlog.control"

@@ -60,7 +60,7 @@ def _unless_interrupted(call: Callable[..., int], *arguments: object) -> int:
 
 def _not_opened(code: int, path: str | os.PathLike[str]) -> int:
     number = system.errno_of(code)
-    found = look(path) if number in _NOT_REGULAR else None
+    found = lstat(path) if number in _NOT_REGULAR else None
     if found is not None:
         _check_regular(found, number, path)
     return checked(code, path, "open")
@@ -206,13 +206,13 @@ def _never(code: int, path: str | os.PathLike[str]) -> system.Facts:
 
 def facts_of(path: str | os.PathLike[str]) -> system.Facts | None:
     """Facts of a file by its name; None if it is absent. Raises StorageError for a name that `open_file` would refuse."""
-    found = look(path)
+    found = lstat(path)
     if found is not None:
         _check_regular(found, errno.EINVAL, path)
     return found
 
 
-def look(path: str | os.PathLike[str]) -> system.Facts | None:
+def lstat(path: str | os.PathLike[str]) -> system.Facts | None:
     """The result of lstat, so of a link itself; None if the name does not exist."""
     found = system.facts_of(os.fspath(path))
     if isinstance(found, system.Facts):
@@ -224,18 +224,18 @@ def look(path: str | os.PathLike[str]) -> system.Facts | None:
 
 def exists(path: str | os.PathLike[str]) -> bool:
     """Whether the name exists, as any kind of file."""
-    return look(path) is not None
+    return lstat(path) is not None
 
 
 def is_link(path: str | os.PathLike[str]) -> bool:
     """Whether the name itself is a symbolic link."""
-    found = look(path)
+    found = lstat(path)
     return found is not None and stat.S_ISLNK(found.mode)
 
 
 def is_directory(path: str | os.PathLike[str]) -> bool:
     """Whether the name is a directory or a symbolic link to one."""
-    found = look(path)
+    found = lstat(path)
     if found is None or not stat.S_ISLNK(found.mode):
         return found is not None and stat.S_ISDIR(found.mode)
     try:

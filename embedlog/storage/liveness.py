@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from embedlog._native import system
 from embedlog._native.system import SLOT_BYTES
 from embedlog.errors import ForkedError, StorageError
-from embedlog.format.process_slot import Life
+from embedlog.format.process_slot import ProcessSlot
 from embedlog.storage import file_names, files, locks
 
 SLOTS_MAX: Final = 1 << 16
@@ -30,7 +30,7 @@ _NONCE_BYTES: Final = 8
 _all: weakref.WeakSet[Liveness] = weakref.WeakSet()
 
 
-class Sign(NamedTuple):
+class SlotState(NamedTuple):
     """The state of a slot as read by one probe."""
 
     held: bool  # locked: the process exists, perhaps suspended
@@ -38,12 +38,12 @@ class Sign(NamedTuple):
     left: bool = False  # the holder has recorded that its polls stopped
 
 
-_GONE: Final = Sign(False)
+_GONE: Final = SlotState(False)
 
 
-def _sign_of(life: Life, held: bool, nonce: int, beat: int, left: bool) -> Sign:
+def _sign_of(life: ProcessSlot, held: bool, nonce: int, beat: int, left: bool) -> SlotState:
     """The sign in the entry of the slot: with another nonce the slot has another holder, and this life is over."""
-    return Sign(held, beat, left) if nonce == life.nonce else _GONE
+    return SlotState(held, beat, left) if nonce == life.nonce else _GONE
 
 
 class Lease:
@@ -52,7 +52,7 @@ class Lease:
     `polling` begins a poll, during which the poll interval does not run; `polled` ends it and starts the next interval.
     """
 
-    def __init__(self, liveness: Liveness, life: Life, beats: system.Heartbeat) -> None:
+    def __init__(self, liveness: Liveness, life: ProcessSlot, beats: system.Heartbeat) -> None:
         self.life = life
         self._liveness, self._beats = liveness, beats
 
@@ -63,12 +63,12 @@ class Lease:
         self._beats.polled()
 
     @property
-    def lapsed(self) -> bool:
+    def expired(self) -> bool:
         """Whether other members may have reassigned this member's partitions: check before each action. Stays true until `renew`.
 
         True once no heartbeat was written for the session timeout, the polls stopped for too long, or the lease ended.
         """
-        return self._beats.lapsed
+        return self._beats.expired
 
     @property
     def good_until_ns(self) -> int:
@@ -118,7 +118,7 @@ class Liveness:
 
     # ---- slots of this process ---------------------------------------------------------------------
 
-    def begin(self) -> Life:
+    def begin(self) -> ProcessSlot:
         """A slot of this process, until `end` or until the process ends. Raises StorageError."""
         with self._mutex:
             return self._begin_locked()
@@ -142,7 +142,7 @@ class Liveness:
             self._leases.add(lease)
         return lease
 
-    def end(self, life: Life) -> None:
+    def end(self, life: ProcessSlot) -> None:
         """Free the slot. Idempotent."""
         with self._mutex:
             self._end_locked(life)
@@ -170,11 +170,11 @@ class Liveness:
 
     # ---- slots of other processes ------------------------------------------------------------------
 
-    def probe(self, life: Life) -> bool:
+    def probe(self, life: ProcessSlot) -> bool:
         """Whether the slot is still held by its process: one system call if it is free, two if it is held."""
         return self.sign(life).held
 
-    def sign(self, life: Life) -> Sign:
+    def sign(self, life: ProcessSlot) -> SlotState:
         """Probe any slot once. Raises StorageError."""
         with self._mutex:
             fd = self._asking_locked()
@@ -188,7 +188,7 @@ class Liveness:
 
     # ---- internals ---------------------------------------------------------------------------------
 
-    def _begin_locked(self) -> Life:
+    def _begin_locked(self) -> ProcessSlot:
         fd = self._holding_locked()
         for slot in range(SLOTS_MAX):
             if slot in self._held:
@@ -202,7 +202,7 @@ class Liveness:
                     system.byte_unlock(fd, _LOCKS_AT + slot)
                     raise
                 self._held[slot] = nonce
-                return Life(slot, nonce)
+                return ProcessSlot(slot, nonce)
             if code != system.EAGAIN:
                 raise StorageError("cannot lock a process slot", errno=system.errno_of(code), path=self.path)
         raise StorageError("all process slots are in use", path=self.path, expected=f"fewer than {SLOTS_MAX} slots")
@@ -217,7 +217,7 @@ class Liveness:
         finally:
             system.byte_unlock(fd, self._room_of(slot))
 
-    def _end_locked(self, life: Life) -> None:
+    def _end_locked(self, life: ProcessSlot) -> None:
         if self._held.get(life.slot) == life.nonce and self._holding >= 0:
             del self._held[life.slot]
             system.byte_unlock(self._holding, _LOCKS_AT + life.slot)

@@ -51,7 +51,7 @@ def open_lock(path: str | os.PathLike[str], mode: int = 0o666) -> int:
     A process that can open a file can lock it. So only users with write access to its directory may read it: the owner of
     the file removes the permission of all others, also from a file of an older version.
     """
-    parent = files.look(os.path.join(os.path.dirname(path), os.curdir))
+    parent = files.lstat(os.path.join(os.path.dirname(path), os.curdir))
     for whose in (0o060, 0o006):
         if parent is not None and not parent.mode & mode & whose & 0o222:
             mode &= ~whose

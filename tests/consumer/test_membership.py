@@ -249,7 +249,7 @@ class World:
         elif what == "freeze":
             self.evict(reader)
             if (lease := reader._group._lease) is not None:  # type: ignore[union-attr]
-                lease.lapsed = True
+                lease.expired = True
         elif what == "lazy" and reader._group._lease is not None:  # type: ignore[union-attr]
             reader._group._lease.left = True  # type: ignore[union-attr]
         elif what == "commit":

@@ -25,7 +25,7 @@ from embedlog.coordination.groups.group_records import (
     key_kind,
 )
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
-from embedlog.format.process_slot import Life
+from embedlog.format.process_slot import ProcessSlot
 from embedlog.group import Group, Member, State
 from embedlog.types import OffsetAndMetadata, TopicPartition
 
@@ -48,7 +48,7 @@ OURS = Group(
     State.PREPARING_REBALANCE,
     TIME_MS,
     {
-        "m1": Member("m1", "i", "c", "/h", 1, 2, (("range", b"\1\2"), ("sticky", b"\3")), b"x", True, Life(3, 2**64 - 1)),
+        "m1": Member("m1", "i", "c", "/h", 1, 2, (("range", b"\1\2"), ("sticky", b"\3")), b"x", True, ProcessSlot(3, 2**64 - 1)),
         "m2": Member("m2", None, "", "", 1, 2, (("sticky", b"\3" * 300),), b"", False, None, ((7, b"?"), (20_000, b""))),
     },
     True,
@@ -266,7 +266,7 @@ def random_group(chance: random.Random) -> Group:
     def member() -> Member:
         names = chance.sample(("range", "roundrobin", "sticky", "x" * 300), chance.randint(1, 4))
         protocols = tuple((name, data()) for name in names)
-        life = Life(chance.getrandbits(16), chance.getrandbits(64)) if chance.random() < 0.8 else None
+        life = ProcessSlot(chance.getrandbits(16), chance.getrandbits(64)) if chance.random() < 0.8 else None
         instance = text() or "i" if chance.random() < 0.3 else None
         times = chance.randrange(2**31), chance.randrange(2**31)
         return Member(text(), instance, text(), text(), *times, protocols, data(), chance.random() < 0.5, life, tags())

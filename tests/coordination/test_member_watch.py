@@ -14,9 +14,9 @@ from embedlog import group as rules
 from embedlog._native import system
 from embedlog.coordination.groups import member_watch
 from embedlog.coordination.groups.member_watch import LOOK_NS, Watch
-from embedlog.format.process_slot import Life
+from embedlog.format.process_slot import ProcessSlot
 from embedlog.group import Group, Member, Verdict
-from embedlog.storage.liveness import Liveness, Sign
+from embedlog.storage.liveness import Liveness, SlotState
 from tests.faults.processes import Nursery, until
 from tests.support.group_members import NOW, completing, member, preparing, stable
 from tests.support.mutants import apply_mutant, undo_mutants
@@ -29,12 +29,12 @@ class Slots:
     """The layer below: signs as a test sets them, and how often each was read."""
 
     def __init__(self) -> None:
-        self.signs: dict[int, Sign] = {}
+        self.signs: dict[int, SlotState] = {}
         self.looks: dict[int, int] = {}
 
-    def sign(self, life: Life) -> Sign:
+    def sign(self, life: ProcessSlot) -> SlotState:
         self.looks[life.slot] = self.looks.get(life.slot, 0) + 1
-        return self.signs.get(life.slot, Sign(True, 1))
+        return self.signs.get(life.slot, SlotState(True, 1))
 
 
 class Clock:
@@ -71,7 +71,7 @@ class Stage:
         return found
 
     def show(self, name: str, *sign: Any) -> None:
-        self.slots.signs[slot_of(name)] = Sign(*sign)
+        self.slots.signs[slot_of(name)] = SlotState(*sign)
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def slot_of(name: str) -> int:
 
 
 def someone(name: str, **fields: Any) -> Member:
-    life = fields.pop("life", Life(slot_of(name), 100 + slot_of(name)))
+    life = fields.pop("life", ProcessSlot(slot_of(name), 100 + slot_of(name)))
     return member(name, fields.pop("instance", None), life=life, **fields)
 
 
@@ -179,7 +179,7 @@ def test_a_session_is_counted_from_this_observers_first_look(stage: Stage) -> No
 def test_a_new_life_in_a_members_place_begins_with_a_whole_session(stage: Stage) -> None:
     group = trio(session_timeout_ms=10_000)
     stage.look_for(group, 9_000)
-    again = trio(session_timeout_ms=10_000, life=Life(1, 9))
+    again = trio(session_timeout_ms=10_000, life=ProcessSlot(1, 9))
     assert stage.look_for(again, 9_000) == {}
     assert stage.look_for(again, 1_000) == {"b": Verdict.EXPIRED}
 
@@ -264,7 +264,7 @@ def test_another_life_under_the_same_name_is_somebody_else(stage: Stage) -> None
     group = trio()
     stage.show("b", False)
     verdicts = stage.see(group)
-    assert stage.watch.confirm(trio(life=Life(1, 5)), verdicts) == {}
+    assert stage.watch.confirm(trio(life=ProcessSlot(1, 5)), verdicts) == {}
 
 
 # ---- rounds ----------------------------------------------------------------------------------------------------------
@@ -317,7 +317,8 @@ def test_while_newcomers_are_waited_for_nobody_is_late(stage: Stage) -> None:
 
 def crowd(count: int) -> Group:
     members = {
-        each.member_id: each for each in (replace(someone("a"), member_id=f"{n:03}", life=Life(n, n)) for n in range(count))
+        each.member_id: each
+        for each in (replace(someone("a"), member_id=f"{n:03}", life=ProcessSlot(n, n)) for n in range(count))
     }
     return replace(stable(someone("a")), members=members, leader="000")
 
@@ -340,7 +341,7 @@ def test_everybody_is_looked_after_by_somebody_whoever_dies(stage: Stage) -> Non
     group = crowd(30)
     alive = {"007"}
     for number in range(30):
-        stage.slots.signs[number] = Sign(f"{number:03}" in alive, 1)
+        stage.slots.signs[number] = SlotState(f"{number:03}" in alive, 1)
     for _ in range(5):
         stage.clock.passes(100)
         gone = stage.see(group, "007")
@@ -351,7 +352,7 @@ def test_everybody_is_looked_after_by_somebody_whoever_dies(stage: Stage) -> Non
 def test_a_stranger_and_whoever_wants_the_whole_look_at_all(stage: Stage) -> None:
     group = crowd(30)
     for number in range(30):
-        stage.slots.signs[number] = Sign(False)
+        stage.slots.signs[number] = SlotState(False)
     assert len(stage.another().verdicts(group, None)) == 30
     assert len(stage.another().verdicts(group, "somebody")) == 30
     watch = stage.another()
@@ -368,7 +369,7 @@ def test_killed_frozen_and_late_processes_are_told_apart(until_end: ExitStack, n
     lives = {}
     for name, poll_ms in (("b", 1 << 30), ("c", 1 << 30), ("d", 1), ("e", 1 << 30)):
         victim = nursery.spawn()
-        lives[name] = victim, Life(*victim.call("lease", str(tmp_path), 400, 20, poll_ms))
+        lives[name] = victim, ProcessSlot(*victim.call("lease", str(tmp_path), 400, 20, poll_ms))
     lives["d"][0].call("lease_do", "polled")
     members = [replace(member(name, life=life), session_timeout_ms=400) for name, (_, life) in lives.items()]
     group = replace(stable(someone("a")), members={each.member_id: each for each in (someone("a"), *members)})

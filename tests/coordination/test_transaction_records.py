@@ -13,7 +13,7 @@ import embedlog
 from embedlog.coordination.transactions.transaction_records import decode, decode_key, encode, encode_key
 from embedlog.coordination.transactions.transaction_view import Entries
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
-from embedlog.format.process_slot import Life
+from embedlog.format.process_slot import ProcessSlot
 from embedlog.format.record_batch import decode as decode_batches
 from embedlog.transaction import Beginning, Outcome, Status, Transaction
 from tests.kafka import CLEAN, GOLDEN
@@ -26,7 +26,7 @@ EMPTY = "0001 0000000000000fa0 0002 0000ea60 00 00 0000018bcfe56800 ffffffffffff
 OURS = replace(
     ONGOING,
     client_version=2,
-    owner=Life(3, 2**64 - 1),
+    owner=ProcessSlot(3, 2**64 - 1),
     began=Beginning(2**56 - 1, 123_456_789),
     outcome=Outcome("commit", 2**62 + 5, 1),
 )
@@ -151,7 +151,7 @@ def random_state(rng: random.Random) -> Transaction:
         rng.choice([-1, rng.randrange(2**63)]),
         rng.choice([-1, rng.randrange(2**63)]),
         rng.choice([0, 1, 2]),
-        maybe(Life(rng.randrange(2**16), rng.randrange(2**64))),  # type: ignore[arg-type]
+        maybe(ProcessSlot(rng.randrange(2**16), rng.randrange(2**64))),  # type: ignore[arg-type]
         maybe(Beginning(rng.randrange(2**56), rng.randrange(2**63))),  # type: ignore[arg-type]
         maybe(Outcome(rng.choice(["commit", "abort"]), rng.randrange(2**63), rng.randrange(2**15))),  # type: ignore[arg-type]
     )

@@ -51,7 +51,7 @@ def lease(
 @task
 def lease_state(_: Stage) -> tuple[bool, bool]:
     """Lapsed, left."""
-    return _held[-1].lapsed, _held[-1].left
+    return _held[-1].expired, _held[-1].left
 
 
 @task

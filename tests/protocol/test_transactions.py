@@ -317,7 +317,7 @@ def test_a_backup_tears_no_transaction(path: Path, tmp_path: Path, monkeypatch: 
 
         monkeypatch.setattr(backup, "pin_of", commit_and_pin)
         if not still:
-            monkeypatch.setattr(log._engine.transactions, "standing_still", contextlib.nullcontext)
+            monkeypatch.setattr(log._engine.transactions, "all_locks_held", contextlib.nullcontext)
         log.backup(tmp_path / "copy")
         assert (len(outcomes) == 3) == still
         if still:

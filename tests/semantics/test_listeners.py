@@ -300,7 +300,7 @@ def test_liveness_a_static_member_whose_polls_stopped_keeps_its_place(engine: Gr
 def test_liveness_a_lease_that_lapsed_is_renewed_before_the_group_is_looked_at(engine: GroupEngine, member: Any) -> None:
     reader = member("b")
     settle(reader)
-    engine.liveness.leases[0].lapsed = True
+    engine.liveness.leases[0].expired = True
     reader._group.until_ns = 0
     fill(engine.partition("b", 0), 3)
     assert len(reader.poll()) == 3  # nobody gave it up meanwhile

@@ -15,8 +15,8 @@ import pytest
 from embedlog._native import system
 from embedlog._native.system import SLOT_BYTES
 from embedlog.errors import StorageError
-from embedlog.format.process_slot import Life
-from embedlog.storage.liveness import Lease, Liveness, Sign
+from embedlog.format.process_slot import ProcessSlot
+from embedlog.storage.liveness import Lease, Liveness, SlotState
 from tests.conftest import ROOT
 from tests.faults.processes import Nursery, state_of, until
 from tests.support.mutants import mutated
@@ -51,7 +51,7 @@ def begin(mine: Liveness) -> Begin:
     return begin
 
 
-def wait_for_beat(here: Liveness, life: Life) -> Sign:
+def wait_for_beat(here: Liveness, life: ProcessSlot) -> SlotState:
     """The sign of a beat that came after the call."""
     before = here.sign(life).beat
     until(lambda: here.sign(life).beat != before, "a beat")
@@ -70,12 +70,12 @@ def test_whoever_runs_beats_until_the_end(here: Liveness, begin: Begin) -> None:
     lease = begin()
     assert len(threads()) == len(before) + 1
     assert wait_for_beat(here, lease.life).held
-    assert not lease.lapsed
+    assert not lease.expired
     lease.end()
     lease.end()
     assert threads() == before
-    assert here.sign(lease.life) == Sign(False, here.sign(lease.life).beat)
-    assert lease.lapsed
+    assert here.sign(lease.life) == SlotState(False, here.sign(lease.life).beat)
+    assert lease.expired
 
 
 def test_the_log_ends_its_leases_when_it_closes(mine: Liveness, begin: Begin) -> None:
@@ -83,8 +83,8 @@ def test_the_log_ends_its_leases_when_it_closes(mine: Liveness, begin: Begin) ->
     one, two = begin(), begin()
     mine.close()
     assert threads() == before
-    assert one.lapsed
-    assert two.lapsed
+    assert one.expired
+    assert two.expired
 
 
 def test_a_lease_that_nobody_has_any_more_stops_beating(begin: Begin) -> None:
@@ -100,7 +100,7 @@ def test_an_end_that_comes_twice_does_not_end_the_successor(here: Liveness, begi
     assert second.life.slot == first.life.slot
     first.end()
     assert here.sign(second.life).held
-    assert here.sign(first.life) == Sign(False)
+    assert here.sign(first.life) == SlotState(False)
 
 
 def test_polls_that_stop_are_told_to_all_and_beats_stop_with_them(here: Liveness, begin: Begin) -> None:
@@ -109,13 +109,13 @@ def test_polls_that_stop_are_told_to_all_and_beats_stop_with_them(here: Liveness
     lease.polled()
     until(lambda: here.sign(lease.life).left, "others to be told")
     assert lease.left
-    assert lease.lapsed
+    assert lease.expired
     sign = here.sign(lease.life)
     lease.polling()
-    assert lease.lapsed, "a poll that comes too late changes nothing"
+    assert lease.expired, "a poll that comes too late changes nothing"
     assert here.sign(lease.life) == sign
     lease.renew()
-    assert not lease.lapsed
+    assert not lease.expired
     assert not here.sign(lease.life).left
     wait_for_beat(here, lease.life)
 
@@ -127,7 +127,7 @@ def test_inside_a_poll_nobody_is_late(here: Liveness, begin: Begin) -> None:
     for _ in range(6):
         wait_for_beat(here, lease.life)
     assert not lease.left
-    assert not lease.lapsed
+    assert not lease.expired
 
 
 def test_a_poll_in_time_puts_the_next_one_off(here: Liveness, begin: Begin) -> None:
@@ -146,16 +146,16 @@ def test_a_beat_that_cannot_be_written_is_none(mine: Liveness, begin: Begin, mut
     writing = os.dup(mine._holding)
     reading = os.open(mine.path, os.O_RDONLY)
     os.dup2(reading, mine._holding)
-    until(lambda: lease.lapsed, "the lease to lapse")
+    until(lambda: lease.expired, "the lease to lapse")
     with pytest.raises(StorageError, match="renew"):
         lease.renew()
     os.dup2(writing, mine._holding)
-    assert lease.lapsed
+    assert lease.expired
     if mutant:
         with mutated(mutant):
-            assert not lease.lapsed, "the mutant believes that it holds what others may have taken"
+            assert not lease.expired, "the mutant believes that it holds what others may have taken"
     lease.renew()
-    assert not lease.lapsed
+    assert not lease.expired
     os.close(writing)
     os.close(reading)
 
@@ -220,10 +220,10 @@ begin = lambda: [liveness.lease(session_timeout_ms=1, heartbeat_interval_ms=1, m
 def test_member_4_who_was_frozen_knows_it_before_it_goes_on(
     until_end: ExitStack, nursery: Nursery, tmp_path: Path, mutant: str
 ) -> None:
-    """Its thread may beat before anything else of it runs: the lease stays lapsed all the same."""
+    """Its thread may beat before anything else of it runs: the lease stays expired."""
     victim, here = nursery.spawn(), until_end.enter_context(closing(Liveness(tmp_path)))
     victim.call("mutants", *([mutant] if mutant else []))
-    life = Life(*victim.call("lease", str(tmp_path), SESSION_MS, HEARTBEAT_MS))
+    life = ProcessSlot(*victim.call("lease", str(tmp_path), SESSION_MS, HEARTBEAT_MS))
     wait_for_beat(here, life)
     assert victim.call("lease_state") == (False, False)
     victim.stop()
@@ -245,7 +245,7 @@ def test_member_3_who_computes_without_a_pause_is_alive(
 ) -> None:
     """The interpreter's lock is held for longer than a session: a thread of Python's own would be silent for as long."""
     victim, here = nursery.spawn(), until_end.enter_context(closing(Liveness(tmp_path)))
-    life = Life(*victim.call("lease", str(tmp_path), SESSION_MS, HEARTBEAT_MS, python=python))
+    life = ProcessSlot(*victim.call("lease", str(tmp_path), SESSION_MS, HEARTBEAT_MS, python=python))
     wait_for_beat(here, life)
     victim.start("hold_interpreter", 3 * SESSION_MS)
     notes = iter(victim.notes())
@@ -262,7 +262,7 @@ def test_member_5_a_killed_one_is_dead_at_once_whatever_its_session(
     until_end: ExitStack, nursery: Nursery, tmp_path: Path
 ) -> None:
     victim, here = nursery.spawn(), until_end.enter_context(closing(Liveness(tmp_path)))
-    life = Life(*victim.call("lease", str(tmp_path), LONG_MS, HEARTBEAT_MS))
+    life = ProcessSlot(*victim.call("lease", str(tmp_path), LONG_MS, HEARTBEAT_MS))
     assert here.sign(life).held
     victim.kill()
     assert not here.sign(life).held
@@ -274,7 +274,7 @@ def test_life_1_a_forked_child_does_not_keep_its_parent_alive(
 ) -> None:
     victim, here = nursery.spawn(), until_end.enter_context(closing(Liveness(tmp_path)))
     victim.call("mutants", *([mutant] if mutant else []))
-    life = Life(*victim.call("lease", str(tmp_path), LONG_MS, HEARTBEAT_MS))
+    life = ProcessSlot(*victim.call("lease", str(tmp_path), LONG_MS, HEARTBEAT_MS))
     child = victim.call("leave_child")
     try:
         wait_for_beat(here, life)
@@ -290,7 +290,7 @@ def test_a_forked_child_ends_nothing_of_its_parents(until_end: ExitStack, tmp_pa
     lease = mine.lease(session_timeout_ms=LONG_MS, heartbeat_interval_ms=HEARTBEAT_MS, max_poll_interval_ms=LONG_MS)
     pid = os.fork()
     if pid == 0:
-        code = 0 if lease.lapsed else 1
+        code = 0 if lease.expired else 1
         lease.polling()
         lease.polled()
         lease.end()
@@ -298,5 +298,5 @@ def test_a_forked_child_ends_nothing_of_its_parents(until_end: ExitStack, tmp_pa
         os._exit(code)
     assert os.waitpid(pid, 0)[1] == 0
     assert wait_for_beat(here, lease.life).held
-    assert not lease.lapsed
+    assert not lease.expired
     mine.close()

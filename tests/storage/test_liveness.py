@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from embedlog.errors import ForkedError
-from embedlog.format.process_slot import Life
+from embedlog.format.process_slot import ProcessSlot
 from embedlog.storage import file_names
 from embedlog.storage.liveness import SLOT_BYTES, Liveness
 from tests.faults.processes import Nursery, until
@@ -49,7 +49,7 @@ def test_a_slot_that_is_used_again_belongs_to_somebody_else(two: tuple[Liveness,
 
 
 def test_without_a_file_nobody_is_alive(until_end: ExitStack, tmp_path: Path) -> None:
-    assert not until_end.enter_context(closing(Liveness(tmp_path))).probe(Life(0, 7))
+    assert not until_end.enter_context(closing(Liveness(tmp_path))).probe(ProcessSlot(0, 7))
     assert not (tmp_path / file_names.SLOTS).exists()
 
 
@@ -63,7 +63,7 @@ def test_a_nonce_that_was_cut_off_is_nobodys(two: tuple[Liveness, Liveness]) -> 
 
 def test_a_killed_process_is_dead_at_once(until_end: ExitStack, nursery: Nursery, tmp_path: Path) -> None:
     victim = nursery.spawn()
-    life = Life(*victim.call("live", str(tmp_path)))
+    life = ProcessSlot(*victim.call("live", str(tmp_path)))
     here = until_end.enter_context(closing(Liveness(tmp_path)))
     assert here.probe(life)
     victim.stop()
@@ -74,7 +74,7 @@ def test_a_killed_process_is_dead_at_once(until_end: ExitStack, nursery: Nursery
 
 def test_a_forked_child_does_not_keep_its_parent_alive(until_end: ExitStack, nursery: Nursery, tmp_path: Path) -> None:
     victim = nursery.spawn()
-    life = Life(*victim.call("live", str(tmp_path), fork=True))
+    life = ProcessSlot(*victim.call("live", str(tmp_path), fork=True))
     here = until_end.enter_context(closing(Liveness(tmp_path)))
     assert here.probe(life)
     victim.kill()

@@ -16,9 +16,9 @@ from embedlog.consumer.consumer import Consumer
 from embedlog.consumer.membership import Phase
 from embedlog.coordination.groups.commit_checks import admitted, checked_offsets, refused
 from embedlog.errors import DeadlineError, ListenerError, LockTimeoutError, UnknownTopicOrPartitionError
-from embedlog.format.process_slot import Life
+from embedlog.format.process_slot import ProcessSlot
 from embedlog.group import Group, Limits, Refusal
-from embedlog.storage.liveness import Sign
+from embedlog.storage.liveness import SlotState
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from tests.support.fake_engine import FakeEngine
 
@@ -29,20 +29,20 @@ COOPERATIVE = {"partition_assignment_strategy": ["cooperative-sticky"]}
 class FakeLease:
     """A lease that lapses, or is left, when a test says so."""
 
-    def __init__(self, life: Life) -> None:
+    def __init__(self, life: ProcessSlot) -> None:
         self.life = life
-        self.lapsed = self.left = self.ended = False
+        self.expired = self.left = self.ended = False
         self.renewed_count = 0
 
     @property
     def good_until_ns(self) -> int:
-        return 0 if self.lapsed else 1 << 62
+        return 0 if self.expired else 1 << 62
 
     def polling(self) -> None: ...
     def polled(self) -> None: ...
 
     def renew(self) -> None:
-        self.lapsed = self.left = False
+        self.expired = self.left = False
         self.renewed_count += 1
 
     def end(self) -> None:
@@ -56,12 +56,12 @@ class FakeLiveness:
         self.leases: list[FakeLease] = []
 
     def lease(self, **_: int) -> FakeLease:
-        self.leases.append(FakeLease(Life(len(self.leases), 7)))
+        self.leases.append(FakeLease(ProcessSlot(len(self.leases), 7)))
         return self.leases[-1]
 
-    def sign(self, life: Life) -> Sign:
+    def sign(self, life: ProcessSlot) -> SlotState:
         lease = self.leases[life.slot]
-        return Sign(not lease.ended, lease.renewed_count, lease.left)
+        return SlotState(not lease.ended, lease.renewed_count, lease.left)
 
 
 class FakeTopic:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from embedlog import group as rules
 from embedlog.format.consumer_protocol import Subscription, encode_subscription
-from embedlog.format.process_slot import Life
+from embedlog.format.process_slot import ProcessSlot
 from embedlog.group import Group, Limits, Member, Refusal, State
 
 NOW = 1_700_000_000_000
@@ -18,7 +18,7 @@ BOTH = (("range", SAID), ("cooperative-sticky", SAID))
 
 
 def member(name: str, instance: str | None = None, protocols: tuple[tuple[str, bytes], ...] = BOTH, **fields: object) -> Member:
-    life = Life(1, int.from_bytes(name.encode(), "big"))
+    life = ProcessSlot(1, int.from_bytes(name.encode(), "big"))
     known = Member(name, instance, "client", "/host", 300_000, 45_000, protocols, life=life)
     return replace(known, **fields)  # type: ignore[arg-type]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from embedlog import group as rules
 from embedlog.format.consumer_protocol import Subscription, encode_subscription
-from embedlog.format.process_slot import Life
+from embedlog.format.process_slot import ProcessSlot
 from embedlog.group import Group, Limits, Member, Refusal, State, Verdict
 
 RECORDS = 6
@@ -30,7 +30,7 @@ class Process:
     """What a process believes: it may be long out of the group."""
 
     name: str
-    life: Life
+    life: ProcessSlot
     instance: str | None = None
     incarnation: int = 0
     generation: int = -1
@@ -83,7 +83,7 @@ class World:
 
     def start(self, name: str, instance: str | None = None) -> Process:
         self.lives_begun += 1
-        process = Process(name, Life(self.lives_begun, self.lives_begun), instance, incarnation=self.lives_begun)
+        process = Process(name, ProcessSlot(self.lives_begun, self.lives_begun), instance, incarnation=self.lives_begun)
         process.steps = self.run(process)
         self.processes.append(process)
         return process

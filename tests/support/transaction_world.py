@@ -14,7 +14,7 @@ from typing import NamedTuple
 from embedlog import transaction as rules
 from embedlog.coordination.transactions import recovery
 from embedlog.errors import FencedError
-from embedlog.format.process_slot import Life
+from embedlog.format.process_slot import ProcessSlot
 from embedlog.transaction import PREPARED, SETTLED, Moment, Outcome, Refusal, Status, Transaction
 from tests.support.mutants import is_mutated
 
@@ -96,7 +96,7 @@ class World:
         self.log: list[Known] = []
         self.synced = 0
         self.partitions = [FakePartition(*each) for each in PARTITIONS]
-        self.alive: set[Life] = set()
+        self.alive: set[ProcessSlot] = set()
         self.clock_ns, self.boot = 1, 1
         self.decided: set[tuple[int, str]] = set()
         self.wrote: set[tuple[int, int]] = set()
@@ -129,13 +129,13 @@ class World:
 
     # ---- what processes do -----------------------------------------------------------------------
 
-    def producer(self, name: str, txns: int) -> tuple[Life, Steps]:
+    def producer(self, name: str, txns: int) -> tuple[ProcessSlot, Steps]:
         self.lives += 1
-        life = Life(self.lives, self.lives)
+        life = ProcessSlot(self.lives, self.lives)
         self.alive.add(life)
         return life, self._producer(name, life, txns)
 
-    def _producer(self, name: str, life: Life, txns: int) -> Steps:
+    def _producer(self, name: str, life: ProcessSlot, txns: int) -> Steps:
         while True:
             state = self.known.state
             if state is not None and state.status is Status.ONGOING:
@@ -154,7 +154,7 @@ class World:
                 return
             mine = outcome
 
-    def _initialize(self, name: str, life: Life) -> tuple[int, int]:
+    def _initialize(self, name: str, life: ProcessSlot) -> tuple[int, int]:
         before = self.known
         new = rules.initialize(before.state, life, 60_000, self._new_id(), self.now)
         assert isinstance(new, Transaction)
@@ -166,7 +166,7 @@ class World:
         self._note(f"{name} begins with {new.producer_id}/{new.epoch}")
         return new.producer_id, new.epoch
 
-    def _transaction(self, name: str, life: Life, mine: tuple[int, int], txn: int) -> Iterator[None]:
+    def _transaction(self, name: str, life: ProcessSlot, mine: tuple[int, int], txn: int) -> Iterator[None]:
         for where in self.rng.sample(range(2), self.rng.randint(1, 2)):
             while True:
                 before = self.known
@@ -202,7 +202,7 @@ class World:
         self._note(f"{name} writes {txn} to {where} as {mine}")
         return True
 
-    def _end(self, name: str, life: Life, mine: tuple[int, int], commit: bool) -> Iterator[None]:
+    def _end(self, name: str, life: ProcessSlot, mine: tuple[int, int], commit: bool) -> Iterator[None]:
         while True:
             before = self.known
             new = rules.end(before.state, *mine, life, commit, self._new_id(), self.now)
@@ -334,7 +334,7 @@ class World:
 def run(rng: random.Random, *, cuts: bool = False, first_epoch: int = 0, steps: int = 70) -> World:
     """One random history. Raises Violation with its steps."""
     world = World(rng, first_epoch=first_epoch)
-    living: dict[str, tuple[Life | None, Steps]] = {"helper": (None, world.helper("helper"))}
+    living: dict[str, tuple[ProcessSlot | None, Steps]] = {"helper": (None, world.helper("helper"))}
     names = iter("ABCDEFGHIJ")
     frozen: Callable[[str], bool] = lambda name: rng.random() < 0.3  # noqa: E731
     try:

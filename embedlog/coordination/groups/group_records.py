@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
-from embedlog.format.process_slot import Life
+from embedlog.format.process_slot import ProcessSlot
 from embedlog.format.wire import LONG, NUMBER, SHORT, Fields, Flexible, Plain, uvarint
 from embedlog.group import Group, Member, State, Tags
 from embedlog.types import OffsetAndMetadata, TopicPartition
@@ -269,7 +269,7 @@ def _flexible_member(reader: Flexible, protocol: str | None) -> Member:
     others: Tags = ()
     for tag, data in reader.tagged():
         if tag == LIFE_TAG and len(data) == LIFE.size:
-            life = Life(*LIFE.unpack(data))
+            life = ProcessSlot(*LIFE.unpack(data))
         elif tag == JOINED_TAG:
             joined, protocols = _unjoined(data, said)
         else:

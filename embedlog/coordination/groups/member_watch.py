@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from embedlog.format.process_slot import Life
+from embedlog.format.process_slot import ProcessSlot
 from embedlog.group import Group, Member, State, Verdict
-from embedlog.storage.liveness import Liveness, Sign
+from embedlog.storage.liveness import Liveness, SlotState
 
 LOOK_NS: Final = 100_000_000  # between two checks
 RING: Final = 8  # members that one member probes at every check
@@ -40,10 +40,10 @@ class _Timer:
         return now_ns - self._since_ns
 
 
-class _Heart:
+class _ObservedHeartbeat:
     """The observed heartbeat of one member."""
 
-    def __init__(self, life: Life | None, beat: int, now_ns: int) -> None:
+    def __init__(self, life: ProcessSlot | None, beat: int, now_ns: int) -> None:
         self.life, self.beat, self.timer = life, beat, _Timer(now_ns)
 
 
@@ -62,7 +62,7 @@ class Watch:
         self._liveness = liveness
         self._clock = clock
         self._looked_ns = -LOOK_NS
-        self._hearts: dict[str, _Heart] = {}
+        self._heartbeats: dict[str, _ObservedHeartbeat] = {}
         self._round: _Round | None = None
         self._timer = _Timer(0)
 
@@ -80,8 +80,8 @@ class Watch:
         Raises StorageError.
         """
         now_ns = self._clock()
-        for member_id in self._hearts.keys() - group.members.keys():
-            del self._hearts[member_id]
+        for member_id in self._heartbeats.keys() - group.members.keys():
+            del self._heartbeats[member_id]
         near = set(group.members) if whole else set(ring(group, me))
         found = {}
         for member in group.members.values():
@@ -117,16 +117,16 @@ class Watch:
     # ---- heartbeats ------------------------------------------------------------------------------
 
     def _is_due(self, member: Member, near: bool, now_ns: int) -> bool:
-        known = self._hearts.get(member.member_id)
+        known = self._heartbeats.get(member.member_id)
         if near or known is None or known.life != member.life:
             return True
         return now_ns - known.timer.looked_ns >= _session_ns(member) // FAR_LOOKS
 
     def _judge(self, member: Member, now_ns: int) -> Verdict | None:
         sign, session_ns = self._sign(member), _session_ns(member)
-        known = self._hearts.get(member.member_id)
+        known = self._heartbeats.get(member.member_id)
         if known is None or known.life != member.life or (sign.held and sign.beat != known.beat):
-            known = self._hearts[member.member_id] = _Heart(member.life, sign.beat, now_ns)
+            known = self._heartbeats[member.member_id] = _ObservedHeartbeat(member.life, sign.beat, now_ns)
         if known.timer.age_ns(now_ns, session_ns) >= session_ns:
             return Verdict.EXPIRED
         if member.instance_id is not None:
@@ -136,16 +136,16 @@ class Watch:
         return Verdict.LEFT if sign.left else None
 
     def _still(self, member: Member, verdict: Verdict) -> bool:
-        known, sign = self._hearts.get(member.member_id), self._sign(member)
+        known, sign = self._heartbeats.get(member.member_id), self._sign(member)
         if known is None or known.life != member.life:
             return False
         if verdict is Verdict.EXPIRED:
             return not sign.held or sign.beat == known.beat
         return sign.left if verdict is Verdict.LEFT else not sign.held
 
-    def _sign(self, member: Member) -> Sign:
+    def _sign(self, member: Member) -> SlotState:
         """A member without a process slot was written by a broker; its clients cannot reach this log."""
-        return Sign(False) if member.life is None else self._liveness.sign(member.life)
+        return SlotState(False) if member.life is None else self._liveness.sign(member.life)
 
     # ---- rounds ----------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from embedlog.transaction import PREPARED, SETTLED, Outcome, Refusal, Status, Tr
 if TYPE_CHECKING:
     from embedlog.coordination.internal_topic import Decision, InternalTopic
     from embedlog.coordination.transactions.transaction_view import Entries
-    from embedlog.format.process_slot import Life
+    from embedlog.format.process_slot import ProcessSlot
     from embedlog.format.record_batch import EncodedRun
     from embedlog.partition.context import Appended, AppendProgress
     from embedlog.partition.partition import Partition
@@ -95,7 +95,7 @@ class Owner:
     def __init__(self, transactions: Coordinator, transactional_id: str, timeout_ms: int) -> None:
         self.transactional_id, self.timeout_ms = transactional_id, timeout_ms
         self._all = transactions
-        self._life: Life | None = None
+        self._life: ProcessSlot | None = None
         self._id: tuple[int, int] | None = None
         self._touched = False  # whether a registration was attempted in this transaction
         self._opened: dict[TopicPartition, _Written] = {}

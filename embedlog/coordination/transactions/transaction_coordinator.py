@@ -113,7 +113,7 @@ class Transactions:
         return system.boot_ns() + self.host.config.lock_timeout_ms * 1_000_000 if deadline_ns is None else deadline_ns
 
     @contextlib.contextmanager
-    def standing_still(self) -> Iterator[None]:
+    def all_locks_held(self) -> Iterator[None]:
         """Hold all locks of the topic: nothing is registered, decided or completed, so a snapshot of all partitions is
         consistent.
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
-from embedlog.format.process_slot import Life
+from embedlog.format.process_slot import ProcessSlot
 from embedlog.format.wire import LONG, SHORT, Fields, Flexible, Plain, uvarint
 from embedlog.transaction import COMPLETED, NO_ID, PREPARED, Beginning, Outcome, Status, Transaction
 
@@ -135,7 +135,7 @@ def _with_tags(state: Transaction, tags: Fields) -> Transaction:
             case 2, SHORT.size:
                 known["client_version"] = SHORT.unpack(data)[0]
             case 10_000, OWNER.size:
-                known["owner"] = Life(*OWNER.unpack(data))
+                known["owner"] = ProcessSlot(*OWNER.unpack(data))
             case 10_001, BEGAN.size:
                 known["began"] = Beginning(*BEGAN.unpack(data))
             case 10_002, OUTCOME.size:

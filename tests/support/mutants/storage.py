@@ -48,6 +48,6 @@ def _descriptors_stay_open_in_the_child(original, self):
     original(self)
 
 
-@replaces("no_lease_check", "embedlog.storage.liveness:Lease.lapsed")
+@replaces("no_lease_check", "embedlog.storage.liveness:Lease.expired")
 def _never_lapsed(original, self):
     return False
