@@ -41,7 +41,7 @@ from embedlog.topic import Topic, TopicRegistry, is_internal
 logger = logging.getLogger("embedlog")
 
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
-STATIC_LOOK_S: Final = 0.1  # between two checks for a writer, in a directory without one
+STATIC_CHECK_S: Final = 0.1  # between two checks for a writer, in a directory without one
 
 
 class Service(Protocol):
@@ -260,13 +260,13 @@ class Engine:
         return self._opened(topic, number) if found is None else found
 
     def partition_of(self, topic: Topic, number: int) -> Partition:
-        """As `partition`, for a topic that was just looked up: several partitions of it need one look at the topics."""
+        """As `partition`, for a topic that was just read: several partitions of it need one read of the topics."""
         self.check_open()
         found = self._partitions.get((topic.name, number))
         return self._opened(topic, number) if found is None else found
 
     def existing(self, places: Iterable[tuple[str, int]]) -> list[Partition]:
-        """The open partitions of these places, without those that do not exist, after one look at the topics."""
+        """The open partitions of these places, without those that do not exist, after one read of the topics."""
         self.refresh_topics()
         found = []
         for name, number in places:
@@ -341,10 +341,10 @@ class Engine:
         live = [(page, offset) for partition, offset in tails if (page := partition.mapped_page) is not None]
         words = [(page, seen) for partition, seen in notices if (page := partition.mapped_page) is not None]
         if len(live) == len(tails):
-            told = waiter.wait(live, committed, self.context.directory_page, deadline, topics, words)
+            ready = waiter.wait(live, committed, self.context.directory_page, deadline, topics, words)
         else:
-            told = waiter.wait(live, committed, None, min(deadline, files.deadline_after(STATIC_LOOK_S)), topics, words)
-        if 0 <= told < len(live):
+            ready = waiter.wait(live, committed, None, min(deadline, files.deadline_after(STATIC_CHECK_S)), topics, words)
+        if 0 <= ready < len(live):
             return True  # at once: the path to a waiting reader is latency critical
         waiter.reset()
         if not brief:

@@ -115,12 +115,12 @@ class Collector:
                 if cursor.tail is None and not self._ready(cursor):
                     continue
                 taken.append((cursor, cursor.position, cursor.epoch))
-                room = limit - len(out)
-                found = fetcher.arrived(cursor, room) if cursor.tail is not None else None
+                remaining = limit - len(out)
+                found = fetcher.arrived(cursor, remaining) if cursor.tail is not None else None
                 if found is None:
                     if not self._ready(cursor):
                         continue
-                    found = cursor.take(room)
+                    found = cursor.take(remaining)
                 elif not found:
                     continue
                 if cursor.intercepted:

@@ -315,8 +315,8 @@ class ConsumerCoordinator:
             return True
         found = self._committed([cursor.tp for cursor in cursors], deadline_ns)
         if unknown := [tp for tp, known in found.items() if known is None]:
-            told = (self._group_id, brief(unknown), self._config.auto_offset_reset)
-            logger.info("group %r has no committed offsets of %s: auto.offset.reset=%s", *told)
+            facts = (self._group_id, brief(unknown), self._config.auto_offset_reset)
+            logger.info("group %r has no committed offsets of %s: auto.offset.reset=%s", *facts)
         self.moved += 1
         for cursor in cursors:
             if cursor.tp not in found:

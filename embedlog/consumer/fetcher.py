@@ -57,9 +57,9 @@ class Fetcher:
         the first record cannot be deserialized.
         """
         if cursor.tail is not None:
-            told = self._tailed(cursor, cursor.tail)
-            if told is not None:
-                return told
+            found_records = self._tailed(cursor, cursor.tail)
+            if found_records is not None:
+                return found_records
         while not cursor.has_records:
             chunk = self._next(cursor)
             next_offset = cursor.position if chunk is None else chunk.next_offset
