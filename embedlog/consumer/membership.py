@@ -253,10 +253,10 @@ class Membership:
         if strangers:
             logger.warning("group %r assigned %s, which is not subscribed now: joining again", self._group_id, strangers)
             assigned = [tp for tp in assigned if tp.topic not in strangers]
-        outcome = rebalance_listener.change(self._hold.owned(), assigned, self._cooperative)
-        if outcome.revoked:
+        moves = rebalance_listener.change(self._hold.owned(), assigned, self._cooperative)
+        if moves.revoked:
             self._hold.commit_before_giving_up(self.metadata()._replace(generation=found.generation), deadline_ns)
-        wanted = outcome.again or bool(strangers) or self._subscription.topics != self._joined_with
+        wanted = moves.again or bool(strangers) or self._subscription.topics != self._joined_with
         if found.leader == self.member_id and self._counts is None:  # replaces a leader that had already assigned
             self._counts = self._topics_of({topic for each in assignment.members_of(found).values() for topic in each.topics})
             wanted = wanted or not self._is_shared_out(found)
@@ -264,17 +264,17 @@ class Membership:
             self.generation, self.phase, self._prepared, self._last = found.generation, Phase.IN, False, assigned
             self.wanted = wanted
             self.rebalances.complete()
-            if outcome.revoked:
-                self.listeners.revoked(outcome.revoked)
+            if moves.revoked:
+                self.listeners.revoked(moves.revoked)
         finally:
             if self.phase is Phase.IN:  # otherwise a listener unsubscribed
                 self._hold.hold(assigned)
         if self.phase is Phase.IN:
             logger.info(
                 "group %r, generation %d: %r has %s (new: %s; revoked: %s)",
-                self._group_id, found.generation, self.member_id, brief(assigned), brief(outcome.added), brief(outcome.revoked or ()),
+                self._group_id, found.generation, self.member_id, brief(assigned), brief(moves.added), brief(moves.revoked or ()),
             )  # fmt: skip
-            self.listeners.assigned(outcome.added)
+            self.listeners.assigned(moves.added)
         return self.wanted
 
     def _is_shared_out(self, found: Group) -> bool:
