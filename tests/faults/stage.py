@@ -131,7 +131,9 @@ class FakeBroker:
         self._fd = -1
 
     def start(self) -> bool:
-        """False if somebody holds the lock."""
+        """False if another process has the lock. A broker that runs goes on."""
+        if self._fd >= 0:
+            return True
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
