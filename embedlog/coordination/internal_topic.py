@@ -292,7 +292,7 @@ def _flush_late(partition: Partition, end: int, deadline_ns: int) -> None:
         partition.sync_to(end, deadline_ns)
     except LockTimeoutError as problem:  # another process syncs slowly; a decision cannot always wait
         logger.info("background flush of %s-%d: %s", partition.topic, partition.number, problem)
-    except (ClosedError, DurabilityError) as problem:
+    except (ClosedError, DurabilityError, UnknownTopicOrPartitionError) as problem:  # the decision itself was appended
         what = f"background flush of {partition.topic}-{partition.number}"
         _logging.report(logger, logging.ERROR, (partition.path, "flush"), what, problem)
 

@@ -14,6 +14,7 @@ from embedlog._native import system
 from embedlog.coordination import internal_topic
 from embedlog.coordination.internal_topic import InternalTopic, java_hash, java_partition
 from embedlog.errors import FencedError, LockTimeoutError, StorageError
+from embedlog.partition.partition import Partition
 from embedlog.storage import files
 from tests.faults.processes import Nursery
 from tests.support.mutants import mutated
@@ -206,6 +207,27 @@ def test_who_dies_while_appending_leaves_a_whole_outcome_or_none(nursery: Nurser
         victim.start("decide", 0)
         victim.wait_dead()
         assert count_up(topic) == (3 if action == "kill_after" else 2)
+
+
+def test_a_decision_stands_if_its_partition_is_closed_before_the_late_flush(
+    log: embedlog.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The decision was appended, so its caller must not get the error of an unknown topic."""
+    topic = topic_of(log)
+    topic.partition_of("a")
+    flush_late, flushed = internal_topic._flush_late, []
+
+    def overtaken(partition: Partition, end: int, deadline_ns: int) -> None:
+        del log._engine._partitions[NAME, 0]  # as after the deletion of the topic by another process
+        partition.close()
+        flush_late(partition, end, deadline_ns)
+        flushed.append(end)
+
+    monkeypatch.setattr(internal_topic, "_flush_late", overtaken)
+    with topic.deciding(0, soon()) as decision:
+        decision.append([(b"n", b"1")])
+        decision.late = True
+    assert flushed == [1]
 
 
 def test_the_segment_rolls_under_a_decision(log: embedlog.Log) -> None:
