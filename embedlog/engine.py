@@ -290,9 +290,12 @@ class Engine:
         with self._mutex:
             found = self._partitions.get((name, number))
             if found is None:
+                now = self.registry.live(name)  # another thread may have read the topics after `topic` was read
+                if now.id_bytes != topic.id_bytes:
+                    raise UnknownTopicOrPartitionError(f"topic {name!r} was deleted and created again", path=self.path)
                 path = self.path / file_names.partition_name(name, number)
                 topic_directories.check_link(path, self.config.follow_links)
-                found = Partition(self.context, name, number, path, topic.id_bytes, self.config.topic_config(topic.config))
+                found = Partition(self.context, name, number, path, now.id_bytes, self.config.topic_config(now.config))
                 self._partitions[name, number] = found
         return found
 
