@@ -43,7 +43,7 @@ class Metrics:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.source: Source | None = None
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may close the client, and count, in the middle of a count
         self._totals: defaultdict[str, float] = defaultdict(float)
         self._older = self._newer = _Window(clock(), self._totals)
         self.due = self._newer.began + WINDOW_S  # when the newer window is full, on the same clock

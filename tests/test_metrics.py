@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 
 import pytest
@@ -100,3 +101,22 @@ def test_a_window_does_not_end_before_it_is_full() -> None:
     metrics.turn()
     assert source.turns == 0
     assert metrics.due > clock.now
+
+
+def test_a_signal_handler_counts_inside_a_count() -> None:
+    clock, inside = Clock(), []
+
+    def interrupted() -> float:
+        """A clock that is read under the lock, where a handler closes the client."""
+        if inside == ["armed"]:
+            inside.append("closed")
+            metrics.note({"commit": 1})
+        return clock()
+
+    metrics = Metrics(interrupted)
+    inside.append("armed")
+    counting = threading.Thread(target=metrics.note, args=({"commit": 1},), daemon=True)
+    counting.start()
+    counting.join(5)
+    assert not counting.is_alive()
+    assert metrics.total("commit") == 2
