@@ -68,3 +68,26 @@ def test_a_flipped_bit_of_the_last_time_entry_costs_time_not_records(closed: Pat
             if known:
                 assert list(log.scan("t", start_time=newest).records()), (byte, bit)
         path.write_bytes(right)
+
+
+@pytest.mark.parametrize("which", [0, -1], ids=["first segment", "active segment"])
+def test_a_reader_searches_no_time_index_that_it_found_damaged(tmp_path: Path, which: int) -> None:
+    """A reader cannot write the index again, so the bad entry stays in the file."""
+    root, config = tmp_path / "log", {"log.segment.bytes": 10_000, "log.index.interval.bytes": 64}
+    with embedlog.open(root, config=config) as log:
+        log.create_topic("t")
+        with log.producer(batch_size=300, linger_ms=0) as producer:
+            for number in range(COUNT):
+                producer.send("t", b"%d" % number * 20, timestamp_ms=1_000 + number)
+    for own in (*root.glob("embedlog.*"), *(root / "t-0").glob("embedlog.*")):
+        own.unlink()
+    path = sorted((root / "t-0").glob("*.timeindex"))[which]
+    right = path.read_bytes()
+    for byte, bit in itertools.product(range(-4, -1), (0, 7)):
+        damaged = bytearray(right)
+        damaged[byte] ^= 1 << bit
+        path.write_bytes(damaged)
+        with embedlog.open(root, read_only=True, config=config) as log:
+            partition = log._engine.partition("t", 0)
+            found = [partition.offset_for_time(1_000 + number) for number in range(COUNT)]
+        assert [each.offset if each else None for each in found] == list(range(COUNT)), (byte, bit)

@@ -232,7 +232,17 @@ class _Loader:
         info = built_info(builder, walk.end, end, chain.digest, max(chain.epoch, 0))._replace(
             flags=DIGESTED | (GAPLESS if gapless else 0), min_timestamp=times.min_timestamp, lateness_ms=times.lateness_ms
         )
-        return info, published_of(info, builder.bytes_since_entry, builder.time_entries, builder.last_time_entry), whole
+        if not loading.write and not self._has_times(builder):
+            info = info._replace(time_entries=0)  # a search for a time then starts at the segment's start
+        return info, published_of(info, builder.bytes_since_entry, info.time_entries, builder.last_time_entry), whole
+
+    def _has_times(self, builder: index.Builder) -> bool:
+        """Whether the time index on disk begins with the entries that were built."""
+        path = file_names.segment_path(self.directory, builder.base, file_names.TIME_INDEX)
+        if path.name not in self.names:
+            return False
+        with files.opened(path) as fd:
+            return files.pread(fd, len(builder.times), 0, path) == bytes(builder.times)
 
     def _note_epochs(self, batches: object) -> None:
         self.saw_producers = self.saw_producers or bool((batches["producer_id"] >= 0).any())  # type: ignore[index]
