@@ -129,6 +129,9 @@ class Engine:
                 pass
         except EmbedlogError as problem:  # the topic stays unusable, and the next change tries again
             logger.warning("the deletion of a topic is incomplete: %s", problem)
+        except BaseException:
+            self.close()
+            raise
 
     def _known(self) -> dict[str, Topic]:
         return {topic.name: topic for topic in self.registry.all()}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import embedlog
+from embedlog.coordination.topic_changes import TopicChanges
 from embedlog.errors import UnknownTopicOrPartitionError
+from embedlog.topic import Topic
 
 
 @pytest.fixture
@@ -41,3 +45,32 @@ def test_a_deleted_topic_opens_no_partition(log: embedlog.Log) -> None:
     log.delete_topic("t")
     with pytest.raises(UnknownTopicOrPartitionError):
         log._engine.partition_of(before, 0)
+
+
+def test_open_without_a_thread_for_the_housekeeper_leaves_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            embedlog.open(tmp_path / "log")
+    with embedlog.open(tmp_path / "log", shared="locks"):  # refused while the directory is open in another way
+        pass
+
+
+def test_open_that_is_interrupted_in_the_deletion_of_a_topic_leaves_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(changes: TopicChanges, topic: Topic, timeout_s: float) -> None:
+        raise KeyboardInterrupt
+
+    with embedlog.open(tmp_path / "log", housekeeping=False) as log:
+        log.create_topic("t", 1)
+        log._engine.registry.put(replace(log._engine.topic("t"), state="deleting"))
+    with monkeypatch.context() as patch:
+        patch.setattr(TopicChanges, "finish_deletion", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            embedlog.open(tmp_path / "log")
+    with embedlog.open(tmp_path / "log", shared="locks") as log:
+        assert log.topics() == []

@@ -44,8 +44,9 @@ class Housekeeper:
         self._cleaned: dict[tuple[str, int], int | None] = {}  # compacted, but not yet in the checkpoint
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name=f"embedlog housekeeper {self._engine.path.name}", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name=f"embedlog housekeeper {self._engine.path.name}", daemon=True)
+        thread.start()
+        self._thread = thread  # `stop` cannot join a thread that was not started
 
     def stop(self) -> None:
         """End the thread and wait for it. Idempotent."""
