@@ -138,7 +138,10 @@ class AppendLock:
                 if held.now.segment_base == full:  # else another process was faster
                     roll(held, held.now)
         elif code == system.MUST_REOPEN:
-            self.writer.open_active()
+            if (now := self.state.page.read()) is None:
+                self.state.remap_mutexed()
+            else:
+                self.writer.open_active(now)
         else:
             raise self._refusal(code)
 
@@ -161,7 +164,7 @@ class AppendLock:
             held = self._held()
             roll(held, held.now)
         elif code == system.MUST_REOPEN:
-            self.writer.open_active()
+            self.writer.open_active(self.state.read_page())  # mapping the page again would give the lock back
         elif code == system.MUST_REMAP:
             self.state.read_page()  # raises: under the lock a damaged control page is not made again
         else:

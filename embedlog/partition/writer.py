@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from embedlog._native import system
+from embedlog._native.system import Published
 from embedlog.config.topic import TopicConfig
 from embedlog.errors import ReadOnlyError, StorageError
 from embedlog.partition.state import PartitionState
@@ -74,13 +75,9 @@ class AppendWriter:
                 append_time=config.message_timestamp_type == "LogAppendTime",
             )
 
-    def open_active(self) -> None:
-        """Open the segment that is active now; if the control page is damaged, map it again."""
+    def open_active(self, now: Published) -> None:
+        """Open the segment that is active by the published tuple `now`."""
         state = self._state
-        now = state.page.read()
-        if now is None:
-            state.remap_mutexed()
-            return
         self.close_segment()
         fds: list[int] = []
         try:

@@ -1,0 +1,43 @@
+"""The append lock: the consequence of each code of the C core for a caller that has the lock already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import embedlog
+from embedlog._native import system
+from embedlog.errors import StorageError
+from embedlog.format.encoder import encode_records
+
+
+def test_a_page_that_is_destroyed_before_the_segment_is_opened_does_not_give_the_lock_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To map the page again would close the lock file: the append would go on without the lock."""
+    batch = encode_records([(b"k", b"v")], system.wall_ms())
+    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
+        log.create_topic("t")
+        partition = log._engine.partition("t", 0)
+        with partition.exclusive():
+            partition.append_held(batch)
+        held, struck = system.Writer.held, []
+
+        def destroying(writer: system.Writer, *arguments: Any) -> int:
+            code = held(writer, *arguments)
+            if code == system.MUST_REOPEN and not struck:
+                struck.append(True)
+                with (tmp_path / "log" / "t-0" / "embedlog.page").open("r+b") as file:
+                    file.write(b"\xff" * 4096)
+            return code
+
+        monkeypatch.setattr(system.Writer, "held", destroying)
+        with pytest.raises(StorageError, match="the control page is damaged"), partition.exclusive():
+            partition._lock.writer.close_segment()
+            partition.append_held(batch)
+        assert struck
+        with partition.exclusive():
+            partition.append_held(batch)
+        assert [record.offset for record in log.scan("t").records()] == [0, 1]
