@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from embedlog._native import codec
 from embedlog.errors import StorageError
 from embedlog.format.record_batch import Problem
-from embedlog.format.record_columns import Batches
+from embedlog.format.record_columns import HEADER_SIZE, Batches
 from embedlog.storage import file_names, files
 
 RECORD_BYTES: Final = codec.DIGEST_RECORD_SIZE
+LOG_BYTES_MAX: Final = 2**31 - 1  # a position in a segment is an int32
 OTHERS: Final = "the batch headers of this segment differ from those that were written"
 
 
@@ -78,7 +79,13 @@ def opened(directory: Path, base: int, *, usable: bool = True) -> Iterator[Recor
         yield None
         return
     with files.opened(path) as fd:
-        yield Records(fd, base, files.facts(fd, path).size // RECORD_BYTES)
+        yield Records(fd, base, min(files.facts(fd, path).size // RECORD_BYTES, _records_max(directory, base)))
+
+
+def _records_max(directory: Path, base: int) -> int:
+    """The most records that a segment can have: one for each batch. The file itself may be of any size, without any blocks."""
+    log = files.facts_of(file_names.segment_path(directory, base, file_names.LOG))
+    return min(log.size if log is not None else 0, LOG_BYTES_MAX) // HEADER_SIZE + 1
 
 
 def before(data: memoryview, batches: Batches, digest: int) -> NDArray[np.uint64]:

@@ -386,3 +386,23 @@ def test_reading_ends_where_it_can_be_compared(tmp_path_factory: pytest.TempPath
             assert problem.position == min(behind)
             assert after.agreed == max((place for place in held if place <= batches["position"][at]), default=0)
     assert codec.DIGEST_RECORD_SIZE == 16
+
+
+def test_a_file_without_end_has_no_more_records_than_its_segment_has_batches(tmp_path: Path) -> None:
+    """4 TiB without a block once kept a reader busy for hours."""
+    with embedlog.open(tmp_path / "log", config={"log.index.interval.bytes": 64}) as log:
+        log.create_topic("t")
+        with log.producer(linger_ms=0) as producer:
+            for number in range(20):
+                producer.send("t", b"%d" % number * 50).result(10)
+    path = tmp_path / "log" / "t-0"
+    (digests,) = path.glob("embedlog.digests-*")
+    before = digests.stat().st_size // interval_digests.RECORD_BYTES
+    os.truncate(digests, 1 << 42)
+    with interval_digests.opened(path, 0) as records:
+        assert records is not None
+        assert before <= records._file._file.count <= (path / f"{0:020d}.log").stat().st_size // 61 + 1
+    (tmp_path / "log" / ".kafka_cleanshutdown").unlink()
+    for read_only in (True, False):
+        with embedlog.open(tmp_path / "log", read_only=read_only) as log:
+            assert len(list(log.scan("t").records())) == 20
