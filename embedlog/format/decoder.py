@@ -353,12 +353,12 @@ class _Job:
         position = int(row["position"]) + (0 if header_size is None else header_size + int(problem.position))
         words = codec.PROBLEM_TEXTS.get(problem.what, "space for the records of a batch")
         record = f"record {problem.record} of " if problem.record >= 0 else ""
-        told = bool(problem.expected or problem.found)
+        has_values = bool(problem.expected or problem.found)
         return CorruptRecordError(
             f"{record}the batch at offset {int(row['base_offset'])}: {words}",
             position=position,
-            expected=int(problem.expected) if told else None,
-            found=int(problem.found) if told else None,
+            expected=int(problem.expected) if has_values else None,
+            found=int(problem.found) if has_values else None,
         )
 
 

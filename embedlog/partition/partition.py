@@ -151,7 +151,7 @@ class Partition:
         self._state.look_again()
 
     def deadline(self) -> int:
-        """The deadline of a lock that is asked for now."""
+        """The deadline (boot clock, ns) of a wait for the append lock that begins at this call."""
         return self._state.deadline()
 
     @property

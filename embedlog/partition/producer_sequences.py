@@ -190,11 +190,11 @@ class ProducerSequences:
         partition = self._partition
         self._place = (-1, -1)
         page = partition.page
-        newest, nobody = page.word(system.WORD_SNAPSHOT) - 1, page.word(system.WORD_NO_PRODUCERS) - 1
-        known = [newest] if nobody <= newest <= now.log_end and newest >= 0 else []
+        newest, empty_at = page.word(system.WORD_SNAPSHOT) - 1, page.word(system.WORD_NO_PRODUCERS) - 1
+        known = [newest] if empty_at <= newest <= now.log_end and newest >= 0 else []
         state = producer_history.newest(partition.path, known)
-        if state is None and 0 <= nobody <= now.log_end:
-            return ProducerState(nobody)
+        if state is None and 0 <= empty_at <= now.log_end:
+            return ProducerState(empty_at)
         if state is None:
             state = producer_history.newest(
                 partition.path, [each for each in producer_history.snapshots(partition.path) if each <= now.log_end]

@@ -29,7 +29,7 @@ RATIO_BETTER, RATIO_WORSE, RATIO_MARGIN = 0.005, 0.05, 1.05  # Kafka's steps of 
 class Attempt:
     """The append of one run: the producer batches with its records, and its progress."""
 
-    __slots__ = ("batches", "counts", "end_sequence", "going", "mended", "run", "stamp", "tries")
+    __slots__ = ("batches", "counts", "end_sequence", "going", "rebuilt", "run", "stamp", "tries")
 
     def __init__(self, batches: list[ProducerBatch], counts: list[int], run: EncodedRun, going: AppendProgress) -> None:
         self.batches = batches
@@ -39,7 +39,7 @@ class Attempt:
         self.stamp: Stamp | None = None
         self.end_sequence = 0
         self.tries = 0
-        self.mended = False  # split, or stamped again: done at most once
+        self.rebuilt = False  # split, or stamped again: done at most once
 
 
 class QueueTarget:

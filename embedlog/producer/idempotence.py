@@ -67,8 +67,8 @@ class Appender(Protocol):
     def written(self, target: QueueTarget, attempt: Attempt) -> None:
         """The whole run is in the log."""
 
-    def mend(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> bool:
-        """Whether the same records can be retried at once with another epoch or id."""
+    def renew(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> bool:
+        """Renew the epoch or id after `error`; True if the same records can be retried at once."""
 
     def lost(self, target: QueueTarget, attempt: Attempt) -> None:
         """The attempt has failed; its records may be in the log or not."""
@@ -100,7 +100,7 @@ class Plain:
     def written(self, target: QueueTarget, attempt: Attempt) -> None:
         """No state."""
 
-    def mend(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> bool:
+    def renew(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> bool:
         return False
 
     def lost(self, target: QueueTarget, attempt: Attempt) -> None:
@@ -127,7 +127,7 @@ class Idempotent:
         if queue.producer_id == NO_PRODUCER:
             return
         attempt.stamp = Stamp(queue.producer_id, queue.producer_epoch)
-        if attempt.batches[0].run is not None or attempt.mended:
+        if attempt.batches[0].run is not None or attempt.rebuilt:
             attempt.end_sequence = stamp(attempt.run, attempt.stamp, queue.next_sequence)
         else:
             attempt.end_sequence = (queue.next_sequence + attempt.run.record_count) & 0x7FFFFFFF
@@ -146,11 +146,11 @@ class Idempotent:
             target.queue.next_sequence = attempt.end_sequence
             target.queue.seen = target.seen = target.partition.seen_plain(attempt.stamp)
 
-    def mend(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> bool:
-        if attempt.mended or attempt.going.start or not isinstance(error, (OutOfOrderSequenceError, FencedError)):
+    def renew(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> bool:
+        if attempt.rebuilt or attempt.going.start or not isinstance(error, (OutOfOrderSequenceError, FencedError)):
             return False
         _renew(target)
-        attempt.mended = True
+        attempt.rebuilt = True
         self.stamp(target, attempt)
         return True
 
@@ -194,7 +194,7 @@ class Transactional:
     def written(self, target: QueueTarget, attempt: Attempt) -> None:
         target.queue.next_sequence = attempt.end_sequence
 
-    def mend(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> bool:
+    def renew(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> bool:
         return False
 
     def lost(self, target: QueueTarget, attempt: Attempt) -> None:

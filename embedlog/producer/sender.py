@@ -271,7 +271,7 @@ class Sender:
 
     def _not_written(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> None:
         """Decide after a failed attempt: retry now, retry later, or fail."""
-        if isinstance(error, RecordTooLargeError) and not attempt.mended:  # nothing was written yet
+        if isinstance(error, RecordTooLargeError) and not attempt.rebuilt:  # nothing was written yet
             if len(attempt.batches) > 1:
                 target.attempt, target.alone = None, len(attempt.batches)
                 return
@@ -279,7 +279,7 @@ class Sender:
                 return self._split(target, attempt)
             except RecordTooLargeError as larger:
                 error = larger
-        elif self.appender.mend(target, attempt, error):
+        elif self.appender.renew(target, attempt, error):
             return
         elif target.dropped is None and self._may_pass(error) and attempt.tries <= self._settings.retries:
             pause_s = self._pause_s(attempt.tries)
@@ -313,7 +313,7 @@ class Sender:
         largest = max(int(each.batches["size"].max()) for each in runs)
         target.partition.config.check_batch(largest, f"a record for {target.destination.name}")
         self.figures.note({"split": 1})
-        attempt.run, attempt.mended = _joined(runs), True
+        attempt.run, attempt.rebuilt = _joined(runs), True
         attempt.going = AppendProgress(attempt.run)
         self.appender.stamp(target, attempt)
 

@@ -309,9 +309,9 @@ def parse(given: Mapping[str, str], *, stream: bool | None) -> Settings:
         values[name] = OPTIONS[name].read(name, str(text))
     if not values.get("path", "").strip():
         raise embedlog.ConfigError("path: the log directory is missing: .load(directory)")
-    told = [name for name in ("subscribe", "subscribePattern", "assign") if name in values]
-    if len(told) != 1:
-        found = " and ".join(told) or "none of them"
+    chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in values]
+    if len(chosen) != 1:
+        found = " and ".join(chosen) or "none of them"
         raise embedlog.ConfigError(
             "the topics are missing or ambiguous", expected="exactly one of subscribe, subscribePattern, assign", found=found
         )

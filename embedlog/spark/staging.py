@@ -208,8 +208,8 @@ def _started(pid: int) -> str:
 
 @cache
 def _machine() -> str:
-    told = f"{_read('/etc/machine-id')} {socket.gethostname()}"
-    return hashlib.sha256(told.encode()).hexdigest()[:12]
+    machine = f"{_read('/etc/machine-id')} {socket.gethostname()}"
+    return hashlib.sha256(machine.encode()).hexdigest()[:12]
 
 
 def _boot() -> str:

@@ -279,8 +279,8 @@ def _pieces(staged: Staged) -> Iterator[tuple[str, Any]]:
         with pyarrow.memory_map(staged.path) as source:
             reader = pyarrow.ipc.open_file(source)
             for number in range(reader.num_record_batches):
-                batch, told = reader.get_batch_with_custom_metadata(number)
-                yield told[TOPIC].decode(), batch
+                batch, metadata = reader.get_batch_with_custom_metadata(number)
+                yield metadata[TOPIC].decode(), batch
     except (OSError, pyarrow.ArrowInvalid) as problem:
         message = f"the file that task {staged.task} staged cannot be read: {problem}"
         raise embedlog.StorageError(message, path=staged.path) from problem

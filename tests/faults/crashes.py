@@ -15,30 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from embedlog._native.calls import CALLS
+
 from .content import Mark, Verdict, check, value_of
 from .processes import Died, Nursery, RemoteError, Victim
 from .tasks import TOPIC
 
-KINDS = (
-    "open",
-    "close",
-    "pread",
-    "pwrite",
-    "fsync",
-    "fdatasync",
-    "ftruncate",
-    "rename",
-    "unlink",
-    "link",
-    "mkdir",
-    "rmdir",
-    "fallocate",
-    "stat",
-    "lock",
-    "mmap",
-    "list",
-    "point",
-)
+KINDS: tuple[str, ...] = CALLS
 FAILING = tuple(kind for kind in KINDS if kind != "point")
 MODES = ("kill_before", "kill_after", "torn_kill")
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EDQUOT, errno.ENOMEM, errno.EACCES, errno.EINTR)

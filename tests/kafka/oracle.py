@@ -231,7 +231,7 @@ class Broker:
             if time.monotonic() > deadline:
                 self.kill()
                 raise OracleComplaint(f"the broker did not listen within {timeout} s: {self.said()[-4000:]}")
-            time.sleep(0.05)
+            time.sleep(0.05)  # a foreign process; its port is the only sign, and the deadline is above
 
     def said(self) -> str:
         """What the broker has logged: its recovery decisions are there."""
