@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from embedlog.consumer.consumer import Consumer
 from embedlog.errors import (
     ConfigError,
     InvalidTimestampError,
@@ -19,7 +17,9 @@ from embedlog.errors import (
 )
 from embedlog.types import OffsetAndTimestamp, TopicPartition
 from tests.support.batches import batch
-from tests.support.fake_engine import ABORT, COMMIT, FakeEngine, Row, consumers, fill, mixed, places
+from tests.support.fake_engine import ABORT, COMMIT, FakeEngine, Row, consumer, fill, mixed, places
+
+__all__ = ["consumer"]
 
 A0, A1, A2 = (TopicPartition("a", number) for number in range(3))
 
@@ -27,12 +27,6 @@ A0, A1, A2 = (TopicPartition("a", number) for number in range(3))
 @pytest.fixture
 def engine() -> FakeEngine:
     return FakeEngine(a=3, b=1)
-
-
-@pytest.fixture
-def consumer(engine: FakeEngine) -> Iterator[Callable[..., Consumer]]:
-    """`consumer("a", max_poll_records=5)`: reads from the start unless told otherwise; closed behind the test."""
-    yield from consumers(engine)
 
 
 # ---- poll -----------------------------------------------------------------------------------------------------------

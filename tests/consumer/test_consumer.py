@@ -6,7 +6,6 @@ import os
 import pickle
 import random
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -24,7 +23,9 @@ from embedlog.errors import (
 )
 from embedlog.types import TopicPartition
 from tests.support.batches import batch, crc32c
-from tests.support.fake_engine import FakeEngine, Row, consumers, fill, mixed, places
+from tests.support.fake_engine import FakeEngine, Row, consumer, fill, mixed, places
+
+__all__ = ["consumer"]
 
 A0, A1, A2 = (TopicPartition("a", number) for number in range(3))
 
@@ -32,12 +33,6 @@ A0, A1, A2 = (TopicPartition("a", number) for number in range(3))
 @pytest.fixture
 def engine() -> FakeEngine:
     return FakeEngine(a=3, b=1)
-
-
-@pytest.fixture
-def consumer(engine: FakeEngine) -> Iterator[Callable[..., Consumer]]:
-    """`consumer("a", max_poll_records=5)`: reads from the start unless told otherwise; closed behind the test."""
-    yield from consumers(engine)
 
 
 # ---- iteration ------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,10 @@ import pytest
 
 import embedlog
 from embedlog import OffsetAndMetadata, TopicPartition
-from embedlog.consumer.consumer import Consumer
 from embedlog.errors import LogTruncationError, OffsetOutOfRangeError
-from tests.support.fake_engine import FakeEngine, FakePartition, Row, consumers
+from tests.support.fake_engine import FakeEngine, FakePartition, Row, consumer
+
+__all__ = ["consumer"]
 
 T0 = TopicPartition("t", 0)
 QUIET = {"housekeeping": False}
@@ -24,11 +24,6 @@ QUIET = {"housekeeping": False}
 @pytest.fixture
 def engine() -> FakeEngine:
     return FakeEngine(t=1)
-
-
-@pytest.fixture
-def consumer(engine: FakeEngine) -> Iterator[Callable[..., Consumer]]:
-    yield from consumers(engine)
 
 
 def cut(partition: FakePartition, end: int) -> None:

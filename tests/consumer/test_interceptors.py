@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from embedlog.consumer.consumer import Consumer
 from embedlog.errors import ConfigError
 from embedlog.types import TopicPartition
-from tests.support.fake_engine import FakeEngine, consumers, fill
+from tests.support.fake_engine import FakeEngine, consumer, fill
+
+__all__ = ["consumer"]
 
 A0 = TopicPartition("a", 0)
 
@@ -41,11 +42,6 @@ def engine() -> FakeEngine:
     made = FakeEngine(a=1, b=2)
     fill(made.partition("a", 0), 30)
     return made
-
-
-@pytest.fixture
-def consumer(engine: FakeEngine) -> Iterator[Callable[..., Consumer]]:
-    yield from consumers(engine)
 
 
 def test_they_see_what_a_poll_is_about_to_return_in_a_row(consumer: Any) -> None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from embedlog.consumer.consumer import Consumer
 from embedlog.errors import (
     InvalidTopicError,
     StateError,
     UnknownTopicOrPartitionError,
 )
 from embedlog.types import TopicPartition
-from tests.support.fake_engine import FakeEngine, consumers, fill
+from tests.support.fake_engine import FakeEngine, consumer, fill
+
+__all__ = ["consumer"]
 
 A0, A1, A2 = (TopicPartition("a", number) for number in range(3))
 
@@ -22,12 +22,6 @@ A0, A1, A2 = (TopicPartition("a", number) for number in range(3))
 @pytest.fixture
 def engine() -> FakeEngine:
     return FakeEngine(a=3, b=1)
-
-
-@pytest.fixture
-def consumer(engine: FakeEngine) -> Iterator[Callable[..., Consumer]]:
-    """`consumer("a", max_poll_records=5)`: reads from the start unless told otherwise; closed behind the test."""
-    yield from consumers(engine)
 
 
 # ---- what is read ---------------------------------------------------------------------------------------------------

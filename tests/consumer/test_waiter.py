@@ -15,8 +15,9 @@ import embedlog
 from embedlog import TopicPartition
 from embedlog._native import system
 from embedlog.consumer import waiter
-from embedlog.consumer.consumer import Consumer
-from tests.support.fake_engine import FakeEngine, FakePartition, consumers, fill
+from tests.support.fake_engine import FakeEngine, FakePartition, consumer, fill
+
+__all__ = ["consumer"]
 
 A0 = TopicPartition("a", 0)
 
@@ -24,11 +25,6 @@ A0 = TopicPartition("a", 0)
 @pytest.fixture
 def engine() -> FakeEngine:
     return FakeEngine(a=2)
-
-
-@pytest.fixture
-def consumer(engine: FakeEngine) -> Iterator[Callable[..., Consumer]]:
-    yield from consumers(engine)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ no sense without a broker is listed in docs/differences.md.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,9 @@ from embedlog.errors import (
     WakeupError,
 )
 from embedlog.types import OffsetAndMetadata, TopicPartition
-from tests.support.fake_engine import ABORT, COMMIT, FakeEngine, Row, consumers, fill, mixed, places
+from tests.support.fake_engine import ABORT, COMMIT, FakeEngine, Row, consumer, fill, mixed, on, places
+
+__all__ = ["consumer"]
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
@@ -37,18 +38,6 @@ A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b",
 @pytest.fixture
 def engine() -> FakeEngine:
     return FakeEngine(a=2, b=1)
-
-
-@pytest.fixture
-def consumer(engine: FakeEngine) -> Iterator[Callable[..., Consumer]]:
-    """`consumer("a", max_poll_records=5)`: reads from the start unless told otherwise; closed behind the test."""
-    yield from consumers(engine)
-
-
-def on(*partitions: TopicPartition, using: Callable[..., Consumer], **config: Any) -> Consumer:
-    reader = using(**config)
-    reader.assign(partitions)
-    return reader
 
 
 def refused(option: str, **config: Any) -> str:

@@ -6,7 +6,6 @@ The names say the table and the row; test_semantics_consumer has the other table
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 
 import embedlog
-from embedlog.consumer.consumer import Consumer
 from embedlog.errors import (
     ClosedError,
     InvalidGroupIdError,
@@ -25,7 +23,9 @@ from embedlog.errors import (
     WakeupError,
 )
 from embedlog.types import OffsetAndTimestamp, TopicPartition
-from tests.support.fake_engine import FakeEngine, Row, consumers, fill, places
+from tests.support.fake_engine import FakeEngine, Row, consumer, fill, on, places
+
+__all__ = ["consumer"]
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
@@ -33,18 +33,6 @@ A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b",
 @pytest.fixture
 def engine() -> FakeEngine:
     return FakeEngine(a=2, b=1)
-
-
-@pytest.fixture
-def consumer(engine: FakeEngine) -> Iterator[Callable[..., Consumer]]:
-    """`consumer("a", max_poll_records=5)`: reads from the start unless told otherwise; closed behind the test."""
-    yield from consumers(engine)
-
-
-def on(*partitions: TopicPartition, using: Callable[..., Consumer], **config: Any) -> Consumer:
-    reader = using(**config)
-    reader.assign(partitions)
-    return reader
 
 
 # ---- positions and resets ---------------------------------------------------------------------------------------------

@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import pytest
+
 from embedlog.consumer.consumer import Consumer
 from embedlog.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from embedlog.format import record_batch as record
 from embedlog.storage.checkpoints import EpochCache
 from embedlog.topic import Topic
-from embedlog.types import OffsetAndTimestamp
+from embedlog.types import OffsetAndTimestamp, TopicPartition
 from tests.support.batches import ABORT, COMMIT, TRANSACTIONAL, Row, batch, marker
 
 
@@ -237,8 +239,9 @@ class FakeEngine:
             self.changed.notify_all()
 
 
-def consumers(engine: FakeEngine) -> Iterator[Callable[..., Consumer]]:
-    """A fixture's body: makes consumers that read from the start unless told otherwise, and closes them."""
+@pytest.fixture
+def consumer(engine: FakeEngine) -> Iterator[Callable[..., Consumer]]:
+    """`consumer("a", max_poll_records=5)`: by default it reads from the start; closed after the test."""
     made: list[Consumer] = []
 
     def make(*topics: str, **config: Any) -> Consumer:
@@ -248,6 +251,13 @@ def consumers(engine: FakeEngine) -> Iterator[Callable[..., Consumer]]:
     yield make
     for each in made:
         each.close()
+
+
+def on(*partitions: TopicPartition, using: Callable[..., Consumer], **config: Any) -> Consumer:
+    """A consumer to which these partitions are assigned."""
+    reader = using(**config)
+    reader.assign(partitions)
+    return reader
 
 
 def fill(partition: FakePartition, count: int, *, per_batch: int = 10, tag: str = "") -> None:
@@ -273,4 +283,4 @@ def mixed(partition: FakePartition) -> None:
     partition.append([b"behind"])
 
 
-__all__ = ["ABORT", "COMMIT", "FakeEngine", "FakePartition", "Row", "consumers", "fill", "mixed", "places"]
+__all__ = ["ABORT", "COMMIT", "FakeEngine", "FakePartition", "Row", "consumer", "fill", "mixed", "on", "places"]
