@@ -224,13 +224,26 @@ def test_a_cancelled_await_loses_nothing(log: embedlog.Log, stuck: Stuck) -> Non
     assert values(log) == [b"v"]
 
 
-def test_tasks_of_one_turn_share_a_batch_and_its_one_way_into_the_loop(log: embedlog.Log) -> None:
+def test_tasks_of_one_iteration_of_the_loop_share_a_batch(log: embedlog.Log) -> None:
+    async def sent(producer: embedlog.Producer, number: int) -> int:
+        return (await producer.send("one", b"%d" % number)).offset
+
+    async def main() -> list[int]:
+        with log.producer(linger_ms=LONG_MS, delivery_timeout_ms=10 * LONG_MS) as producer:
+            offsets = await asyncio.gather(*(sent(producer, number) for number in range(1000)))
+            assert producer.metrics()["batch-total"] == 1
+        return offsets
+
+    assert asyncio.run(main()) == list(range(1000))
+
+
+def test_results_that_become_known_together_wake_the_loop_once(log: embedlog.Log) -> None:
     calls: list[object] = []
 
     async def sent(producer: embedlog.Producer, number: int) -> int:
         return (await producer.send("one", b"%d" % number)).offset
 
-    async def turn() -> list[int]:
+    async def main() -> list[int]:
         loop = asyncio.get_running_loop()
         real = loop.call_soon_threadsafe
 
@@ -238,14 +251,15 @@ def test_tasks_of_one_turn_share_a_batch_and_its_one_way_into_the_loop(log: embe
             calls.append(arguments)
             return real(*arguments)
 
-        loop.call_soon_threadsafe = counted  # type: ignore[method-assign]
         with log.producer(linger_ms=LONG_MS, delivery_timeout_ms=10 * LONG_MS) as producer:
-            offsets = await asyncio.gather(*(sent(producer, number) for number in range(1000)))
-            assert producer.metrics()["batch-total"] == 1
-        return offsets
+            tasks = [asyncio.create_task(sent(producer, number)) for number in range(1000)]
+            await asyncio.sleep(0)  # each task waits for its result
+            loop.call_soon_threadsafe = counted  # type: ignore[method-assign]
+            producer.flush()  # blocks the loop: every result is known before its next iteration
+            return await asyncio.gather(*tasks)
 
-    assert asyncio.run(turn()) == list(range(1000))
-    assert len(calls) < 50
+    assert asyncio.run(main()) == list(range(1000))
+    assert len(calls) == 1
 
 
 def test_an_awaited_failure_raises(log: embedlog.Log, producer: embedlog.Producer) -> None:
