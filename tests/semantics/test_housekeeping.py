@@ -195,6 +195,14 @@ def test_a_record_older_than_the_largest_lag_makes_it_overdue() -> None:
     assert not rules.bounds(THREE, **USUAL | {"max_lag_ms": NOW_MS - 1001, "known": 10}).overdue, "that one is clean"
 
 
+def test_the_oldest_record_of_a_segment_decides_and_not_its_newest() -> None:
+    lag = {"max_lag_ms": NOW_MS - 1001}  # a record from before 1001 is overdue
+    spanning = SegmentInfo(0, 1000, 10, 5000, min_timestamp=1000)
+    assert rules.bounds([spanning], **USUAL | lag).overdue
+    assert not rules.bounds([spanning._replace(min_timestamp=1001)], **USUAL | lag).overdue
+    assert not rules.bounds([spanning._replace(min_timestamp=-1)], **USUAL | lag).overdue, "no bound is known: the newest decides"
+
+
 @pytest.mark.parametrize("known", [-1, 31, 1000])
 def test_a_checkpoint_outside_the_log_counts_for_nothing(known: int) -> None:
     assert rules.bounds(THREE, **USUAL | {"known": known}).first_dirty == 0

@@ -49,9 +49,14 @@ def bounds(
             break
     end = max((info.next_offset for info in sealed if info.next_offset <= end), default=first_dirty)
     dirty = [info for info in sealed if first_dirty < info.next_offset <= end]
-    overdue = any(info.size and 0 <= info.max_timestamp < now_ms - max_lag_ms for info in dirty)
+    overdue = any(info.size and 0 <= _oldest(info) < now_ms - max_lag_ms for info in dirty)
     clean_bytes = sum(info.size for info in sealed if info.next_offset <= first_dirty)
     return Bounds(first_dirty, max(end, first_dirty), clean_bytes, sum(info.size for info in dirty), overdue)
+
+
+def _oldest(info: SegmentInfo) -> int:
+    """A lower bound of the timestamps; the largest timestamp if no bound is known."""
+    return info.min_timestamp if info.min_timestamp >= 0 else info.max_timestamp
 
 
 def groups(sealed: Iterable[SegmentInfo], *, segment_bytes: int, index_bytes: int) -> list[list[SegmentInfo]]:
