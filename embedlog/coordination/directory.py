@@ -272,7 +272,7 @@ class Directory:
         self._judge(files.facts_of(self.path / file_names.CLEAN_MARK), self._map())
 
     def _judge(self, mark: system.Facts | None, page: system.Page | None) -> None:
-        """Decide whether the directory was closed cleanly, and by embedlog (D5)."""
+        """Decide whether the directory was closed cleanly, and by embedlog (DIRECTORY-5)."""
         self.visit = read_visit(self.path)
         owner = mark_owner(self.path) if mark is not None else None
         self.clean = mark is not None

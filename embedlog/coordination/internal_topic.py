@@ -194,7 +194,7 @@ class InternalTopic(Generic[V]):
 
     def notice(self, number: int) -> int:
         """A futex word that changes after every append with notice. Read it, then the view, then wait for its change
-        (`Log._wait`).
+        (`Engine.wait`).
 
         -1 if there is nothing to wait for: no process writes this directory.
         """

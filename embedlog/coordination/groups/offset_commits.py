@@ -208,7 +208,7 @@ class Offsets:
 
         With a deadline it waits for transactions with offsets of these partitions, and raises DeadlineError; without one it
         returns the offsets that count now. An exception of `asker.raise_if_interrupted()` ends the wait; it is called after every
-        `Log._wake(asker)`.
+        `Engine.wake(asker)`.
         """
         wanted = None if partitions is None else topic_partitions(partitions)
         view, asker = self.entries(group_id), asker or _Uninterrupted()
