@@ -25,7 +25,7 @@ import pytest
 import embedlog
 from embedlog._native import system
 from embedlog.coordination.groups.group_coordinator import Groups
-from tests.faults.processes import Nursery
+from tests.faults.harness.processes import Nursery
 from tests.kafka import oracle
 from tests.spark import session
 from tests.support import leaks

@@ -9,8 +9,8 @@ import pytest
 
 import embedlog
 from embedlog._logging import KEYS_MAX, PAUSE_S, QUIET_S, Recurring
-from tests.faults.processes import Nursery
-from tests.faults.stage import Play
+from tests.faults.harness.processes import Nursery
+from tests.faults.harness.stage import Play
 
 logger = logging.getLogger("embedlog")
 

@@ -24,9 +24,9 @@ from embedlog.errors import (
     StorageError,
 )
 from embedlog.storage.identity import read_meta
-from tests.faults.content import Row, check
-from tests.faults.processes import Died, Nursery
-from tests.faults.stage import FakeBroker, Play
+from tests.faults.harness.content import Row, check
+from tests.faults.harness.processes import Died, Nursery
+from tests.faults.harness.stage import FakeBroker, Play
 from tests.interop.test_golden import OF_CLEAN, OF_UNCLEAN, consumed, wanted
 
 Expected = Callable[[str, str], list[dict[str, object]]]

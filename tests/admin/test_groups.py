@@ -17,7 +17,7 @@ from embedlog import GroupPartition, MemberDescription, OffsetAndMetadata, Topic
 from embedlog import group as machine
 from embedlog.coordination.groups.group_records import encode_group, encode_group_key
 from embedlog.group import Member
-from tests.faults.processes import until
+from tests.faults.harness.processes import until
 from tests.kafka import BOTH_PROTOCOLS
 from tests.support.joining import commit, joined, left
 

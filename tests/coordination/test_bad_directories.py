@@ -24,8 +24,8 @@ from embedlog.errors import (
     StorageError,
     UnsupportedFormatError,
 )
-from tests.faults.processes import Nursery, RemoteError
-from tests.faults.stage import FakeBroker
+from tests.faults.harness.processes import Nursery, RemoteError
+from tests.faults.harness.stage import FakeBroker
 from tests.support.batches import crc32c
 from tests.support.idle_logs import QUIET, closed, fill, frozen, use, values
 

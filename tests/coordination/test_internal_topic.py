@@ -16,7 +16,7 @@ from embedlog.coordination.internal_topic import InternalTopic, java_hash, java_
 from embedlog.errors import FencedError, LockTimeoutError, StorageError
 from embedlog.partition.partition import Partition
 from embedlog.storage import files
-from tests.faults.processes import Nursery
+from tests.faults.harness.processes import Nursery
 from tests.support.mutants import mutated
 
 NAME = "__transaction_state"

@@ -17,7 +17,7 @@ from embedlog.coordination.groups.member_watch import LOOK_NS, Watch
 from embedlog.format.process_slot import ProcessSlot
 from embedlog.group import Group, Member, Verdict
 from embedlog.storage.liveness import Liveness, SlotState
-from tests.faults.processes import Nursery, until
+from tests.faults.harness.processes import Nursery, until
 from tests.support.group_members import NOW, completing, member, preparing, stable
 from tests.support.mutants import apply_mutant, undo_mutants
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from embedlog import TopicPartition
-from tests.faults.group_ledger import Ledger
-from tests.faults.rebalancing import Told
+from tests.faults.groups.group_ledger import Ledger
+from tests.faults.groups.rebalancing import Told
 
 TP = TopicPartition("t", 0)
 HOLDER, MET = (11, 4), (12, 9)  # (pid, window)

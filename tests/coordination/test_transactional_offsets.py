@@ -24,7 +24,7 @@ from embedlog.errors import (
 from embedlog.group import Group, Member, State
 from embedlog.storage import files
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
-from tests.faults.processes import Nursery
+from tests.faults.harness.processes import Nursery
 from tests.support.mutants import mutated
 from tests.support.transactional_producers import QUIET, TOPIC, Writer, begun, committed, soon
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import embedlog
-from tests.faults import stamping
+from tests.faults.partition import stamping
 from tests.kafka import client, oracle
 from tests.kafka.client import shown, told
 

@@ -15,7 +15,7 @@ import pytest
 
 import embedlog
 from embedlog import OffsetAndMetadata, TopicPartition
-from tests.faults.processes import until
+from tests.faults.harness.processes import until
 from tests.kafka import client, oracle
 from tests.support.joining import commit, joined, left
 

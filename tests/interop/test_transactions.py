@@ -17,7 +17,7 @@ import embedlog
 from embedlog._native import system
 from embedlog.errors import StorageError
 from embedlog.transaction import Status, Transaction
-from tests.faults.processes import until
+from tests.faults.harness.processes import until
 from tests.kafka import client, oracle
 from tests.support.transactional_producers import QUIET, TOPIC, Writer, begun, committed, everything, soon, state_of
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.faults.processes import until
+from tests.faults.harness.processes import until
 from tests.kafka import client
 from tests.kafka.oracle import Broker
 

@@ -13,7 +13,7 @@ import embedlog
 from embedlog.coordination.internal_topic import InternalTopic
 from embedlog.partition.partition import Partition
 from embedlog.storage import files
-from tests.faults.processes import Nursery, state_of, until
+from tests.faults.harness.processes import Nursery, state_of, until
 from tests.support.mutants import mutated
 
 NAME = "__transaction_state"

@@ -10,11 +10,11 @@ import pytest
 import embedlog
 from embedlog import TopicPartition
 from embedlog._native import system
-from tests.faults import cuts
-from tests.faults.content import Mark, value_of
-from tests.faults.powerloss import Disk, changes, materialise
-from tests.faults.processes import Nursery
-from tests.faults.stage import Play
+from tests.faults.harness.content import Mark, value_of
+from tests.faults.harness.processes import Nursery
+from tests.faults.harness.stage import Play
+from tests.faults.power import cuts
+from tests.faults.power.powerloss import Disk, changes, materialise
 from tests.support.campaign_report import tell
 
 TP = TopicPartition("t", 0)

@@ -9,8 +9,8 @@ import pytest
 
 import embedlog
 from embedlog import TopicPartition
-from tests.faults.processes import Nursery
-from tests.faults.stage import Play
+from tests.faults.harness.processes import Nursery
+from tests.faults.harness.stage import Play
 
 
 def opened(path: Path) -> embedlog.Log:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import embedlog
-from tests.faults.processes import Nursery
-from tests.faults.stage import FakeBroker, Play
+from tests.faults.harness.processes import Nursery
+from tests.faults.harness.stage import FakeBroker, Play
 
 PATIENCE_S = 5
 

@@ -16,9 +16,9 @@ from embedlog._native import system
 from embedlog.partition.partition import Partition
 from embedlog.storage import control_page as page
 from embedlog.storage import file_names, locks
-from tests.faults.powerloss import changes
-from tests.faults.processes import Nursery
-from tests.faults.stage import Play
+from tests.faults.harness.processes import Nursery
+from tests.faults.harness.stage import Play
+from tests.faults.power.powerloss import changes
 
 QUIET = {"flush.ms": 3_600_000}
 

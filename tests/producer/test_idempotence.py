@@ -10,7 +10,7 @@ import pytest
 
 import embedlog
 from embedlog.errors import NotEnoughReplicasError
-from tests.faults.processes import until
+from tests.faults.harness.processes import until
 from tests.support.transactional_producers import QUIET
 
 TWO = {"min.insync.replicas": 2}

@@ -20,7 +20,7 @@ from embedlog.producer import awaitable
 from embedlog.producer.delivery_failures import raised_of
 from embedlog.types import RecordMetadata
 from tests.conftest import ROOT
-from tests.faults.processes import SANITIZED
+from tests.faults.harness.processes import SANITIZED
 from tests.support.batches import Row, batch
 
 NEVER_MS = 1e12

@@ -17,7 +17,7 @@ import pytest
 
 import embedlog
 from tests.conftest import ROOT
-from tests.faults.processes import until
+from tests.faults.harness.processes import until
 
 PROGRAM = re.compile(r"^```python\n# (\w+)\.py\n.*?^```$", re.DOTALL | re.MULTILINE)
 COUNT = 4000

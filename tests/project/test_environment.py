@@ -23,7 +23,7 @@ import pytest
 import embedlog
 from embedlog._native import system
 from embedlog.errors import ForkedError
-from tests.faults.processes import until
+from tests.faults.harness.processes import until
 
 DAY_MS = 86_400_000
 SMALL = {"segment.bytes": 400}

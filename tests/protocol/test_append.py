@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.content import Verdict
-from tests.faults.processes import Nursery, RemoteError, state_of, until
-from tests.faults.stage import FakeBroker, Play, Steps, fails_without
+from tests.faults.harness.content import Verdict
+from tests.faults.harness.processes import Nursery, RemoteError, state_of, until
+from tests.faults.harness.stage import FakeBroker, Play, Steps, fails_without
 
 # -- APPEND-1 --------------------------------------------------------------------------------------------------------------
 
@@ -213,7 +213,7 @@ def reader_meets_half_a_publication(play: Play) -> Verdict:
 
 def stops_or_answers(victim: object) -> bool:
     """True once it is stopped, False once it has answered: the point lies only on the mutant's way."""
-    from tests.faults.processes import Victim, state_of, until
+    from tests.faults.harness.processes import Victim, state_of, until
 
     assert isinstance(victim, Victim)
     until(lambda: state_of(victim.pid) == "T" or victim.note_waiting(), "a stop or an answer")

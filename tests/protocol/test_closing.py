@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.content import Verdict
-from tests.faults.processes import Nursery, RemoteError
-from tests.faults.stage import MARK, FakeBroker, Play, fails_without
+from tests.faults.harness.content import Verdict
+from tests.faults.harness.processes import Nursery, RemoteError
+from tests.faults.harness.stage import MARK, FakeBroker, Play, fails_without
 
 # -- OPEN-2 and OPEN-5 -----------------------------------------------------------------------------------------------------
 

@@ -17,8 +17,8 @@ from embedlog.format.record_batch import Stamp
 from embedlog.format.record_columns import BytesColumn, Columns
 from embedlog.partition.compaction import cleaner
 from tests.coordination.test_internal_topic import Newest, topic_of
-from tests.faults.processes import Died, Nursery, Victim, until
-from tests.faults.test_compaction import QUIET, check, made
+from tests.faults.harness.processes import Died, Nursery, Victim, until
+from tests.faults.partition.test_compaction import QUIET, check, made
 from tests.partition.test_compaction import COMPACT, last_values, opened, put, rows, table
 from tests.support.mutants import mutated
 

@@ -15,10 +15,10 @@ import pytest
 import embedlog
 from embedlog.coordination.directory import Directory
 from embedlog.errors import DirectoryInUseError
-from tests.faults.content import Mark, Verdict, value_of
-from tests.faults.processes import Nursery, RemoteError, Victim, state_of, until
-from tests.faults.stage import MARK, FakeBroker, Play, fails_without
-from tests.faults.tasks import TOPIC
+from tests.faults.harness.content import Mark, Verdict, value_of
+from tests.faults.harness.processes import Nursery, RemoteError, Victim, state_of, until
+from tests.faults.harness.stage import MARK, FakeBroker, Play, fails_without
+from tests.faults.harness.tasks import TOPIC
 
 # -- LOCK-1 ---------------------------------------------------------------------------------------------------------------
 

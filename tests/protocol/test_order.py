@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.content import Verdict, mark_of
-from tests.faults.processes import Nursery, RemoteError
-from tests.faults.stage import Play, fails_without
+from tests.faults.harness.content import Verdict, mark_of
+from tests.faults.harness.processes import Nursery, RemoteError
+from tests.faults.harness.stage import Play, fails_without
 
 ORDER = ("embedlog.door", "embedlog.directory", "embedlog.housekeeper", "embedlog.lock", "embedlog.sync")
 UNLOCK = "2"  # F_UNLCK

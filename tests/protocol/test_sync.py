@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.batches import end_of
-from tests.faults.content import Verdict
-from tests.faults.powerloss import Change, changes
-from tests.faults.processes import Nursery, RemoteError, Victim, until
-from tests.faults.stage import Play, fails_without
+from tests.faults.harness.batches import end_of
+from tests.faults.harness.content import Verdict
+from tests.faults.harness.processes import Nursery, RemoteError, Victim, until
+from tests.faults.harness.stage import Play, fails_without
+from tests.faults.power.powerloss import Change, changes
 
 
 def failing_sync(victim: Victim, nth: int = 1) -> None:
@@ -213,7 +213,7 @@ def acknowledged_before_its_sync(play: Play) -> Verdict:
 
 
 def stopped(victim: Victim) -> bool:
-    from tests.faults.processes import state_of
+    from tests.faults.harness.processes import state_of
 
     return state_of(victim.pid) == "T"
 

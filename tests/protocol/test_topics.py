@@ -11,10 +11,10 @@ import pytest
 import embedlog
 from embedlog.storage import file_names
 from embedlog.storage.identity import id_bytes
-from tests.faults.content import Verdict
-from tests.faults.processes import Nursery, RemoteError, Victim
-from tests.faults.stage import Play, fails_without
-from tests.faults.tasks import TOPIC
+from tests.faults.harness.content import Verdict
+from tests.faults.harness.processes import Nursery, RemoteError, Victim
+from tests.faults.harness.stage import Play, fails_without
+from tests.faults.harness.tasks import TOPIC
 from tests.support.mutants import mutated
 
 

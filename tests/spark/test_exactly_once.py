@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
-from tests.faults import sparking
-from tests.faults.sparking import CALL, CALLS, WHERE_COMMIT, WHERE_TASK, Fault, World
+from tests.faults.spark import sparking
+from tests.faults.spark.sparking import CALL, CALLS, WHERE_COMMIT, WHERE_TASK, Fault, World
 from tests.support.campaign_report import pieces, tell
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
@@ -59,7 +59,7 @@ def test_each_fault_is_mended_by_the_next_run(spark: Any, world: World, rng: ran
 
 def driver(world: World, *arguments: object) -> tuple[int, str]:
     """A driver of its own, and all that belongs to it: how it ended, what it said last."""
-    command = [sys.executable, "-m", "tests.faults.sparking", str(world.path.parent), *map(str, arguments)]
+    command = [sys.executable, "-m", "tests.faults.spark.sparking", str(world.path.parent), *map(str, arguments)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0

@@ -15,7 +15,7 @@ import pytest
 import embedlog
 from embedlog._native import system
 from embedlog.storage import file_names
-from tests.faults.processes import SANITIZED
+from tests.faults.harness.processes import SANITIZED
 
 PRELUDE = """
 import ctypes, faulthandler, mmap, os, signal, sys, embedlog

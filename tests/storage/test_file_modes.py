@@ -19,7 +19,7 @@ import pytest
 import embedlog
 from embedlog import TopicPartition
 from embedlog._native import system
-from tests.faults.processes import Nursery, RemoteError, Victim
+from tests.faults.harness.processes import Nursery, RemoteError, Victim
 
 QUIET = {"housekeeping": False}
 SMALL = {"segment.bytes": 400, "index.interval.bytes": 50, "file.delete.delay.ms": 3_600_000}

@@ -18,7 +18,7 @@ from embedlog.errors import StorageError
 from embedlog.format.process_slot import ProcessSlot
 from embedlog.storage.liveness import Lease, Liveness, SlotState
 from tests.conftest import ROOT
-from tests.faults.processes import Nursery, state_of, until
+from tests.faults.harness.processes import Nursery, state_of, until
 from tests.support.mutants import mutated
 
 SESSION_MS, HEARTBEAT_MS = 300, 10

@@ -23,9 +23,9 @@ from embedlog import CorruptRecordError, TopicPartition
 from embedlog._native import codec, system
 from embedlog.format.record_batch import Chain, scan
 from embedlog.storage import file_names, files, interval_digests
-from tests.faults.batches import batch as as_batch
-from tests.faults.processes import Nursery, RemoteError
-from tests.faults.stage import Play
+from tests.faults.harness.batches import batch as as_batch
+from tests.faults.harness.processes import Nursery, RemoteError
+from tests.faults.harness.stage import Play
 from tests.support.mutants import mutated
 
 QUIET = {"housekeeping": False}

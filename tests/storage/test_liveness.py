@@ -12,7 +12,7 @@ from embedlog.errors import ForkedError
 from embedlog.format.process_slot import ProcessSlot
 from embedlog.storage import file_names
 from embedlog.storage.liveness import SLOT_BYTES, Liveness
-from tests.faults.processes import Nursery, until
+from tests.faults.harness.processes import Nursery, until
 from tests.support.mutants import mutated
 
 

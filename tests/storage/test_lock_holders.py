@@ -13,8 +13,8 @@ from embedlog._native import system
 from embedlog.errors import EmbedlogError, LockTimeoutError, StorageError
 from embedlog.partition.append_lock import UNDONE
 from embedlog.storage import lock_holders, locks
-from tests.faults.processes import Nursery
-from tests.faults.stage import Play
+from tests.faults.harness.processes import Nursery
+from tests.faults.harness.stage import Play
 from tests.support.idle_logs import QUIET, closed
 
 __all__ = ["closed"]

@@ -13,9 +13,9 @@ import pytest
 import embedlog
 from embedlog import StateError
 from embedlog._native import system
-from tests.faults.content import Verdict
-from tests.faults.processes import Nursery, RemoteError
-from tests.faults.stage import Play, fails_without
+from tests.faults.harness.content import Verdict
+from tests.faults.harness.processes import Nursery, RemoteError
+from tests.faults.harness.stage import Play, fails_without
 
 LOCKS = {"shared": "locks"}
 MODE = {"config": LOCKS}

@@ -1,0 +1,1 @@
+"""Groups under crashes, frozen members and deleted topics."""

@@ -1,0 +1,1 @@
+"""Power losses, simulated from a recording and on a disk image."""

@@ -1,0 +1,53 @@
+"""Power loss, simulated from a recording (a small E5): what was durable is there, the rest is a prefix without a hole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.harness.processes import Nursery
+from tests.faults.power import cuts
+from tests.support.campaign_report import pieces, tell
+
+STATES_FAST, STATES_LONG, STATES_PIECES = 60, 10_000, 40
+
+
+def test_e5_disks_after_a_power_loss_keep_what_was_durable(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+    verdict, opened = cuts.experiment(nursery, tmp_path, seed, STATES_FAST)
+    tell("E5", disks=opened, **verdict.counts())
+    assert not verdict.violations, verdict
+    assert opened == STATES_FAST
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1800)
+@pieces(STATES_PIECES)
+def test_e5_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
+    verdict, opened = cuts.experiment(nursery, tmp_path, campaign_seed + piece, STATES_LONG // STATES_PIECES)
+    tell("E5", disks=opened, **verdict.counts())
+    assert not verdict.violations, verdict
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        "skip_fsync",
+        "skip_dir_fsync",
+        "ack_before_fsync",
+        "no_new_epoch",
+        "skip_checkpoint_fsync",
+    ],
+)
+def test_e5_kills_the_mutant(nursery: Nursery, tmp_path: Path, seed: int, mutant: str) -> None:
+    for turn in range(5):
+        workspace = tmp_path / str(turn)
+        workspace.mkdir()
+        verdict, opened = cuts.experiment(nursery, workspace, seed + turn, 200, (mutant,))
+        if verdict.violations:
+            print(f"E5 with {mutant}: {opened} disks: {verdict}")
+            tell("mutants", killed=1)
+            return
+    pytest.fail(f"{mutant} survived")

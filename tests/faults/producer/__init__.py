@@ -1,0 +1,1 @@
+"""Idempotent producers under errors and kill -9."""

@@ -1,0 +1,39 @@
+"""E14: idempotent producers of many processes, with kill -9 and errors that pass: each record once, in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.harness.processes import Nursery
+from tests.faults.producer import repeating
+from tests.support.campaign_report import pieces, tell
+
+KILLS_FAST, KILLS_LONG, KILLS_PIECES = 16, 2000, 20
+
+
+def test_e14_each_record_once_and_in_order(nursery: Nursery, tmp_path: Path, seed: int) -> None:
+    verdict, killed = repeating.experiment(nursery, tmp_path / "log", seed, KILLS_FAST)
+    tell("E14", kills=killed, **verdict.counts())
+    assert not verdict.violations, verdict
+    assert verdict.read > 1000
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1800)
+@pieces(KILLS_PIECES)
+def test_e14_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: int) -> None:
+    verdict, killed = repeating.experiment(nursery, tmp_path / "log", campaign_seed + piece, KILLS_LONG // KILLS_PIECES)
+    tell("E14", kills=killed, **verdict.counts())
+    assert not verdict.violations, verdict
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("mutant", ["no_stamp", "retry_unstamped", "no_duplicate_check"])
+def test_e14_kills_the_mutant(nursery: Nursery, tmp_path: Path, seed: int, mutant: str) -> None:
+    """Without stamps, or with repeats that nobody recognises, some record is there twice."""
+    verdict, killed = repeating.experiment(nursery, tmp_path / "log", seed, 8 * KILLS_FAST, mutants=(mutant,))
+    print(f"E14 with {mutant}: {killed} kills: {verdict}")
+    assert verdict.violations, f"{mutant} survived {killed} kills"
+    tell("mutants", killed=1)

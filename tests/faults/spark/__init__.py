@@ -1,0 +1,1 @@
+"""Tasks, commits and drivers of Spark under crashes and errors."""

@@ -1,0 +1,1 @@
+"""Transactions under crashes, frozen owners and power losses."""

@@ -1,0 +1,77 @@
+"""Power losses in the middle of transactions: a recording of the script on durable topics, replayed into what a cut may leave.
+
+Invariant (TXN-5): transactions are there as a whole or not at all; those whose end was acknowledged are as they were told;
+`init_transactions` knows the last one; nothing stays open, and the id goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from embedlog._native import system
+from embedlog.errors import EmbedlogError
+from tests.faults.harness.processes import Nursery
+from tests.faults.harness.tasks import Stage, task
+from tests.faults.harness.transaction_tasks import transaction_script
+from tests.faults.power.powerloss import HEAD, PROMISE, Disk, changes, materialise
+from tests.faults.transactions.owners import Told, aftermath
+from tests.support.mutants import mutated
+
+
+@task
+def recorded_transactions(stage: Stage, path: str, seed: int, recording_path: str) -> None:
+    """Run the script on durable topics and record every change, and each note as a promise between them."""
+    fd = os.open(recording_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    system.record_to(fd)
+
+    def promise(content: Any) -> None:
+        data = json.dumps(content).encode()
+        os.write(fd, HEAD.pack(PROMISE, 0, 0, 0, 0, len(data)) + data)
+
+    stage.note = promise  # type: ignore[method-assign]
+    transaction_script(stage, path, seed, config={"flush.messages": "1"})
+    system.record_to(-1)
+    os.close(fd)
+
+
+def experiment(nursery: Nursery, workspace: Path, seed: int, states: int, mutants: Sequence[str] = ()) -> tuple[list[str], int]:
+    """Open `states` disks, cut at moments drawn by the seed; what is wrong with the first bad one, and how many were opened."""
+    rng, root = random.Random(seed), workspace / "recorded"
+    path = workspace / "recording"
+    victim = nursery.spawn()
+    victim.call("mutants", *mutants)
+    victim.call("recorded_transactions", str(root), seed, str(path))
+    nursery.end(victim)
+    found = list(changes(path))
+    first = next(at for at, change in enumerate(found) if change.kind == "promise")
+    moments = sorted(rng.randrange(first, len(found)) for _ in range(states))
+    disk, told, opened = Disk(root), Told(), 0
+    for at, change in enumerate(found):
+        if change.kind == "promise":
+            told.take(tuple(json.loads(change.data)))
+        else:
+            disk.replay(change)
+        while moments and moments[0] == at:
+            moments.pop(0)
+            target = workspace / f"cut-{opened}"
+            materialise(disk.state(rng), root, target, list(disk.folders))
+            wrong = judge(target, told, mutants)
+            opened += 1
+            if wrong:
+                return [f"cut behind change {at} ({change.kind} {Path(change.name).name}): {each}" for each in wrong], opened
+            shutil.rmtree(target)
+    return [], opened
+
+
+def judge(directory: Path, told: Told, mutants: Sequence[str]) -> list[str]:
+    try:
+        with mutated(*mutants):
+            return aftermath(directory, told, by_reader=False)
+    except EmbedlogError as problem:
+        return [f"the log does not open or go on: {problem!r}"]
