@@ -143,7 +143,7 @@ def manifest_head() -> str:
 def manifest_entry() -> str:
     fields = (
         "kind: 1 sealed; 2 the active segment as an orderly close left it; 3 the log start,"
-        "flags: 1 no gaps between offsets; 2 the digest was made while appending,"
+        "flags: 1 no gaps between offsets; 2 the digest is known,"
         "base offset, size of the `.log` in bytes, next offset, largest timestamp, the offset that has it, digest (below),"
         "entries of the offset index, entries of the time index, entries of the transaction index, created (ms), leader epoch,"
         "digest of the transaction index (0: not known), smallest timestamp (-1: not known), lateness (ms; below)"
