@@ -265,7 +265,7 @@ class Log:
         Raises InvalidTopicError, TopicExistsError, InvalidPartitionsError, ConfigError; ForeignDirectoryError if a partition's
         directory exists already.
         """
-        return self._topics.create(name, partitions, config, exist_ok=exist_ok, **settings)
+        return self._topics.create(NewTopic(name, partitions, config), settings, exist_ok)
 
     def create_topics(self, topics: Iterable[str | NewTopic], exist_ok: bool = False) -> list[str]:
         """Create several topics, given by name or as NewTopic(name, partitions, config); returns the names of the created ones.

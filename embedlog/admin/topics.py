@@ -64,18 +64,10 @@ class TopicAdmin:
 
     # ---- creation --------------------------------------------------------------------------------
 
-    def create(
-        self,
-        name: str,
-        partitions: int | None = None,
-        config: Mapping[str, Any] | None = None,
-        *,
-        exist_ok: bool = False,
-        **settings: Unpack[TopicOptions],
-    ) -> bool:
-        """As `Log.create_topic`."""
+    def create(self, topic: NewTopic, settings: TopicOptions, exist_ok: bool) -> bool:
+        """As `Log.create_topic`, with its settings by name in a mapping of their own."""
         self._engine.check_writable()
-        return bool(self._create([self._planned(NewTopic(name, partitions, config), settings)], exist_ok))
+        return bool(self._create([self._planned(topic, settings)], exist_ok))
 
     def create_all(self, topics: Iterable[str | NewTopic], exist_ok: bool = False) -> list[str]:
         """As `Log.create_topics`."""

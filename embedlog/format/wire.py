@@ -18,8 +18,10 @@ LONG: Final = struct.Struct(">q")
 Fields = list[tuple[int, bytes]]
 
 
-class Plain:
-    """Reads plain fields in order."""
+class _Fields:
+    """Reads numbers of a fixed size in order."""
+
+    __slots__ = ("_data", "at")
 
     def __init__(self, data: bytes, at: int) -> None:
         self._data, self.at = data, at
@@ -28,6 +30,12 @@ class Plain:
         found = shape.unpack_from(self._data, self.at)
         self.at += shape.size
         return found
+
+
+class Plain(_Fields):
+    """Reads plain fields in order."""
+
+    __slots__ = ()
 
     def number(self) -> int:
         return self.take(NUMBER)[0]
@@ -66,18 +74,10 @@ class Plain:
         return tuple(found)
 
 
-class Flexible:
+class Flexible(_Fields):
     """Reads flexible fields in order."""
 
-    __slots__ = ("_data", "at")
-
-    def __init__(self, data: bytes, at: int) -> None:
-        self._data, self.at = data, at
-
-    def take(self, shape: struct.Struct) -> tuple[int, ...]:
-        found = shape.unpack_from(self._data, self.at)
-        self.at += shape.size
-        return found
+    __slots__ = ()
 
     def uvarint(self) -> int:
         number = self._data[self.at]

@@ -7,8 +7,6 @@ import pickle
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,14 +29,6 @@ from tests.support.event_loops import run, turns_until
 
 TP = TopicPartition("one", 0)
 FROM_START = {"auto_offset_reset": "earliest"}
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Iterator[embedlog.Log]:
-    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as opened:
-        opened.create_topic("one")
-        opened.create_topic("t", partitions=3)
-        yield opened
 
 
 def fill(log: embedlog.Log, count: int, topic: str = "one", start: int = 0, **config: Any) -> None:

@@ -13,11 +13,8 @@ import pytest
 import embedlog
 from embedlog import TopicPartition
 from embedlog.aio.consumer import AsyncConsumer
-from tests.aio.test_consumer import FROM_START, TP, fill, first_of_iteration, log, numbers, waiting
-from tests.support.event_loops import Slow, Ticker, run, while_files_are_slow
-
-__all__ = ["log"]
-
+from tests.aio.test_consumer import FROM_START, TP, fill, first_of_iteration, numbers, waiting
+from tests.support.event_loops import Slow, Ticker, count_calls_from_threads, run, while_files_are_slow
 
 # ---- the loop goes on --------------------------------------------------------------------------------------------------
 
@@ -79,14 +76,7 @@ def test_threads_hand_over_run_by_run(log: embedlog.Log) -> None:
 
     async def main() -> None:
         async with log.async_consumer("one", **FROM_START) as consumer:
-            loop = asyncio.get_running_loop()
-            real = loop.call_soon_threadsafe
-
-            def counted(*arguments: Any) -> asyncio.Handle:
-                calls.append(arguments)
-                return real(*arguments)
-
-            loop.call_soon_threadsafe = counted  # type: ignore[method-assign]
+            count_calls_from_threads(calls)
             async for record in consumer:
                 if record.offset == 19_999:
                     break

@@ -27,7 +27,7 @@ from embedlog.errors import (
     UnknownTopicOrPartitionError,
 )
 from tests.support import producer_helpers
-from tests.support.event_loops import Slow, Ticker, run, turns_until, while_files_are_slow
+from tests.support.event_loops import Slow, Ticker, count_calls_from_threads, run, turns_until, while_files_are_slow
 from tests.support.producer_helpers import LONG_MS, Stuck, records, values
 
 log, stuck = producer_helpers.log, producer_helpers.stuck
@@ -210,14 +210,7 @@ def test_fates_cross_into_the_loop_batch_by_batch(log: embedlog.Log) -> None:
     async def main() -> None:
         async with log.async_producer() as producer:
             await producer.send("one", b"v")
-            loop = asyncio.get_running_loop()
-            real = loop.call_soon_threadsafe
-
-            def counted(*arguments: Any) -> asyncio.Handle:
-                calls.append(arguments)
-                return real(*arguments)
-
-            loop.call_soon_threadsafe = counted  # type: ignore[method-assign]
+            count_calls_from_threads(calls)
             futures = [await producer.send("one", b"%0100d" % number) for number in range(20_000)]
             await settled(futures)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,6 @@ import embedlog
 from embedlog.aio.producer import AsyncProducer
 from embedlog.errors import FencedError, InvalidTransactionStateError
 from tests.support.event_loops import Slow, run, turns_until, while_files_are_slow
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Iterator[embedlog.Log]:
-    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as opened:
-        opened.create_topic("one")
-        opened.create_topic("t", partitions=3)
-        yield opened
 
 
 def committed(log: embedlog.Log, topic: str = "one") -> list[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,17 +15,14 @@ from embedlog.errors import AssignorError, ClosedError, CommitFailedError, Rebal
 from embedlog.group import State, Verdict, evict
 from embedlog.types import TopicPartition
 from tests.support.fake_engine import fill
-from tests.support.fake_groups import GroupEngine, members, run_duties, settle
+from tests.support.fake_groups import GroupEngine, member, run_duties, settle
+
+__all__ = ["member"]
 
 
 @pytest.fixture
 def engine() -> GroupEngine:
     return GroupEngine(a=5, b=3)
-
-
-@pytest.fixture
-def member(engine: GroupEngine) -> Iterator[Callable[..., Consumer]]:
-    yield from members(engine)
 
 
 # ---- assignors of the user's ------------------------------------------------------------------------------------------

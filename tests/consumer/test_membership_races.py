@@ -5,7 +5,6 @@ The groups are in memory, under the real rules (tests/support/fake_groups.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,20 +15,9 @@ from embedlog.errors import FencedInstanceIdError, RebalanceInProgressError
 from embedlog.group import State
 from embedlog.types import TopicPartition
 from tests.support.fake_engine import fill
-from tests.support.fake_groups import GroupEngine, members, run_duties, settle
+from tests.support.fake_groups import A0, A1, B0, COOPERATIVE, GroupEngine, engine, member, run_duties, settle
 
-A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
-COOPERATIVE = {"partition_assignment_strategy": ["cooperative-sticky"]}
-
-
-@pytest.fixture
-def engine() -> GroupEngine:
-    return GroupEngine(a=2, b=1)
-
-
-@pytest.fixture
-def member(engine: GroupEngine) -> Iterator[Callable[..., Consumer]]:
-    yield from members(engine)
+__all__ = ["engine", "member"]
 
 
 def stop_polling(engine: GroupEngine, number: int, reader: Consumer) -> None:

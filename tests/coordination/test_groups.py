@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,23 +35,11 @@ from embedlog.errors import (
 from embedlog.group import Group, Limits, Refusal, State, Verdict
 from embedlog.topic import TOPICS
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
-from tests.support.group_logs import ONE, OTHER, TWO, keep, written
+from tests.support.group_logs import ONE, OTHER, TWO, keep, log, other, written
 from tests.support.group_members import BOTH, LATER, LIMITS, NOW, A, B, C, emptied, member, preparing, stable, taken
 from tests.support.transactional_producers import QUIET, begun
 
-
-@pytest.fixture
-def log(path: Path) -> Iterator[embedlog.Log]:
-    with embedlog.open(path, config=QUIET) as opened:
-        for topic in ("t", "u"):
-            opened.create_topic(topic, 2)
-        yield opened
-
-
-@pytest.fixture
-def other(other: embedlog.Log) -> Groups:
-    """Those of a second handle: to the locks another process."""
-    return other._engine.groups
+__all__ = ["log", "other"]
 
 
 # ---- deciding ------------------------------------------------------------------------------------

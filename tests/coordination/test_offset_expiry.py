@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,26 +15,14 @@ from embedlog.coordination.groups.group_records import GROUP_KEY, OFFSET_KEY, en
 from embedlog.errors import InconsistentGroupProtocolError
 from embedlog.group import Group, State
 from embedlog.types import GroupMetadata, OffsetAndMetadata, TopicPartition
-from tests.support.group_logs import ONE, OTHER, TWO, commit_at, keep, since, written
+from tests.support.group_logs import ONE, OTHER, TWO, commit_at, keep, log, other, since, written
 from tests.support.group_members import LIMITS, NOW, A, B, emptied, preparing, stable
 from tests.support.mutants import mutated
 from tests.support.transactional_producers import QUIET, begun
 
+__all__ = ["log", "other"]
+
 DAY_MS, MINUTE_MS = 86_400_000, 60_000
-
-
-@pytest.fixture
-def log(path: Path) -> Iterator[embedlog.Log]:
-    with embedlog.open(path, config=QUIET) as opened:
-        for topic in ("t", "u"):
-            opened.create_topic(topic, 2)
-        yield opened
-
-
-@pytest.fixture
-def other(other: embedlog.Log) -> Groups:
-    """Those of a second handle: to the locks another process."""
-    return other._engine.groups
 
 
 # ---- expiry: a row of Kafka's table each ---------------------------------------------------------

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import embedlog
 from embedlog import TopicPartition
 from embedlog._native import system
 from tests.faults.harness.content import Mark, value_of
@@ -16,19 +15,10 @@ from tests.faults.harness.stage import Play
 from tests.faults.power import cuts
 from tests.faults.power.powerloss import Disk, changes, materialise
 from tests.support.campaign_report import tell
+from tests.support.small_logs import append, opened
 
 TP = TopicPartition("t", 0)
 SMALL = {"flush.ms": 3_600_000, "segment.bytes": 400}
-
-
-def opened(path: Path) -> embedlog.Log:
-    return embedlog.open(path, config={"housekeeping": False})
-
-
-def append(log: embedlog.Log, count: int) -> None:
-    with log.producer(linger_ms=0) as producer:
-        for _ in range(count):
-            producer.send("t", value=b"v" * 100).result(timeout=10)
 
 
 @pytest.mark.parametrize("points_first", [False, True])

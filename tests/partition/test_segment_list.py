@@ -11,16 +11,7 @@ import embedlog
 from embedlog import TopicPartition
 from tests.faults.harness.processes import Nursery
 from tests.faults.harness.stage import Play
-
-
-def opened(path: Path) -> embedlog.Log:
-    return embedlog.open(path, config={"housekeeping": False})
-
-
-def append(log: embedlog.Log, count: int) -> None:
-    with log.producer(linger_ms=0) as producer:
-        for _ in range(count):
-            producer.send("t", value=b"v" * 100).result(timeout=10)
+from tests.support.small_logs import append, opened
 
 
 def test_a_reader_gets_the_segments_of_its_own_tuple_whatever_another_thread_refreshes(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from tests.faults.harness.content import Verdict
 from tests.faults.harness.processes import Nursery, RemoteError, state_of, until
-from tests.faults.harness.stage import FakeBroker, Play, Steps, fails_without
+from tests.faults.harness.stage import FakeBroker, Play, Steps, check_rule, fails_without
 
 # -- APPEND-1 --------------------------------------------------------------------------------------------------------------
 
@@ -35,9 +35,7 @@ def nothing_is_seen_before_it_is_written(play: Play) -> Verdict:
 
 
 def test_append_1_a_record_is_published_after_it_is_written(nursery: Nursery, tmp_path: Path) -> None:
-    verdict = nothing_is_seen_before_it_is_written(Play(nursery, tmp_path / "log"))
-    assert not verdict.violations, verdict
-    fails_without("publish_before_write", nothing_is_seen_before_it_is_written, nursery, tmp_path / "mutant")
+    check_rule("publish_before_write", nothing_is_seen_before_it_is_written, nursery, tmp_path)
 
 
 def two_writers_take_turns(play: Play) -> Verdict:
@@ -58,9 +56,7 @@ def two_writers_take_turns(play: Play) -> Verdict:
 
 
 def test_append_1_one_writer_at_a_time_and_each_catches_up(nursery: Nursery, tmp_path: Path) -> None:
-    verdict = two_writers_take_turns(Play(nursery, tmp_path / "log"))
-    assert not verdict.violations, verdict
-    fails_without("no_append_lock", two_writers_take_turns, nursery, tmp_path / "mutant")
+    check_rule("no_append_lock", two_writers_take_turns, nursery, tmp_path)
 
 
 def short_write_is_finished(play: Play) -> Verdict:
@@ -73,9 +69,7 @@ def short_write_is_finished(play: Play) -> Verdict:
 
 
 def test_append_1_a_short_write_is_no_write(nursery: Nursery, tmp_path: Path) -> None:
-    verdict = short_write_is_finished(Play(nursery, tmp_path / "log"))
-    assert not verdict.violations, verdict
-    fails_without("ignore_short_write", short_write_is_finished, nursery, tmp_path / "mutant")
+    check_rule("ignore_short_write", short_write_is_finished, nursery, tmp_path)
 
 
 # -- LOCK-2 ---------------------------------------------------------------------------------------------------------------
@@ -177,9 +171,7 @@ def written_but_not_published_stays(play: Play) -> Verdict:
 
 
 def test_append_3_a_valid_tail_is_adopted_not_cut(nursery: Nursery, tmp_path: Path) -> None:
-    verdict = written_but_not_published_stays(Play(nursery, tmp_path / "log"))
-    assert not verdict.violations, verdict
-    fails_without("cut_instead_of_adopt", written_but_not_published_stays, nursery, tmp_path / "mutant")
+    check_rule("cut_instead_of_adopt", written_but_not_published_stays, nursery, tmp_path)
 
 
 def test_append_3_what_is_cut_is_copied_aside(nursery: Nursery, tmp_path: Path) -> None:
@@ -221,9 +213,7 @@ def stops_or_answers(victim: object) -> bool:
 
 
 def test_append_4_the_whole_tuple_changes_by_one_store(nursery: Nursery, tmp_path: Path) -> None:
-    verdict = reader_meets_half_a_publication(Play(nursery, tmp_path / "log"))
-    assert not verdict.violations, verdict
-    fails_without("torn_publish", reader_meets_half_a_publication, nursery, tmp_path / "mutant")
+    check_rule("torn_publish", reader_meets_half_a_publication, nursery, tmp_path)
 
 
 @pytest.mark.parametrize("point", ["before-publish", "after-publish", "before-unlock"])
@@ -316,9 +306,7 @@ def seek_into_a_changed_epoch(play: Play) -> Verdict:
 
 
 def test_read_1_an_epoch_is_the_one_that_the_epoch_cache_has(nursery: Nursery, tmp_path: Path) -> None:
-    verdict = seek_into_a_changed_epoch(Play(nursery, tmp_path / "log"))
-    assert not verdict.violations, verdict
-    fails_without("no_epoch_check", seek_into_a_changed_epoch, nursery, tmp_path / "mutant")
+    check_rule("no_epoch_check", seek_into_a_changed_epoch, nursery, tmp_path)
 
 
 def median_wake_ms(play: Play) -> float:

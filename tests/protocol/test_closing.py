@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.harness.content import Verdict
 from tests.faults.harness.processes import Nursery, RemoteError
-from tests.faults.harness.stage import MARK, FakeBroker, Play, fails_without
+from tests.faults.harness.stage import MARK, FakeBroker, Play, check_rule, fails_without
 
 # -- OPEN-2 and OPEN-5 -----------------------------------------------------------------------------------------------------
 
@@ -38,9 +38,7 @@ def killed_then_joined_then_closed(play: Play) -> Verdict:
 
 
 def test_open_5_the_last_one_out_closes_what_a_dead_one_left(nursery: Nursery, tmp_path: Path) -> None:
-    verdict = killed_then_joined_then_closed(Play(nursery, tmp_path / "log"))
-    assert not verdict.violations, verdict
-    fails_without("no_dirty", killed_then_joined_then_closed, nursery, tmp_path / "mutant")
+    check_rule("no_dirty", killed_then_joined_then_closed, nursery, tmp_path)
 
 
 def test_open_5_the_last_one_out_closes_what_a_dead_one_left_not_only_its_own(nursery: Nursery, tmp_path: Path) -> None:

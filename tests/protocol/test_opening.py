@@ -17,7 +17,7 @@ from embedlog.coordination.directory import Directory
 from embedlog.errors import DirectoryInUseError
 from tests.faults.harness.content import Mark, Verdict, value_of
 from tests.faults.harness.processes import Nursery, RemoteError, Victim, state_of, until
-from tests.faults.harness.stage import MARK, FakeBroker, Play, fails_without
+from tests.faults.harness.stage import MARK, FakeBroker, Play, check_rule
 from tests.faults.harness.tasks import TOPIC
 
 # -- LOCK-1 ---------------------------------------------------------------------------------------------------------------
@@ -42,9 +42,7 @@ def page_deleted_between(play: Play) -> Verdict:
 
 
 def test_lock_1_a_page_that_the_name_does_not_lead_to_is_mapped_again(nursery: Nursery, tmp_path: Path) -> None:
-    verdict = page_deleted_between(Play(nursery, tmp_path / "log"))
-    assert not verdict.violations, verdict
-    fails_without("no_identity", page_deleted_between, nursery, tmp_path / "mutant")
+    check_rule("no_identity", page_deleted_between, nursery, tmp_path)
 
 
 def test_lock_1_a_page_is_made_under_the_append_lock(nursery: Nursery, tmp_path: Path) -> None:
@@ -106,9 +104,7 @@ def departing_broker_unlinks_late(play: Play) -> Verdict:
 
 
 def test_open_1_the_lock_is_looked_at_again_after_locking(nursery: Nursery, tmp_path: Path) -> None:
-    verdict = departing_broker_unlinks_late(Play(nursery, tmp_path / "log"))
-    assert not verdict.violations, verdict
-    fails_without("no_stat_again", departing_broker_unlinks_late, nursery, tmp_path / "mutant")
+    check_rule("no_stat_again", departing_broker_unlinks_late, nursery, tmp_path)
 
 
 def test_open_1_behind_foreign_use_the_lock_is_looked_at_once_more(nursery: Nursery, tmp_path: Path) -> None:
@@ -151,9 +147,7 @@ def unlinked_while_settling(play: Play) -> Verdict:
 
 
 def test_open_1_the_second_look_comes_after_the_settling_delay(nursery: Nursery, tmp_path: Path) -> None:
-    verdict = unlinked_while_settling(Play(nursery, tmp_path / "log"))
-    assert not verdict.violations, verdict
-    fails_without("no_settle", unlinked_while_settling, nursery, tmp_path / "mutant")
+    check_rule("no_settle", unlinked_while_settling, nursery, tmp_path)
 
 
 def test_open_1_who_lost_the_lock_file_retakes_it_or_stops_writing(nursery: Nursery, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from tests.faults.harness.batches import end_of
 from tests.faults.harness.content import Verdict
 from tests.faults.harness.processes import Nursery, RemoteError, Victim, until
-from tests.faults.harness.stage import Play, fails_without
+from tests.faults.harness.stage import Play, check_rule
 from tests.faults.power.powerloss import Change, changes
 
 
@@ -86,9 +86,7 @@ def failed_sync_then_another(play: Play) -> Verdict:
 
 
 def test_sync_4_durable_passes_a_failed_sync_only_after_a_rewrite(nursery: Nursery, tmp_path: Path) -> None:
-    verdict = failed_sync_then_another(Play(nursery, tmp_path / "log"))
-    assert not verdict.violations, verdict
-    fails_without("no_poison", failed_sync_then_another, nursery, tmp_path / "mutant")
+    check_rule("no_poison", failed_sync_then_another, nursery, tmp_path)
 
 
 def killed_with_an_intent(play: Play) -> Verdict:
@@ -113,9 +111,7 @@ def killed_with_an_intent(play: Play) -> Verdict:
 
 
 def test_sync_5_an_intent_left_behind_counts_as_a_failed_sync(nursery: Nursery, tmp_path: Path) -> None:
-    verdict = killed_with_an_intent(Play(nursery, tmp_path / "log"))
-    assert not verdict.violations, verdict
-    fails_without("no_sync_intent", killed_with_an_intent, nursery, tmp_path / "mutant")
+    check_rule("no_sync_intent", killed_with_an_intent, nursery, tmp_path)
 
 
 def test_sync_6_a_descriptor_that_came_late_rewrites_first(nursery: Nursery, tmp_path: Path) -> None:
@@ -284,9 +280,7 @@ def damage_below_durable(play: Play) -> Verdict:
 
 
 def test_load_4_damage_below_the_stored_durable_is_no_torn_tail(nursery: Nursery, tmp_path: Path) -> None:
-    verdict = damage_below_durable(Play(nursery, tmp_path / "log"))
-    assert not verdict.violations, verdict
-    fails_without("truncate_below_recovery_point", damage_below_durable, nursery, tmp_path / "mutant")
+    check_rule("truncate_below_recovery_point", damage_below_durable, nursery, tmp_path)
 
 
 def test_load_3_a_torn_tail_above_durable_is_cut_and_kept_aside(nursery: Nursery, tmp_path: Path) -> None:
@@ -381,9 +375,7 @@ def tail_lost_in_a_power_loss(play: Play) -> Verdict:
 
 
 def test_load_1_what_comes_after_a_lost_tail_has_a_new_epoch(nursery: Nursery, tmp_path: Path) -> None:
-    verdict = tail_lost_in_a_power_loss(Play(nursery, tmp_path / "log"))
-    assert not verdict.violations, verdict
-    fails_without("no_new_epoch", tail_lost_in_a_power_loss, nursery, tmp_path / "mutant")
+    check_rule("no_new_epoch", tail_lost_in_a_power_loss, nursery, tmp_path)
 
 
 def test_load_1_also_where_nothing_at_all_came_back(nursery: Nursery, tmp_path: Path) -> None:

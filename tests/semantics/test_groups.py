@@ -6,12 +6,10 @@ in memory, under the real rules (tests/support/fake_groups.py); what needs proce
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from embedlog.consumer.consumer import Consumer
 from embedlog.errors import (
     CommitFailedError,
     ConfigError,
@@ -30,17 +28,9 @@ from embedlog.errors import (
 from embedlog.group import State
 from embedlog.types import GroupMetadata, OffsetAndMetadata
 from tests.support.fake_engine import fill, places
-from tests.support.fake_groups import A0, A1, B0, GroupEngine, listening, members, run_duties, settle
+from tests.support.fake_groups import A0, A1, B0, GroupEngine, engine, listening, member, run_duties, settle
 
-
-@pytest.fixture
-def engine() -> GroupEngine:
-    return GroupEngine(a=2, b=1)
-
-
-@pytest.fixture
-def member(engine: GroupEngine) -> Iterator[Callable[..., Consumer]]:
-    yield from members(engine)
+__all__ = ["engine", "member"]
 
 
 # ---- configuration ----------------------------------------------------------------------------------------------------

@@ -37,6 +37,18 @@ async def turns_until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.001)
 
 
+def count_calls_from_threads(calls: list[object]) -> None:
+    """From now on every call that a thread makes into the running loop is also in the list."""
+    loop = asyncio.get_running_loop()
+    real = loop.call_soon_threadsafe
+
+    def counted(*arguments: Any) -> asyncio.Handle:
+        calls.append(arguments)
+        return real(*arguments)
+
+    loop.call_soon_threadsafe = counted  # type: ignore[method-assign]
+
+
 class Ticker:
     """Counts the loop's turns, and the longest time without one."""
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from embedlog import group as machine
 from embedlog.consumer.consumer import Consumer
 from embedlog.consumer.membership import Phase
@@ -217,8 +219,14 @@ def settle(*members: Consumer, rounds: int = 30) -> None:
     raise AssertionError(f"still moving: {after}")
 
 
-def members(engine: GroupEngine) -> Iterator[Callable[..., Consumer]]:
-    """A fixture's body: makes members of group "g" that read from the start unless told otherwise, and closes them."""
+@pytest.fixture
+def engine() -> GroupEngine:
+    return GroupEngine(a=2, b=1)
+
+
+@pytest.fixture
+def member(engine: GroupEngine) -> Iterator[Callable[..., Consumer]]:
+    """`member("a", max_poll_records=5)`: a member of group "g"; by default it reads from the start; closed after the test."""
     made: list[Consumer] = []
 
     def make(*topics: str, **config: Any) -> Consumer:
@@ -232,4 +240,4 @@ def members(engine: GroupEngine) -> Iterator[Callable[..., Consumer]]:
             each.close()
 
 
-__all__ = ["FakeGroups", "FakeLease", "GroupEngine", "Told", "run_duties", "members", "settle"]
+__all__ = ["FakeGroups", "FakeLease", "GroupEngine", "Told", "engine", "member", "run_duties", "settle"]

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
 import embedlog
 from embedlog._native import system
 from embedlog.coordination.groups.group_coordinator import Groups
@@ -10,8 +15,23 @@ from embedlog.coordination.groups.offset_commits import OFFSETS_TOPIC
 from embedlog.group import Group
 from embedlog.types import OffsetAndMetadata, TopicPartition
 from tests.support.group_members import taken
+from tests.support.transactional_producers import QUIET
 
 ONE, TWO, OTHER = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+
+
+@pytest.fixture
+def log(path: Path) -> Iterator[embedlog.Log]:
+    with embedlog.open(path, config=QUIET) as opened:
+        for topic in ("t", "u"):
+            opened.create_topic(topic, 2)
+        yield opened
+
+
+@pytest.fixture
+def other(other: embedlog.Log) -> Groups:
+    """Those of a second handle: to the locks another process."""
+    return other._engine.groups
 
 
 def keep(groups: Groups, group: Group, name: str = "g") -> Group:

@@ -122,6 +122,13 @@ def fails_without(mutant: str, steps: Steps, nursery: Nursery, directory: Path, 
     tell("mutants", killed=1)
 
 
+def check_rule(mutant: str, steps: Steps, nursery: Nursery, directory: Path) -> None:
+    """The steps show no violation, and with the rule off they show one."""
+    verdict = steps(Play(nursery, directory / "log"))
+    assert not verdict.violations, verdict
+    fails_without(mutant, steps, nursery, directory / "mutant")
+
+
 class FakeBroker:
     """What a broker does around its log: an exclusive POSIX lock on `.lock`, unlocked before it is unlinked."""
 

@@ -62,10 +62,15 @@ class Promises:
 
 
 def count_calls(nursery: Nursery, directory: Path, seed: int) -> dict[str, int]:
-    """How many calls of each kind the undisturbed script makes."""
+    """How many calls of each kind the script makes without a fault."""
+    return count_calls_of(nursery, directory, "script", seed)
+
+
+def count_calls_of(nursery: Nursery, directory: Path, task: str, *arguments: object) -> dict[str, int]:
+    """How many calls of each kind a task makes without a fault in a directory that is removed afterwards."""
     victim = nursery.spawn()
     victim.call("counters", True)
-    victim.start("script", str(directory), seed)
+    victim.start(task, str(directory), *arguments)
     for _ in victim.notes():
         pass
     counts: dict[str, int] = victim.call("counters")

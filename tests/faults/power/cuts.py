@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.faults.harness.content import Mark, Row, Verdict, mark_of, value_of
 from tests.faults.harness.processes import Died, Nursery, RemoteError, Victim
 from tests.faults.harness.tasks import TOPIC
-from tests.faults.power.powerloss import Change, Disk, changes, materialise
+from tests.faults.power.powerloss import Change, changes, disks
 
 
 @dataclass
@@ -52,23 +52,14 @@ def experiment(nursery: Nursery, workspace: Path, seed: int, states: int, mutant
     root = workspace / "recorded"
     found = record(nursery, root, seed, mutants)
     moments = sorted(rng.randrange(len(found)) for _ in range(states))
-    disk, known, verdict, opened = Disk(root), Known(), Verdict(), 0
-    for at, change in enumerate(found):
-        if change.kind == "promise":
-            known.take(change)
-        else:
-            disk.replay(change)
-        while moments and moments[0] == at:
-            moments.pop(0)
-            target = workspace / f"cut-{opened}"
-            materialise(disk.state(rng), root, target, list(disk.folders))
-            one = judge(nursery, target, known, mutants)
-            where = f"cut behind change {at} ({change.kind} {Path(change.name).name}), state {opened}"
-            one.violations = [f"{where}: {violation}" for violation in one.violations]
-            verdict.add(one)
-            opened += 1
-            if not one.violations:
-                shutil.rmtree(target)
+    known, verdict, opened = Known(), Verdict(), 0
+    for where, target in disks(found, root, workspace, moments, rng, known.take):
+        one = judge(nursery, target, known, mutants)
+        one.violations = [f"{where}: {violation}" for violation in one.violations]
+        verdict.add(one)
+        opened += 1
+        if not one.violations:
+            shutil.rmtree(target)
         if len(verdict.violations) >= 10:
             break
     return verdict, opened

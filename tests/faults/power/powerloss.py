@@ -16,7 +16,8 @@ import json
 import os
 import random
 import struct
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -241,6 +242,32 @@ class Disk:
         if habit == "subset" and len(whole) > len(content) and rng.random() < 0.3:
             content += bytes(rng.randint(0, len(whole) - len(content)))  # the size came, the data did not
         return content
+
+
+def disks(
+    found: Sequence[Change],
+    root: Path,
+    workspace: Path,
+    moments: Sequence[int],
+    rng: random.Random,
+    promise: Callable[[Change], None],
+) -> Iterator[tuple[str, Path]]:
+    """Disks that a power loss at these moments (sorted) may leave: the moment in words, and the directory.
+
+    `promise` takes the promises before that moment.
+    """
+    disk, rest = Disk(root), deque(moments)
+    for at, change in enumerate(found):
+        if change.kind == "promise":
+            promise(change)
+        else:
+            disk.replay(change)
+        while rest and rest[0] == at:
+            rest.popleft()
+            number = len(moments) - len(rest) - 1
+            target = workspace / f"cut-{number}"
+            materialise(disk.state(rng), root, target, list(disk.folders))
+            yield f"power loss after change {at} ({change.kind} {Path(change.name).name}), state {number}", target
 
 
 def chosen(pending: list[Any], habit: str, rng: random.Random) -> list[Any]:

@@ -29,26 +29,13 @@ from embedlog.spark.write_options import WriteSettings, parse_write
 from embedlog.spark.write_task import Task
 from tests.faults.harness.processes import Died, Nursery, RemoteError
 from tests.faults.harness.tasks import Stage, task
-from tests.faults.partition.crashes import FAILING, Point
+from tests.faults.partition.crashes import FAILING, KINDS, Point
 
 TASKS, ROWS = 2, 30
 PARTITIONS = {"t": 2, "u": 1}
 NAME = "stream"
 CONFIG = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}  # of the log while it is made
-CHANGING = (
-    "pwrite",
-    "fsync",
-    "fdatasync",
-    "ftruncate",
-    "rename",
-    "unlink",
-    "link",
-    "mkdir",
-    "rmdir",
-    "fallocate",
-    "mmap",
-    "point",
-)
+CHANGING = tuple(kind for kind in KINDS if kind not in ("open", "close", "pread", "stat", "lock", "list"))
 Rows = Counter[tuple[str, bytes | None, bytes | None]]
 
 

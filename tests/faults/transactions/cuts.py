@@ -19,7 +19,7 @@ from embedlog.errors import EmbedlogError
 from tests.faults.harness.processes import Nursery
 from tests.faults.harness.tasks import Stage, task
 from tests.faults.harness.transaction_tasks import transaction_script
-from tests.faults.power.powerloss import HEAD, PROMISE, Disk, changes, materialise
+from tests.faults.power.powerloss import HEAD, PROMISE, changes, disks
 from tests.faults.transactions.owners import Told, aftermath
 from tests.support.mutants import mutated
 
@@ -51,21 +51,13 @@ def experiment(nursery: Nursery, workspace: Path, seed: int, states: int, mutant
     found = list(changes(path))
     first = next(at for at, change in enumerate(found) if change.kind == "promise")
     moments = sorted(rng.randrange(first, len(found)) for _ in range(states))
-    disk, told, opened = Disk(root), Told(), 0
-    for at, change in enumerate(found):
-        if change.kind == "promise":
-            told.take(tuple(json.loads(change.data)))
-        else:
-            disk.replay(change)
-        while moments and moments[0] == at:
-            moments.pop(0)
-            target = workspace / f"cut-{opened}"
-            materialise(disk.state(rng), root, target, list(disk.folders))
-            wrong = judge(target, told, mutants)
-            opened += 1
-            if wrong:
-                return [f"cut behind change {at} ({change.kind} {Path(change.name).name}): {each}" for each in wrong], opened
-            shutil.rmtree(target)
+    told, opened = Told(), 0
+    for where, target in disks(found, root, workspace, moments, rng, lambda change: told.take(tuple(json.loads(change.data)))):
+        wrong = judge(target, told, mutants)
+        opened += 1
+        if wrong:
+            return [f"{where}: {each}" for each in wrong], opened
+        shutil.rmtree(target)
     return [], opened
 
 

@@ -9,7 +9,6 @@ nothing, and is told.
 from __future__ import annotations
 
 import random
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +18,7 @@ from embedlog.transaction import SETTLED, Outcome
 from embedlog.types import OffsetAndMetadata
 from tests.faults.harness.processes import Died, Nursery, RemoteError, Victim
 from tests.faults.harness.transaction_tasks import CONFIG, GROUP, PARTITIONS, PLACE, TURNS, WRITES
-from tests.faults.partition.crashes import KINDS, MODES, Point
+from tests.faults.partition.crashes import KINDS, MODES, Point, count_calls_of
 from tests.support.transactional_producers import TOPIC, Writer, committed, everything, help_out, last_stable, soon, state_of
 
 
@@ -38,15 +37,7 @@ class Told:
 
 
 def count_calls(nursery: Nursery, directory: Path, seed: int, by_producer: bool = False) -> dict[str, int]:
-    victim = nursery.spawn()
-    victim.call("counters", True)
-    victim.start("transaction_script", str(directory), seed, by_producer)
-    for _ in victim.notes():
-        pass
-    counts: dict[str, int] = victim.call("counters")
-    nursery.end(victim)
-    shutil.rmtree(directory)
-    return counts
+    return count_calls_of(nursery, directory, "transaction_script", seed, by_producer)
 
 
 def points(counts: dict[str, int]) -> list[Point]:
