@@ -145,7 +145,7 @@ class PartitionQueue:
 @final
 class Tally:
     @property
-    def unheard(self) -> int: ...
+    def unobserved(self) -> int: ...
 
 @final
 class ProducerBatch:

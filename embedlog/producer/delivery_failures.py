@@ -106,14 +106,14 @@ class DeliveryFailures:
         with self._lock:
             found, self._entries = self._entries, {}
             self._noted.clear()
-        return [each for each in found.values() if each.tally.unheard > 0]
+        return [each for each in found.values() if each.tally.unobserved > 0]
 
     def raise_unreported(self) -> None:
         """Raise DeliveryError for unreceived failures, or log them, depending on the option."""
-        unheard = self.take()
-        if unheard and self._raises:
-            raise _delivery_error(unheard)
-        self._log(unheard)
+        unobserved = self.take()
+        if unobserved and self._raises:
+            raise _delivery_error(unobserved)
+        self._log(unobserved)
 
     def log_unreported(self) -> None:
         """Log unreceived failures where no call can raise them."""
@@ -125,24 +125,24 @@ class DeliveryFailures:
         if look_s is None or (left_s := look_s - time.monotonic()) > 0:
             return None if look_s is None else left_s
         with self._lock:
-            unheard = [self._entries[key] for key in self._noted if self._entries[key].tally.unheard > 0]
+            unobserved = [self._entries[key] for key in self._noted if self._entries[key].tally.unobserved > 0]
             self._noted.clear()
             self._look_s = None
-        errors = {(loss.topic, _reason(loss)): loss.error for loss in unheard}
-        for (topic, reason), count in _by_reason(unheard).items():
+        errors = {(loss.topic, _reason(loss)): loss.error for loss in unobserved}
+        for (topic, reason), count in _by_reason(unobserved).items():
             what = f"{self._name}: {count} records for {topic} were not written, and their futures were not asked"
             _logging.report(logger, logging.WARNING, ("lost", topic, reason), what, errors[topic, reason])
         return None
 
-    def _log(self, unheard: list[DeliveryFailure]) -> None:
-        for (topic, reason), count in _by_reason(unheard).items():
+    def _log(self, unobserved: list[DeliveryFailure]) -> None:
+        for (topic, reason), count in _by_reason(unobserved).items():
             logger.warning("%s: %d records for %s were not written: %s", self._name, count, topic, reason)
 
 
 def _by_reason(failures: list[DeliveryFailure]) -> Counter[tuple[str, str]]:
     counts: Counter[tuple[str, str]] = Counter()
     for loss in failures:
-        counts[loss.topic, _reason(loss)] += loss.tally.unheard
+        counts[loss.topic, _reason(loss)] += loss.tally.unobserved
     return counts
 
 

@@ -122,15 +122,15 @@ def test_failures_count_as_unheard_until_somebody_asks() -> None:
     futures[5].add_done_callback(print)
     futures[4]._observe(print)
     taken(target)[0].fail(LookupError("gone"), tally)
-    assert tally.unheard == 5, "one has a callback; what the producer itself observes does not count"
+    assert tally.unobserved == 5, "one has a callback; what the producer itself observes does not count"
     assert isinstance(futures[0]._failure, LookupError)
-    assert tally.unheard == 5
+    assert tally.unobserved == 5
     for _ in range(2):
         futures[0].exception()
         with pytest.raises(LookupError):
             futures[1].result()
         futures[2].add_done_callback(print)
-    assert tally.unheard == 2
+    assert tally.unobserved == 2
 
 
 def test_a_promise_counts_as_many_records_as_failed() -> None:
@@ -139,9 +139,9 @@ def test_a_promise_counts_as_many_records_as_failed() -> None:
     future, promise = shared.promise(False)
     promise.fail(OSError("no"), tally, 70)
     shared.promise(False)[1].fail(OSError("no"), tally, 7)
-    assert tally.unheard == 77
+    assert tally.unobserved == 77
     future.exception()
-    assert tally.unheard == 7
+    assert tally.unobserved == 7
 
 
 def test_what_leads_in_a_circle_is_collected() -> None:

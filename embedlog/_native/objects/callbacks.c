@@ -131,7 +131,7 @@ void el_future_observe(el_future *future) {
     if (future->observed || !tally) return;
     future->observed = 1;
     int64_t count = future->index == EL_WHOLE ? future->batch->count : 1;
-    tally->unheard -= count < tally->unheard ? count : tally->unheard;
+    tally->unobserved -= count < tally->unobserved ? count : tally->unobserved;
 }
 
 int64_t el_callbacks_observe(el_producer_batch *batch, int64_t count) {
@@ -157,7 +157,7 @@ static void tally_dealloc(PyObject *object) {
 }
 
 static PyMemberDef tally_members[] = {
-    {"unheard", T_LONGLONG, offsetof(el_tally, unheard), READONLY, "Failed records that were not observed."},
+    {"unobserved", T_LONGLONG, offsetof(el_tally, unobserved), READONLY, "Failed records that were not observed."},
     {NULL},
 };
 

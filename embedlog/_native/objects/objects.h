@@ -88,7 +88,7 @@ typedef struct {
 /* Count of the records that failed for one reason in one place and were not observed. */
 typedef struct {
     PyObject_HEAD
-    int64_t unheard;
+    int64_t unobserved;
 } el_tally;
 
 enum el_batch_state { EL_OPEN, EL_SEALED, EL_TAKEN, EL_DELIVERED, EL_FAILED };

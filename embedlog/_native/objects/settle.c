@@ -45,7 +45,7 @@ void el_batch_fail(el_producer_batch *self, PyObject *error, PyObject *tally) {
     el_replace(&self->error, error);
     if (tally && tally != Py_None) {
         self->tally = (el_tally *)Py_NewRef(tally);
-        self->tally->unheard += self->count - el_callbacks_observe(self, self->count);
+        self->tally->unobserved += self->count - el_callbacks_observe(self, self->count);
     }
     el_batch_settle(self, EL_FAILED);
 }
