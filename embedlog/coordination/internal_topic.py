@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog")
 
 REST_BYTES: Final = 1 << 20  # read under the lock at most
-LOOK_BYTES: Final = 1 << 20
+REPLAY_BYTES: Final = 1 << 20
 
 Record = replay.Record
 
 V = TypeVar("V", bound=View)
 
 
-class _Look(NamedTuple, Generic[V]):
+class _ReplayState(NamedTuple, Generic[V]):
     """The position of a view, and the leader epoch of the log's end then. Replaced as a whole."""
 
     position: int
@@ -68,7 +68,7 @@ class _Mirror(Generic[V]):
         self.make_view = make_view
         view = make_view()
         self.discerning = isinstance(view, DiscerningView)
-        self.look = _Look(-1, -1, view)
+        self.state = _ReplayState(-1, -1, view)
         self.topics = 1  # the topics' version at the last lookup of the partition; odd: a change was in progress
         self.mutex = threading.Lock()  # for updates of the position; never held during a wait or a read
 
@@ -78,11 +78,11 @@ class Decision(Generic[V]):
 
     def __init__(self, mirror: _Mirror[V], deadline_ns: int) -> None:
         self._mirror = mirror
-        self.view = mirror.look.view
+        self.view = mirror.state.view
         self.partition = mirror.partition
         self.deadline_ns = deadline_ns
         self.writing = False
-        self.end = mirror.look.position  # offset after the last appended record
+        self.end = mirror.state.position  # offset after the last appended record
         self.late = False
 
     def append(self, records: list[Record], *, notice: bool = False) -> None:
@@ -93,10 +93,10 @@ class Decision(Generic[V]):
         self.late = unsynced_ms > mirror.partition.config.flush_ms
         self.writing = False
         with mirror.mutex:
-            if mirror.look.position == base:  # otherwise a reading thread has applied them
+            if mirror.state.position == base:  # otherwise a reading thread has applied them
                 for key, value in records:
                     self.view.apply(key, value)
-                mirror.look = mirror.look._replace(position=self.end)
+                mirror.state = mirror.state._replace(position=self.end)
         if notice:
             with contextlib.suppress(StorageError):  # the append succeeded, and waiting processes also check at intervals
                 mirror.partition.notify()
@@ -204,15 +204,15 @@ class InternalTopic(Generic[V]):
             page = partition.mapped_page
         return -1 if page is None else page.notice()
 
-    def look(self, number: int) -> V:
+    def view(self, number: int) -> V:
         """The view, as current as a reader can be; takes no lock and writes nothing."""
-        return self._look(self._mirror(number))
+        return self._refresh(self._mirror(number))
 
     @staticmethod
-    def _look(mirror: _Mirror[V]) -> V:
-        look = mirror.look  # read before the end, which is then not lower
-        _catch_up(mirror, look, mirror.partition.published())
-        return mirror.look.view
+    def _refresh(mirror: _Mirror[V]) -> V:
+        state = mirror.state  # read before the end, which is then not lower
+        _catch_up(mirror, state, mirror.partition.published())
+        return mirror.state.view
 
     # ---- decisions -------------------------------------------------------------------------------
 
@@ -227,9 +227,9 @@ class InternalTopic(Generic[V]):
         refused: EmbedlogError | None = None
         decision: Decision[V] | None = None
         while decision is None:
-            self._look(mirror)
+            self._refresh(mirror)
             with mirror.partition.exclusive(deadline_ns) as held:
-                if not _catch_up(mirror, mirror.look, held.now, REST_BYTES):
+                if not _catch_up(mirror, mirror.state, held.now, REST_BYTES):
                     if system.boot_ns() >= deadline_ns:
                         raise LockTimeoutError("other processes append faster than this one reads", path=mirror.partition.path)
                     continue
@@ -249,33 +249,33 @@ class InternalTopic(Generic[V]):
 # ---- catching up ---------------------------------------------------------------------------------
 
 
-def _catch_up(mirror: _Mirror[V], look: _Look[V], now: Published, limit_bytes: int | None = None) -> bool:
-    """Bring the view to the published end; False if that needs more than the limit. `look` was read before `now`."""
-    if look.position == now.log_end and look.epoch == now.epoch:
+def _catch_up(mirror: _Mirror[V], state: _ReplayState[V], now: Published, limit_bytes: int | None = None) -> bool:
+    """Bring the view to the published end; False if that needs more than the limit. `state` was read before `now`."""
+    if state.position == now.log_end and state.epoch == now.epoch:
         return True
-    if look.position < max(now.log_start, now.purged_to) or look.position > now.log_end or look.epoch != now.epoch:
-        look = _move(mirror, look, _Look(now.log_start, now.epoch, mirror.make_view()), replay.NONE)
+    if state.position < max(now.log_start, now.purged_to) or state.position > now.log_end or state.epoch != now.epoch:
+        state = _move(mirror, state, _ReplayState(now.log_start, now.epoch, mirror.make_view()), replay.NONE)
     taken = 0
-    while look.position < now.log_end:
+    while state.position < now.log_end:
         if limit_bytes is not None and taken > limit_bytes:
             return False
-        found = mirror.partition.fetch(look.position, max_bytes=LOOK_BYTES, upto=now.log_end)
-        if found.next_offset <= look.position:
+        found = mirror.partition.fetch(state.position, max_bytes=REPLAY_BYTES, upto=now.log_end)
+        if found.next_offset <= state.position:
             break
         with in_file(found.path, found.position):
-            records = replay.read(found.data, found.batches, look.position, mirror.discerning)
-            look = _move(mirror, look, look._replace(position=found.next_offset), records)
+            records = replay.read(found.data, found.batches, state.position, mirror.discerning)
+            state = _move(mirror, state, state._replace(position=found.next_offset), records)
         taken += len(found.data)
     return True
 
 
-def _move(mirror: _Mirror[V], before: _Look[V], after: _Look[V], records: replay.Records) -> _Look[V]:
+def _move(mirror: _Mirror[V], before: _ReplayState[V], after: _ReplayState[V], records: replay.Records) -> _ReplayState[V]:
     """Apply records and advance the position, unless another thread was faster; returns the present one."""
     with mirror.mutex:
-        if mirror.look is before:
+        if mirror.state is before:
             records.into(after.view)
-            mirror.look = after
-        return mirror.look
+            mirror.state = after
+        return mirror.state
 
 
 def _holds_data(partition: Partition) -> bool:

@@ -125,7 +125,7 @@ def test_threads_and_open_logs_never_decide_from_the_same_state(tmp_path: Path) 
         for thread in threads:
             thread.join(60)
         assert sorted(seen) == list(range(1, 6 * turns + 1))
-        assert topics[2].look(0).values == {b"n": b"%d" % (6 * turns)}
+        assert topics[2].view(0).values == {b"n": b"%d" % (6 * turns)}
 
 
 def test_a_deciding_thread_and_those_that_look_agree(log: embedlog.Log) -> None:
@@ -136,7 +136,7 @@ def test_a_deciding_thread_and_those_that_look_agree(log: embedlog.Log) -> None:
     def look() -> None:
         last = 0
         while not stop.is_set():
-            count = int(topic.look(0).values.get(b"n", b"0"))
+            count = int(topic.view(0).values.get(b"n", b"0"))
             if count < last:
                 wrong.append((last, count))
             last = count
@@ -151,7 +151,7 @@ def test_a_deciding_thread_and_those_that_look_agree(log: embedlog.Log) -> None:
         for each in watchers:
             each.join(20)
     assert not wrong
-    assert topic.look(0).applied == 150, "every record is taken in once"
+    assert topic.view(0).applied == 150, "every record is taken in once"
 
 
 def test_a_refusal_leaves_nothing_behind(log: embedlog.Log) -> None:
@@ -175,7 +175,7 @@ def test_a_write_that_fails_leaves_the_lock_and_the_view_in_order(log: embedlog.
             count_up(topic)
     finally:
         system.fault_off()
-    assert topic.look(0).values == {b"n": b"1"}
+    assert topic.view(0).values == {b"n": b"1"}
     assert count_up(topic) == 2
 
 
@@ -235,7 +235,7 @@ def test_the_segment_rolls_under_a_decision(log: embedlog.Log) -> None:
     topic.partition_of("a")
     assert [count_up(topic) for _ in range(20)] == list(range(1, 21))
     assert len(list(topic.partition(0).path.glob("*.log"))) > 3
-    assert topic_of(log).look(0).values == {b"n": b"20"}
+    assert topic_of(log).view(0).values == {b"n": b"20"}
 
 
 # ---- catching up ---------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_the_segment_rolls_under_a_decision(log: embedlog.Log) -> None:
 def test_a_rest_that_is_too_long_is_read_outside_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others append between the look and the lock: what is read inside stays bounded, and the decision is right."""
     monkeypatch.setattr(internal_topic, "REST_BYTES", 2000)
-    monkeypatch.setattr(internal_topic, "LOOK_BYTES", 1000)
+    monkeypatch.setattr(internal_topic, "REPLAY_BYTES", 1000)
     with embedlog.open(tmp_path / "log") as one, embedlog.open(tmp_path / "log") as two:
         mine, theirs = topic_of(one), topic_of(two)
         mine.partition_of("a")
@@ -272,7 +272,7 @@ def test_swap_2_a_look_below_what_was_purged_begins_again(log: embedlog.Log, mut
     topic.partition_of("a")
     with topic.deciding(0, soon()) as decision:
         decision.append([(b"gone", b"1"), (b"n", b"0")])
-    stale = topic.look(0)
+    stale = topic.view(0)
     assert b"gone" in stale.values
     other = topic_of(log)
     for _ in range(3):
@@ -281,7 +281,7 @@ def test_swap_2_a_look_below_what_was_purged_begins_again(log: embedlog.Log, mut
     with partition.exclusive() as held:  # as if the tombstone of "gone" had been written and cleaned away below 3
         held.publish_replaced(held.now._replace(purged_to=3, log_start=1))
     with mutated(mutant):
-        view = topic.look(0)
+        view = topic.view(0)
     assert view.values[b"n"] == b"%d" % count
     assert (b"gone" in view.values) == bool(mutant)
 
@@ -290,9 +290,9 @@ def test_a_look_in_another_epoch_begins_again(log: embedlog.Log) -> None:
     topic = topic_of(log)
     topic.partition_of("a")
     count_up(topic)
-    stale = topic.look(0)
+    stale = topic.view(0)
     partition = topic.partition(0)
     with partition.exclusive() as held:
         held.publish_replaced(held.now._replace(epoch=held.now.epoch + 1))
-    assert topic.look(0) is not stale
-    assert topic.look(0).values == {b"n": b"1"}
+    assert topic.view(0) is not stale
+    assert topic.view(0).values == {b"n": b"1"}

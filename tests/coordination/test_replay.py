@@ -121,7 +121,7 @@ def test_transactions_in_an_internal_topic_reach_its_view(tmp_path: Path) -> Non
 
         def check(*events: Event) -> None:
             expected.extend(events)
-            assert mine.look(0).events == topic().look(0).events == expected
+            assert mine.view(0).events == topic().view(0).events == expected
 
         with mine.deciding(0, partition.deadline()) as decision:
             decision.append([(b"a", b"1"), (b"b", None)])

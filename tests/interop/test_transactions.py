@@ -97,8 +97,8 @@ def test_dump_log_decodes_every_state_that_we_wrote(kafka: None, written: Path) 
     with embedlog.open(written, read_only=True) as log:
         topic = log._engine.transactions.topic
         assert len(keys) == topic.partition(0).bounds().log_end
-        for name in topic.look(0).names():
-            state = topic.look(0).get(name)
+        for name in topic.view(0).names():
+            state = topic.view(0).get(name)
             assert state is not None
             assert f'"producerId":{state.producer_id}' in answer.stdout
 

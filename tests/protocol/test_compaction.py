@@ -200,17 +200,17 @@ def test_swap_2_who_looked_before_a_compaction_begins_again(tmp_path: Path, muta
         topic.partition_of("a")
         write(b"gone", b"1")
         stale = topic_of(other, **settings)
-        assert b"gone" in stale.look(0).values
+        assert b"gone" in stale.view(0).values
         write(b"gone", None)
         with mutated(mutant):
             for _ in range(3):
                 for number in range(30):
                     write(b"fill", b"%0100d" % number)
                 log.housekeep()
-            fresh: Newest = topic_of(other, **settings).look(0)
+            fresh: Newest = topic_of(other, **settings).view(0)
             assert b"gone" not in fresh.values
             assert fresh.applied < 60, "it was compacted"
-            found = stale.look(0)
+            found = stale.view(0)
         assert found.values[b"fill"] == fresh.values[b"fill"]
         assert (b"gone" in found.values) == (mutant != "")
 

@@ -68,7 +68,7 @@ class Writer:
 
 def state_of(log: embedlog.Log, name: str) -> Transaction | None:
     topic = log._engine.transactions.topic
-    return topic.look(topic.partition_of(name)).get(name)
+    return topic.view(topic.partition_of(name)).get(name)
 
 
 def committed(log: embedlog.Log, topic: str = TOPIC) -> list[bytes | None]:

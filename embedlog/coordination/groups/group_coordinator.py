@@ -67,7 +67,7 @@ class Groups(Offsets):
     def names(self) -> list[str]:
         """Every group with a record or offsets, sorted, including those of Kafka's newer protocol."""
         self.host.check_open()
-        return sorted(name for number in self.topic.written() for name in self.topic.look(number).groups())
+        return sorted(name for number in self.topic.written() for name in self.topic.view(number).groups())
 
     # ---- decisions -------------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ class Groups(Offsets):
         """
         watches: dict[str, Watch] = {}
         for number in self.topic.written():
-            view = self.topic.look(number)
+            view = self.topic.view(number)
             for name in view.groups():
                 try:
                     group = view.group(name)
@@ -198,7 +198,7 @@ class Groups(Offsets):
             raise ReadOnlyError("the log was opened read-only; open it without read_only=True to change it", path=self.host.path)
         until, count, now_ms = self.deadline(deadline_ns), 0, system.wall_ms()
         for number in self.topic.written():
-            view = self.topic.look(number)
+            view = self.topic.view(number)
             names = [name for name in view.groups() if self._expired(view, name, now_ms)]
             if names:
                 with self.topic.deciding(number, until) as decision:

@@ -85,7 +85,7 @@ class Offsets:
         if count == 0:
             return None
         number = java_partition(checked_group_id(group_id), count)
-        return None if self.topic.is_blank(number) else self.topic.look(number)
+        return None if self.topic.is_blank(number) else self.topic.view(number)
 
     # ---- commits ---------------------------------------------------------------------------------
 
@@ -243,7 +243,7 @@ class Offsets:
         LockTimeoutError.
         """
         for number in self.topic.written():
-            self.topic.look(number)
+            self.topic.view(number)
             with self.topic.deciding(number, deadline_ns) as decision:
                 self.append_in_pieces(decision, number, [(key, None) for key in decision.view.keys_of(topic)])
             system.point("offsets-forgotten")
@@ -289,7 +289,7 @@ class TransactionalCommit:
     def look(self) -> None:
         """Check group and topics without locks. Raises the errors of a refusal."""
         self._offsets.check_topics(self._wanted)
-        self._admit(self._offsets.topic.look(self.number))
+        self._admit(self._offsets.topic.view(self.number))
 
     def append(self, stamp: Stamp, deadline_ns: int) -> bool:
         """Append the commit; False if it must be checked again. Raises as `look`, FencedError, LockTimeoutError."""

@@ -189,7 +189,7 @@ class Transactions:
         for number in numbers if known is None or known not in numbers else (known, *numbers):
             if self.topic.is_blank(number):
                 continue
-            view = self.topic.look(number)
+            view = self.topic.view(number)
             name = view.name_of(producer_id)
             state = None if name is None else view.get(name)
             if name is not None and state is not None:
@@ -223,7 +223,7 @@ class Transactions:
             return
         self.sweep_if_due(deadline_ns)
         for number in self.topic.written():
-            view = self.topic.look(number)
+            view = self.topic.view(number)
             for name in view.unsettled():
                 try:
                     state = view.get(name)
@@ -245,7 +245,7 @@ class Transactions:
 
     def _states(self, number: int) -> Iterator[tuple[str, Transaction]]:
         """Every readable id of a partition; unreadable ones are reported and skipped."""
-        view = self.topic.look(number)
+        view = self.topic.view(number)
         for name in view.names():
             try:
                 state = view.get(name)
@@ -277,7 +277,7 @@ class Transactions:
             recovery.done(self.host.context.directory_page)
 
     def _lift(self, name: str, producer_id: int, epoch: int, deadline_ns: int) -> None:
-        found = self.topic.look(self.topic.partition_of(name)).get(name)
+        found = self.topic.view(self.topic.partition_of(name)).get(name)
         if found is not None:
             self.settle(name, found, deadline_ns)  # its decision contains its epoch: finish it before the epoch rises
         event = lambda old: old and machine.lift(old, producer_id, epoch, now())  # noqa: E731
