@@ -122,7 +122,7 @@ class Membership:
         """Whether the member's generation has ended, and it has no assignment of the next one yet."""
         if self.generation == NO_GENERATION:
             return True
-        found = self._groups.look(self._group_id)
+        found = self._groups.current(self._group_id)
         return found is not None and self.member_id in found.members and found.generation != self.generation
 
     def metadata(self) -> GroupMetadata:
@@ -146,7 +146,7 @@ class Membership:
         """
         if self.fatal is not None:
             raise self.fatal
-        found = self._groups.look(self._group_id)
+        found = self._groups.current(self._group_id)
         if self.phase is Phase.OUT:
             return self._join(deadline_ns)
         me = None if found is None else found.members.get(self.member_id)

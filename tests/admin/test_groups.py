@@ -82,7 +82,7 @@ def test_a_stable_group_is_described_with_who_reads_what(log: embedlog.Log) -> N
     assert member == MemberDescription("a", None, "client-a", "/here", ("t", "u"), (T1,))
     found = log.describe_group("g")
     assert (found.state, found.protocol_type, found.assignor, found.leader) == ("Stable", "consumer", "range", "a")
-    assert found.generation == log._engine.groups.look("g").generation
+    assert found.generation == log._engine.groups.current("g").generation
     assert [each.member_id for each in found.members] == ["a", "b"]
     assert found.partitions == (GroupPartition("t", 0, None, 10, "b"), GroupPartition("t", 1, None, 20, "a"))
     assert (found.partitions[0].lag, found.lag) == (None, 0)

@@ -277,7 +277,7 @@ class World:
 
     def check(self) -> None:
         """Of members of the present generation, no two hold one partition; and what is committed never falls."""
-        group = self.engine.groups.look("g")
+        group = self.engine.groups.current("g")
         if group is not None:
             held = [
                 tp

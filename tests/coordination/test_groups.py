@@ -47,12 +47,12 @@ __all__ = ["log", "other"]
 
 def test_what_is_decided_is_seen_by_everybody(groups: Groups, other: Groups) -> None:
     groups.decide("g", lambda old: rules.join(old, A, LIMITS, NOW))
-    seen = other.look("g")
+    seen = other.current("g")
     assert seen is not None
     assert (seen.state, seen.generation, list(seen.members)) == (State.COMPLETING_REBALANCE, 1, ["a"])
     other.decide("g", lambda old: rules.sync(old, "a", 1, None, {"a": b"all"}, NOW))
-    assert groups.look("g") == other.look("g")
-    assert taken(groups.look("g")).members["a"].assignment == b"all"
+    assert groups.current("g") == other.current("g")
+    assert taken(groups.current("g")).members["a"].assignment == b"all"
     assert groups.names() == ["g"]
 
 
@@ -123,14 +123,14 @@ def test_members_of_many_threads_and_processes_join_one_group(groups: Groups, ot
     for thread in threads:
         thread.join(60)
     assert not errors
-    assert set(taken(groups.look("g")).members) == {f"m{number}" for number in range(8)}
+    assert set(taken(groups.current("g")).members) == {f"m{number}" for number in range(8)}
 
 
 def test_a_group_beyond_a_batch_is_refused_and_stays_as_it_was(groups: Groups) -> None:
     keep(groups, stable(A))
     with pytest.raises(RecordTooLargeError):
         groups.decide("g", lambda old: old and replace(old, members={"a": replace(A, assignment=bytes(1 << 21))}))
-    assert groups.look("g") == stable(A)
+    assert groups.current("g") == stable(A)
 
 
 def test_who_follows_a_group_is_told_of_it_and_not_of_commits(groups: Groups, other: Groups) -> None:
@@ -221,7 +221,7 @@ def test_who_is_seen_to_be_gone_is_evicted(groups: Groups, other: Groups) -> Non
     watch = Seen({"b": Verdict.DEAD})
     after = other.evict("g", watch, "a", whole=True)
     assert watch.asked == [("a", True)]
-    assert after == groups.look("g")
+    assert after == groups.current("g")
     assert list(taken(after).members) == ["a"]
     assert other.evict("nobody", watch) is None
 
@@ -243,11 +243,11 @@ def test_the_housekeeper_sees_to_groups_whose_members_are_all_gone(log: embedlog
     liveness.end(dead)
     with embedlog.open(log.path, config=QUIET) as second:
         second.housekeep()
-        assert list(taken(groups.look("g")).members) == ["b"]
-        assert list(taken(groups.look("static")).members) == ["s"], "it may come back within its session timeout"
+        assert list(taken(groups.current("g")).members) == ["b"]
+        assert list(taken(groups.current("static")).members) == ["s"], "it may come back within its session timeout"
         liveness.end(alive)
         second.housekeep()
-        assert taken(groups.look("g")).state is State.EMPTY
+        assert taken(groups.current("g")).state is State.EMPTY
 
 
 # ---- deleting ------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def test_a_deleted_group_leaves_nothing(log: embedlog.Log, groups: Groups, other
     other.delete("simple")
     assert groups.names() == []
     assert groups.committed("g") == {}
-    assert groups.look("g") is None
+    assert groups.current("g") is None
     for name in ("g", "simple"):
         with pytest.raises(GroupNotFoundError):
             groups.delete(name)
@@ -272,7 +272,7 @@ def test_a_group_with_members_is_not_deleted(groups: Groups) -> None:
     keep(groups, stable(A))
     with pytest.raises(GroupNotEmptyError):
         groups.delete("g")
-    assert groups.look("g") == stable(A)
+    assert groups.current("g") == stable(A)
 
 
 def test_offsets_of_a_topic_that_members_read_stay(groups: Groups) -> None:

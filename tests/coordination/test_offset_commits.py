@@ -61,7 +61,7 @@ def test_what_is_committed_is_told_to_everybody(groups: Groups, other: Groups) -
         assert each.committed("g") == {ONE: OffsetAndMetadata(5, "noté", 3), TWO: OffsetAndMetadata(7)}
         assert each.committed("other") == {}
         assert each.names() == ["g"]
-        assert each.look("g") is None, "nobody ever joined it"
+        assert each.current("g") is None, "nobody ever joined it"
     other.commit("g", {ONE: 4})
     assert groups.committed("g", [ONE]) == {ONE: OffsetAndMetadata(4)}, "back is as good as forth"
 
@@ -69,7 +69,7 @@ def test_what_is_committed_is_told_to_everybody(groups: Groups, other: Groups) -
 def test_asking_makes_nothing(log: embedlog.Log, groups: Groups) -> None:
     assert groups.committed("g", [ONE]) == {ONE: None}
     assert groups.committed("g") == {}
-    assert groups.look("g") is None
+    assert groups.current("g") is None
     assert groups.names() == []
     groups.commit("g", {})
     assert log.topics(include_internal=True) == ["t"]

@@ -57,7 +57,7 @@ def test_offsets_expire_by_the_state_of_their_group(
     commit_at(groups, "g", place, since(age_ms))
     groups.expire()
     assert (place not in other.committed("g")) == gone
-    assert other.look("g") == (None if gone and group is not None and group.state is State.EMPTY else group)
+    assert other.current("g") == (None if gone and group is not None and group.state is State.EMPTY else group)
 
 
 def test_a_group_can_be_exempt_from_expiry(groups: Groups, other: Groups) -> None:

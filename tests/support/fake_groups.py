@@ -96,7 +96,7 @@ class FakeGroups:
         self.commit_count = 0
         self._engine = engine
 
-    def look(self, group_id: str) -> Group | None:
+    def current(self, group_id: str) -> Group | None:
         return self.groups.get(group_id)
 
     def decide(self, group_id: str, event: Callable[[Group | None], Any], deadline_ns: int | None = None) -> Group | None:

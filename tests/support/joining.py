@@ -25,7 +25,7 @@ def joined(log: embedlog.Log, group_id: str, assignments: Mapping[str, list[Topi
         member = Member(name, None, f"client-{name}", "/here", 60_000, 10_000, said, life=lives[name])
         log._engine.groups.decide(group_id, lambda old, member=member: machine.join(old, member, Limits(), system.wall_ms()))
     shares = {name: encode_assignment(tps) for name, tps in assignments.items()}
-    group = log._engine.groups.look(group_id)
+    group = log._engine.groups.current(group_id)
     assert group is not None
     assert group.leader is not None
     leader, generation = group.leader, group.generation

@@ -59,7 +59,7 @@ class Groups(Offsets):
 
     # ---- reads -----------------------------------------------------------------------------------
 
-    def look(self, group_id: str) -> Group | None:
+    def current(self, group_id: str) -> Group | None:
         """The present group; takes no lock and writes nothing. Raises CorruptRecordError, UnsupportedFormatError."""
         view = self.entries(group_id)
         return None if view is None else view.group(group_id)
@@ -112,7 +112,7 @@ class Groups(Offsets):
         self, group_id: str, watch: Watch, me: str | None = None, whole: bool = False, deadline_ns: int | None = None
     ) -> Group | None:
         """Evict members that have ended according to the observer; returns the group afterwards. Raises as `decide`."""
-        found = self.look(group_id)
+        found = self.current(group_id)
         if found is None or not found.members:
             return found
         verdicts = watch.verdicts(found, me, whole)

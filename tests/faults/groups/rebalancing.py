@@ -318,14 +318,14 @@ class Rebalancing:
         """Until the group stands, or has had its time: a static member that was killed is missed for its session timeout."""
         with contextlib.suppress(AssertionError):
             self.until(
-                lambda: (found := self.log._engine.groups.look(GROUP)) is not None and found.state is State.STABLE, "stable", 2.0
+                lambda: (found := self.log._engine.groups.current(GROUP)) is not None and found.state is State.STABLE, "stable", 2.0
             )
 
     def run(self, rebalances: int, deadline_s: float) -> tuple[Verdict, dict[str, int]]:
         self.join()
         self.join()
         self.feed(200)
-        self.until(lambda: self.log._engine.groups.look(GROUP) is not None, "a group", deadline_s)
+        self.until(lambda: self.log._engine.groups.current(GROUP) is not None, "a group", deadline_s)
         while self.generation() < rebalances and not self.told.problems:
             self.event()
         self.until(lambda: lag(self.committed(), self.ends()) == 0, "the lag to be zero", deadline_s)
@@ -339,7 +339,7 @@ class Rebalancing:
         return Verdict(read=self.told.read, acked=self.written, violations=violations), counts
 
     def generation(self) -> int:
-        found = self.log._engine.groups.look(GROUP)
+        found = self.log._engine.groups.current(GROUP)
         return 0 if found is None else found.generation
 
     def committed(self) -> dict[TopicPartition, int]:

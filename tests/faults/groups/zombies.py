@@ -142,11 +142,11 @@ class Trials:
             while not self.zombie.note_waiting():
                 self.heirs_turn()
             owned = self.zombie.result()
-            found = self.log._engine.groups.look(GROUP)
+            found = self.log._engine.groups.current(GROUP)
             if owned and found is not None and found.state is State.STABLE and len(found.members) == 2:
                 self.heirs_turn()
                 return
-        raise AssertionError(f"the zombie gets nothing: {self.log._engine.groups.look(GROUP)}")
+        raise AssertionError(f"the zombie gets nothing: {self.log._engine.groups.current(GROUP)}")
 
     def count_calls(self) -> int:
         """How many calls a commit makes."""
@@ -158,7 +158,7 @@ class Trials:
     def trial(self, nth: int) -> Outcome:
         """Freeze at the nth call of a commit."""
         self.together()
-        before = self.log._engine.groups.look(GROUP)
+        before = self.log._engine.groups.current(GROUP)
         self.zombie.arm(KINDS, "stop_before", nth=nth)
         self.zombie.start("hand_in")
         until(lambda: state_of(self.zombie.pid) in ("T", "") or self.zombie.note_waiting(), "the zombie to stop or to end")
@@ -183,7 +183,7 @@ class Trials:
         """Whether the heir gets everything while the zombie is frozen."""
         for _ in range(60):
             self.heirs_turn()
-            found = self.log._engine.groups.look(GROUP)
+            found = self.log._engine.groups.current(GROUP)
             stands = found is not None and found.generation > generation and found.state is State.STABLE
             if stands and len(found.members) == 1 and len(self.heir.consumer.assignment()) == PARTITIONS:
                 return True
