@@ -122,7 +122,7 @@ class Housekeeper:
         interval_ms = self._engine.config.offsets_retention_check_interval_ms
         with self._reported("groups"):
             if self._turn(NEXT_GROUPS_NS, GROUPS_MS, GROUPS_MS):
-                self._engine.groups.look_after()
+                self._engine.groups.housekeep()
             if self._turn(NEXT_OFFSETS_NS, interval_ms, interval_ms):
                 self._engine.groups.expire(self._deadline())
 
@@ -192,7 +192,7 @@ class Housekeeper:
                 self._engine.transactions.housekeep(deadline_ns)
                 self._engine.transactions.forget_idle(deadline_ns)
             with self._reported("groups"):
-                self._engine.groups.look_after()
+                self._engine.groups.housekeep()
                 self._engine.groups.expire(deadline_ns)
             if self._engine.config.log_cleaner_enable:
                 self._clean()

@@ -174,7 +174,7 @@ class Groups(Offsets):
 
     # ---- housekeeping ----------------------------------------------------------------------------
 
-    def look_after(self) -> None:
+    def housekeep(self) -> None:
         """Evict members of all groups that have ended, as far as this process knows. Failures are reported and tried again.
 
         Threads: one at a time.
