@@ -286,13 +286,13 @@ class TransactionalCommit:
         """The partition of the group's offsets."""
         return self._offsets.topic.partition(self.number)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check group and topics without locks. Raises the errors of a refusal."""
         self._offsets.check_topics(self._wanted)
         self._admit(self._offsets.topic.view(self.number))
 
     def append(self, stamp: Stamp, deadline_ns: int) -> bool:
-        """Append the commit; False if it must be checked again. Raises as `look`, FencedError, LockTimeoutError."""
+        """Append the commit; False if it must be checked again. Raises as `check`, FencedError, LockTimeoutError."""
         with self._offsets.topic.deciding(self.number, deadline_ns) as decision:
             self._admit(decision.view)
             if not self._offsets.are_there_locked(self._wanted):

@@ -48,7 +48,7 @@ class OffsetCommit(Protocol):
 
     @property
     def partition(self) -> Partition: ...
-    def look(self) -> None: ...
+    def check(self) -> None: ...
     def append(self, stamp: Stamp, deadline_ns: int) -> bool: ...
     def wait(self, deadline_ns: int) -> None: ...
 
@@ -260,7 +260,7 @@ class Owner:
             return
         where, done = (commit.topic, commit.number), False
         while not done:
-            commit.look()
+            commit.check()
             if where in self._opened:
                 done = commit.append(self.stamp, until)
             else:
