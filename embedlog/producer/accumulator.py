@@ -315,14 +315,14 @@ class Accumulator:
             self._deliver(queue)
             self._settled()
         self._settled()
-        look_s = self._delivery.failures.look()
+        due_s = self._delivery.failures.report_if_due()
         if queues:
             return False
         if self.rows.end():
             if self._left_alone:
                 self._delivery.failures.log_unreported()
             return True
-        self.rows.wait(_first(pause_s, look_s))
+        self.rows.wait(_first(pause_s, due_s))
         return False
 
     def _deliver(self, queue: PartitionQueue) -> None:

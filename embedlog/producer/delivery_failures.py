@@ -58,7 +58,7 @@ class DeliveryFailures:
         self._lock = threading.RLock()  # reentrant: a finalizer may send at any point
         self._entries: dict[Key, DeliveryFailure] = {}
         self._noted: set[Key] = set()  # entries that grew since the last check
-        self._look_s: float | None = None  # time of the next check
+        self._due_s: float | None = None  # time of the next check
         self.noted: Callable[[], object] = lambda: None  # wakes the thread that checks
 
     def fail(self, batch: ProducerBatch, topic: str, partition: int | None, error: BaseException, count: int) -> None:
@@ -92,8 +92,8 @@ class DeliveryFailures:
             # A traceback would keep the frames of a send() and so its record alive
             found = self._entries[key] = DeliveryFailure(topic, partition, error.with_traceback(None), _rows.Tally())
         self._noted.add(key)
-        if self._look_s is None:
-            self._look_s = time.monotonic() + NOTICE_S
+        if self._due_s is None:
+            self._due_s = time.monotonic() + NOTICE_S
             self.noted()
         return found.tally
 
@@ -119,15 +119,15 @@ class DeliveryFailures:
         """Log unreceived failures where no call can raise them."""
         self._log(self.take())
 
-    def look(self) -> float | None:
+    def report_if_due(self) -> float | None:
         """Log failures that are unreceived after NOTICE_S; returns the seconds until the next check, None if none is due."""
-        look_s = self._look_s
-        if look_s is None or (left_s := look_s - time.monotonic()) > 0:
-            return None if look_s is None else left_s
+        due_s = self._due_s
+        if due_s is None or (left_s := due_s - time.monotonic()) > 0:
+            return None if due_s is None else left_s
         with self._lock:
             unobserved = [self._entries[key] for key in self._noted if self._entries[key].tally.unobserved > 0]
             self._noted.clear()
-            self._look_s = None
+            self._due_s = None
         errors = {(loss.topic, _reason(loss)): loss.error for loss in unobserved}
         for (topic, reason), count in _by_reason(unobserved).items():
             what = f"{self._name}: {count} records for {topic} were not written, and their futures were not asked"

@@ -110,7 +110,7 @@ class Pipeline:
         self._choosers: dict[str, Chooser] = {}
         self.interceptors = ProducerInterceptors(config.interceptor_classes, check_call)
         objects = any(hasattr(each, "serialize") for each in (config.key_serializer, config.value_serializer))
-        self._looked_for_seconds = False
+        self._warned_of_seconds = False
         self._row_by_row = bool(self.interceptors) or objects
         self.plain = not (self._row_by_row or config.key_serializer or config.value_serializer or config.partitioner)
 
@@ -191,9 +191,9 @@ class Pipeline:
             raise InvalidRecordError(f"{destination.name} is compacted: every record needs a key")
         if timestamp_ms is not None:
             check_times(destination, timestamp_ms, timestamp_ms)
-            self._look_for_seconds(destination, timestamp_ms)
+            self._warn_of_seconds(destination, timestamp_ms)
 
-    def _look_for_seconds(self, destination: Destination, earliest_ms: int) -> None:
+    def _warn_of_seconds(self, destination: Destination, earliest_ms: int) -> None:
         """Warn once about a timestamp of 1970 that may be a present time in seconds.
 
         The record is accepted: it may be correct.
@@ -201,8 +201,8 @@ class Pipeline:
         if destination.route is None or not SECONDS_FROM <= earliest_ms < destination.route.seconds_until_ms:
             return
         destination.route.seconds_until_ms = 0
-        if not self._looked_for_seconds:
-            self._looked_for_seconds = True
+        if not self._warned_of_seconds:
+            self._warned_of_seconds = True
             logger.warning(
                 "a record for %s has the timestamp %d ms, which is in 1970: timestamps are in ms, not in seconds (logged once)",
                 destination.name, earliest_ms,
@@ -300,7 +300,7 @@ class Pipeline:
                 row_count = max(row_count, seen)
                 earliest_ms = check_piece(piece, destination, single_ms, self._config.max_request_size)
                 if earliest_ms is not None:
-                    self._look_for_seconds(destination, earliest_ms)
+                    self._warn_of_seconds(destination, earliest_ms)
                 for share in shares(piece, destination, partition, chooser, self._config.partitioner_ignore_keys):
                     self._ship(batch_send, destination, piece, share, single_ms)
         except FAILS_THE_FUTURE as failure:

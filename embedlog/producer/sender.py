@@ -105,7 +105,7 @@ class Sender:
                 self.routes[topic] = found.route
             return found
 
-    def _look_again(self, target: QueueTarget) -> None:
+    def _check_topic(self, target: QueueTarget) -> None:
         """Send the next `send()` to the checked path if the topic has changed."""
         destination = target.destination
         try:
@@ -159,7 +159,7 @@ class Sender:
         elif target.partition is not None:
             with contextlib.suppress(EmbedlogError):  # deleted or closed: the next write reports it
                 target.partition.flush_if_late()  # sync direct appends, unless the housekeeper was faster
-        self._look_again(target)
+        self._check_topic(target)
         self._open_direct(target)
 
     def _open_direct(self, target: QueueTarget) -> None:

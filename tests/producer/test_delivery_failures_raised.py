@@ -69,17 +69,17 @@ def test_only_what_stays_unheard_is_logged_and_once_an_hour_at_most(
         found.fail(promise, topic, 0, ClosedError("reason"), 1)
         return future
 
-    assert found.look() is None
+    assert found.report_if_due() is None
     for name, hear in HEARD.items():
         hear(fail(name))
     fail("lost")
     assert rung == [0.0]
     watch.now_s = delivery_failures.NOTICE_S / 2
-    assert found.look() == delivery_failures.NOTICE_S / 2
+    assert found.report_if_due() == delivery_failures.NOTICE_S / 2
     assert lost_lines(caplog) == []
     for _ in range(61):
         watch.now_s += delivery_failures.NOTICE_S
-        assert found.look() is None
+        assert found.report_if_due() is None
         fail("lost")
     assert len(rung) == 62
     lines = lost_lines(caplog)
@@ -87,5 +87,5 @@ def test_only_what_stays_unheard_is_logged_and_once_an_hour_at_most(
     assert all("records for lost" in line for line in lines)
     found.take()
     watch.now_s += delivery_failures.NOTICE_S
-    assert found.look() is None
+    assert found.report_if_due() is None
     assert lost_lines(caplog) == lines
