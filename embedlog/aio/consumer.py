@@ -139,7 +139,7 @@ class AsyncConsumer(Generic[K, V]):
             elif self._handed_count >= TURN:
                 self._handed_count = 0
                 await asyncio.sleep(0)
-            records = _at_hand(consumer, lambda reading: reading.collect(limit)) or []
+            records = _fetched_only(consumer, lambda reading: reading.collect(limit)) or []
             self._handed_count += len(records)
             return records
 
@@ -172,7 +172,7 @@ class AsyncConsumer(Generic[K, V]):
             consumer = await self._made()
             if not self._has_ahead(consumer):
                 await self._fetch(consumer, lambda reading: reading.ahead(1), consumer._patience_s(None))
-            return _at_hand(consumer, Collector.lend)
+            return _fetched_only(consumer, Collector.lend)
 
     async def batches(self, timeout: float | None = None) -> AsyncIterator[Batch]:
         """The same records in columns, one Batch per fetch, with the same positions; ends after `timeout` seconds without any."""
@@ -200,7 +200,7 @@ class AsyncConsumer(Generic[K, V]):
         consumer._waiting.count(time.monotonic())
         return True
 
-    async def _fetch(self, consumer: Consumer[K, V], look: Callable[[Collector], Found], timeout: float | None) -> Found | None:
+    async def _fetch(self, consumer: Consumer[K, V], read: Callable[[Collector], Found], timeout: float | None) -> Found | None:
         """On the thread: wait until records exist, for `timeout` seconds, or until the task is cancelled."""
         fetch = _Fetch(lambda: look(consumer._reading))
 
@@ -372,12 +372,12 @@ class AsyncConsumer(Generic[K, V]):
         return self._sync
 
 
-def _at_hand(consumer: Consumer[Any, Any], look: Callable[[Collector], Found]) -> Found:
+def _fetched_only(consumer: Consumer[Any, Any], read: Callable[[Collector], Found]) -> Found:
     """Return fetched records only. Positions move in the same step of the loop in which their records are returned."""
     with consumer._using():
         reading = consumer._reading
         reading.fetches = False
         try:
-            return look(reading)
+            return read(reading)
         finally:
             reading.fetches = True

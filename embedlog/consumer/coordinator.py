@@ -53,7 +53,7 @@ logger = logging.getLogger("embedlog.consumer")
 
 TICK_NS: Final = 100_000_000  # between two checks of other members
 CROWD: Final = 4  # this many members check half as often each: at different times
-LOOK_NS: Final = 1_000_000_000  # between two reads of the group without a notice: a killed writer signals nothing
+CHECK_NS: Final = 1_000_000_000  # between two reads of the group without a notice: a killed writer signals nothing
 LOCK_NS: Final = 50_000_000  # a step waits this long for a lock before the call continues without it
 STEPS_MAX: Final = 16  # per call; the next call continues if the group changes faster
 
@@ -81,7 +81,7 @@ class ConsumerCoordinator:
         self._notice = -1
         self._inside = False
         self._group: Group | None = None  # as last read, if there was nothing to do
-        self._look_ns = 0  # time of the next read at the latest, monotonic clock
+        self._check_ns = 0  # time of the next read at the latest, monotonic clock
         self._alarmed = False  # other members seem to have ended
         self._delay: tuple[int, int] | None = None  # generation whose successor is delayed, and since when
         self._blocked_since_ns: int | None = None
@@ -182,10 +182,10 @@ class ConsumerCoordinator:
                 logger.warning("no poll for max.poll.interval.ms (%d): leaving the group", self._config.max_poll_interval_ms)
                 self.membership.give_up(deadline_ns)
             self._lease.renew()
-            self._look_ns = 0
+            self._check_ns = 0
         elif self._lease.expired:
             self._lease.renew()
-            self._look_ns = 0
+            self._check_ns = 0
 
     def _follow(self, deadline_ns: int) -> bool:
         """Follow the group's state step by step; True if more steps are due."""
@@ -203,7 +203,7 @@ class ConsumerCoordinator:
     def _is_quiet(self) -> bool:
         """Whether the result of the last step still holds: no notice, no request, and no member that seems to have ended."""
         now_ns, member = time.monotonic_ns(), self.membership
-        if self._group is None or now_ns >= self._look_ns or member.phase is not Phase.IN or member.wanted:
+        if self._group is None or now_ns >= self._check_ns or member.phase is not Phase.IN or member.wanted:
             return False
         if self._heard() != self._notice:
             return False
@@ -219,7 +219,7 @@ class ConsumerCoordinator:
         if found is not None and found.delayed and self._delayed_enough(found):
             self._groups.decide(self._group_id, lambda old: old and end_delay(old, system.wall_ms()), deadline_ns)
         self._group = found if found is not None and found.state is State.STABLE else None
-        self._look_ns = time.monotonic_ns() + LOOK_NS
+        self._check_ns = time.monotonic_ns() + CHECK_NS
 
     def _delayed_enough(self, found: Group) -> bool:
         """Whether no member joined for `group.initial.rebalance.delay.ms`, or the delay lasts as long as a round may."""

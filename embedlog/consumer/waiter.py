@@ -3,7 +3,7 @@
 WAITER-1  a wait does not poll: it sleeps in the kernel on futex words that appends, topic changes and `wakeup` change
 WAITER-2  the futex word of the topics is read before the topics: a change in between is detected by the next check
 WAITER-3  the group's duties are done before each collection; a call waits at most until the next duty is due
-WAITER-4  a transaction that blocks a reader for HELP_S is checked, since its owner may have ended; a read-only log changes
+WAITER-4  a transaction that blocks a reader for RESOLVE_S is checked, since its owner may have ended; a read-only log changes
     nothing
 """
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 
-TOPICS_LOOK_S = 0.5  # between two checks of the topics while their word is odd: a change is in progress, or was not signalled
-NAPS_S = 1.0  # between two checks of the partitions by a group member without a signal
-HELP_S = 0.1  # between two checks of a transaction that blocks this reader
+TOPICS_CHECK_S = 0.5  # between two checks of the topics while their word is odd: a change is in progress, or was not signalled
+GROUP_CHECK_S = 1.0  # between two checks of the partitions by a group member without a signal
+RESOLVE_S = 0.1  # between two checks of a transaction that blocks this reader
 
 
 class Duty(Protocol):
@@ -66,7 +66,7 @@ class Waiter:
         self._least_wait_s = config.fetch_max_wait_ms / 1000
         self._topics_age_s = config.metadata_max_age_ms / 1000
         self._topics = -1  # the topics' word at their last check
-        self._looked = self._now = 0.0
+        self._checked_s = self._now = 0.0
         self._stuck_since: float | None = None
         self._woken = self._stopped = False
 
@@ -83,8 +83,8 @@ class Waiter:
 
     # ---- the loop ----
 
-    def wait_for(self, look: Callable[[], Found | None], timeout_s: float | None, subscription: Subscription) -> Found | None:
-        """The first true result of `look`, within `timeout_s` (None: forever); otherwise its last result, or None."""
+    def wait_for(self, collect: Callable[[], Found | None], timeout_s: float | None, subscription: Subscription) -> Found | None:
+        """The first true result of `collect`, within `timeout_s` (None: forever); otherwise its last result, or None."""
         if not subscription.kind:
             raise StateError("nothing is subscribed or assigned: subscribe() or assign() first")
         began = self._now = time.monotonic()
@@ -100,12 +100,12 @@ class Waiter:
                 if self._stopped or self._woken:
                     self.raise_if_interrupted()
                 if not data_came:  # after an append, collect first: it is the shorter path
-                    self._look_at_topics(subscription)
+                    self._check_topics(subscription)
                 if duty is not None:
                     duty.run_duties()
                 found = None
                 if not short_until or not self._too_little(short_until, deadline):
-                    found = look()
+                    found = collect()
                     if found:
                         return found
                 if not data_came:
@@ -143,46 +143,46 @@ class Waiter:
         """Check the topics again, after a change of the subscription."""
         self._topics = -1
 
-    def _look_at_topics(self, subscription: Subscription) -> None:
+    def _check_topics(self, subscription: Subscription) -> None:
         word = self._engine.topics_version()
-        if word == self._topics and not word & 1 and self._now - self._looked < self._topics_age_s:
+        if word == self._topics and not word & 1 and self._now - self._checked_s < self._topics_age_s:
             return
-        if word & 1 and subscription.kind == "assigned" and self._now - self._looked < TOPICS_LOOK_S:
+        if word & 1 and subscription.kind == "assigned" and self._now - self._checked_s < TOPICS_CHECK_S:
             self._topics = word
             return
         self._follow(subscription)
-        self._topics, self._looked = word, self._now
+        self._topics, self._checked_s = word, self._now
 
     def _too_late(self, found: Found | None, now: float) -> Found | None:
         """At the deadline: a blocking transaction is checked even if the polls do not wait."""
         if self._committed:
-            self._helped(now)
+            self._ended_transactions(now)
         return found
 
     def _sleep(self, now: float, deadline: float | None, short_until: float) -> bool:
         """Sleep until a partition grows (then True), topics change, a wakeup arrives, or another check is due."""
-        if self._committed and self._helped(now):
+        if self._committed and self._ended_transactions(now):
             return False
         until = now + self._topics_age_s if deadline is None else min(deadline, now + self._topics_age_s)
         if self._topics & 1:
-            until = min(until, now + TOPICS_LOOK_S)
+            until = min(until, now + TOPICS_CHECK_S)
         if self._stuck_since is not None:
-            until = min(until, self._stuck_since + HELP_S)
+            until = min(until, self._stuck_since + RESOLVE_S)
         if now < short_until:
             until = min(until, short_until)
             tails = [(cursor.partition, self._end(cursor)) for cursor in self._rotation.turns()]
         else:
             tails = [(cursor.partition, cursor.seen_end) for cursor in self._rotation.turns()]
         if self.duty is not None:
-            return self._nap(self.duty, now, until, tails)
+            return self._sleep_in_group(self.duty, now, until, tails)
         if self._engine.wait(tails, until - now, self, self._committed, self._topics):
             return True
         self._now = time.monotonic()
         return False
 
-    def _nap(self, duty: Duty, now: float, until: float, tails: list[tuple[Any, int]]) -> bool:
+    def _sleep_in_group(self, duty: Duty, now: float, until: float, tails: list[tuple[Any, int]]) -> bool:
         """As `_sleep`, with the group's duties in between; these do not check partitions without a signal."""
-        until, moved = min(until, now + NAPS_S), duty.moved
+        until, moved = min(until, now + GROUP_CHECK_S), duty.moved
         while True:
             part = min(until, duty.until_ns / 1e9)
             if self._engine.wait(tails, part - now, self, self._committed, self._topics, duty.notices(), part < until):
@@ -216,14 +216,14 @@ class Waiter:
 
     # ---- blocking transactions ----
 
-    def _helped(self, now: float) -> bool:
-        """Whether a blocking transaction was ended. WAITER-4: at most every HELP_S, and first after HELP_S."""
+    def _ended_transactions(self, now: float) -> bool:
+        """Whether a blocking transaction was ended. WAITER-4: at most every RESOLVE_S, and first after RESOLVE_S."""
         stuck = [cursor for cursor in self._rotation.turns() if is_stuck(cursor)]
         if not stuck:
             self._stuck_since = None
         elif self._stuck_since is None:
             self._stuck_since = now
-        elif now - self._stuck_since >= HELP_S:
+        elif now - self._stuck_since >= RESOLVE_S:
             self._stuck_since = now
             if not self._engine.read_only:
                 return bool(sum(self._engine.transactions.help(cursor.partition) for cursor in stuck))
@@ -236,4 +236,4 @@ def is_stuck(cursor: Cursor) -> bool:
     return bool(cursor.position == bounds.last_stable < bounds.high_watermark)
 
 
-__all__ = ["HELP_S", "TOPICS_LOOK_S", "Waiter", "is_stuck"]
+__all__ = ["RESOLVE_S", "TOPICS_CHECK_S", "Waiter", "is_stuck"]

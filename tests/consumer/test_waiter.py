@@ -96,7 +96,7 @@ def test_polls_that_find_nothing_ask_the_system_nothing(real: embedlog.Log) -> N
 @pytest.fixture
 def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     """No look at the topics but those that are asked for."""
-    monkeypatch.setattr(waiter, "TOPICS_LOOK_S", 3600.0)
+    monkeypatch.setattr(waiter, "TOPICS_CHECK_S", 3600.0)
 
 
 @pytest.mark.usefixtures("deaf")
@@ -246,7 +246,7 @@ def test_a_reader_held_back_by_a_dead_transaction_sees_to_it(engine: FakeEngine,
     assert [record.value for record in reader.poll(timeout=60)] == [b"open", b"behind"]
     gaps = [late - early for early, late in zip(engine.transactions.asked, engine.transactions.asked[1:], strict=False)]
     assert len(gaps) == 2
-    assert min(gaps) >= waiter.HELP_S
+    assert min(gaps) >= waiter.RESOLVE_S
 
 
 def test_short_polls_see_to_it_as_well(engine: FakeEngine, consumer: Any) -> None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
-HELP_S: Final = 0.1  # between two checks of a transaction during a wait for it
+RESOLVE_S: Final = 0.1  # between two checks of a transaction during a wait for it
 
 Admission = Callable[[Group | None], Refusal | None]  # the reason of a group to refuse a write
 
@@ -232,7 +232,7 @@ class Offsets:
         if left_s <= 0:
             raise DeadlineError(f"group {group_id!r}: offsets of an undecided transaction (UNSTABLE_OFFSET_COMMIT)")
         asker.raise_if_interrupted()
-        self.host.wait([(partition, stable)], min(left_s, HELP_S), asker, committed=True)
+        self.host.wait([(partition, stable)], min(left_s, RESOLVE_S), asker, committed=True)
 
     # ---- deletion --------------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog")
 
 STATE_TOPIC: Final = "__transaction_state"
-HELP_NS: Final = 100_000_000  # the longest wait of a reader for a lock
+RESOLVE_NS: Final = 100_000_000  # the longest wait of a reader for a lock
 REMEMBERED_IDS: Final = 10_000  # cached partitions of producer ids
 
 Event = Callable[[Transaction | None], Transaction | Refusal | None]
@@ -168,7 +168,7 @@ class Transactions:
         """
         if self.host.read_only:
             return False
-        until = system.boot_ns() + HELP_NS if deadline_ns is None else deadline_ns
+        until = system.boot_ns() + RESOLVE_NS if deadline_ns is None else deadline_ns
         done = False
         try:
             opened = partition.open_transactions()
