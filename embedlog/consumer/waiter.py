@@ -226,7 +226,7 @@ class Waiter:
         elif now - self._stuck_since >= RESOLVE_S:
             self._stuck_since = now
             if not self._engine.read_only:
-                return bool(sum(self._engine.transactions.help(cursor.partition) for cursor in stuck))
+                return bool(sum(self._engine.transactions.resolve(cursor.partition) for cursor in stuck))
         return False
 
 

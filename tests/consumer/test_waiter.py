@@ -229,7 +229,7 @@ class Helper:
         self.asked: list[float] = []
         self._engine = engine
 
-    def help(self, partition: FakePartition) -> bool:
+    def resolve(self, partition: FakePartition) -> bool:
         self.asked.append(time.monotonic())
         if len(self.asked) < 3:
             return False  # its owner lives, and it is in time

@@ -156,7 +156,7 @@ class FakePartition:
 class Bystander:
     """Transactions that nobody ends."""
 
-    def help(self, partition: FakePartition) -> bool:
+    def resolve(self, partition: FakePartition) -> bool:
         return False
 
 

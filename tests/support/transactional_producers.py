@@ -98,4 +98,4 @@ def soon() -> int:
 
 def help_out(log: embedlog.Log, partition: int = 0, topic: str = TOPIC) -> bool:
     """What a reader does that waits, with more patience than one has on a busy machine."""
-    return log._engine.transactions.help(log._engine.partition(topic, partition), soon())
+    return log._engine.transactions.resolve(log._engine.partition(topic, partition), soon())

@@ -226,7 +226,7 @@ class Offsets:
     def _wait_for_marker(self, group_id: str, deadline_ns: int, asker: Interruptible) -> None:
         partition = self.topic.partition(java_partition(group_id, self.topic.count()))
         stable = partition.bounds().last_stable
-        if self.transactions.help(partition):
+        if self.transactions.resolve(partition):
             return
         left_s = (deadline_ns - system.boot_ns()) / 1e9
         if left_s <= 0:

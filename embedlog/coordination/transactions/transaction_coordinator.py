@@ -160,7 +160,7 @@ class Transactions:
 
     # ---- completion for others -------------------------------------------------------------------
 
-    def help(self, partition: Partition, deadline_ns: int | None = None) -> bool:
+    def resolve(self, partition: Partition, deadline_ns: int | None = None) -> bool:
         """For a reader that waits at a last stable offset: finish decided transactions, abort abandoned ones.
 
         Returns whether any work was done. May be called ten times per second; a read-only log does nothing. Work that a held lock

@@ -152,7 +152,7 @@ def test_a_reader_is_not_kept_by_a_lock_that_a_frozen_process_holds(nursery: Nur
         frozen.start("append", [b"slow"], 0)
         frozen.wait_stopped()
         began = time.monotonic()
-        assert not log._engine.transactions.help(log._engine.partition(TOPIC, 0))
+        assert not log._engine.transactions.resolve(log._engine.partition(TOPIC, 0))
         assert time.monotonic() - began < 5, "the lock timeout of the log is ten seconds"
         frozen.resume()
         frozen.result()
