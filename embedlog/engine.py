@@ -355,7 +355,7 @@ class Engine:
         waiter.reset()
         if not brief:
             for partition, _ in (*tails, *notices):  # no record: check that the page is still the present one
-                partition.look_again()
+                partition.check_page()
         self.check_open()
         return False
 

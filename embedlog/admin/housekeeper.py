@@ -109,10 +109,10 @@ class Housekeeper:
     def _transactions(self) -> None:
         """Abort abandoned transactions and expire unused ids, when due."""
         config = self._engine.config
-        looks_ms = config.transaction_abort_timed_out_transaction_cleanup_interval_ms
+        timeouts_ms = config.transaction_abort_timed_out_transaction_cleanup_interval_ms
         forgets_ms = config.transaction_remove_expired_transaction_cleanup_interval_ms
         with self._reported("transactions"):
-            if self._turn(NEXT_TRANSACTIONS_NS, looks_ms, looks_ms):
+            if self._turn(NEXT_TRANSACTIONS_NS, timeouts_ms, timeouts_ms):
                 self._engine.transactions.housekeep(self._deadline())
             if self._turn(NEXT_IDS_NS, forgets_ms, forgets_ms):
                 self._engine.transactions.forget_idle(self._deadline())

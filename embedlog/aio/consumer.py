@@ -42,8 +42,8 @@ TURN = 500  # records returned before the loop runs other tasks
 class _Fetch:
     """One wait for records; `end` makes it return early."""
 
-    def __init__(self, look: Callable[[], Any]) -> None:
-        self._look = look
+    def __init__(self, read: Callable[[], Any]) -> None:
+        self._read = read
         self._ended = False
         self.found: Any = None
 
@@ -53,7 +53,7 @@ class _Fetch:
     def __call__(self) -> bool:
         """The condition of the consumer's wait: true ends it."""
         if not self._ended:
-            self.found = self._look()
+            self.found = self._read()
         return self._ended or bool(self.found)
 
 
@@ -202,7 +202,7 @@ class AsyncConsumer(Generic[K, V]):
 
     async def _fetch(self, consumer: Consumer[K, V], read: Callable[[Collector], Found], timeout: float | None) -> Found | None:
         """On the thread: wait until records exist, for `timeout` seconds, or until the task is cancelled."""
-        fetch = _Fetch(lambda: look(consumer._reading))
+        fetch = _Fetch(lambda: read(consumer._reading))
 
         def wait() -> None:
             with consumer._using():

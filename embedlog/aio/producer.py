@@ -37,7 +37,7 @@ Done = TypeVar("Done")
 
 TURN = 500  # records accepted before the loop runs other tasks
 THREADS = 4  # for calls that wait: a flush, columns without buffer memory
-LOOK_S = 1.0  # validity of the metadata of a topic without a fast path
+CHECK_S = 1.0  # validity of the metadata of a topic without a fast path
 
 
 @keywords.checked
@@ -131,7 +131,7 @@ class AsyncProducer(Generic[K, V]):
         if known is not None and recent and (partition is None or known.target_of(partition) is not None):
             return known
         found = await self._steps.run(lambda: pipeline.destination(topic))
-        self._known[topic] = found, time.monotonic() + LOOK_S
+        self._known[topic] = found, time.monotonic() + CHECK_S
         return found
 
     async def _put(self, pipeline: Pipeline, destination: Destination, item: Item) -> Future:

@@ -143,7 +143,7 @@ class Directory:
                 self._check_same_way(self.page)
         seen = ((mark.inode, mark.modified_ns) if mark else None, self.incarnation)
         if seen != self.seen:
-            self._judge(mark, self.page)
+            self._classify(mark, self.page)
         self.seen = seen
         if state != 1 or self.page is None or self._was_left(self.page):
             return False
@@ -178,7 +178,7 @@ class Directory:
                 files.close(fd)
                 raise DirectoryInUseError("the directory is held exclusively: a Kafka broker is running on it", path=path)
             self._lock_fd = fd
-            self._look_at_mark()
+            self._read_mark()
             if self._still_ours(fd, path, settle=first and self.foreign):
                 return first or self._no_process_in(path)
             files.close(fd)
@@ -268,10 +268,10 @@ class Directory:
 
     # ---- incarnations ----------------------------------------------------------------------------
 
-    def _look_at_mark(self) -> None:
-        self._judge(files.facts_of(self.path / file_names.CLEAN_MARK), self._map())
+    def _read_mark(self) -> None:
+        self._classify(files.facts_of(self.path / file_names.CLEAN_MARK), self._map())
 
-    def _judge(self, mark: system.Facts | None, page: system.Page | None) -> None:
+    def _classify(self, mark: system.Facts | None, page: system.Page | None) -> None:
         """Decide whether the directory was closed cleanly, and by embedlog (DIRECTORY-5)."""
         self.visit = read_visit(self.path)
         owner = mark_owner(self.path) if mark is not None else None

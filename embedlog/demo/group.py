@@ -25,7 +25,7 @@ GROUP = "readers"
 READER_COUNT = 3
 LINES_PER_POLL = 2_000
 STALLED_S = 60.0
-LOOK_S = 0.002
+POLL_S = 0.002
 ONE_MORE = bytes(min(255, number + 1) for number in range(256))
 
 Show = Callable[..., None]
@@ -135,10 +135,10 @@ class Group:
         committed = self._log.group_offsets(GROUP) if GROUP in self._log.groups() else {}
         return sum(end - (committed[tp].offset if tp in committed else 0) for tp, end in self._ends.items())
 
-    def wait(self, what: str, look: Callable[[], Any], show: Show, *, dead: int = -1) -> Any:
-        """Wait for a result of `look`. Raises GroupError."""
+    def wait(self, what: str, probe: Callable[[], Any], show: Show, *, dead: int = -1) -> Any:
+        """Wait for a result of `probe`. Raises GroupError."""
         until = time.perf_counter() + STALLED_S
-        while not (found := look()):
+        while not (found := probe()):
             for number, reader in enumerate(self.readers):
                 if number != dead and reader.exitcode:
                     raise GroupError(f"{reader.name} exited with {reader.exitcode}")
@@ -147,7 +147,7 @@ class Group:
                 state = self._log.describe_group(GROUP) if GROUP in self._log.groups() else "the group does not exist"
                 raise GroupError(f"waited {STALLED_S:.0f} s without success for {what}; read so far: {counts}; {state}")
             show(grouped=self.marks.total - self.lag())
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         return found
 
     def close(self) -> None:

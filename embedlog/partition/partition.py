@@ -146,9 +146,9 @@ class Partition:
         """Raises UnknownTopicOrPartitionError if the topic was deleted."""
         self._state.check_deleted()
 
-    def look_again(self) -> None:
+    def check_page(self) -> None:
         """At the end of a wait: map the control page again if its file is another one."""
-        self._state.look_again()
+        self._state.check_page()
 
     def deadline(self) -> int:
         """The deadline (boot clock, ns) of a wait for the append lock that begins at this call."""

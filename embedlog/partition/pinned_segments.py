@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from embedlog.partition.partition import Partition
     from embedlog.partition.recovery.loader import Loaded
 
-LOOK_S: Final = 0.001  # between two tries to open all files of a partition
+RETRY_S: Final = 0.001  # between two tries to open all files of a partition
 
 
 class Pin(NamedTuple):
@@ -96,7 +96,7 @@ def held(partition: Partition) -> Iterator[Pin]:
             _release_all(fds)
             if system.boot_ns() >= until:
                 raise StorageError("the files of this partition keep changing under a backup", path=partition.path)
-            pause.wait(LOOK_S)
+            pause.wait(RETRY_S)
         yield pin
     finally:
         _release_all(fds)

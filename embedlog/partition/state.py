@@ -34,9 +34,9 @@ from embedlog.storage import checkpoints, file_names, files, identity, lock_hold
 from embedlog.storage.control_page import DurableRecord, PageFile, cache_number, check, floor_of, in_place, make_page, map_page
 from embedlog.storage.manifest import Manifest
 
-LOOK_INTERVAL_NS: Final = 5_000_000  # a search for a writer opens a file, so it is rarer than a read of the page
-LOOK_S: Final = 0.001  # between two tries to load files that another process changes
-LIVE_LOOK_INTERVAL_NS: Final = 100_000_000  # whether it is still live: an unheld page does not show a broker
+CHECK_INTERVAL_NS: Final = 5_000_000  # a search for a writer opens a file, so it is rarer than a read of the page
+RETRY_S: Final = 0.001  # between two tries to load files that another process changes
+LIVE_CHECK_INTERVAL_NS: Final = 100_000_000  # whether it is still live: an unheld page does not show a broker
 
 
 class PartitionState:
@@ -55,7 +55,7 @@ class PartitionState:
         self.writer: system.Writer | None = None  # for appends of this process; set by `AppendWriter`
         self.closed = False
         self.marked_dirty = False
-        self._looked_ns = 0
+        self._checked_ns = 0
         self._seen: object = None
         self._forget_caches: Callable[[], None] = _nothing
         self._release_writer: Callable[[], None] = _nothing
@@ -84,15 +84,15 @@ class PartitionState:
     def _expected(self, page_file: PageFile) -> object:
         return system.identity(self.context.incarnation, self.topic_id, self.number, page_file.identity_device, page_file.inode)
 
-    def _look(self) -> None:
+    def _check_live(self) -> None:
         """For a reader, at intervals: follow a new live page; load the files after the last writer has left."""
-        interval_ns = LOOK_INTERVAL_NS if self.page_file is None else LIVE_LOOK_INTERVAL_NS
-        if self.context.refresh is None or time.monotonic_ns() - self._looked_ns < interval_ns:
+        interval_ns = CHECK_INTERVAL_NS if self.page_file is None else LIVE_CHECK_INTERVAL_NS
+        if self.context.refresh is None or time.monotonic_ns() - self._checked_ns < interval_ns:
             return
         with self.mutex:
             if self.closed or (self.page_file is None and self.static is None):
                 return
-            self._looked_ns = time.monotonic_ns()
+            self._checked_ns = time.monotonic_ns()
             if self.context.refresh():
                 if self.page_file is None:
                     self._switch_to_live()
@@ -115,7 +115,7 @@ class PartitionState:
                     return  # a process opened the log meanwhile and changed files during the load
                 if system.boot_ns() >= until:
                     raise
-                pause.wait(LOOK_S)
+                pause.wait(RETRY_S)
         self.static, self.page_file, self._seen = loaded, None, seen
         self.forget_files()
 
@@ -143,7 +143,7 @@ class PartitionState:
 
     def _open_read_only(self) -> None:
         live = self.context.refresh is not None and self.context.refresh()
-        self._looked_ns = time.monotonic_ns()
+        self._checked_ns = time.monotonic_ns()
         if not (live and self._switch_to_live()):
             self._load_static()
 
@@ -331,7 +331,7 @@ class PartitionState:
         if self.closed or self.page_file is None:
             self.ensure_open()
         if self.context.read_only:
-            self._look()
+            self._check_live()
         mapped = self.page_file
         if mapped is None:
             with self.mutex:  # one of the two is there, unless it was closed
@@ -350,7 +350,7 @@ class PartitionState:
             raise StorageError("the control page is damaged and could not be rebuilt", path=self.path / file_names.PAGE)
         return found
 
-    def look_again(self) -> None:
+    def check_page(self) -> None:
         """At the end of a wait: map the page again if its path leads to another file."""
         mapped = self.page_file
         if mapped is None or self.closed:

@@ -48,7 +48,7 @@ class AppendWriter:
             )
         except OSError as problem:
             lock.close()
-            raise StorageError("cannot look at the append lock", errno=problem.errno or 0, path=lock.path) from problem
+            raise StorageError("cannot stat the append lock", errno=problem.errno or 0, path=lock.path) from problem
         self.lock_file, state.writer = lock, writer
         self.guard_directory()
         self.apply_config(state.config)

@@ -93,7 +93,7 @@ class Task:
         writer = None
         for piece in _joined(map(self._projected, batches)):
             for topic, part, rows in self._by_topic(piece):
-                self._look_at(topic, part, rows)
+                self._inspect(topic, part, rows)
                 if writer is None:
                     writer = pyarrow.ipc.new_file(file, part.schema)
                 writer.write_batch(part, custom_metadata={TOPIC: topic.encode()})
@@ -133,22 +133,22 @@ class Task:
     def _place(self, row: int) -> str:
         return f"row {row} of task {self._task}"
 
-    def _look_at(self, topic: str, part: Any, rows: Any) -> None:
+    def _inspect(self, topic: str, part: Any, rows: Any) -> None:
         """Record the limits that these rows require of their topic. Raises InvalidRecordError."""
         facts = self._facts.setdefault(topic, Facts())
         numbers = _Numbers(self._rows, rows)
         facts.rows += part.num_rows
         facts.size += part.nbytes
         names = part.schema.names
-        self._look_at_keys(facts, part, names, numbers)
+        self._inspect_keys(facts, part, names, numbers)
         if "headers" in names:
             self._check_headers(topic, part.column("headers"), numbers)
         if "partition" in names:
-            self._look_at_partitions(facts, topic, part.column("partition"), numbers)
-        _look_at_sizes(facts, part, names, numbers)
+            self._inspect_partitions(facts, topic, part.column("partition"), numbers)
+        _inspect_sizes(facts, part, names, numbers)
 
     @staticmethod
-    def _look_at_keys(facts: Facts, part: Any, names: list[str], numbers: _Numbers) -> None:
+    def _inspect_keys(facts: Facts, part: Any, names: list[str], numbers: _Numbers) -> None:
         if facts.keyless_row >= 0:
             return
         if "key" not in names:
@@ -168,7 +168,7 @@ class Task:
             row = numbers[pc.list_parent_indices(lists)[at].as_py()]
             raise embedlog.InvalidRecordError(f"{self._place(row)}: a header has no key, topic {topic}")
 
-    def _look_at_partitions(self, facts: Facts, topic: str, column: Any, numbers: _Numbers) -> None:
+    def _inspect_partitions(self, facts: Facts, topic: str, column: Any, numbers: _Numbers) -> None:
         import pyarrow.compute as pc
 
         bounds = pc.min_max(column).as_py()
@@ -193,7 +193,7 @@ class _Numbers:
         return self._first + (at if self._rows is None else int(self._rows[at].as_py()))
 
 
-def _look_at_sizes(facts: Facts, part: Any, names: list[str], numbers: _Numbers) -> None:
+def _inspect_sizes(facts: Facts, part: Any, names: list[str], numbers: _Numbers) -> None:
     """Update the largest record; compute sizes per row only if the sum of the column maxima is larger."""
     import pyarrow.compute as pc
 

@@ -200,7 +200,7 @@ def facts(fd: int, path: str | os.PathLike[str] = "") -> system.Facts:
 
 
 def _never(code: int, path: str | os.PathLike[str]) -> system.Facts:
-    checked(code, path, "look at")
+    checked(code, path, "stat")
     raise AssertionError(code)
 
 

@@ -249,10 +249,10 @@ def test_a_rest_that_is_too_long_is_read_outside_the_lock(tmp_path: Path, monkey
         mine, theirs = topic_of(one), topic_of(two)
         mine.partition_of("a")
         count_up(mine)
-        look, times = mine._look, []
+        refresh, times = mine._refresh, []
 
-        def look_and_be_overtaken(mirror: Any) -> Newest:
-            view = look(mirror)
+        def refresh_and_be_overtaken(mirror: Any) -> Newest:
+            view = refresh(mirror)
             if len(times) < 3:
                 with theirs.deciding(0, soon()) as decision:
                     for at in range(40):
@@ -260,7 +260,7 @@ def test_a_rest_that_is_too_long_is_read_outside_the_lock(tmp_path: Path, monkey
             times.append(1)
             return view
 
-        monkeypatch.setattr(mine, "_look", look_and_be_overtaken)
+        monkeypatch.setattr(mine, "_refresh", refresh_and_be_overtaken)
         assert count_up(mine) == 240
         assert len(times) == 4, "it gave the lock back three times"
 

@@ -13,7 +13,7 @@ import pytest
 from embedlog import group as rules
 from embedlog._native import system
 from embedlog.coordination.groups import member_watch
-from embedlog.coordination.groups.member_watch import LOOK_NS, Watch
+from embedlog.coordination.groups.member_watch import CHECK_NS, Watch
 from embedlog.format.process_slot import ProcessSlot
 from embedlog.group import Group, Member, Verdict
 from embedlog.storage.liveness import Liveness, SlotState
@@ -112,7 +112,7 @@ def test_member_5_others_are_looked_at_every_100_ms_at_most(
         looks += stage.watch.due()
         stage.clock.passes(1)
     assert (looks <= 11) == (not mutant)
-    assert stage.watch.due(stage.clock() + LOOK_NS)
+    assert stage.watch.due(stage.clock() + CHECK_NS)
 
 
 # ---- death -----------------------------------------------------------------------------------------------------------
@@ -332,7 +332,7 @@ def test_a_large_group_costs_a_member_no_more_than_a_small_one(stage: Stage) -> 
         stage.see(group, "098")
     assert sorted(stage.slots.looks) == [*range(member_watch.RING - 1), 99]
     stage.slots.looks.clear()
-    stage.clock.passes(SESSION_MS // member_watch.FAR_LOOKS)
+    stage.clock.passes(SESSION_MS // member_watch.FAR_PROBES)
     stage.see(group, "098")
     assert len(stage.slots.looks) == 99
 

@@ -11,7 +11,7 @@
 
 enum {
     BATCHES_MAX = 8,                  /* that a caller appends before its own */
-    LOOK_NS = 100000000,              /* between checks by the thread */
+    CHECK_NS = 100000000,              /* between checks by the thread */
     LOCK_TIMEOUT_NS = 20000000            /* for the append lock */
 };
 
@@ -176,7 +176,7 @@ static void queue_write(el_queue *queue, el_producer_batch *batch, int64_t limit
     int64_t now = el_now_ns(), patience_ns = limit_ns - now < LOCK_TIMEOUT_NS ? limit_ns - now : LOCK_TIMEOUT_NS;
     int64_t deadline_ns = boot_ns() + (patience_ns > 0 ? patience_ns : 0);
     while (!el_is_settled(batch) && batch_write(queue, queue->first, deadline_ns, &out)) continue;
-    queue->check_due = now - queue->checked_ns > LOOK_NS || out.unsynced_ms > queue->flush_ns / 1000000;
+    queue->check_due = now - queue->checked_ns > CHECK_NS || out.unsynced_ms > queue->flush_ns / 1000000;
 }
 
 int el_direct_write(el_producer_batch *batch, int64_t limit_ns) {

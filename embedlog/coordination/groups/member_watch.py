@@ -20,9 +20,9 @@ from embedlog.format.process_slot import ProcessSlot
 from embedlog.group import Group, Member, State, Verdict
 from embedlog.storage.liveness import Liveness, SlotState
 
-LOOK_NS: Final = 100_000_000  # between two checks
+CHECK_NS: Final = 100_000_000  # between two checks
 RING: Final = 8  # members that one member probes at every check
-FAR_LOOKS: Final = 8  # probes of every other member within its session timeout
+FAR_PROBES: Final = 8  # probes of every other member within its session timeout
 MILLISECOND_NS: Final = 1_000_000
 
 
@@ -30,13 +30,13 @@ class _Timer:
     """The time for which a state has been observed unchanged (MEMBERWATCH-2)."""
 
     def __init__(self, now_ns: int) -> None:
-        self._since_ns = self.looked_ns = now_ns
+        self._since_ns = self.probed_ns = now_ns
 
     def age_ns(self, now_ns: int, limit_ns: int) -> int:
-        away_ns = now_ns - self.looked_ns - limit_ns // 2
+        away_ns = now_ns - self.probed_ns - limit_ns // 2
         if away_ns > 0:
             self._since_ns += away_ns
-        self.looked_ns = now_ns
+        self.probed_ns = now_ns
         return now_ns - self._since_ns
 
 
@@ -61,7 +61,7 @@ class Watch:
     def __init__(self, liveness: Liveness, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._liveness = liveness
         self._clock = clock
-        self._looked_ns = -LOOK_NS
+        self._checked_ns = -CHECK_NS
         self._heartbeats: dict[str, _ObservedHeartbeat] = {}
         self._round: _Round | None = None
         self._timer = _Timer(0)
@@ -69,9 +69,9 @@ class Watch:
     def due(self, now_ns: int | None = None) -> bool:
         """Whether a check is due; then it counts as done."""
         now_ns = self._clock() if now_ns is None else now_ns
-        if now_ns - self._looked_ns < LOOK_NS:
+        if now_ns - self._checked_ns < CHECK_NS:
             return False
-        self._looked_ns = now_ns
+        self._checked_ns = now_ns
         return True
 
     def verdicts(self, group: Group, me: str | None, whole: bool = False) -> dict[str, Verdict]:
@@ -120,7 +120,7 @@ class Watch:
         known = self._heartbeats.get(member.member_id)
         if near or known is None or known.life != member.life:
             return True
-        return now_ns - known.timer.looked_ns >= _session_ns(member) // FAR_LOOKS
+        return now_ns - known.timer.probed_ns >= _session_ns(member) // FAR_PROBES
 
     def _judge(self, member: Member, now_ns: int) -> Verdict | None:
         sign, session_ns = self._sign(member), _session_ns(member)

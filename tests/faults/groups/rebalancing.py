@@ -318,7 +318,9 @@ class Rebalancing:
         """Until the group stands, or has had its time: a static member that was killed is missed for its session timeout."""
         with contextlib.suppress(AssertionError):
             self.until(
-                lambda: (found := self.log._engine.groups.current(GROUP)) is not None and found.state is State.STABLE, "stable", 2.0
+                lambda: (found := self.log._engine.groups.current(GROUP)) is not None and found.state is State.STABLE,
+                "stable",
+                2.0,
             )
 
     def run(self, rebalances: int, deadline_s: float) -> tuple[Verdict, dict[str, int]]:
