@@ -108,12 +108,12 @@ class Engine:
         for path in (path for numbers in found.live.values() for path in numbers.values() if path.name in linked):
             topic_directories.check_link(path, self.config.follow_links)
         if self.read_only:
-            adoption = topic_directories.adopt(self._known(), found, foreign=True, reading=True)
-            self.registry.adopt_in_memory(adoption.topics, adoption.gone)
+            changes = topic_directories.registry_changes(self._known(), found, foreign=True, reading=True)
+            self.registry.change_in_memory(changes.topics, changes.removed)
             return
-        adoption = topic_directories.adopt(self._known(), found, foreign=self.directory.foreign)
-        if adoption.topics or adoption.gone:
-            self.registry.change(adoption.topics, adoption.gone)
+        changes = topic_directories.registry_changes(self._known(), found, foreign=self.directory.foreign)
+        if changes.topics or changes.removed:
+            self.registry.change(changes.topics, changes.removed)
         for topic in self.registry.unfinished():
             if topic.state == "deleting":
                 self._half_deleted = True
@@ -242,12 +242,12 @@ class Engine:
                 else:
                     partition.apply_config(self.config.topic_config(topic.config))
         if self.read_only:
-            self._adopt_again()
+            self._reload_topics()
 
-    def _adopt_again(self) -> None:
+    def _reload_topics(self) -> None:
         found = topic_directories.scan_directories(self.path)
-        adoption = topic_directories.adopt(self._known(), found, foreign=True, reading=True)
-        self.registry.adopt_in_memory(adoption.topics, adoption.gone)
+        changes = topic_directories.registry_changes(self._known(), found, foreign=True, reading=True)
+        self.registry.change_in_memory(changes.topics, changes.removed)
 
     def topic_config(self, name: str) -> TopicConfig:
         return self.config.topic_config(self.topic(name).config)

@@ -262,17 +262,17 @@ class TopicRegistry:
         """Remove topics, durably; unknown names are ignored. The caller holds the directory lock."""
         self._change({}, names)
 
-    def change(self, topics: Iterable[Topic], gone: Iterable[str]) -> None:
+    def change(self, topics: Iterable[Topic], removed: Iterable[str]) -> None:
         """`put` and `remove` in one step. The caller holds the directory lock."""
-        self._change({topic.name: topic for topic in topics}, tuple(gone))
+        self._change({topic.name: topic for topic in topics}, tuple(removed))
 
-    def adopt_in_memory(self, topics: Iterable[Topic], gone: Iterable[str]) -> None:
+    def change_in_memory(self, topics: Iterable[Topic], removed: Iterable[str]) -> None:
         """As `change`, for a reader that must write nothing: the file does not change."""
-        self._content = self._changed({topic.name: topic for topic in topics}, tuple(gone))
+        self._content = self._changed({topic.name: topic for topic in topics}, tuple(removed))
 
-    def _change(self, topics: dict[str, Topic], gone: tuple[str, ...]) -> None:
+    def _change(self, topics: dict[str, Topic], removed: tuple[str, ...]) -> None:
         self._refresh_by_file()
-        content = self._changed(topics, gone)
+        content = self._changed(topics, removed)
         self.moving(False)
         try:
             files.write_atomically(self.path, _encode(content), self._mode)
@@ -280,8 +280,8 @@ class TopicRegistry:
             self.moving(True)
         self._signature, self._content = self._sign(), content
 
-    def _changed(self, topics: dict[str, Topic], gone: tuple[str, ...]) -> _Content:
-        kept = {name: topic for name, topic in self._content.topics.items() if name not in gone}
+    def _changed(self, topics: dict[str, Topic], removed: tuple[str, ...]) -> _Content:
+        kept = {name: topic for name, topic in self._content.topics.items() if name not in removed}
         return _Content(self._content.generation + 1, MappingProxyType(kept | topics), self._content.others)
 
     def _sign(self) -> tuple[int, ...]:

@@ -223,7 +223,7 @@ def test_a_failed_write_changes_neither_disk_nor_memory(tmp_path: Path, monkeypa
 
 def test_a_reader_that_may_not_write_adopts_in_memory_only(tmp_path: Path) -> None:
     found = registry(tmp_path)
-    found.adopt_in_memory([some("brokers")], [])
+    found.change_in_memory([some("brokers")], [])
     assert found.names() == ["brokers"]
     assert not (tmp_path / topic.TOPICS).exists()
 

@@ -211,13 +211,13 @@ class RegistryChanges:
     """The changes of the registry that the directories require."""
 
     topics: tuple[Topic, ...] = ()
-    gone: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.topics or self.gone)
+        return bool(self.topics or self.removed)
 
 
-def adopt(known: Mapping[str, Topic], found: Directories, *, foreign: bool, reading: bool = False) -> RegistryChanges:
+def registry_changes(known: Mapping[str, Topic], found: Directories, *, foreign: bool, reading: bool = False) -> RegistryChanges:
     """Compare registry and directories: topics, partitions and identities that only the directories contain.
 
     `foreign`: a broker used the directory since our last close. Only then does a topic without directories count as deleted,
@@ -234,8 +234,8 @@ def adopt(known: Mapping[str, Topic], found: Directories, *, foreign: bool, read
                 topics.append(seen)
         elif topic.state == "live" and (grown := _grown(topic, numbers)) != topic:
             topics.append(grown)
-    gone = [name for name, topic in known.items() if foreign and topic.state == "live" and name not in found.live]
-    return RegistryChanges(tuple(topics), tuple(gone))
+    removed = [name for name, topic in known.items() if foreign and topic.state == "live" and name not in found.live]
+    return RegistryChanges(tuple(topics), tuple(removed))
 
 
 def _seen(name: str, topic: Topic | None, numbers: Mapping[int, Path], reading: bool) -> Topic | None:

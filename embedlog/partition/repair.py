@@ -80,9 +80,9 @@ def _recover_tail(held: Held) -> Published:
     first_timestamp = now.first_timestamp
     with files.opened(path, files.WRITE) as fd:
         walk = _walk_tail(fd, path, now, size)
-        adopted = _Producers(held)
+        producers = _Producers(held)
         for data, batches in walk.chunks():
-            adopted.take(data, batches)
+            producers.take(data, batches)
             builder.add(batches, walk.before)
             if first_timestamp < 0 and now.segment_size == 0 and int(batches["position"][0]) == 0:
                 first_timestamp = int(batches["max_timestamp"][0])
@@ -102,7 +102,7 @@ def _recover_tail(held: Held) -> Published:
     digested = bool(now.flags & DIGESTED)
     builder.write_tail(directory, now.index_entries, now.time_entries, held.mode, digested=digested)
     before = (now.index_entries, now.time_entries)
-    after = published_after(adopted.finish(now), builder, walk.end, walk.chain.next_offset, walk.chain.digest, before=before)
+    after = published_after(producers.finish(now), builder, walk.end, walk.chain.next_offset, walk.chain.digest, before=before)
     return after._replace(first_timestamp=first_timestamp)
 
 

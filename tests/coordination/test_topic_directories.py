@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from embedlog.coordination import topic_directories
-from embedlog.coordination.topic_directories import adopt, finish_creation, finish_deletion, scan_directories
+from embedlog.coordination.topic_directories import finish_creation, finish_deletion, registry_changes, scan_directories
 from embedlog.errors import ForeignDirectoryError, InvalidPartitionsError, StorageError
 from embedlog.storage import checkpoints, file_names, files, identity
 from embedlog.topic import Topic, TopicRegistry
@@ -208,7 +208,7 @@ def test_a_deletion_does_not_touch_a_new_topic_of_the_same_name(tmp_path: Path) 
     identity.write_topic_id(tmp_path / "events-0", identity.new_id())
     finish_deletion(tmp_path, found, topic, left_alone)
     assert directories(tmp_path) == ["events-0"]
-    assert adopt({}, scan_directories(tmp_path), foreign=False).topics[0].topic_id != topic.topic_id
+    assert registry_changes({}, scan_directories(tmp_path), foreign=False).topics[0].topic_id != topic.topic_id
 
 
 def test_creation_refuses_a_directory_of_another_topic(tmp_path: Path) -> None:
@@ -277,22 +277,22 @@ def test_a_directory_that_cannot_be_removed_is_kept_and_told(tmp_path: Path, cap
 
 def test_a_brokers_topics_are_adopted(golden_copy: Callable[[str], Path]) -> None:
     path = golden_copy("clean")
-    adoption = adopt({}, scan_directories(path), foreign=True)
+    adoption = registry_changes({}, scan_directories(path), foreign=True)
     topics = {topic.name: topic for topic in adoption.topics}
     assert len(topics) == 23
     assert topics["client-none"].partitions == 3
     assert topics["client-none"].topic_id == identity.read_topic_id(path / "client-none-2")
     assert {topic.state for topic in topics.values()} == {"live"}
     found = registry(path)
-    found.change(adoption.topics, adoption.gone)
-    assert not adopt({topic.name: topic for topic in found.all()}, scan_directories(path), foreign=True)
+    found.change(adoption.topics, adoption.removed)
+    assert not registry_changes({topic.name: topic for topic in found.all()}, scan_directories(path), foreign=True)
 
 
 def test_one_brokers_share_of_a_topic_is_adopted_as_such(tmp_path: Path) -> None:
     for number in (1, 20240101):
         (tmp_path / f"backup-{number}").mkdir()
         identity.write_topic_id(tmp_path / f"backup-{number}", "r-C-DlFnRrGUW2o_ts5gyA")
-    (topic,) = adopt({}, scan_directories(tmp_path), foreign=True).topics
+    (topic,) = registry_changes({}, scan_directories(tmp_path), foreign=True).topics
     assert (topic.partitions, topic.only, topic.numbers) == (20240102, (1, 20240101), [1, 20240101])
 
 
@@ -303,47 +303,47 @@ def test_a_partition_that_came_to_one_brokers_share_is_seen(tmp_path: Path, fore
     for number in (0, 3, 5):
         (tmp_path / f"events-{number}").mkdir()
         identity.write_topic_id(tmp_path / f"events-{number}", topic.topic_id)
-    (seen,) = adopt({"events": topic}, scan_directories(tmp_path), foreign=foreign).topics
+    (seen,) = registry_changes({"events": topic}, scan_directories(tmp_path), foreign=foreign).topics
     assert (seen.partitions, seen.only, seen.here) == (6, (0, 3, 5), [0, 3, 5])
-    assert not adopt({"events": seen}, scan_directories(tmp_path), foreign=foreign)
+    assert not registry_changes({"events": seen}, scan_directories(tmp_path), foreign=foreign)
     growing = replace(topic, partitions=3, only=(0,), growing=6)
-    (seen,) = adopt({"events": replace(growing, only=(1,))}, scan_directories(tmp_path), foreign=foreign).topics
+    (seen,) = registry_changes({"events": replace(growing, only=(1,))}, scan_directories(tmp_path), foreign=foreign).topics
     assert (seen.partitions, seen.growing, seen.only) == (3, 6, (0, 1)), "what is being made is not here yet"
     for number in (1, 2, 4):
         (tmp_path / f"events-{number}").mkdir()
         identity.write_topic_id(tmp_path / f"events-{number}", topic.topic_id)
-    (whole,) = adopt({"events": topic}, scan_directories(tmp_path), foreign=foreign).topics
+    (whole,) = registry_changes({"events": topic}, scan_directories(tmp_path), foreign=foreign).topics
     assert (whole.partitions, whole.only) == (6, ())
 
 
 def test_directories_without_an_id_get_one(tmp_path: Path) -> None:
     (tmp_path / "old-0").mkdir()
-    (topic,) = adopt({}, scan_directories(tmp_path), foreign=True).topics
+    (topic,) = registry_changes({}, scan_directories(tmp_path), foreign=True).topics
     assert topic.state == "creating"
     found = registry(tmp_path)
     found.put(topic)
     finish_creation(tmp_path, found, topic)
     assert identity.read_topic_id(tmp_path / "old-0") == topic.topic_id
-    assert not adopt({"old": found.live("old")}, scan_directories(tmp_path), foreign=True)
+    assert not registry_changes({"old": found.live("old")}, scan_directories(tmp_path), foreign=True)
 
 
 def test_settings_stay_when_a_broker_added_partitions_and_go_with_the_topic(tmp_path: Path) -> None:
     topic = replace(created(tmp_path), config={"retention.ms": "5"})
     (tmp_path / "events-2").mkdir()
     identity.write_topic_id(tmp_path / "events-2", topic.topic_id)
-    (grown,) = adopt({"events": topic}, scan_directories(tmp_path), foreign=True).topics
+    (grown,) = registry_changes({"events": topic}, scan_directories(tmp_path), foreign=True).topics
     assert (grown.partitions, grown.config) == (3, {"retention.ms": "5"})
     anew = identity.new_id()
     for number in range(3):
         identity.write_topic_id(tmp_path / f"events-{number}", anew)
-    (other,) = adopt({"events": grown}, scan_directories(tmp_path), foreign=True).topics
+    (other,) = registry_changes({"events": grown}, scan_directories(tmp_path), foreign=True).topics
     assert (other.topic_id, other.config) == (anew, {})
 
 
 def test_a_topic_without_directories_is_gone_only_if_somebody_else_was_here(tmp_path: Path) -> None:
     topic = Topic("events", identity.new_id(), 1)
-    assert adopt({"events": topic}, scan_directories(tmp_path), foreign=True).gone == ("events",)
-    assert not adopt({"events": topic}, scan_directories(tmp_path), foreign=False)
+    assert registry_changes({"events": topic}, scan_directories(tmp_path), foreign=True).removed == ("events",)
+    assert not registry_changes({"events": topic}, scan_directories(tmp_path), foreign=False)
 
 
 def test_two_topics_under_one_name_are_refused(tmp_path: Path) -> None:
@@ -351,10 +351,10 @@ def test_two_topics_under_one_name_are_refused(tmp_path: Path) -> None:
         (tmp_path / f"events-{number}").mkdir()
         identity.write_topic_id(tmp_path / f"events-{number}", identity.new_id())
     with pytest.raises(ForeignDirectoryError, match="different ids"):
-        adopt({}, scan_directories(tmp_path), foreign=True)
+        registry_changes({}, scan_directories(tmp_path), foreign=True)
 
 
 def test_a_lost_registry_is_rebuilt_from_the_directories(tmp_path: Path) -> None:
     topic = created(tmp_path)
     (tmp_path / "embedlog.topics").unlink()
-    assert adopt({}, scan_directories(tmp_path), foreign=False).topics == (topic,)
+    assert registry_changes({}, scan_directories(tmp_path), foreign=False).topics == (topic,)
