@@ -99,7 +99,7 @@ class Engine:
     def _prepare(self, first: bool) -> None:
         """Under the open lock: read the topics, and as the first process complete interrupted changes."""
         if first:
-            files.sweep_temporaries(self.path, files.listing(self.path))
+            files.remove_temporaries(self.path, files.listing(self.path))
         self.registry.load()
         if not (first or self.read_only):
             return

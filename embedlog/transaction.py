@@ -244,7 +244,7 @@ def covers(state: Transaction | None, partition: TopicPartition, epoch: int) -> 
     return epoch == (state.epoch if state.status is Status.ONGOING else state.epoch - 1)
 
 
-def lift(old: Transaction, producer_id: int, epoch: int, now: Moment) -> Transaction:
+def raise_epoch(old: Transaction, producer_id: int, epoch: int, now: Moment) -> Transaction:
     """Raise the epoch to one that a partition has stored: records of this id with that epoch were lost."""
     if old.status not in SETTLED or old.producer_id != producer_id or epoch <= old.epoch:
         return old

@@ -231,10 +231,10 @@ def test_what_a_record_covers_behind_a_power_loss() -> None:
 
 def test_an_id_is_lifted_but_never_lowered_and_only_when_settled() -> None:
     empty = state(Status.EMPTY)
-    assert rules.lift(empty, empty.producer_id, 9, NOW).epoch == 9
+    assert rules.raise_epoch(empty, empty.producer_id, 9, NOW).epoch == 9
     for old, epoch in ((empty, 3), (empty, 2), (state(Status.ONGOING), 9)):
-        assert rules.lift(old, old.producer_id, epoch, NOW) is old
-    assert rules.lift(empty, empty.producer_id + 1, 9, NOW) is empty, "of the id that it had before"
+        assert rules.raise_epoch(old, old.producer_id, epoch, NOW) is old
+    assert rules.raise_epoch(empty, empty.producer_id + 1, 9, NOW) is empty, "of the id that it had before"
 
 
 # ---- random histories ----------------------------------------------------------------------------

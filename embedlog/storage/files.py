@@ -332,7 +332,7 @@ def write_atomically(path: str | os.PathLike[str], data: bytes, mode: int = 0o66
     sync_directory(target.parent)
 
 
-def sweep_temporaries(directory: Path, names: Iterable[str]) -> None:
+def remove_temporaries(directory: Path, names: Iterable[str]) -> None:
     """Remove the unfinished files of `write_atomically`. REQUIRES: no other process writes files in this directory."""
     for name in names:
         if file_names.temporary_of(name) is not None and not is_directory(directory / name):

@@ -386,7 +386,7 @@ def test_one_broken_record_hinders_nobody_else(log: embedlog.Log, other: embedlo
         begun(other, "broken")
     for opened in (log, other):
         assert opened._engine.directory.page is not None
-        opened._engine.directory.page.set(recovery.SWEEP_DUE, 1)
+        opened._engine.directory.page.set(recovery.RECOVERY_DUE, 1)
         writer = begun(opened, "whole")
         writer.write(b"x")
         writer.commit()

@@ -98,7 +98,7 @@ def orphan(log: embedlog.Log, partition: int, epoch: int = 0, producer_id: int |
 
 def due(log: embedlog.Log) -> None:
     assert log._engine.directory.page is not None
-    log._engine.directory.page.set(recovery.SWEEP_DUE, 1)
+    log._engine.directory.page.set(recovery.RECOVERY_DUE, 1)
 
 
 @pytest.mark.parametrize("mutant", ["", "no_sweep"])
@@ -181,7 +181,7 @@ def test_txn_6_a_slow_sweep_spares_what_began_since(log: embedlog.Log, path: Pat
             yield from found
 
         monkeypatch.setattr(log._engine, "all_partitions", slowly)
-        log._engine.transactions.sweep_if_due(soon())
+        log._engine.transactions.recover_if_due(soon())
         writers[0].write(b"y")
         writers[0].commit()
         assert committed(log) == [b"x", b"y", b"x", b"x"]

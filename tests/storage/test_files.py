@@ -146,7 +146,7 @@ def test_temporaries_of_any_version_are_swept_and_nothing_else(tmp_path: Path) -
     for name in theirs + others:
         (tmp_path / name).touch()
     (tmp_path / "embedlog.door.tmp").mkdir()
-    files.sweep_temporaries(tmp_path, files.listing(tmp_path))
+    files.remove_temporaries(tmp_path, files.listing(tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*others, "embedlog.door.tmp"])
 
 

@@ -1,4 +1,4 @@
-"""Two partitions and one transactional id in memory, under the library's own `transaction_state` and `sweeping`.
+"""Two partitions and one transactional id in memory, under the library's own `transaction` and `recovery`.
 
 The steps and invariants are those of `tests/model/transactions.py`; there every interleaving of a small world is visited, here
 random ones of the real rules. A process is a generator: what lies between two `yield`s happens under a lock.
@@ -283,11 +283,11 @@ class World:
         self._note(f"power loss, left: {len(self.log)}, {[len(p.entries) for p in self.partitions]}")
         state = self.known.state
         newest = lambda producer_id: state if state is not None and state.producer_id == producer_id else None  # noqa: E731
-        lifted = recovery.sweep({} if state is None else {"id": state}, newest, self.partitions, 0)  # type: ignore[arg-type]
-        for to in lifted.values():
+        raised_to = recovery.recover({} if state is None else {"id": state}, newest, self.partitions, 0)  # type: ignore[arg-type]
+        for to in raised_to.values():
             if not is_mutated("lift_settled_only"):
                 self._settle("recovery")
-            self._record(self.known._replace(state=rules.lift(self.known.state, *to, self.now)))
+            self._record(self.known._replace(state=rules.raise_epoch(self.known.state, *to, self.now)))
 
     def _settle(self, name: str) -> None:
         state = self.known.state

@@ -74,7 +74,7 @@ class Coordinator(Protocol):
     topic: InternalTopic[Entries]
 
     def deadline(self, deadline_ns: int | None) -> int: ...
-    def sweep_if_due(self, deadline_ns: int) -> None: ...
+    def recover_if_due(self, deadline_ns: int) -> None: ...
     def decide(
         self, name: str, event: Callable[[Transaction | None], Transaction | Refusal | None], deadline_ns: int
     ) -> Transaction | None: ...
@@ -126,7 +126,7 @@ class Owner:
         """
         everything, until = self._all, self._all.deadline(deadline_ns)
         everything.host.check_writable()
-        everything.sweep_if_due(until)
+        everything.recover_if_due(until)
         if self._life is None:
             self._life = everything.liveness.begin()
         taken = self._without_predecessor(self._take, until)

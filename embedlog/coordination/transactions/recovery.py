@@ -25,42 +25,42 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog")
 
 # Words of the directory's control page.
-LAST_CACHE, SWEEP_DUE = 8, 9
+LAST_CACHE, RECOVERY_DUE = 8, 9
 UNKNOWN_CACHE: Final = 0
 
 
 def note_opening(page: system.Page, clean: bool, foreign: bool, cache: int) -> None:
     """Record at the first open whether the page cache was lost; `cache` is its present number. REQUIRES the open lock."""
     if foreign:
-        page.set(SWEEP_DUE, 0)  # a broker has its own records of open transactions
+        page.set(RECOVERY_DUE, 0)  # a broker has its own records of open transactions
     elif not clean and (cache == UNKNOWN_CACHE or page.word(LAST_CACHE) != cache):
-        page.set(SWEEP_DUE, 1)
+        page.set(RECOVERY_DUE, 1)
     page.set(LAST_CACHE, cache)
 
 
 def is_due(page: system.Page | None) -> bool:
     """Whether open data without a record may exist."""
-    return page is not None and bool(page.word(SWEEP_DUE))
+    return page is not None and bool(page.word(RECOVERY_DUE))
 
 
 def done(page: system.Page | None) -> None:
     if page is not None:
-        page.set(SWEEP_DUE, 0)
+        page.set(RECOVERY_DUE, 0)
 
 
-def sweep(
+def recover(
     known: Mapping[str, Transaction],
     newest: Callable[[int], Transaction | None],
     partitions: Iterable[Partition],
     deadline_ns: int,
 ) -> dict[str, tuple[int, int]]:
-    """Abort open data that no record covers; returns the producer id and epoch to which transactional ids must be lifted.
+    """Abort open data that no record covers; returns the producer id and epoch to which transactional ids must be raised_to.
 
     `newest` returns the present state of a producer id. Data read before that call was registered before it, so a transaction
     that began after `known` was read is never aborted by mistake. Raises LockTimeoutError, StorageError; then repeat the call. A
     partition that cannot be read is reported and skipped.
     """
-    lifted: dict[str, tuple[int, int]] = {}
+    raised_to: dict[str, tuple[int, int]] = {}
     for partition in partitions:
         try:
             for producer_id, epoch, first in partition.open_transactions():
@@ -71,13 +71,13 @@ def sweep(
                     )  # fmt: skip
                     partition.append_marker(producer_id, min(epoch + 1, EPOCH_MAX), commit=False, deadline_ns=deadline_ns)
             for name, state in known.items():
-                producer_id, epoch = lifted.get(name) or following(state)
+                producer_id, epoch = raised_to.get(name) or following(state)
                 stored = partition.stored_epoch(producer_id)
                 if stored > epoch:
-                    lifted[name] = producer_id, stored
+                    raised_to[name] = producer_id, stored
         except UnknownTopicOrPartitionError:
             continue
         except CorruptRecordError as problem:
             what = f"open transactions of {partition.topic}-{partition.number} are unknown"
-            _logging.report(logger, logging.ERROR, (partition.path, "sweep"), what, problem)
-    return lifted
+            _logging.report(logger, logging.ERROR, (partition.path, "recovery"), what, problem)
+    return raised_to

@@ -173,7 +173,7 @@ class Transactions:
         try:
             opened = partition.open_transactions()
             if opened:
-                self.sweep_if_due(until)
+                self.recover_if_due(until)
             for producer_id, _, _ in opened:
                 found = self._find(producer_id)
                 if found is not None:
@@ -221,7 +221,7 @@ class Transactions:
         """Process every unfinished transaction, for all waiting readers. Failures are reported and tried again."""
         if self.topic.count() == 0:
             return
-        self.sweep_if_due(deadline_ns)
+        self.recover_if_due(deadline_ns)
         for number in self.topic.written():
             view = self.topic.view(number)
             for name in view.unsettled():
@@ -267,20 +267,20 @@ class Transactions:
 
     # ---- recovery after a power loss -------------------------------------------------------------
 
-    def sweep_if_due(self, deadline_ns: int) -> None:
+    def recover_if_due(self, deadline_ns: int) -> None:
         """Recover once after a power loss, before any id continues: see `recovery`."""
         if recovery.is_due(self.host.context.directory_page):
             known = dict(each for number in self.topic.written() for each in self._states(number))
             every = self.host.all_partitions(loaded_only=False)
-            for name, to in recovery.sweep(known, self._newest, every, deadline_ns).items():
-                self._lift(name, *to, deadline_ns)
+            for name, to in recovery.recover(known, self._newest, every, deadline_ns).items():
+                self._raise_epoch(name, *to, deadline_ns)
             recovery.done(self.host.context.directory_page)
 
-    def _lift(self, name: str, producer_id: int, epoch: int, deadline_ns: int) -> None:
+    def _raise_epoch(self, name: str, producer_id: int, epoch: int, deadline_ns: int) -> None:
         found = self.topic.view(self.topic.partition_of(name)).get(name)
         if found is not None:
             self.settle(name, found, deadline_ns)  # its decision contains its epoch: finish it before the epoch rises
-        event = lambda old: old and machine.lift(old, producer_id, epoch, now())  # noqa: E731
+        event = lambda old: old and machine.raise_epoch(old, producer_id, epoch, now())  # noqa: E731
         self.decide(name, event, deadline_ns)
 
 

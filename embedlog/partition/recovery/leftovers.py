@@ -34,7 +34,7 @@ def settle(directory: Path, known: Mapping[int, SegmentInfo], *, write: bool, fo
         names = [name for name in names if (parsed := file_names.parse(name)) is None or parsed[0] not in doomed]
     gone = {name for name in names if name.endswith(file_names.DELETED)}
     if write:
-        files.sweep_temporaries(directory, names)
+        files.remove_temporaries(directory, names)
     if foreign:  # digests describe what embedlog wrote
         gone |= {name for name in names if file_names.digests_base(name) is not None}
     cleaned = [name for name in names if name.endswith(file_names.CLEANED)]

@@ -82,14 +82,14 @@ def _offsets_may_be_lost(original, partitions):
     return [each for each in partitions if support.asks_for_durability(each)]
 
 
-@replaces("no_sweep", "embedlog.coordination.transactions.transaction_coordinator:Transactions.sweep_if_due")
+@replaces("no_sweep", "embedlog.coordination.transactions.transaction_coordinator:Transactions.recover_if_due")
 def _no_sweep(original, self, deadline_ns):
     return None
 
 
-@replaces("lift_settled_only", "embedlog.coordination.transactions.transaction_coordinator:Transactions._lift")
+@replaces("lift_settled_only", "embedlog.coordination.transactions.transaction_coordinator:Transactions._raise_epoch")
 def _lifted_before_the_decision_is_carried_out(original, self, name, producer_id, epoch, deadline_ns):
-    lift = lambda old: old and transaction.lift(old, producer_id, epoch, support.now())  # noqa: E731
+    lift = lambda old: old and transaction.raise_epoch(old, producer_id, epoch, support.now())  # noqa: E731
     self.decide(name, lift, deadline_ns)
 
 
