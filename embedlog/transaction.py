@@ -183,7 +183,7 @@ def end(
 # ---- events of any process ------------------------------------------------------------------------
 
 
-def forsaken(state: Transaction, alive: bool, now: Moment) -> bool:
+def is_abandoned(state: Transaction, alive: bool, now: Moment) -> bool:
     """Whether an undecided transaction must be aborted: its owner has ended, or it has been open for too long."""
     if state.status is not Status.ONGOING:
         return False

@@ -205,11 +205,11 @@ def test_a_transaction_is_given_up_only_while_it_is_that_same_one() -> None:
 ])  # fmt: skip
 def test_when_a_transaction_is_forsaken(change: dict[str, object], alive: bool, after_ns: int, expected: bool) -> None:
     later = NOW._replace(monotonic_ns=NOW.monotonic_ns + after_ns)
-    assert rules.forsaken(replace(state(Status.ONGOING), **change), alive, later) is expected  # type: ignore[arg-type]
+    assert rules.is_abandoned(replace(state(Status.ONGOING), **change), alive, later) is expected  # type: ignore[arg-type]
 
 
 def test_no_wall_clock_ends_a_transaction() -> None:
-    assert not rules.forsaken(state(Status.ONGOING), True, NOW._replace(wall_ms=NOW.wall_ms + 10**12))
+    assert not rules.is_abandoned(state(Status.ONGOING), True, NOW._replace(wall_ms=NOW.wall_ms + 10**12))
 
 
 @pytest.mark.parametrize(("status", "alive", "age_ms", "expected"), [

@@ -23,9 +23,9 @@ from embedlog.aio.executor import Executor
 from embedlog.config import keywords
 from embedlog.config.client import K, ProducerConfig, V
 from embedlog.errors import ClosedError
-from embedlog.producer.destinations import Destination
 from embedlog.producer.pipeline import FAILS_THE_FUTURE, Item, Pipeline, check_call, nowhere, record_size
 from embedlog.producer.producer import Producer
+from embedlog.producer.targets import TopicTarget
 from embedlog.types import GroupMetadata, Headers, OffsetAndMetadata, ProducerRecord, RecordMetadata, TopicPartition, seconds
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class AsyncProducer(Generic[K, V]):
         self._executor = Executor("embedlog-async-producer", THREADS)
         self._steps = Executor("embedlog-async-producer-steps")  # one thread: topics, transactions and close, in order
         self._routes: dict[str, Router] = {}
-        self._known: dict[str, tuple[Destination, float]] = {}
+        self._known: dict[str, tuple[TopicTarget, float]] = {}
         self._line: deque[asyncio.Future[None]] = deque()
         self._left_count = TURN  # records left for the fast path; 0 while calls wait for memory
         self._orphans: list[threading.Event] = []  # batches of cancelled tasks that a thread still sends
@@ -117,12 +117,12 @@ class AsyncProducer(Generic[K, V]):
     async def _sent(self, pipeline: Pipeline, given: ProducerRecord) -> Future:
         try:
             pipeline.check_usable()
-            destination = await self._destination(pipeline, given)
-            return await self._put(pipeline, destination, pipeline.item(destination, given))
+            topic_target = await self._topic_target(pipeline, given)
+            return await self._put(pipeline, topic_target, pipeline.item(topic_target, given))
         except FAILS_THE_FUTURE as error:
             return pipeline.failed(given, error)
 
-    async def _destination(self, pipeline: Pipeline, given: ProducerRecord) -> Destination:
+    async def _topic_target(self, pipeline: Pipeline, given: ProducerRecord) -> TopicTarget:
         """The metadata of a topic; read again if it changed, is too old, or lacks the partition."""
         topic, partition = given.topic, given.partition
         known, until = self._known.get(topic, (None, 0.0))
@@ -130,13 +130,13 @@ class AsyncProducer(Generic[K, V]):
         recent = current and (topic in self._routes or time.monotonic() < until)
         if known is not None and recent and (partition is None or known.target_of(partition) is not None):
             return known
-        found = await self._steps.run(lambda: pipeline.destination(topic))
+        found = await self._steps.run(lambda: pipeline.topic_target(topic))
         self._known[topic] = found, time.monotonic() + CHECK_S
         return found
 
-    async def _put(self, pipeline: Pipeline, destination: Destination, item: Item) -> Future:
+    async def _put(self, pipeline: Pipeline, topic_target: TopicTarget, item: Item) -> Future:
         """Append the record to its partition queue as soon as there is memory and no earlier call waits."""
-        route: Router = destination.route  # type: ignore[assignment]  # set by destination()
+        route: Router = topic_target.route  # type: ignore[assignment]  # set by topic_target()
         future = None if self._line else route.append(*item)
         if future is not None:
             return future

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from embedlog.format.record_columns import BytesColumn
     from embedlog.partitioners import Chooser
     from embedlog.producer.delivery_failures import DeliveryFailures
-    from embedlog.producer.destinations import Destination
+    from embedlog.producer.targets import TopicTarget
 
 RECORD_OVERHEAD = HEADER_SIZE + 21  # Kafka's upper bound for a batch of one record, without key, value and headers
 HEADER_OVERHEAD = 10  # the two lengths of a header
@@ -146,56 +146,56 @@ class BatchSend:
 # ---- checks --------------------------------------------------------------------------------------
 
 
-def check_piece(piece: Piece, destination: Destination, timestamp_ms: int | None, request_limit: int) -> int | None:
+def check_piece(piece: Piece, topic_target: TopicTarget, timestamp_ms: int | None, request_limit: int) -> int | None:
     """The earliest of the given timestamps. Raises if the piece cannot be written, before any part of it is."""
-    check_sizes(piece, destination, request_limit)
-    if "compact" in destination.config.cleanup_policy and _has_nulls(piece.keys):
-        raise InvalidRecordError(f"{destination.name} is compacted: every record needs a key")
+    check_sizes(piece, topic_target, request_limit)
+    if "compact" in topic_target.config.cleanup_policy and _has_nulls(piece.keys):
+        raise InvalidRecordError(f"{topic_target.name} is compacted: every record needs a key")
     if piece.timestamps is not None:
         earliest_ms = int(piece.timestamps.min())
-        check_times(destination, earliest_ms, int(piece.timestamps.max()))
+        check_times(topic_target, earliest_ms, int(piece.timestamps.max()))
         return earliest_ms
     if timestamp_ms is not None:
-        check_times(destination, timestamp_ms, timestamp_ms)
+        check_times(topic_target, timestamp_ms, timestamp_ms)
     return timestamp_ms
 
 
-def check_times(destination: Destination, earliest_ms: int, latest_ms: int) -> None:
+def check_times(topic_target: TopicTarget, earliest_ms: int, latest_ms: int) -> None:
     """Raises InvalidTimestampError for times outside the topic's window around now."""
-    config, now_ms = destination.config, int(time.time() * 1000)
+    config, now_ms = topic_target.config, int(time.time() * 1000)
     if config.message_timestamp_type != "CreateTime":
         return
     least, most = max(0, now_ms - config.message_timestamp_before_max_ms), now_ms + config.message_timestamp_after_max_ms
     for found in (earliest_ms, latest_ms):
         if not least <= found <= most:
             raise InvalidTimestampError(
-                f"the timestamp is too far from now for {destination.name}", expected=f"{least} to {most}", found=found
+                f"the timestamp is too far from now for {topic_target.name}", expected=f"{least} to {most}", found=found
             )
 
 
-def check_sizes(piece: Piece, destination: Destination, request_limit: int) -> None:
+def check_sizes(piece: Piece, topic_target: TopicTarget, request_limit: int) -> None:
     """Raises RecordTooLargeError if a record is larger than max.request.size, and the errors of `check_record`."""
     columns = [np.diff(column.offsets) for column in (piece.values, piece.keys) if column is not None]
     if piece.headers is not None:
         each = np.diff(piece.headers.keys.offsets).astype(np.int64) + np.diff(piece.headers.values.offsets) + HEADER_OVERHEAD
         until = np.concatenate(([0], np.cumsum(each)))
         columns.append(until[piece.headers.starts[1:]] - until[piece.headers.starts[:-1]])
-    if RECORD_OVERHEAD + sum(int(sizes.max()) for sizes in columns) <= min(request_limit, destination.record_limit):
+    if RECORD_OVERHEAD + sum(int(sizes.max()) for sizes in columns) <= min(request_limit, topic_target.record_limit):
         return  # even the sum of the largest parts fits: no need to add up every row
     largest = RECORD_OVERHEAD + int(sum(sizes.astype(np.int64) for sizes in columns).max())  # type: ignore[union-attr]
     if largest > request_limit:
         raise RecordTooLargeError(
             "a record is larger than max.request.size", expected=f"at most {request_limit} bytes", found=largest
         )
-    check_record(destination, largest)
+    check_record(topic_target, largest)
 
 
-def check_record(destination: Destination, size: int) -> None:
+def check_record(topic_target: TopicTarget, size: int) -> None:
     """Raises InvalidRecordError if a record's batch of `size` bytes is too large to be compressed."""
-    if size - HEADER_SIZE > destination.record_limit:
+    if size - HEADER_SIZE > topic_target.record_limit:
         raise InvalidRecordError(
-            f"a record for {destination.name}, which is compressed, is larger than max.decompressed.message.bytes",
-            expected=f"at most {destination.record_limit} bytes", found=size - HEADER_SIZE,
+            f"a record for {topic_target.name}, which is compressed, is larger than max.decompressed.message.bytes",
+            expected=f"at most {topic_target.record_limit} bytes", found=size - HEADER_SIZE,
         )  # fmt: skip
 
 
@@ -212,41 +212,41 @@ def _has_nulls(keys: BytesColumn | None) -> bool:
 
 
 def shares(
-    piece: Piece, destination: Destination, partition: int | None, chooser: Chooser | None, keys_ignored: bool
+    piece: Piece, topic_target: TopicTarget, partition: int | None, chooser: Chooser | None, keys_ignored: bool
 ) -> Iterator[Share]:
     """Rows by partition. Raises UnknownTopicOrPartitionError."""
-    count = destination.partition_count
+    count = topic_target.partition_count
     if partition is not None:
-        check_partition(destination, partition)
+        check_partition(topic_target, partition)
         yield Share(partition, None)
         return
     numbers: NDArray[Any] | None = piece.partitions
     if chooser is not None:
-        numbers = _asked(piece, numbers, chooser, destination)
+        numbers = _asked(piece, numbers, chooser, topic_target)
     elif piece.keys is not None and not keys_ignored:
         hashed = record_batch.partitions_of(piece.keys, count)
         numbers = hashed if numbers is None else np.where(numbers < 0, hashed, numbers)
     if numbers is None or (numbers == STICK).all():
         yield Share(STICK, None)
         return
-    check_partition(destination, int(numbers.max()))
-    check_partition(destination, int(numbers.min()), least=STICK)
+    check_partition(topic_target, int(numbers.max()))
+    check_partition(topic_target, int(numbers.min()), least=STICK)
     loose = numbers == STICK
-    if loose.any() and destination.route is not None:
+    if loose.any() and topic_target.route is not None:
         # Beside rows with a partition these take one partition at once: two shares of one partition would lose the input order
-        numbers = np.where(loose, destination.route.stick(int(loose.sum()) * RECORD_OVERHEAD), numbers)
-    here = np.array(destination.numbers, np.int32)
-    yield from _grouped(_places(destination, numbers, here), here.tolist(), _rows_at_once(piece, len(here)))
+        numbers = np.where(loose, topic_target.route.stick(int(loose.sum()) * RECORD_OVERHEAD), numbers)
+    here = np.array(topic_target.numbers, np.int32)
+    yield from _grouped(_places(topic_target, numbers, here), here.tolist(), _rows_at_once(piece, len(here)))
 
 
-def _places(destination: Destination, numbers: NDArray[Any], here: NDArray[np.int32]) -> NDArray[np.int32]:
+def _places(topic_target: TopicTarget, numbers: NDArray[Any], here: NDArray[np.int32]) -> NDArray[np.int32]:
     """The index of each number among the local partitions. Raises UnknownTopicOrPartitionError."""
-    if not destination.is_sparse:
+    if not topic_target.is_sparse:
         return numbers.astype(np.int32, copy=False)
     found = np.searchsorted(here, numbers).astype(np.int32)
     missing = here[np.minimum(found, len(here) - 1)] != numbers
     if missing.any():
-        check_partition(destination, int(numbers[missing][0]))
+        check_partition(topic_target, int(numbers[missing][0]))
     return found
 
 
@@ -265,18 +265,20 @@ def _grouped(places: NDArray[np.int32], here: list[int], rows_at_once: int) -> I
                 yield Share(number, rows + start if start else rows)
 
 
-def check_partition(destination: Destination, partition: int, least: int = 0) -> None:
-    if partition < least or (partition >= 0 and destination.target_of(partition) is None):
-        numbers = destination.numbers
+def check_partition(topic_target: TopicTarget, partition: int, least: int = 0) -> None:
+    if partition < least or (partition >= 0 and topic_target.target_of(partition) is None):
+        numbers = topic_target.numbers
         some = ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
-        expected = f"one of the local partitions: {some}" if destination.is_sparse else f"0 to {len(numbers) - 1}"
-        raise UnknownTopicOrPartitionError(f"{destination.name} has no partition {partition}", expected=expected, found=partition)
+        expected = f"one of the local partitions: {some}" if topic_target.is_sparse else f"0 to {len(numbers) - 1}"
+        raise UnknownTopicOrPartitionError(
+            f"{topic_target.name} has no partition {partition}", expected=expected, found=partition
+        )
 
 
-def _asked(piece: Piece, numbers: NDArray[Any] | None, chooser: Chooser, destination: Destination) -> NDArray[np.int64]:
+def _asked(piece: Piece, numbers: NDArray[Any] | None, chooser: Chooser, topic_target: TopicTarget) -> NDArray[np.int64]:
     """Call the user's partitioner for every row that has no partition yet."""
     answer = np.full(piece.count, -1, dtype=np.int64) if numbers is None else numbers.astype(np.int64)
     for row in np.flatnonzero(answer < 0):
         key = None if piece.keys is None else piece.keys[int(row)]
-        answer[row] = chooser.of_key(key, destination.every, destination.numbers)
+        answer[row] = chooser.of_key(key, topic_target.every, topic_target.numbers)
     return answer

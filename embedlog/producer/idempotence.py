@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from embedlog.config.topic import TopicConfig
     from embedlog.partition.context import Appended
     from embedlog.partition.partition import Partition
-    from embedlog.producer.destinations import Attempt, QueueTarget
+    from embedlog.producer.targets import Attempt, QueueTarget
 
 REPLICAS: Final = 1  # directories with a copy of a partition, all in sync
 

@@ -48,9 +48,9 @@ from embedlog.producer.batch_send import (
     check_times,
     shares,
 )
-from embedlog.producer.destinations import Destination
 from embedlog.producer.interceptors import ProducerInterceptors
 from embedlog.producer.sender import Sender
+from embedlog.producer.targets import TopicTarget
 from embedlog.types import ProducerRecord, RecordMetadata
 
 if TYPE_CHECKING:
@@ -133,19 +133,19 @@ class Pipeline:
     def _sent(self, given: ProducerRecord) -> Future:
         try:
             self.check_usable()
-            destination = self.destination(given.topic)
-            return self._put(destination, self.item(destination, given))
+            topic_target = self.topic_target(given.topic)
+            return self._put(topic_target, self.item(topic_target, given))
         except FAILS_THE_FUTURE as error:
             return self.failed(given, error)
 
-    def item(self, destination: Destination, given: ProducerRecord) -> Item:
+    def item(self, topic_target: TopicTarget, given: ProducerRecord) -> Item:
         """The arguments of the route: serialized, partitioned, checked. Neither waits nor accesses a file."""
         headers = list(given.headers or ()) if self._row_by_row else given.headers
         key = self._serialized("key", given, headers, given.key)
         value = self._serialized("value", given, headers, given.value)
         pairs = normal_headers(headers)
-        chosen = self._chosen_partition(destination, given, key, value)
-        self._check_limits(destination, value, key, pairs, given.timestamp_ms)
+        chosen = self._chosen_partition(topic_target, given, key, value)
+        self._check_limits(topic_target, value, key, pairs, given.timestamp_ms)
         return value, key, chosen, given.timestamp_ms, pairs
 
     def _serialized(self, what: str, given: ProducerRecord, headers: Any, data: Any) -> bytes | None:
@@ -159,17 +159,17 @@ class Pipeline:
             raise SerializationError(message, topic=given.topic, partition=given.partition) from error
 
     def _chosen_partition(
-        self, destination: Destination, given: ProducerRecord, key: bytes | None, value: bytes | None
+        self, topic_target: TopicTarget, given: ProducerRecord, key: bytes | None, value: bytes | None
     ) -> int | None:
         """The given partition, or the one that the user's partitioner chose; None leaves the choice to the route."""
         partition = given.partition
         if partition is None and self._partitioner is not None:
-            chooser = self._chooser(destination.name)
-            partition = chooser.of_record(given.key, key, given.value, value, destination.every, destination.numbers)
-        elif partition is None and key is not None and destination.is_sparse and not self._config.partitioner_ignore_keys:
-            partition = partition_of(key, destination.partition_count)  # may be a partition that is not local
+            chooser = self._chooser(topic_target.name)
+            partition = chooser.of_record(given.key, key, given.value, value, topic_target.every, topic_target.numbers)
+        elif partition is None and key is not None and topic_target.is_sparse and not self._config.partitioner_ignore_keys:
+            partition = partition_of(key, topic_target.partition_count)  # may be a partition that is not local
         if partition is not None:
-            check_partition(destination, partition)
+            check_partition(topic_target, partition)
         return partition
 
     def _chooser(self, topic: str) -> Chooser:
@@ -178,38 +178,43 @@ class Pipeline:
         return found or self._choosers.setdefault(topic, Chooser(self._partitioner, topic))
 
     def _check_limits(
-        self, destination: Destination, value: bytes | None, key: bytes | None, headers: tuple[Any, ...], timestamp_ms: int | None
+        self,
+        topic_target: TopicTarget,
+        value: bytes | None,
+        key: bytes | None,
+        headers: tuple[Any, ...],
+        timestamp_ms: int | None,
     ) -> None:
         size = record_size(value, key, headers)
         for name, limit in (("max.request.size", self._config.max_request_size), ("buffer.memory", self._config.buffer_memory)):
             if size > limit:
                 raise RecordTooLargeError(
-                    f"a record for {destination.name} is larger than {name}", expected=f"at most {limit} bytes", found=size
+                    f"a record for {topic_target.name} is larger than {name}", expected=f"at most {limit} bytes", found=size
                 )
-        check_record(destination, size)
-        if key is None and "compact" in destination.config.cleanup_policy:
-            raise InvalidRecordError(f"{destination.name} is compacted: every record needs a key")
+        check_record(topic_target, size)
+        if key is None and "compact" in topic_target.config.cleanup_policy:
+            raise InvalidRecordError(f"{topic_target.name} is compacted: every record needs a key")
         if timestamp_ms is not None:
-            check_times(destination, timestamp_ms, timestamp_ms)
-            self._warn_of_seconds(destination, timestamp_ms)
+            check_times(topic_target, timestamp_ms, timestamp_ms)
+            self._warn_of_seconds(topic_target, timestamp_ms)
 
-    def _warn_of_seconds(self, destination: Destination, earliest_ms: int) -> None:
+    def _warn_of_seconds(self, topic_target: TopicTarget, earliest_ms: int) -> None:
         """Warn once about a timestamp of 1970 that may be a present time in seconds.
 
         The record is accepted: it may be correct.
         """
-        if destination.route is None or not SECONDS_FROM <= earliest_ms < destination.route.seconds_until_ms:
+        if topic_target.route is None or not SECONDS_FROM <= earliest_ms < topic_target.route.seconds_until_ms:
             return
-        destination.route.seconds_until_ms = 0
+        topic_target.route.seconds_until_ms = 0
         if not self._warned_of_seconds:
             self._warned_of_seconds = True
             logger.warning(
                 "a record for %s has the timestamp %d ms, which is in 1970: timestamps are in ms, not in seconds (logged once)",
-                destination.name, earliest_ms,
+                topic_target.name, earliest_ms,
             )  # fmt: skip
 
-    def _put(self, destination: Destination, item: Item) -> Future:
-        route: Router = destination.route  # type: ignore[assignment]  # set by destination()
+    def _put(self, topic_target: TopicTarget, item: Item) -> Future:
+        route: Router = topic_target.route  # type: ignore[assignment]  # set by topic_target()
         future: Future | None = route.append(*item)
         if future is None:
             future = self._wait_for(lambda: route.append(*item, True))
@@ -293,16 +298,16 @@ class Pipeline:
             self.check_usable()
             keys = self._serialized_list("key", given, keys)
             values = self._serialized_list("value", given, values)
-            destination = self.destination(topic)
+            topic_target = self.topic_target(topic)
             seen = 0
             for piece in pieces_of(values, keys, timestamps_ms, headers):
                 seen += piece.count
                 row_count = max(row_count, seen)
-                earliest_ms = check_piece(piece, destination, single_ms, self._config.max_request_size)
+                earliest_ms = check_piece(piece, topic_target, single_ms, self._config.max_request_size)
                 if earliest_ms is not None:
-                    self._warn_of_seconds(destination, earliest_ms)
-                for share in shares(piece, destination, partition, chooser, self._config.partitioner_ignore_keys):
-                    self._ship(batch_send, destination, piece, share, single_ms)
+                    self._warn_of_seconds(topic_target, earliest_ms)
+                for share in shares(piece, topic_target, partition, chooser, self._config.partitioner_ignore_keys):
+                    self._ship(batch_send, topic_target, piece, share, single_ms)
         except FAILS_THE_FUTURE as failure:
             error, lost = failure, max(1, row_count - batch_send.row_count)
             self._failures.count(lost)
@@ -312,19 +317,19 @@ class Pipeline:
         return future
 
     def _ship(
-        self, batch_send: BatchSend, destination: Destination, piece: Piece, share: Share, timestamp_ms: int | None
+        self, batch_send: BatchSend, topic_target: TopicTarget, piece: Piece, share: Share, timestamp_ms: int | None
     ) -> None:
         """Encode one share and append its runs to the queue."""
         now_ms = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
         columns = Columns(
             piece.count, piece.values, piece.keys, now_ms if piece.timestamps is None else piece.timestamps, piece.headers
         )
-        size = min(BATCH_BYTES_MAX, destination.batch_limit)
-        run_bytes = min(RUN_BYTES, max(size, self._config.buffer_memory // 4)) if destination.codec == 0 else None
+        size = min(BATCH_BYTES_MAX, topic_target.batch_limit)
+        run_bytes = min(RUN_BYTES, max(size, self._config.buffer_memory // 4)) if topic_target.codec == 0 else None
         for run in record_batch.encode(
             columns,
-            codec=destination.codec,
-            level=destination.level,
+            codec=topic_target.codec,
+            level=topic_target.level,
             batch_bytes=size,
             selection=share.rows,
             run_bytes=run_bytes,
@@ -334,10 +339,10 @@ class Pipeline:
                 self._wait_for(partial(self._has_room, run.size))
             if not self._accumulator.on_thread():
                 batch_send.wait_below(AHEAD_BYTES, self._config.max_block_ms / 1000)
-            number = destination.route.stick(run.size) if share.partition == STICK and destination.route else share.partition
+            number = topic_target.route.stick(run.size) if share.partition == STICK and topic_target.route else share.partition
             batch_send.leave(run.size)
             run_send = RunSend(batch_send, number, run)
-            target = destination.target_of(number)
+            target = topic_target.target_of(number)
             if target is not None and target.queue.push_run(run_send, run.record_count, run.size) is not None:
                 batch_send.row_count += run.record_count
             else:
@@ -370,14 +375,14 @@ class Pipeline:
 
     # ---- topics ----------------------------------------------------------------------------------
 
-    def known(self, topic: str) -> Destination | None:
-        """The topic's destination if it is known and, as far as the producer has noticed, unchanged."""
-        return self._delivery.destinations.get(topic)
+    def known(self, topic: str) -> TopicTarget | None:
+        """The target of a topic if it is known and, as far as the producer has noticed, unchanged."""
+        return self._delivery.topic_targets.get(topic)
 
-    def destination(self, topic: str) -> Destination:
-        """The topic's destination. Raises UnknownTopicOrPartitionError, InvalidTopicError."""
+    def topic_target(self, topic: str) -> TopicTarget:
+        """The target of a topic. Raises UnknownTopicOrPartitionError, InvalidTopicError."""
         self._accumulator.start()
-        return self._delivery.destination(topic, self._rows, fast=self.plain)
+        return self._delivery.topic_target(topic, self._rows, fast=self.plain)
 
 
 def check_call(given: ProducerRecord) -> None:

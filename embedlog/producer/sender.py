@@ -38,8 +38,8 @@ from embedlog.format import compression, record_batch
 from embedlog.partition.context import Appended, AppendProgress
 from embedlog.producer.batch_send import UNKNOWN_OFFSET
 from embedlog.producer.delivery_failures import DeliveryFailures
-from embedlog.producer.destinations import Attempt, Destination, QueueTarget
 from embedlog.producer.idempotence import Appender, Idempotent, Plain, in_sync
+from embedlog.producer.targets import Attempt, QueueTarget, TopicTarget
 from embedlog.topic import check_name, is_internal
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ PASSING = {
 
 
 class Sender:
-    """The destinations of one producer; writes their batches into the log.
+    """The topic targets of one producer; writes their batches into the log.
 
-    Threads: `destination`, `drop` and `harvest` from any, the others from the producer's own only.
+    Threads: `topic_target`, `drop` and `harvest` from any, the others from the producer's own only.
     """
 
     def __init__(self, engine: Engine, settings: ProducerConfig, name: str) -> None:
@@ -72,7 +72,7 @@ class Sender:
         self._lock = threading.Lock()
         self._targets: dict[PartitionQueue, QueueTarget] = {}
         self.appender: Appender = Idempotent() if settings.enable_idempotence else Plain(settings.acks)
-        self.destinations: dict[str, Destination] = {}
+        self.topic_targets: dict[str, TopicTarget] = {}
         self._gone: dict[
             str, list[QueueTarget]
         ] = {}  # of topics that were not found: a topic that exists again uses the same queues
@@ -84,20 +84,20 @@ class Sender:
         )
         self.in_flight = 0  # batches that are being written
 
-    # ---- destinations ----------------------------------------------------------------------------
+    # ---- topic targets ----------------------------------------------------------------------------
 
-    def destination(self, topic: str, rows: _rows.Accumulator, *, fast: bool) -> Destination:
-        """The topic's destination, read again if the topic changed. Raises UnknownTopicOrPartitionError, InvalidTopicError."""
+    def topic_target(self, topic: str, rows: _rows.Accumulator, *, fast: bool) -> TopicTarget:
+        """The target of a topic, read again if the topic changed. Raises UnknownTopicOrPartitionError, InvalidTopicError."""
         if is_internal(check_name(topic)):
             raise InvalidTopicError(f"{topic} is one of the log's own topics: only the log writes to it")
         count = self._engine.partition_count(topic)
         with self._lock:
-            found = self.destinations.get(topic)
+            found = self.topic_targets.get(topic)
             if found is None:
                 config = self._engine.topic_config(topic)
-                found = Destination(topic, config, self._settings, rows)
+                found = TopicTarget(topic, config, self._settings, rows)
                 found.take_over(self._gone.pop(topic, []))
-                self.destinations[topic] = found
+                self.topic_targets[topic] = found
             if found.route is None or found.partition_count < count:
                 found.grow(count, list(self._engine.topic(topic).here))
                 self._targets.update((target.queue, target) for target in found.targets)
@@ -107,29 +107,29 @@ class Sender:
 
     def _check_topic(self, target: QueueTarget) -> None:
         """Send the next `send()` to the checked path if the topic has changed."""
-        destination = target.destination
+        topic_target = target.topic_target
         try:
-            count = self._engine.partition_count(destination.name)
-            config = destination.config if target.partition is None else target.partition.config
-            changed = config is not destination.config and config != destination.config
+            count = self._engine.partition_count(topic_target.name)
+            config = topic_target.config if target.partition is None else target.partition.config
+            changed = config is not topic_target.config and config != topic_target.config
         except EmbedlogError:  # deleted, or the log is closed: the next send() reports it
-            count, changed, config = 0, True, destination.config
-        if count == destination.partition_count and not changed:
+            count, changed, config = 0, True, topic_target.config
+        if count == topic_target.partition_count and not changed:
             return
         with self._lock:
-            self.routes.pop(destination.name, None)
-            if count < destination.partition_count:
-                self._gone[destination.name] = destination.targets
-                self.destinations.pop(destination.name, None)
+            self.routes.pop(topic_target.name, None)
+            if count < topic_target.partition_count:
+                self._gone[topic_target.name] = topic_target.targets
+                self.topic_targets.pop(topic_target.name, None)
             elif changed:
-                self._reconfigure(destination, config)
+                self._reconfigure(topic_target, config)
 
-    def _reconfigure(self, destination: Destination, config: TopicConfig) -> None:
+    def _reconfigure(self, topic_target: TopicTarget, config: TopicConfig) -> None:
         """Use the topic's new settings for later records, with the existing queues."""
-        fresh = Destination(destination.name, config, self._settings, destination.rows)
-        fresh.take_over(destination.targets)
-        fresh.grow(destination.partition_count)
-        self.destinations[destination.name] = fresh
+        fresh = TopicTarget(topic_target.name, config, self._settings, topic_target.rows)
+        fresh.take_over(topic_target.targets)
+        fresh.grow(topic_target.partition_count)
+        self.topic_targets[topic_target.name] = fresh
 
     # ---- on the producer's thread ----------------------------------------------------------------
 
@@ -166,8 +166,8 @@ class Sender:
         """Enable direct appends by callers, unless each append needs more work: compression, or a sync."""
         partition = target.partition
         direct = partition.direct_target if partition is not None and self.appender.direct else None
-        writer, config = (None, target.destination.config) if direct is None else (direct.writer, direct.config)
-        usual = not target.destination.codec and config.flush_messages == FLUSH_NEVER and in_sync(config)
+        writer, config = (None, target.topic_target.config) if direct is None else (direct.writer, direct.config)
+        usual = not target.topic_target.codec and config.flush_messages == FLUSH_NEVER and in_sync(config)
         if direct is None or writer is None or not usual:
             target.direct = None
             target.queue.shut_direct()
@@ -199,8 +199,8 @@ class Sender:
         if batches[0].run is not None:
             run: record_batch.EncodedRun = batches[0].run.encoded
             return run, [run.record_count]
-        bodies = self._compressed(target, batches) if target.destination.codec else None
-        buffer, table = _rows.seal(batches, bodies, target.destination.codec)
+        bodies = self._compressed(target, batches) if target.topic_target.codec else None
+        buffer, table = _rows.seal(batches, bodies, target.topic_target.codec)
         counts = [batch.count for batch in batches]
         headers = np.frombuffer(table, dtype=record_batch.BATCH)
         return record_batch.EncodedRun(memoryview(buffer), len(batches), sum(counts), len(buffer), headers), counts
@@ -213,7 +213,7 @@ class Sender:
             if len(plain) > self._engine.config.max_decompressed_batch_bytes:
                 bodies.append(None)
                 continue
-            body = compression.compress(target.destination.codec, plain, target.destination.level)
+            body = compression.compress(target.topic_target.codec, plain, target.topic_target.level)
             size = memoryview(body).nbytes
             target.learn(len(plain), size)
             bodies.append(body if size < len(plain) else None)
@@ -245,7 +245,7 @@ class Sender:
             return self.appender.append(target, attempt, deadline_ns)
         except (UnknownTopicOrPartitionError, ClosedError):
             # Deleted: a topic created again with the same name is the intended one
-            fresh = self._engine.partition(target.destination.name, target.queue.partition)
+            fresh = self._engine.partition(target.topic_target.name, target.queue.partition)
             if fresh is target.partition:
                 raise
             target.partition, attempt.going = fresh, AppendProgress(attempt.run)
@@ -253,7 +253,7 @@ class Sender:
 
     def _locate(self, target: QueueTarget) -> None:
         if target.partition is None:
-            target.partition = self._engine.partition(target.destination.name, target.queue.partition)
+            target.partition = self._engine.partition(target.topic_target.name, target.queue.partition)
 
     def _deadline_ns(self, batch: ProducerBatch) -> int:
         left_s = self._left_s(batch)
@@ -309,9 +309,9 @@ class Sender:
         if rows.timestamps is None:
             raise AssertionError("all columns were asked for")
         columns = record_batch.Columns(rows.count, rows.values, rows.keys, rows.timestamps, rows.headers)
-        runs = list(record_batch.encode(columns, codec=codec, level=target.destination.level, batch_bytes=limit))
+        runs = list(record_batch.encode(columns, codec=codec, level=target.topic_target.level, batch_bytes=limit))
         largest = max(int(each.batches["size"].max()) for each in runs)
-        target.partition.config.check_batch(largest, f"a record for {target.destination.name}")
+        target.partition.config.check_batch(largest, f"a record for {target.topic_target.name}")
         self.figures.note({"split": 1})
         attempt.run, attempt.rebuilt = _joined(runs), True
         attempt.going = AppendProgress(attempt.run)
@@ -360,11 +360,11 @@ class Sender:
                     batch.run.settled(pieces, error)
                     batch.fail(error)
                 else:
-                    self.failures.fail(batch, target.destination.name, batch.partition, error, batch.count)
+                    self.failures.fail(batch, target.topic_target.name, batch.partition, error, batch.count)
         finally:
             _rows.settle_open(batches, error)
         if not isinstance(error, EmbedlogError):
-            place = target.destination.name, target.queue.partition
+            place = target.topic_target.name, target.queue.partition
             logger.error("unexpected failure of a write to %s-%d", *place, exc_info=error)
 
     def drop(self, error: Exception) -> None:

@@ -260,7 +260,7 @@ class World:
             state = self.known.state
             if state is not None and state.status in PREPARED:
                 yield from self._finish(name, self.known)
-            elif state is not None and rules.forsaken(state, state.owner in self.alive, self.now):
+            elif state is not None and rules.is_abandoned(state, state.owner in self.alive, self.now):
                 yield from self._finish(name, self._give_up(name, state))
             else:
                 yield

@@ -203,7 +203,7 @@ class Transactions:
         """Do the work on one id that any process may do: True if there was any."""
         if state.status is Status.ONGOING:
             alive = state.owner is not None and self.liveness.probe(state.owner)
-            if not machine.forsaken(state, alive, now()):
+            if not machine.is_abandoned(state, alive, now()):
                 return False
             system.point("txn-giving-up")
             event = lambda old: machine.give_up(old, state, new_producer_id(), now())  # noqa: E731

@@ -1,8 +1,8 @@
 """Write targets of a producer: one for each topic, with one for each partition queue.
 
-DESTINATION-1  a destination is the producer's knowledge of one topic; its queues live as long as the topic, so a new route keeps
+DESTINATION-1  a topic_target is the producer's knowledge of one topic; its queues live as long as the topic, so a new route keeps
     the order
-DESTINATION-2  an attempt remains at its target until its result is known: it is repeated with the same bytes
+PRODUCERTARGET-2  an attempt remains at its target until its result is known: it is repeated with the same bytes
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Attempt:
 class QueueTarget:
     """The target of one partition queue, with an estimate of the compression ratio."""
 
-    def __init__(self, destination: Destination, queue: PartitionQueue) -> None:
-        self.destination = destination
+    def __init__(self, topic_target: TopicTarget, queue: PartitionQueue) -> None:
+        self.topic_target = topic_target
         self.partition: Any = None  # opened by the first write
         self.queue = queue
         self.attempt: Attempt | None = None
@@ -61,11 +61,11 @@ class QueueTarget:
         seen = after / before
         self.ratio = max(seen, self.ratio + RATIO_WORSE) if seen > self.ratio else max(seen, self.ratio - RATIO_BETTER)
         self.queue.limit = min(
-            int(self.destination.batch_size / min(1.0, self.ratio * RATIO_MARGIN)), self.destination.batch_limit
+            int(self.topic_target.batch_size / min(1.0, self.ratio * RATIO_MARGIN)), self.topic_target.batch_limit
         )
 
 
-class Destination:
+class TopicTarget:
     """One topic of a producer: its settings, its partition targets, and the route that chooses among them."""
 
     def __init__(self, name: str, config: TopicConfig, settings: ProducerConfig, rows: _rows.Accumulator) -> None:
@@ -85,7 +85,7 @@ class Destination:
         """Use existing queues: their records keep their order and sequences. REQUIRES grow() afterwards."""
         self.targets = targets
         for target in targets:
-            target.destination = self
+            target.topic_target = self
             target.queue.limit = min(self.batch_size, self.batch_limit)
 
     @property
