@@ -188,7 +188,7 @@ class Partition:
         deadline_ns: int | None = None,
         stamp: Stamp | None = None,
         flush: bool = True,
-        going: AppendProgress | None = None,
+        progress: AppendProgress | None = None,
     ) -> Appended:
         """Append whole batches, in order; with `stamp`, which they must carry (`record.stamp`), as that producer's.
 
@@ -197,7 +197,7 @@ class Partition:
 
         After another error nothing of the present batch is visible; batches of the same run before it may be. A stamped run may
         then be appended again unchanged: batches that are in the log already are found there. Without `flush` the caller, which
-        holds another partition's lock, calls `flush_if_due` afterwards. `going` remembers the progress of the same run before.
+        holds another partition's lock, calls `flush_if_due` afterwards. `progress` remembers the progress of the same run before.
         """
         state, context = self._state, self._context
         context.check_open()
@@ -205,7 +205,7 @@ class Partition:
             state.ensure_open()
         self._check_sizes(run, state.config)
         until = state.deadline() if deadline_ns is None else deadline_ns
-        progress = going or AppendProgress(run)
+        progress = progress or AppendProgress(run)
         with locks.holding(state.mutex, until, state.path):
             context.check_open()  # it may have been closed while this thread waited
             if not state.marked_dirty:

@@ -94,7 +94,7 @@ class Plain:
     def append(self, target: QueueTarget, attempt: Attempt, deadline_ns: int) -> Appended:
         if self._acks == "all":
             _check_in_sync(target.partition)
-        appended: Appended = target.partition.append(attempt.run, deadline_ns=deadline_ns, going=attempt.going)
+        appended: Appended = target.partition.append(attempt.run, deadline_ns=deadline_ns, progress=attempt.progress)
         return appended
 
     def written(self, target: QueueTarget, attempt: Attempt) -> None:
@@ -138,7 +138,7 @@ class Idempotent:
         moved = queue.seen >= 0 and queue.seen != target.seen  # callers have appended directly
         if asked is not None and moved and target.direct is not None and target.direct[0] == id(partition.direct_target.writer):
             partition.note_direct(asked, queue.next_sequence, queue.seen)
-        appended: Appended = partition.append(attempt.run, deadline_ns=deadline_ns, stamp=asked, going=attempt.going)
+        appended: Appended = partition.append(attempt.run, deadline_ns=deadline_ns, stamp=asked, progress=attempt.progress)
         return appended
 
     def written(self, target: QueueTarget, attempt: Attempt) -> None:
@@ -147,7 +147,7 @@ class Idempotent:
             target.queue.seen = target.seen = target.partition.seen_plain(attempt.stamp)
 
     def renew(self, target: QueueTarget, attempt: Attempt, error: BaseException) -> bool:
-        if attempt.rebuilt or attempt.going.start or not isinstance(error, (OutOfOrderSequenceError, FencedError)):
+        if attempt.rebuilt or attempt.progress.start or not isinstance(error, (OutOfOrderSequenceError, FencedError)):
             return False
         _renew(target)
         attempt.rebuilt = True
@@ -157,7 +157,7 @@ class Idempotent:
     def lost(self, target: QueueTarget, attempt: Attempt) -> None:
         if attempt.stamp is None:
             return
-        if attempt.going.start == len(attempt.run.buffer):
+        if attempt.progress.start == len(attempt.run.buffer):
             self.written(target, attempt)
         else:
             _renew(target)
@@ -175,7 +175,7 @@ class Transactional:
         """Register partitions that are written for the first time in one record, under one lock."""
         attempts = [(target.partition, target.attempt) for target in targets if in_sync(target.partition.config)]
         if len(attempts) > 1:
-            self._owner.begin_in([(partition, attempt.run, attempt.going) for partition, attempt in attempts if attempt])
+            self._owner.begin_in([(partition, attempt.run, attempt.progress) for partition, attempt in attempts if attempt])
 
     def prepare(self, target: QueueTarget) -> None:
         asked, queue = self._owner.stamp, target.queue
@@ -188,7 +188,7 @@ class Transactional:
 
     def append(self, target: QueueTarget, attempt: Attempt, deadline_ns: int) -> Appended:
         _check_in_sync(target.partition)
-        appended: Appended = self._owner.append(target.partition, attempt.run, deadline_ns, attempt.going)
+        appended: Appended = self._owner.append(target.partition, attempt.run, deadline_ns, attempt.progress)
         return appended
 
     def written(self, target: QueueTarget, attempt: Attempt) -> None:

@@ -248,7 +248,7 @@ class Sender:
             fresh = self._engine.partition(target.topic_target.name, target.queue.partition)
             if fresh is target.partition:
                 raise
-            target.partition, attempt.going = fresh, AppendProgress(attempt.run)
+            target.partition, attempt.progress = fresh, AppendProgress(attempt.run)
             return self.appender.append(target, attempt, deadline_ns)
 
     def _locate(self, target: QueueTarget) -> None:
@@ -314,7 +314,7 @@ class Sender:
         target.partition.config.check_batch(largest, f"a record for {target.topic_target.name}")
         self.figures.note({"split": 1})
         attempt.run, attempt.rebuilt = _joined(runs), True
-        attempt.going = AppendProgress(attempt.run)
+        attempt.progress = AppendProgress(attempt.run)
         self.appender.stamp(target, attempt)
 
     # ---- results ---------------------------------------------------------------------------------
@@ -341,9 +341,9 @@ class Sender:
             self.appender.lost(target, attempt)
             there = 0 if isinstance(error, DurabilityError) else _whole(attempt)
             if there:
-                self._settle(batches[:there], attempt.counts[:there], attempt.going.appended())
+                self._settle(batches[:there], attempt.counts[:there], attempt.progress.appended())
             if batches[there:]:
-                self._fail(target, batches[there:], error, tuple(attempt.going.pieces))
+                self._fail(target, batches[there:], error, tuple(attempt.progress.pieces))
         finally:
             _rows.settle_open(batches, error)
 
@@ -419,7 +419,7 @@ class Sender:
 
 def _whole(attempt: Attempt) -> int:
     """The number of leading batches that are completely in the log."""
-    left, whole = sum(end - base for base, end in attempt.going.pieces), 0
+    left, whole = sum(end - base for base, end in attempt.progress.pieces), 0
     for count in attempt.counts:
         left -= count
         if left < 0:

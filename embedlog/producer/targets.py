@@ -29,13 +29,13 @@ RATIO_BETTER, RATIO_WORSE, RATIO_MARGIN = 0.005, 0.05, 1.05  # Kafka's steps of 
 class Attempt:
     """The append of one run: the producer batches with its records, and its progress."""
 
-    __slots__ = ("batches", "counts", "end_sequence", "going", "rebuilt", "run", "stamp", "tries")
+    __slots__ = ("batches", "counts", "end_sequence", "progress", "rebuilt", "run", "stamp", "tries")
 
-    def __init__(self, batches: list[ProducerBatch], counts: list[int], run: EncodedRun, going: AppendProgress) -> None:
+    def __init__(self, batches: list[ProducerBatch], counts: list[int], run: EncodedRun, progress: AppendProgress) -> None:
         self.batches = batches
         self.counts = counts  # records of each batch
         self.run = run
-        self.going = going
+        self.progress = progress
         self.stamp: Stamp | None = None
         self.end_sequence = 0
         self.tries = 0

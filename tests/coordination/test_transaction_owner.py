@@ -26,12 +26,12 @@ def test_several_partitions_are_begun_under_one_lock_and_by_one_record(log: embe
     before = state.bounds().log_end
     gone_in = writer.begin_in(0, 1, 2)
     assert sorted(everything(log)) == [b"x0", b"x1", b"x2"]
-    for number, (run, going) in gone_in.items():
+    for number, (run, progress) in gone_in.items():
         partition = log._engine.partition(TOPIC, number)
-        assert writer.owner.append(partition, run, going=going)[:2] == (0, 0), "they are in: this only tells where"
+        assert writer.owner.append(partition, run, progress=progress)[:2] == (0, 0), "they are in: this only tells where"
         assert partition.bounds().log_end == 1
-    run, going = writer.begin_in(1)[1]
-    assert going.start == 0, "what was begun before goes on by itself"
+    run, progress = writer.begin_in(1)[1]
+    assert progress.start == 0, "what was begun before goes on by itself"
     writer.write(again=run, partition=1)
     assert state.bounds().log_end == before + 1
     writer.commit()
@@ -48,8 +48,8 @@ def test_who_sits_in_one_of_several_partitions_keeps_nobody_waiting_for_long(
         gone_in = writer.begin_in(0, 1, 2)
         assert everything(log) == [b"x0"]
         begun(other, "id-2").write(b"not kept waiting")
-    for number, (run, going) in gone_in.items():
-        writer.owner.append(log._engine.partition(TOPIC, number), run, going=going)
+    for number, (run, progress) in gone_in.items():
+        writer.owner.append(log._engine.partition(TOPIC, number), run, progress=progress)
     writer.commit()
     assert sorted(committed(log)) == [b"x0", b"x1", b"x2"]
 

@@ -60,7 +60,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, log: embedlog.Log, problems: list[E
             raise problems.pop(0)
         answer = real(self, run, **facts)
         if problems:
-            facts["going"].__init__(run)  # as if the caller had never heard how far it came
+            facts["progress"].__init__(run)  # as if the caller had never heard how far it came
             raise problems.pop(0)
         return answer
 

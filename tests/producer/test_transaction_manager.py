@@ -61,8 +61,8 @@ class FakeOwner:
     def begin_in(self, runs: Any) -> None:
         """Nobody is told."""
 
-    def append(self, partition: Any, run: Any, deadline_ns: int, going: Any) -> Any:
-        return partition.append(run, deadline_ns=deadline_ns, stamp=self.stamp, going=going)
+    def append(self, partition: Any, run: Any, deadline_ns: int, progress: Any) -> Any:
+        return partition.append(run, deadline_ns=deadline_ns, stamp=self.stamp, progress=progress)
 
     def add_offsets(self, offsets: Any, group: Any, deadline_ns: int) -> None:
         self._do("offsets", offsets)

@@ -231,8 +231,8 @@ def test_txn_1_a_first_batch_is_registered_and_written_under_one_lock(
         monkeypatch.setattr(partition, "append", append_later)
         with mutated(mutant):
             if together:
-                run, going = zombie.begin_in(0)[0]
-                zombie.owner.append(partition, run, going=going)
+                run, progress = zombie.begin_in(0)[0]
+                zombie.owner.append(partition, run, progress=progress)
             else:
                 zombie.write(b"of the zombie")
         heir.init()

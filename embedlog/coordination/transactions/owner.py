@@ -165,29 +165,31 @@ class Owner:
             if self._register(decision, stamp, fresh) is not None:
                 return
             enough_ns = system.boot_ns() + SHARE_NS
-            for where, (partition, run, going) in fresh.items():
-                write = partial(self._write_first, partition, run, going)
+            for where, (partition, run, progress) in fresh.items():
+                write = partial(self._write_first, partition, run, progress)
                 if system.boot_ns() >= enough_ns or _unless_locked(write, until) is None:
                     return
-                self._opened[where] = _Written(partition.topic_id, going.pieces[-1][1])
+                self._opened[where] = _Written(partition.topic_id, progress.pieces[-1][1])
 
-    def _write_first(self, partition: Partition, run: EncodedRun, going: AppendProgress | None, deadline_ns: int) -> Appended:
-        return partition.append(run, stamp=self.stamp._replace(opens=True), flush=False, going=going, deadline_ns=deadline_ns)
+    def _write_first(self, partition: Partition, run: EncodedRun, progress: AppendProgress | None, deadline_ns: int) -> Appended:
+        return partition.append(
+            run, stamp=self.stamp._replace(opens=True), flush=False, progress=progress, deadline_ns=deadline_ns
+        )
 
     def append(
-        self, partition: Partition, run: EncodedRun, deadline_ns: int | None = None, going: AppendProgress | None = None
+        self, partition: Partition, run: EncodedRun, deadline_ns: int | None = None, progress: AppendProgress | None = None
     ) -> Appended:
         """Append stamped batches; the first ones in a partition are registered and written under both locks.
 
         Raises FencedError if this transaction is not open any more, and the errors of `Partition.append`.
         """
         where, until = (partition.topic, partition.number), self._all.deadline(deadline_ns)
-        if going is not None and going.complete:  # done by `begin_in`
-            done = _flushed(partition, going.appended(), until)
+        if progress is not None and progress.complete:  # done by `begin_in`
+            done = _flushed(partition, progress.appended(), until)
         elif self._wrote_to(partition):
-            done = partition.append(run, deadline_ns=until, stamp=self.stamp, going=going)
+            done = partition.append(run, deadline_ns=until, stamp=self.stamp, progress=progress)
         else:
-            done = _flushed(partition, self._append_first(partition, run, where, until, going), until)
+            done = _flushed(partition, self._append_first(partition, run, where, until, progress), until)
         before = self._opened[where].end if self._wrote_to(partition) else 0
         self._opened[where] = _Written(partition.topic_id, max(before, done.last_offset + 1))
         return done
@@ -198,11 +200,11 @@ class Owner:
         return written is not None and written.topic_id == partition.topic_id
 
     def _append_first(
-        self, partition: Partition, run: EncodedRun, where: TopicPartition, deadline_ns: int, going: AppendProgress | None
+        self, partition: Partition, run: EncodedRun, where: TopicPartition, deadline_ns: int, progress: AppendProgress | None
     ) -> Appended:
         stamp, done, self._touched = self.stamp, None, True
         partition.open()  # may be slow
-        write = partial(self._write_first, partition, run, going)
+        write = partial(self._write_first, partition, run, progress)
         while done is None:
             with self._deciding(deadline_ns) as decision:
                 problem = self._register(decision, stamp, (where,))

@@ -51,13 +51,13 @@ def _begun_in_nothing(original, self, runs, deadline_ns=None):
 
 
 @replaces("register_apart", "embedlog.coordination.transactions.owner:Owner._append_first")
-def _written_after_the_lock(original, self, partition, run, where, deadline_ns, going):
+def _written_after_the_lock(original, self, partition, run, where, deadline_ns, progress):
     stamp, self._touched = self.stamp, True
     with self._deciding(deadline_ns) as decision:
         problem = self._register(decision, stamp, (where,))
     if problem is not None:
         raise problem
-    return self._write_first(partition, run, going, deadline_ns=deadline_ns)
+    return self._write_first(partition, run, progress, deadline_ns=deadline_ns)
 
 
 @replaces("data_unsynced", "embedlog.coordination.transactions.owner:Owner._put_on_disk")
