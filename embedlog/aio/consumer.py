@@ -79,7 +79,7 @@ class AsyncConsumer(Generic[K, V]):
         self._sync: Consumer[K, V] | None = None
         self._closed = False
         self._executor = Executor("embedlog-async-consumer")
-        self._alone = OneTask("this consumer")
+        self._one_task = OneTask("this consumer")
         self._handed_count = 0  # since the loop last ran other tasks
         self._woken = False
         self._straggling = False
@@ -132,7 +132,7 @@ class AsyncConsumer(Generic[K, V]):
             raise ConfigError("max_records", expected="at least 1", found=max_records)
         if timeout != 0.0:
             timeout = seconds(timeout, "poll()")
-        with self._alone:
+        with self._one_task:
             consumer = await self._made()
             if not self._has_ahead(consumer):
                 await self._fetch(consumer, lambda reading: reading.ahead(limit), timeout)
@@ -168,19 +168,19 @@ class AsyncConsumer(Generic[K, V]):
 
     async def _next_run(self) -> Iterator[Record[K, V]] | None:
         """The next records of an iteration: the remaining fetched records of one partition. None at the end."""
-        with self._alone:
+        with self._one_task:
             consumer = await self._made()
             if not self._has_ahead(consumer):
-                await self._fetch(consumer, lambda reading: reading.ahead(1), consumer._patience_s(None))
+                await self._fetch(consumer, lambda reading: reading.ahead(1), consumer._api_timeout_s(None))
             return _fetched_only(consumer, Collector.lend)
 
     async def batches(self, timeout: float | None = None) -> AsyncIterator[Batch]:
         """The same records in columns, one Batch per fetch, with the same positions; ends after `timeout` seconds without any."""
         timeout = seconds(timeout, "batches()")
         while not self._closed:
-            with self._alone:
+            with self._one_task:
                 consumer = await self._made()
-                found = await self._fetch(consumer, Collector.chunk, consumer._patience_s(timeout))
+                found = await self._fetch(consumer, Collector.chunk, consumer._api_timeout_s(timeout))
                 if found is None:
                     return
                 with consumer._using():
@@ -318,7 +318,7 @@ class AsyncConsumer(Generic[K, V]):
         self._executor.dismiss()
 
     async def __aenter__(self) -> Self:
-        with self._alone:
+        with self._one_task:
             await self._made()
         return self
 
@@ -342,7 +342,7 @@ class AsyncConsumer(Generic[K, V]):
         if self._bridge.is_listener() and self._sync is not None:
             made = self._sync
             return await self._bridge.serve(lambda: call(made))
-        with self._alone:
+        with self._one_task:
             consumer = await self._made()
             self._bridge.loop = asyncio.get_running_loop()
             return await self._executor.run(lambda: call(consumer), self._given_up)

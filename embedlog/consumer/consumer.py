@@ -85,7 +85,7 @@ class Consumer(Generic[K, V]):
         self._closed = False
         self._closer: int | None = None
         self._name = self._config.client_id or _made_up(self._config)
-        self._alone = ThreadGuard(self._name)
+        self._thread_guard = ThreadGuard(self._name)
         self._subscription = Subscription(engine, exclude_internal=self._config.exclude_internal_topics)
         self._reading = Collector(engine, self._config)
         self._waiting = self._reading.waiting
@@ -199,7 +199,7 @@ class Consumer(Generic[K, V]):
             return None
         with self._using():
             self._reading.recall()
-            run = self._waiting.wait_for(self._reading.lend, self._patience_s(None), self._subscription)
+            run = self._waiting.wait_for(self._reading.lend, self._api_timeout_s(None), self._subscription)
             return run if run is None or self._group is None else until(run, self._group.until_ns)
 
     def batches(self, timeout: float | None = None) -> Iterator[Batch]:
@@ -212,12 +212,12 @@ class Consumer(Generic[K, V]):
         while not self._closed:
             with self._using():
                 self._reading.recall()
-                batch = self._waiting.wait_for(self._reading.batch, self._patience_s(timeout), self._subscription)
+                batch = self._waiting.wait_for(self._reading.batch, self._api_timeout_s(timeout), self._subscription)
             if batch is None:
                 return
             yield batch
 
-    def _patience_s(self, timeout: float | None) -> float | None:
+    def _api_timeout_s(self, timeout: float | None) -> float | None:
         ms = self._config.consumer_timeout_ms
         return ms / 1000 if timeout is None and ms is not None else timeout
 
@@ -367,7 +367,7 @@ class Consumer(Generic[K, V]):
         self._closed = True
         self._waiting.stop()
         try:
-            with self._alone.soon(timeout if self._group is not None else 0.0):
+            with self._thread_guard.claimed_within(timeout if self._group is not None else 0.0):
                 self._closer = get_ident()  # the listeners in this thread may still use the consumer
                 if self._group is not None:
                     self._group.close(timeout)
@@ -407,7 +407,7 @@ class Consumer(Generic[K, V]):
         if self._closed and self._closer != get_ident():
             raise ClosedError("this consumer was closed; create another one with log.consumer(…)")
         self._engine.check_open()
-        return self._alone
+        return self._thread_guard
 
 
 def _made_up(config: ConsumerConfig) -> str:

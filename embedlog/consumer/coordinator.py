@@ -70,9 +70,11 @@ class ConsumerCoordinator:
         self.moved = 0
         self._engine, self._config, self._reading, self._subscription = engine, config, reading, subscription
         self._groups, self._group_id = engine.groups, checked_group_id(config.group_id)
-        self._patience_s = config.default_api_timeout_ms / 1000
+        self._api_timeout_s = config.default_api_timeout_ms / 1000
         self._metrics = reading.waiting.metrics
-        self._committing = OffsetCommitter(engine.groups, self._group_id, reading.interceptors, self._patience_s, self._metrics)
+        self._committing = OffsetCommitter(
+            engine.groups, self._group_id, reading.interceptors, self._api_timeout_s, self._metrics
+        )
         interval_s, backoff_s = config.auto_commit_interval_ms / 1000, config.retry_backoff_ms / 1000
         self._auto = AutoCommit(interval_s, backoff_s, time.monotonic()) if config.enable_auto_commit else None
         self._lease: Lease | None = None
@@ -306,7 +308,7 @@ class ConsumerCoordinator:
 
     def place(self, cursor: Cursor) -> None:
         """Find the start position of a partition. Raises DeadlineError if it depends on an open transaction for too long."""
-        if cursor.fresh and not self._place([cursor], files.deadline_after(self._patience_s)):
+        if cursor.fresh and not self._place([cursor], files.deadline_after(self._api_timeout_s)):
             raise DeadlineError(f"{cursor.tp.topic}-{cursor.tp.partition}: the committed offset depends on an open transaction")
 
     def _place(self, cursors: list[Cursor], deadline_ns: int) -> bool:
@@ -362,7 +364,7 @@ class ConsumerCoordinator:
     def commit(self, offsets: Mapping[TopicPartition, Any] | None) -> None:
         wanted = self._positions() if offsets is None else checked_offsets(offsets)
         identity = self._identity() if wanted else None
-        self._committing.now(wanted, identity, files.deadline_after(self._patience_s))
+        self._committing.now(wanted, identity, files.deadline_after(self._api_timeout_s))
         self._committing.tell()
 
     def commit_async(self, offsets: Mapping[TopicPartition, Any] | None, callback: Callback | None) -> None:
@@ -399,7 +401,7 @@ class ConsumerCoordinator:
                 self._auto.hasten(time.monotonic())
 
     def committed(self, tps: list[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        began, until_ns = time.perf_counter(), files.deadline_after(self._patience_s)
+        began, until_ns = time.perf_counter(), files.deadline_after(self._api_timeout_s)
         try:
             return dict(self._groups.committed(self._group_id, tps, until_ns, self._reading.waiting))
         finally:

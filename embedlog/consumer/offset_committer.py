@@ -67,11 +67,11 @@ class OffsetCommitter:
     """The commits of one consumer. Threads: the consumer's own."""
 
     def __init__(
-        self, store: Store, group_id: str, interceptors: ConsumerInterceptors, patience_s: float, metrics: Metrics
+        self, store: Store, group_id: str, interceptors: ConsumerInterceptors, api_timeout_s: float, metrics: Metrics
     ) -> None:
         self._metrics = metrics
         self.settled: dict[TopicPartition, int] = {}  # committed offsets of this consumer's own partitions
-        self._store, self._group_id, self._interceptors, self._patience_s = store, group_id, interceptors, patience_s
+        self._store, self._group_id, self._interceptors, self._api_timeout_s = store, group_id, interceptors, api_timeout_s
         self._row: deque[_PendingCommit] = deque()
         self._done: deque[tuple[Callback | None, Offsets, Exception | None]] = deque()
 
@@ -82,7 +82,7 @@ class OffsetCommitter:
 
     def later(self, offsets: Offsets, identity: GroupMetadata | None, callback: Callback | None = None) -> None:
         """Start an asynchronous commit; `tell` passes the result to `callback`."""
-        self._row.append(_PendingCommit(offsets, identity, callback, files.deadline_after(self._patience_s)))
+        self._row.append(_PendingCommit(offsets, identity, callback, files.deadline_after(self._api_timeout_s)))
         self.advance(system.boot_ns() + TRY_NS)
 
     def refuse(self, offsets: Offsets, error: Exception, callback: Callback | None = None) -> None:

@@ -15,7 +15,7 @@ from types import TracebackType
 
 from embedlog.errors import ConcurrentUseError
 
-PATIENCE_S = 0.001
+RETRY_S = 0.001
 
 
 class ThreadGuard:
@@ -35,14 +35,14 @@ class ThreadGuard:
         self._depth = 0
 
     def __enter__(self) -> None:
-        me = get_ident()
-        owner = self._owner.setdefault("thread", me)
-        if owner != me:
+        thread = get_ident()
+        owner = self._owner.setdefault("thread", thread)
+        if owner != thread:
             raise ConcurrentUseError(f"{self._what} is in use by thread {owner}; use one per thread, or wakeup() to stop it")
         self._depth += 1
 
     @contextmanager
-    def soon(self, timeout_s: float | None) -> Iterator[None]:
+    def claimed_within(self, timeout_s: float | None) -> Iterator[None]:
         """As `with` itself, but waits for the thread inside, which was asked to leave. Raises ConcurrentUseError."""
         until = None if timeout_s is None else monotonic() + timeout_s
         while True:
@@ -52,7 +52,7 @@ class ThreadGuard:
             except ConcurrentUseError:
                 if until is not None and monotonic() >= until:
                     raise
-                sleep(PATIENCE_S)
+                sleep(RETRY_S)
         try:
             yield
         finally:

@@ -101,7 +101,7 @@ class Accumulator:
         self._queue: deque[object] = deque()
         self._start_lock = threading.RLock()  # a signal handler may close the accumulator during `start`
         self._thread: threading.Thread | None = None
-        self._gone = threading.Event()  # set at the end of the thread's function
+        self._finished = threading.Event()  # set at the end of the thread's function
         self._calling = False  # on the thread: inside callbacks
         self._abandoned = False
         self._left_alone = False
@@ -204,7 +204,9 @@ class Accumulator:
         self.rows.ring()
         with _waiting_for(thread):
             thread.join(0)  # raises RuntimeError in a signal handler that runs before the thread's start
-            if self._gone.wait(timeout_s):  # not join(): after an interrupt it considers the thread ended (before Python 3.13)
+            if self._finished.wait(
+                timeout_s
+            ):  # not join(): after an interrupt it considers the thread ended (before Python 3.13)
                 thread.join()
                 return True
         self._abandoned = True
@@ -296,7 +298,7 @@ class Accumulator:
                 _callbacks.report(logger, "%s: the producer thread failed unexpectedly and continues", self._name)
                 self.rows.wait(FAILURE_PAUSE_S)
         _live.discard(self)
-        self._gone.set()
+        self._finished.set()
 
     def _round(self) -> bool:
         """Deliver due batches, run callbacks, sleep; returns whether the thread must end."""

@@ -73,7 +73,7 @@ class Sender:
         self._targets: dict[PartitionQueue, QueueTarget] = {}
         self.appender: Appender = Idempotent() if settings.enable_idempotence else Plain(settings.acks)
         self.topic_targets: dict[str, TopicTarget] = {}
-        self._gone: dict[
+        self._removed_targets: dict[
             str, list[QueueTarget]
         ] = {}  # of topics that were not found: a topic that exists again uses the same queues
         self.routes: dict[str, Router] = {}  # fast path of send(); a topic without an entry takes the checked path
@@ -96,7 +96,7 @@ class Sender:
             if found is None:
                 config = self._engine.topic_config(topic)
                 found = TopicTarget(topic, config, self._settings, rows)
-                found.take_over(self._gone.pop(topic, []))
+                found.take_queues(self._removed_targets.pop(topic, []))
                 self.topic_targets[topic] = found
             if found.route is None or found.partition_count < count:
                 found.grow(count, list(self._engine.topic(topic).here))
@@ -119,7 +119,7 @@ class Sender:
         with self._lock:
             self.routes.pop(topic_target.name, None)
             if count < topic_target.partition_count:
-                self._gone[topic_target.name] = topic_target.targets
+                self._removed_targets[topic_target.name] = topic_target.targets
                 self.topic_targets.pop(topic_target.name, None)
             elif changed:
                 self._reconfigure(topic_target, config)
@@ -127,7 +127,7 @@ class Sender:
     def _reconfigure(self, topic_target: TopicTarget, config: TopicConfig) -> None:
         """Use the topic's new settings for later records, with the existing queues."""
         fresh = TopicTarget(topic_target.name, config, self._settings, topic_target.rows)
-        fresh.take_over(topic_target.targets)
+        fresh.take_queues(topic_target.targets)
         fresh.grow(topic_target.partition_count)
         self.topic_targets[topic_target.name] = fresh
 
@@ -178,8 +178,8 @@ class Sender:
 
     def _begin(self, target: QueueTarget) -> Attempt | None:
         """The due batches of the queue, encoded and stamped; None if there are none, or if that failed."""
-        batches = target.queue.take(1 if target.alone else RUN_BYTES)
-        target.alone = max(0, target.alone - 1)
+        batches = target.queue.take(1 if target.single_batches else RUN_BYTES)
+        target.single_batches = max(0, target.single_batches - 1)
         target.dropped = None
         if not batches:
             return None
@@ -215,7 +215,7 @@ class Sender:
                 continue
             body = compression.compress(target.topic_target.codec, plain, target.topic_target.level)
             size = memoryview(body).nbytes
-            target.learn(len(plain), size)
+            target.update_ratio(len(plain), size)
             bodies.append(body if size < len(plain) else None)
         return bodies
 
@@ -273,7 +273,7 @@ class Sender:
         """Decide after a failed attempt: retry now, retry later, or fail."""
         if isinstance(error, RecordTooLargeError) and not attempt.rebuilt:  # nothing was written yet
             if len(attempt.batches) > 1:
-                target.attempt, target.alone = None, len(attempt.batches)
+                target.attempt, target.single_batches = None, len(attempt.batches)
                 return
             try:
                 return self._split(target, attempt)

@@ -51,12 +51,12 @@ class QueueTarget:
         self.queue = queue
         self.attempt: Attempt | None = None
         self.dropped: Exception | None = None  # the error with which a waiting attempt fails
-        self.alone = 0  # batches to write one by one, because together they were refused
+        self.single_batches = 0  # batches to write one by one, because together they were refused
         self.seen = -1  # the queue's producer state after the thread's last write
         self.direct: tuple[int, int] | None = None  # objects for which direct appends were enabled
         self.ratio = 1.0
 
-    def learn(self, before: int, after: int) -> None:
+    def update_ratio(self, before: int, after: int) -> None:
         """Adapt the size limit so that compressed batches fill batch.size, as Kafka's estimate does."""
         seen = after / before
         self.ratio = max(seen, self.ratio + RATIO_WORSE) if seen > self.ratio else max(seen, self.ratio - RATIO_BETTER)
@@ -81,7 +81,7 @@ class TopicTarget:
         self._settings = settings
         self.route: Router | None = None
 
-    def take_over(self, targets: list[QueueTarget]) -> None:
+    def take_queues(self, targets: list[QueueTarget]) -> None:
         """Use existing queues: their records keep their order and sequences. REQUIRES grow() afterwards."""
         self.targets = targets
         for target in targets:

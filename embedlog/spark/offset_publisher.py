@@ -17,7 +17,7 @@ import embedlog
 
 logger = logging.getLogger("embedlog.spark")
 
-AGAIN_S, RETRY_S, PATIENCE_MS = 3600.0, 5.0, 2000
+AGAIN_S, RETRY_S, API_TIMEOUT_MS = 3600.0, 5.0, 2000
 Place = tuple[str, int]
 
 
@@ -42,7 +42,9 @@ class OffsetPublisher:
             raise
         try:
             self._log.reset_group_offsets(group_id, [], to="earliest", dry_run=True)  # raises if the group has live members
-            self._consumer = self._log.consumer(group_id=group_id, enable_auto_commit=False, default_api_timeout_ms=PATIENCE_MS)
+            self._consumer = self._log.consumer(
+                group_id=group_id, enable_auto_commit=False, default_api_timeout_ms=API_TIMEOUT_MS
+            )
         except embedlog.GroupNotEmptyError as problem:
             self._log.close()
             words = "this group has active consumers: use a group of its own for the stream"

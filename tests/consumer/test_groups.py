@@ -21,7 +21,7 @@ from embedlog.errors import CommitFailedError, ReadOnlyError
 
 SHORT = {"group.min.session.timeout.ms": 100, "housekeeping": False}
 QUICK = {"session_timeout_ms": 600, "heartbeat_interval_ms": 50, "auto_offset_reset": "earliest", "auto_commit_interval_ms": 50}
-PATIENCE_S = 60.0
+RETRY_S = 60.0
 
 MEMBER = """
 import sys, time, embedlog
@@ -89,7 +89,7 @@ class Process:
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + RETRY_S
     pause = threading.Event()
     while not condition():
         assert time.monotonic() < deadline, f"in vain: {what}"
@@ -247,11 +247,11 @@ def test_a_poll_that_waits_is_woken_by_a_rebalance(log: embedlog.Log, process: A
     with log.consumer("t", group_id="g", **QUICK) as consumer:
         consumer.poll()
         other = process("other")
-        thread = threading.Thread(target=lambda: consumer.poll(timeout=PATIENCE_S))
+        thread = threading.Thread(target=lambda: consumer.poll(timeout=RETRY_S))
         thread.start()
         until(lambda: other.holds(2), "the wait took part in the rebalance")
         send(log, 4)
-        thread.join(PATIENCE_S)
+        thread.join(RETRY_S)
         assert not thread.is_alive()
 
 

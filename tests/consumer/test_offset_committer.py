@@ -32,8 +32,8 @@ class Store:
         self.done.append(offsets[TP].offset)
 
 
-def committing(store: Store, patience_s: float = 60.0, metrics: Metrics | None = None) -> OffsetCommitter:
-    return OffsetCommitter(store, "g", ConsumerInterceptors(()), patience_s, metrics or Metrics())
+def committing(store: Store, api_timeout_s: float = 60.0, metrics: Metrics | None = None) -> OffsetCommitter:
+    return OffsetCommitter(store, "g", ConsumerInterceptors(()), api_timeout_s, metrics or Metrics())
 
 
 def soon() -> int:
@@ -76,7 +76,7 @@ def test_a_commit_does_not_overtake_one_that_cannot_be_made() -> None:
 
 def test_waiting_too_long_is_a_failure_that_passes() -> None:
     store, told = Store(), []
-    commits = committing(store, patience_s=0.0)
+    commits = committing(store, api_timeout_s=0.0)
     store.problem = LockTimeoutError("taken")
     commits.later(at(1), None, lambda offsets, error: told.append(error))
     assert told == []
