@@ -98,7 +98,7 @@ class Cursor:
     """
 
     __slots__ = (
-        "_ahead", "_behind", "_epoch", "_next", "_out", "bounds", "checked_epoch", "dropped_count", "fresh", "intercepted", "lag",
+        "_ahead", "_returned_count", "_epoch", "_next", "_out", "bounds", "checked_epoch", "dropped_count", "fresh", "intercepted", "lag",
         "lead", "partition", "paused", "reset", "seen_end", "tail", "tp",
     )  # fmt: skip
 
@@ -118,8 +118,8 @@ class Cursor:
         self.lead = Spread()
         self._next = -1  # position after all fetched records; -1: none yet
         self._epoch = -1  # leader epoch of the record before `_next`; -1: unknown
-        self._ahead: list[Record] = []  # fetched records in order; those from `_behind` on were not returned
-        self._behind = 0
+        self._ahead: list[Record] = []  # fetched records in order; those from `_returned_count` on were not returned
+        self._returned_count = 0
         self._out: Any = None  # a lent list iterator over the rest of `_ahead`
 
     # ---- position ----
@@ -129,13 +129,13 @@ class Cursor:
         """Offset of the next record to return, or -1 before it is known."""
         if self._out is not None:
             self._settle()
-        return self._ahead[self._behind].offset if self._behind < len(self._ahead) else self._next
+        return self._ahead[self._returned_count].offset if self._returned_count < len(self._ahead) else self._next
 
     @property
     def epoch(self) -> int:
         """Leader epoch of the record before the position; -1 if unknown."""
         self._settle()
-        return self._ahead[self._behind].leader_epoch if self._behind < len(self._ahead) else self._epoch
+        return self._ahead[self._returned_count].leader_epoch if self._returned_count < len(self._ahead) else self._epoch
 
     def seek(self, offset: int, epoch: int = -1) -> None:
         """Set the position to `offset`, after a record of that epoch; fetched records are dropped."""
@@ -155,17 +155,17 @@ class Cursor:
     def has_records(self) -> bool:
         if self._out is not None:
             self._settle()
-        return self._behind < len(self._ahead)
+        return self._returned_count < len(self._ahead)
 
     @property
     def ahead_count(self) -> int:
         """Records fetched and not returned yet."""
         self._settle()
-        return len(self._ahead) - self._behind
+        return len(self._ahead) - self._returned_count
 
     def fill(self, records: list[Record], next_offset: int, epoch: int = -1) -> None:
         """Take the records of a fetch; `next_offset` is the position after them, `epoch` the leader epoch before it."""
-        self._ahead, self._behind, self._next, self._out = records, 0, next_offset, None
+        self._ahead, self._returned_count, self._next, self._out = records, 0, next_offset, None
         self._epoch, self.intercepted = epoch, False
 
     def stands_at(self, offset: int) -> bool:
@@ -180,17 +180,17 @@ class Cursor:
         """Replace the records fetched ahead by the result of `change`, once."""
         if not self.intercepted:
             self._settle()
-            self._ahead, self._behind, self.intercepted = change(self._ahead[self._behind :]), 0, True
+            self._ahead, self._returned_count, self.intercepted = change(self._ahead[self._returned_count :]), 0, True
 
     def take(self, count: int) -> list[Record]:
         """Return at most `count` records; the position moves."""
         self._settle()
-        ahead, begin = self._ahead, self._behind
+        ahead, begin = self._ahead, self._returned_count
         if len(ahead) - begin <= count:
-            self._ahead, self._behind = [], 0
+            self._ahead, self._returned_count = [], 0
             return ahead if begin == 0 else ahead[begin:]
-        self._behind = begin + count
-        return ahead[begin : self._behind]
+        self._returned_count = begin + count
+        return ahead[begin : self._returned_count]
 
     def lend(self) -> Iterator[Record]:
         """An iterator over the remaining records.
@@ -199,13 +199,13 @@ class Cursor:
         """
         self._settle()
         self._out = iter(self._ahead)
-        self._out.__setstate__(self._behind)
+        self._out.__setstate__(self._returned_count)
         return self._out  # type: ignore[no-any-return]
 
     def _settle(self) -> None:
         """Update the position from a lent iterator."""
         if self._out is not None:
-            self._behind = len(self._ahead) - self._out.__length_hint__()
+            self._returned_count = len(self._ahead) - self._out.__length_hint__()
 
     def recall(self) -> None:
         """End a lent iterator; the next call returns its unread records."""
@@ -218,8 +218,8 @@ class Cursor:
 
     def _drop(self) -> None:
         self.recall()
-        self.dropped_count += len(self._ahead) - self._behind
-        self._ahead, self._behind = [], 0
+        self.dropped_count += len(self._ahead) - self._returned_count
+        self._ahead, self._returned_count = [], 0
 
     def drop_ahead(self) -> None:
         """Drop records fetched ahead; the position stays."""

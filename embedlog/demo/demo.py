@@ -155,7 +155,7 @@ def write_and_tail(directory: str, path: Path | None, total: int, show: Progress
         if counters[-1].value != total:
             raise DemoError(f"{total} lines were written, the tail saw {counters[-1].value}")
         show(written=total, tailed=total)
-    return {"write_s": max(written - begun, 1e-9), "tail_behind_s": time.perf_counter() - written}
+    return {"write_s": max(written - begun, 1e-9), "tail_lag_s": time.perf_counter() - written}
 
 
 # ---- what can be found -----------------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ def as_rows(figures: dict[str, Any]) -> list[tuple[str, str]]:
         ("lines", f"{count:,} in {figures['keys']:,} keys"),
         ("bytes", f"{size:,} of text, {figures['stored_bytes']:,} on disk (zstd, {figures['segments']} segments)"),
         (f"written by {WRITER_COUNT} processes, synced", f"{figures['write_s']:.2f} s: {rate(figures['write_s'])}"),
-        ("the reader was done", f"{figures['tail_behind_s'] * 1000:.0f} ms after the writers had left"),
+        ("the reader was done", f"{figures['tail_lag_s'] * 1000:.0f} ms after the writers had left"),
         (
             "read by a group of three",
             f"{group['read_s']:.2f} s, {group['killed']} killed on the way: lag {group['lag']}, "

@@ -421,5 +421,5 @@ def _nothing() -> None:
 
 def poisoned_bases(directory: Path) -> list[int]:
     """Segments of which a sync failed: their marker files survive a reboot."""
-    found = (file_names.base_behind(file_names.POISON, name) for name in files.listing(directory))
+    found = (file_names.base_after(file_names.POISON, name) for name in files.listing(directory))
     return sorted(base for base in found if base is not None)

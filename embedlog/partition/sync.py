@@ -56,13 +56,13 @@ class Syncer:
         self._state, self._append_lock, self._reader = lock.state, lock, reader
         self._lock: locks.LockFile | None = None
         self._fds: dict[int, int] = {}  # segment base -> descriptor of this syncer
-        self._believed: set[int] = set()  # bases whose descriptor has seen every write since `durable`
+        self._trusted_bases: set[int] = set()  # bases whose descriptor has seen every write since `durable`
         self._record = DurableRecord(lock.state.path, lock.state.topic_id)
         self._opening = threading.Lock()
         self._users = 0  # threads inside `sync`
         self._intent = 0  # the last intent of this syncer, and how many syncs had failed before it
         self._failed_before = 0
-        self._leaving = False
+        self._close_pending = False
 
     def opened(self, base: int) -> None:
         """This process begins to write a segment: open a descriptor for its syncs, then read what is unsynced."""
@@ -85,16 +85,16 @@ class Syncer:
     def close(self) -> None:
         """Close the descriptors, after a sync in progress: another file may get the number of a closed one."""
         with self._opening:
-            self._leaving = self._users > 0
-            if not self._leaving:
+            self._close_pending = self._users > 0
+            if not self._close_pending:
                 self._release_all()
 
     def _release_all(self) -> None:
-        self._leaving = False
+        self._close_pending = False
         fds, self._fds = self._fds, {}
         for fd in fds.values():
             files.close(fd)
-        self._believed.clear()
+        self._trusted_bases.clear()
         lock, self._lock = self._lock, None
         if lock is not None:
             lock.close()
@@ -125,7 +125,7 @@ class Syncer:
         finally:
             with self._opening:
                 self._users -= 1
-                if self._leaving and not self._users:
+                if self._close_pending and not self._users:
                     self._release_all()
 
     def sync(self, upto: int, deadline_ns: int) -> int:
@@ -135,14 +135,14 @@ class Syncer:
         def durable() -> int:
             return state.page.word(system.WORD_DURABLE)
 
-        def nap() -> None:
+        def sleep() -> None:
             if (seen := durable()) < upto:
                 state.page.sleep(system.WORD_DURABLE, seen, deadline_ns)
 
         if durable() >= upto:
             return durable()
         try:
-            with self._use() as lock, lock.hold_while(lambda: durable() < upto, nap, deadline_ns) as synced:
+            with self._use() as lock, lock.hold_while(lambda: durable() < upto, sleep, deadline_ns) as synced:
                 return self._sync_locked(state.published()) if synced else durable()
         except _Lost as lost:  # after the sync lock is released: the append lock is before it in the lock order
             raise self._failed(self.cut_lost(lost.base), lost) from lost
@@ -158,32 +158,32 @@ class Syncer:
     def _sync_locked(self, now: Published) -> int:
         page = self._state.page
         durable = page.word(system.WORD_DURABLE)
-        todo = self._append_lock.segments.since(durable, now)
+        segments = self._append_lock.segments.since(durable, now)
         began_ns = system.boot_ns()
-        self._leave_intent(page, todo, durable, now.log_end)
+        self._write_intent(page, segments, durable, now.log_end)
         system.point("sync-intent")
         try:
-            self._sync_and_raise(todo, durable, now)
+            self._sync_and_raise(segments, durable, now)
             page.set(system.WORD_UNSYNCED_SINCE, began_ns)
         except BaseException:  # also an interrupt, which the next sync must not take for a failure
-            if self._unharmed(page.word(system.WORD_SYNC_OWNER)):
+            if self._is_own_intent(page.word(system.WORD_SYNC_OWNER)):
                 page.set(system.WORD_SYNC_OWNER, 0)
             raise
         page.set(system.WORD_SYNC_OWNER, 0)
         return now.log_end
 
-    def _sync_and_raise(self, todo: list[SegmentInfo], durable: int, now: Published) -> None:
+    def _sync_and_raise(self, segments: list[SegmentInfo], durable: int, now: Published) -> None:
         try:
-            self._sync_all(todo, durable, now)
+            self._sync_all(segments, durable, now)
         except StorageError as problem:
-            self._poison([info.base for info in todo])
+            self._poison([info.base for info in segments])
             self._state.page.set(system.WORD_SYNC_OWNER, 0)
             if isinstance(problem, _Lost):
                 raise
             raise self._failed(durable, problem) from problem
         self._raise(now)
 
-    def _leave_intent(self, page: system.Page, todo: list[SegmentInfo], durable: int, end: int) -> None:
+    def _write_intent(self, page: system.Page, segments: list[SegmentInfo], durable: int, end: int) -> None:
         """Write an intent to the page. If one is there whose sync may have failed, mark the segments.
 
         An interrupt may come between any two steps, so the intent becomes this syncer's own only after all marks.
@@ -191,18 +191,18 @@ class Syncer:
         page.set(system.WORD_SYNC_FROM, durable)
         page.set(system.WORD_SYNC_TO, end)
         found = page.word(system.WORD_SYNC_OWNER)
-        if self._unharmed(found):
+        if self._is_own_intent(found):
             return
         intent = os.getpid() | secrets.randbits(31) << 32  # not the pid alone: another process may get it
         if found:
             self._intent = 0
             page.set(system.WORD_SYNC_OWNER, intent)
-            self._poison([info.base for info in todo])
+            self._poison([info.base for info in segments])
         self._failed_before = system.failed_syncs()
         self._intent = intent
         page.set(system.WORD_SYNC_OWNER, intent)
 
-    def _unharmed(self, intent: int) -> bool:
+    def _is_own_intent(self, intent: int) -> bool:
         """Whether this syncer wrote the intent, and no sync has failed since."""
         return intent != 0 and intent == self._intent and system.failed_syncs() == self._failed_before
 
@@ -215,34 +215,34 @@ class Syncer:
             found=os.strerror(problem.errno or errno.EIO),
         )
 
-    def _sync_all(self, todo: list[SegmentInfo], durable: int, now: Published) -> None:
+    def _sync_all(self, segments: list[SegmentInfo], durable: int, now: Published) -> None:
         poisoned = self._poisoned()
-        for info in todo:
+        for info in segments:
             try:
                 self._sync_segment(info, info.base in poisoned, durable, info.base != now.segment_base)
             except StorageError as problem:
                 if problem.errno != errno.ENOENT or info.next_offset > self._state.published().log_start:
                     raise  # else retention was faster: these records are not needed any more
-        if any(info.base >= durable for info in todo) or not durable:
+        if any(info.base >= durable for info in segments) or not durable:
             files.sync_directory(self._state.path)
             self._state.manifest.sync()
 
     def _sync_segment(self, info: SegmentInfo, poisoned: bool, durable: int, sealed: bool) -> None:
         fd = self._descriptor(info.base)
-        if poisoned or info.base not in self._believed:
+        if poisoned or info.base not in self._trusted_bases:
             self._rewrite(info, fd, durable)
-            self._believed.add(info.base)
+            self._trusted_bases.add(info.base)
         system.point("sync-segment")
         files.datasync(fd, file_names.segment_path(self._state.path, info.base))
         if sealed:
-            self._give_back(info.base)
+            self._close_descriptor(info.base)
             self._sync_sealed(info)
 
-    def _give_back(self, base: int) -> None:
+    def _close_descriptor(self, base: int) -> None:
         """Close the descriptor of a segment that is not written any more."""
         with self._opening:
             files.close(self._fds.pop(base, -1))
-            self._believed.discard(base)
+            self._trusted_bases.discard(base)
 
     def _sync_sealed(self, info: SegmentInfo) -> None:
         """Sync the files of a sealed segment that recovery reads instead of its log."""
@@ -269,11 +269,11 @@ class Syncer:
                 if now is not None and (
                     now.log_end <= state.page.word(system.WORD_DURABLE) or (now.segment_base == base and not now.segment_size)
                 ):
-                    self._believed.add(base)
-                self._bound(base)
+                    self._trusted_bases.add(base)
+                self._limit_descriptors(base)
             return fd
 
-    def _bound(self, newest: int) -> None:
+    def _limit_descriptors(self, newest: int) -> None:
         """Close the oldest descriptors if segments fill faster than they are synced; their sync opens and writes them again.
 
         REQUIRES `_opening`.
@@ -281,7 +281,7 @@ class Syncer:
         while len(self._fds) > SEGMENTS_MAX and not self._users:
             oldest = min(self._fds.keys() - {newest})
             files.close(self._fds.pop(oldest))
-            self._believed.discard(oldest)
+            self._trusted_bases.discard(oldest)
 
     def _rewrite(self, info: SegmentInfo, fd: int, durable: int) -> None:
         """Write the same bytes again through this descriptor: a failed write-back left them clean in the cache."""
@@ -319,7 +319,7 @@ class Syncer:
                 files.sync_directory(state.path)
             except StorageError as problem:
                 logger.error("cannot put the mark on disk: %s", problem)
-            self._believed.discard(base)
+            self._trusted_bases.discard(base)
         if bases:
             state.page.set(system.WORD_POISON, bases[-1] + 1)
 
@@ -329,14 +329,14 @@ class Syncer:
         system.point("durable-stored")
         state.page.set(system.WORD_DURABLE, now.log_end)
         for base in [base for base in list(self._fds) if base < now.segment_base]:
-            self._give_back(base)
+            self._close_descriptor(base)
 
-    def flush_if_due(self, end: int, behind: int, unsynced_ms: int, deadline_ns: int) -> None:
+    def flush_if_due(self, end: int, unsynced_count: int, unsynced_ms: int, deadline_ns: int) -> None:
         """Sync for `flush.messages`, which is part of the acknowledgement, and for `flush.ms` if the housekeeper is late."""
         state = self._state
-        if behind >= state.config.flush_messages:
+        if unsynced_count >= state.config.flush_messages:
             self.wait(end, deadline_ns)
-        elif unsynced_ms > state.config.flush_ms and behind > 0:
+        elif unsynced_ms > state.config.flush_ms and unsynced_count > 0:
             try:
                 self.sync(end, deadline_ns)
             except (ClosedError, DurabilityError, LockTimeoutError) as problem:
@@ -348,9 +348,9 @@ class Syncer:
         state = self._state
         state.ensure_open()
         now, page = state.published(), state.page
-        behind = now.log_end - page.word(system.WORD_DURABLE)
+        unsynced_count = now.log_end - page.word(system.WORD_DURABLE)
         unsynced_ms = (system.boot_ns() - page.word(system.WORD_UNSYNCED_SINCE)) // 1_000_000
-        self.flush_if_due(now.log_end, behind, unsynced_ms, state.deadline())
+        self.flush_if_due(now.log_end, unsynced_count, unsynced_ms, state.deadline())
 
     def wait(self, upto: int, deadline_ns: int) -> None:
         """As `sync`, but raise an error if `durable` has not reached `upto`."""

@@ -69,10 +69,10 @@ def file_name(base: int, suffix: str) -> str:
 
 def digests_base(name: str) -> int | None:
     """Base offset of the segment that a file of digests belongs to, None for any other name."""
-    return base_behind(DIGESTS, name)
+    return base_after(DIGESTS, name)
 
 
-def base_behind(prefix: str, name: str) -> int | None:
+def base_after(prefix: str, name: str) -> int | None:
     """The offset in a name of this prefix, None for any other name: a directory may contain foreign names."""
     number = name.removeprefix(prefix)
     if number == name or not _NUMBER.fullmatch(number) or int(number) > _OFFSET_MAX:

@@ -108,8 +108,8 @@ class LockFile:
             yield
 
     @contextlib.contextmanager
-    def hold_while(self, needed: Callable[[], bool], nap: Callable[[], None], deadline_ns: int) -> Iterator[bool]:
-        """As `hold`, but yields False, without the lock, once it is not `needed` any more; calls `nap` while another process
+    def hold_while(self, needed: Callable[[], bool], sleep: Callable[[], None], deadline_ns: int) -> Iterator[bool]:
+        """As `hold`, but yields False, without the lock, once it is not `needed` any more; calls `sleep` while another process
         holds it.
         """
         with holding(self.mutex, deadline_ns, self.path), self._held():
@@ -119,7 +119,7 @@ class LockFile:
                     break
                 if system.boot_ns() >= deadline_ns:
                     self.lock(deadline_ns)  # fails, with the message of a timeout
-                nap()
+                sleep()
             yield wanted
 
     @contextlib.contextmanager

@@ -156,6 +156,6 @@ def test_a_number_in_a_name_is_ascii_and_an_offset(number: str) -> None:
     for name in (f"{file_names.DIGESTS}{number}", f"{number:0>20}.log"):
         assert file_names.digests_base(name) is None
         assert file_names.parse(name) is None
-    assert file_names.base_behind(file_names.POISON, f"{file_names.POISON}{number}") is None
+    assert file_names.base_after(file_names.POISON, f"{file_names.POISON}{number}") is None
     assert file_names.parse(f"{2**63 - 1:020d}.log") == (2**63 - 1, ".log")
     assert file_names.digests_base(f"{file_names.DIGESTS}{7:020d}") == 7

@@ -104,7 +104,7 @@ def _durable_without_a_sync(original, self, upto, deadline_ns):
     return upto
 
 
-@replaces("no_sync_intent", "embedlog.partition.sync:Syncer._leave_intent")
+@replaces("no_sync_intent", "embedlog.partition.sync:Syncer._write_intent")
 def _no_intent(original, self, page, todo, durable, end):
     return None
 
