@@ -24,7 +24,7 @@ from embedlog.storage import file_names, files, locks
 
 SLOTS_MAX: Final = 1 << 16
 _LOCKS_AT: Final = 1 << 40  # offset of the slot locks, far after the end of the file
-_ROOMS_AT: Final = 1 << 41  # with `shared="locks"`: offset of the locks that a reader or writer of an entry holds
+_ENTRY_LOCKS_AT: Final = 1 << 41  # with `shared="locks"`: offset of the locks that a reader or writer of an entry holds
 _NONCE_BYTES: Final = 8
 
 _all: weakref.WeakSet[Liveness] = weakref.WeakSet()
@@ -34,16 +34,16 @@ class SlotState(NamedTuple):
     """The state of a slot as read by one probe."""
 
     held: bool  # locked: the process exists, perhaps suspended
-    beat: int = 0  # differs at the next probe if the process runs
+    heartbeat: int = 0  # differs at the next probe if the process runs
     left: bool = False  # the holder has recorded that its polls stopped
 
 
 _GONE: Final = SlotState(False)
 
 
-def _sign_of(life: ProcessSlot, held: bool, nonce: int, beat: int, left: bool) -> SlotState:
-    """The sign in the entry of the slot: with another nonce the slot has another holder, and this life is over."""
-    return SlotState(held, beat, left) if nonce == life.nonce else _GONE
+def _state_of(life: ProcessSlot, held: bool, nonce: int, heartbeat: int, left: bool) -> SlotState:
+    """The state in the entry of the slot. With another nonce the slot has another holder, so this one has ended."""
+    return SlotState(held, heartbeat, left) if nonce == life.nonce else _GONE
 
 
 class Lease:
@@ -52,15 +52,15 @@ class Lease:
     `polling` begins a poll, during which the poll interval does not run; `polled` ends it and starts the next interval.
     """
 
-    def __init__(self, liveness: Liveness, life: ProcessSlot, beats: system.Heartbeat) -> None:
+    def __init__(self, liveness: Liveness, life: ProcessSlot, heartbeat: system.Heartbeat) -> None:
         self.life = life
-        self._liveness, self._beats = liveness, beats
+        self._liveness, self._heartbeat = liveness, heartbeat
 
     def polling(self) -> None:
-        self._beats.polling()
+        self._heartbeat.polling()
 
     def polled(self) -> None:
-        self._beats.polled()
+        self._heartbeat.polled()
 
     @property
     def expired(self) -> bool:
@@ -68,35 +68,35 @@ class Lease:
 
         True once no heartbeat was written for the session timeout, the polls stopped for too long, or the lease ended.
         """
-        return self._beats.expired
+        return self._heartbeat.expired
 
     @property
     def good_until_ns(self) -> int:
         """When the lease expires without another heartbeat, on the boot clock; 0 after it has expired."""
-        return self._beats.good_until_ns
+        return self._heartbeat.good_until_ns
 
     @property
     def left(self) -> bool:
         """Whether the polls stopped for longer than the maximum poll interval, and the slot's entry says so."""
-        return self._beats.left
+        return self._heartbeat.left
 
     def renew(self) -> None:
         """Start again with a heartbeat now, inside a poll. Raises StorageError.
 
         Check for reassignment *after* this call: a process that reassigns reads the heartbeat once more, so one sees the other.
         """
-        code = self._beats.renew()
+        code = self._heartbeat.renew()
         if code < 0:
             raise StorageError("cannot renew a lease", errno=system.errno_of(code) or None, path=self._liveness.path)
 
     def end(self) -> None:
         """Stop the heartbeat thread and free the slot. Idempotent."""
-        self._beats.end()
+        self._heartbeat.end()
         self._liveness.end(self.life)
 
     def abandon(self) -> None:
         """Release the lease in a forked child."""
-        self._beats.abandon()
+        self._heartbeat.abandon()
 
 
 class Liveness:
@@ -108,11 +108,11 @@ class Liveness:
     def __init__(self, directory: Path, mode: int = 0o666, locked: bool = False) -> None:
         self.path = directory / file_names.SLOTS
         self._mode = mode
-        self._rooms_at = _ROOMS_AT if locked else 0
+        self._entry_locks_at = _ENTRY_LOCKS_AT if locked else 0
         self._mutex = threading.Lock()
         self._held: dict[int, int] = {}  # nonce by slot
         self._leases: weakref.WeakSet[Lease] = weakref.WeakSet()
-        self._holding = self._asking = -1
+        self._holder_fd = self._probe_fd = -1
         self._forked = False
         _all.add(self)
 
@@ -127,18 +127,18 @@ class Liveness:
         """A slot with a heartbeat; it starts inside a poll. Raises StorageError."""
         with self._mutex:
             life = self._begin_locked()
-            beats = system.Heartbeat(
-                self._holding,
+            heartbeat = system.Heartbeat(
+                self._holder_fd,
                 life.slot * SLOT_BYTES,
-                self._room_of(life.slot),
+                self._entry_lock_of(life.slot),
                 session_timeout_ms,
                 heartbeat_interval_ms,
                 max_poll_interval_ms,
             )
-            if beats.code < 0:
+            if heartbeat.code < 0:
                 self._end_locked(life)
-                raise StorageError("cannot begin a heartbeat", errno=system.errno_of(beats.code) or None, path=self.path)
-            lease = Lease(self, life, beats)
+                raise StorageError("cannot begin a heartbeat", errno=system.errno_of(heartbeat.code) or None, path=self.path)
+            lease = Lease(self, life, heartbeat)
             self._leases.add(lease)
         return lease
 
@@ -153,17 +153,17 @@ class Liveness:
             lease.end()
         with self._mutex:
             self._held.clear()
-            for fd in (self._holding, self._asking):
+            for fd in (self._holder_fd, self._probe_fd):
                 files.close(fd)
-            self._holding = self._asking = -1
+            self._holder_fd = self._probe_fd = -1
 
     def abandon(self) -> None:
         """Close the descriptors in a forked child: inherited ones must not outlive the parent."""
         for lease in list(self._leases):
             lease.abandon()
-        for fd in (self._holding, self._asking):
+        for fd in (self._holder_fd, self._probe_fd):
             files.close_inherited(fd)
-        self._holding = self._asking = -1
+        self._holder_fd = self._probe_fd = -1
         self._held.clear()
         self._mutex = threading.Lock()  # another thread of the parent may have held it during the fork
         self._forked = True
@@ -172,24 +172,24 @@ class Liveness:
 
     def probe(self, life: ProcessSlot) -> bool:
         """Whether the slot is still held by its process: one system call if it is free, two if it is held."""
-        return self.sign(life).held
+        return self.slot_state(life).held
 
-    def sign(self, life: ProcessSlot) -> SlotState:
+    def slot_state(self, life: ProcessSlot) -> SlotState:
         """Probe any slot once. Raises StorageError."""
         with self._mutex:
-            fd = self._asking_locked()
+            fd = self._probe_fd_locked()
             if fd < 0:
                 return _GONE
-            code, entry = system.read_slot(fd, _LOCKS_AT + life.slot, life.slot * SLOT_BYTES, self._room_of(life.slot))
+            code, entry = system.read_slot(fd, _LOCKS_AT + life.slot, life.slot * SLOT_BYTES, self._entry_lock_of(life.slot))
         if code < 0:
             raise StorageError("cannot read a process slot", errno=system.errno_of(code) or None, path=self.path)
-        nonce, beat, left, _ = system.SLOT_ENTRY.unpack(entry)
-        return _sign_of(life, code > 0, nonce, beat, left != 0)
+        nonce, heartbeat, left, _ = system.SLOT_ENTRY.unpack(entry)
+        return _state_of(life, code > 0, nonce, heartbeat, left != 0)
 
     # ---- internals ---------------------------------------------------------------------------------
 
     def _begin_locked(self) -> ProcessSlot:
-        fd = self._holding_locked()
+        fd = self._holder_fd_locked()
         for slot in range(SLOTS_MAX):
             if slot in self._held:
                 continue
@@ -208,35 +208,37 @@ class Liveness:
         raise StorageError("all process slots are in use", path=self.path, expected=f"fewer than {SLOTS_MAX} slots")
 
     def _write_locked(self, fd: int, slot: int, entry: bytes) -> None:
-        if not self._rooms_at:
+        if not self._entry_locks_at:
             files.write_all(fd, entry, slot * SLOT_BYTES, self.path)
             return
-        system.byte_lock_try(fd, self._room_of(slot))  # a network file system flushes written data when the lock is released
+        system.byte_lock_try(
+            fd, self._entry_lock_of(slot)
+        )  # a network file system flushes written data when the lock is released
         try:
             files.write_all(fd, entry, slot * SLOT_BYTES, self.path)
         finally:
-            system.byte_unlock(fd, self._room_of(slot))
+            system.byte_unlock(fd, self._entry_lock_of(slot))
 
     def _end_locked(self, life: ProcessSlot) -> None:
-        if self._held.get(life.slot) == life.nonce and self._holding >= 0:
+        if self._held.get(life.slot) == life.nonce and self._holder_fd >= 0:
             del self._held[life.slot]
-            system.byte_unlock(self._holding, _LOCKS_AT + life.slot)
+            system.byte_unlock(self._holder_fd, _LOCKS_AT + life.slot)
 
-    def _room_of(self, slot: int) -> int:
-        return self._rooms_at + slot if self._rooms_at else 0
+    def _entry_lock_of(self, slot: int) -> int:
+        return self._entry_locks_at + slot if self._entry_locks_at else 0
 
-    def _holding_locked(self) -> int:
+    def _holder_fd_locked(self) -> int:
         if self._forked:
             raise ForkedError("this log was opened in the parent process; open it again here", path=self.path)
-        if self._holding < 0:
-            self._holding = locks.open_lock(self.path, self._mode)
-        return self._holding
+        if self._holder_fd < 0:
+            self._holder_fd = locks.open_lock(self.path, self._mode)
+        return self._holder_fd
 
-    def _asking_locked(self) -> int:
+    def _probe_fd_locked(self) -> int:
         """A descriptor to probe slots through; -1 if the file is absent, so no slot was ever held."""
-        if self._asking < 0 and files.exists(self.path):
-            self._asking = files.open_file(self.path, files.READ)
-        return self._asking
+        if self._probe_fd < 0 and files.exists(self.path):
+            self._probe_fd = files.open_file(self.path, files.READ)
+        return self._probe_fd
 
 
 def _after_fork() -> None:

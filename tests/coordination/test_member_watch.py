@@ -32,7 +32,7 @@ class Slots:
         self.signs: dict[int, SlotState] = {}
         self.looks: dict[int, int] = {}
 
-    def sign(self, life: ProcessSlot) -> SlotState:
+    def slot_state(self, life: ProcessSlot) -> SlotState:
         self.looks[life.slot] = self.looks.get(life.slot, 0) + 1
         return self.signs.get(life.slot, SlotState(True, 1))
 
@@ -274,11 +274,11 @@ def test_whom_a_round_waits_for_is_late_after_its_timeout(stage: Stage) -> None:
     group = preparing(*(someone(name, rebalance_timeout_ms=60_000) for name in "abc"))
     for name in "abc":
         assert stage.see(group, name) == {}
-    for beat in range(60):
+    for heartbeat in range(60):
         stage.clock.passes(1_000)
         for name in "abc":
-            stage.show(name, True, beat)
-        assert beat == 59 or stage.see(group) == {}
+            stage.show(name, True, heartbeat)
+        assert heartbeat == 59 or stage.see(group) == {}
     verdicts = stage.see(group)
     assert verdicts == {"b": Verdict.LATE, "c": Verdict.LATE}
     assert stage.watch.confirm(group, verdicts) == verdicts

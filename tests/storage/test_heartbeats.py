@@ -38,7 +38,7 @@ def here(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Liveness]:
 @pytest.fixture
 def mine(here: Liveness) -> Iterator[Liveness]:
     """Another open log of the same directory, which has the leases."""
-    found = Liveness(here.path.parent, locked=bool(here._rooms_at))
+    found = Liveness(here.path.parent, locked=bool(here._entry_locks_at))
     yield found
     found.close()
 
@@ -53,9 +53,9 @@ def begin(mine: Liveness) -> Begin:
 
 def wait_for_beat(here: Liveness, life: ProcessSlot) -> SlotState:
     """The sign of a beat that came after the call."""
-    before = here.sign(life).beat
-    until(lambda: here.sign(life).beat != before, "a beat")
-    return here.sign(life)
+    before = here.slot_state(life).heartbeat
+    until(lambda: here.slot_state(life).heartbeat != before, "a beat")
+    return here.slot_state(life)
 
 
 def threads() -> set[str]:
@@ -74,7 +74,7 @@ def test_whoever_runs_beats_until_the_end(here: Liveness, begin: Begin) -> None:
     lease.end()
     lease.end()
     assert threads() == before
-    assert here.sign(lease.life) == SlotState(False, here.sign(lease.life).beat)
+    assert here.slot_state(lease.life) == SlotState(False, here.slot_state(lease.life).heartbeat)
     assert lease.expired
 
 
@@ -99,24 +99,24 @@ def test_an_end_that_comes_twice_does_not_end_the_successor(here: Liveness, begi
     second = begin()
     assert second.life.slot == first.life.slot
     first.end()
-    assert here.sign(second.life).held
-    assert here.sign(first.life) == SlotState(False)
+    assert here.slot_state(second.life).held
+    assert here.slot_state(first.life) == SlotState(False)
 
 
 def test_polls_that_stop_are_told_to_all_and_beats_stop_with_them(here: Liveness, begin: Begin) -> None:
     lease = begin(poll_ms=30)
     wait_for_beat(here, lease.life)
     lease.polled()
-    until(lambda: here.sign(lease.life).left, "others to be told")
+    until(lambda: here.slot_state(lease.life).left, "others to be told")
     assert lease.left
     assert lease.expired
-    sign = here.sign(lease.life)
+    sign = here.slot_state(lease.life)
     lease.polling()
     assert lease.expired, "a poll that comes too late changes nothing"
-    assert here.sign(lease.life) == sign
+    assert here.slot_state(lease.life) == sign
     lease.renew()
     assert not lease.expired
-    assert not here.sign(lease.life).left
+    assert not here.slot_state(lease.life).left
     wait_for_beat(here, lease.life)
 
 
@@ -143,13 +143,13 @@ def test_a_poll_in_time_puts_the_next_one_off(here: Liveness, begin: Begin) -> N
 def test_a_beat_that_cannot_be_written_is_none(mine: Liveness, begin: Begin, mutant: str) -> None:
     """Others see nothing of it: so the lease lapses, and cannot be renewed until writing works again."""
     lease = begin(SESSION_MS)
-    writing = os.dup(mine._holding)
+    writing = os.dup(mine._holder_fd)
     reading = os.open(mine.path, os.O_RDONLY)
-    os.dup2(reading, mine._holding)
+    os.dup2(reading, mine._holder_fd)
     until(lambda: lease.expired, "the lease to lapse")
     with pytest.raises(StorageError, match="renew"):
         lease.renew()
-    os.dup2(writing, mine._holding)
+    os.dup2(writing, mine._holder_fd)
     assert lease.expired
     if mutant:
         with mutated(mutant):
@@ -192,10 +192,10 @@ def test_an_entry_has_the_layout_that_the_documents_say(mine: Liveness, begin: B
     lease = begin(poll_ms=1)
     lease.polled()
     until(lambda: lease.left, "the polls to be late")
-    until(lambda: mine.sign(lease.life).left, "it to be told")
+    until(lambda: mine.slot_state(lease.life).left, "it to be told")
     entry = (mine.path).read_bytes()[SLOT_BYTES : 2 * SLOT_BYTES]
     assert entry[:8] == lease.life.nonce.to_bytes(8, "big")
-    assert int.from_bytes(entry[8:16], "big") == mine.sign(lease.life).beat > 0
+    assert int.from_bytes(entry[8:16], "big") == mine.slot_state(lease.life).heartbeat > 0
     assert entry[16:] == (1).to_bytes(8, "big") + bytes(8)
 
 
@@ -227,11 +227,11 @@ def test_member_4_who_was_frozen_knows_it_before_it_goes_on(
     wait_for_beat(here, life)
     assert victim.call("lease_state") == (False, False)
     victim.stop()
-    frozen = here.sign(life)
+    frozen = here.slot_state(life)
     assert frozen.held, "who is frozen may come back"
     clock = system.boot_ns() + 2 * SESSION_MS * 1_000_000
     until(lambda: system.boot_ns() > clock, "its session to be over")
-    assert here.sign(life) == frozen
+    assert here.slot_state(life) == frozen
     victim.resume()
     wait_for_beat(here, life)
     assert victim.call("lease_state") == (not mutant, False)
@@ -251,7 +251,7 @@ def test_member_3_who_computes_without_a_pause_is_alive(
     notes = iter(victim.notes())
     assert next(notes) == "now"
     clock, seen = system.boot_ns() + 2 * SESSION_MS * 1_000_000, set()
-    until(lambda: bool(seen.add(here.sign(life).beat)) or system.boot_ns() > clock, "its session to be over")
+    until(lambda: bool(seen.add(here.slot_state(life).heartbeat)) or system.boot_ns() > clock, "its session to be over")
     assert list(notes) == []
     assert (len(seen) <= 2) == python, f"{len(seen)} beats were seen"
     if not python:
@@ -263,9 +263,9 @@ def test_member_5_a_killed_one_is_dead_at_once_whatever_its_session(
 ) -> None:
     victim, here = nursery.spawn(), until_end.enter_context(closing(Liveness(tmp_path)))
     life = ProcessSlot(*victim.call("lease", str(tmp_path), LONG_MS, HEARTBEAT_MS))
-    assert here.sign(life).held
+    assert here.slot_state(life).held
     victim.kill()
-    assert not here.sign(life).held
+    assert not here.slot_state(life).held
 
 
 @pytest.mark.parametrize("mutant", ["", "keep_inherited"])
@@ -279,7 +279,7 @@ def test_life_1_a_forked_child_does_not_keep_its_parent_alive(
     try:
         wait_for_beat(here, life)
         victim.kill()
-        assert here.sign(life).held == bool(mutant)
+        assert here.slot_state(life).held == bool(mutant)
         assert state_of(child) in ("S", "R"), "and yet the child lives"
     finally:
         os.kill(child, signal.SIGKILL)

@@ -61,7 +61,7 @@ class FakeLiveness:
         self.leases.append(FakeLease(ProcessSlot(len(self.leases), 7)))
         return self.leases[-1]
 
-    def sign(self, life: ProcessSlot) -> SlotState:
+    def slot_state(self, life: ProcessSlot) -> SlotState:
         lease = self.leases[life.slot]
         return SlotState(not lease.ended, lease.renewed_count, lease.left)
 

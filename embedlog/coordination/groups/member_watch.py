@@ -43,8 +43,8 @@ class _Timer:
 class _ObservedHeartbeat:
     """The observed heartbeat of one member."""
 
-    def __init__(self, life: ProcessSlot | None, beat: int, now_ns: int) -> None:
-        self.life, self.beat, self.timer = life, beat, _Timer(now_ns)
+    def __init__(self, life: ProcessSlot | None, heartbeat: int, now_ns: int) -> None:
+        self.life, self.heartbeat, self.timer = life, heartbeat, _Timer(now_ns)
 
 
 class _Round(NamedTuple):
@@ -74,23 +74,23 @@ class Watch:
         self._checked_ns = now_ns
         return True
 
-    def verdicts(self, group: Group, me: str | None, whole: bool = False) -> dict[str, Verdict]:
-        """Members that seem to have ended, with reasons: those in the ring after `me`, or all if `whole` or `me` is not a member.
+    def verdicts(self, group: Group, own_id: str | None, whole: bool = False) -> dict[str, Verdict]:
+        """Members that seem to have ended, with reasons: those in the ring after `own_id`, or all if `whole` or `own_id` is not a member.
 
         Raises StorageError.
         """
         now_ns = self._clock()
         for member_id in self._heartbeats.keys() - group.members.keys():
             del self._heartbeats[member_id]
-        near = set(group.members) if whole else set(ring(group, me))
+        near = set(group.members) if whole else set(next_members(group, own_id))
         found = {}
         for member in group.members.values():
-            if member.member_id != me and self._is_due(member, member.member_id in near, now_ns):
-                verdict = self._judge(member, now_ns)
+            if member.member_id != own_id and self._is_due(member, member.member_id in near, now_ns):
+                verdict = self._verdict(member, now_ns)
                 if verdict is not None:
                     found[member.member_id] = verdict
         for member_id in self._late(group, now_ns):
-            if member_id != me:
+            if member_id != own_id:
                 found.setdefault(member_id, Verdict.LATE)
         return found
 
@@ -102,10 +102,10 @@ class Watch:
             if member is None:
                 continue
             if verdict is Verdict.LATE:
-                still = _round_of(group) == self._round and member_id in _awaited(group)
+                holds = _round_of(group) == self._round and member_id in _awaited(group)
             else:
-                still = self._still(member, verdict)
-            if still:
+                holds = self._still_holds(member, verdict)
+            if holds:
                 found[member_id] = verdict
         return found
 
@@ -122,30 +122,30 @@ class Watch:
             return True
         return now_ns - known.timer.probed_ns >= _session_ns(member) // FAR_PROBES
 
-    def _judge(self, member: Member, now_ns: int) -> Verdict | None:
-        sign, session_ns = self._sign(member), _session_ns(member)
+    def _verdict(self, member: Member, now_ns: int) -> Verdict | None:
+        slot_state, session_ns = self._slot_state(member), _session_ns(member)
         known = self._heartbeats.get(member.member_id)
-        if known is None or known.life != member.life or (sign.held and sign.beat != known.beat):
-            known = self._heartbeats[member.member_id] = _ObservedHeartbeat(member.life, sign.beat, now_ns)
+        if known is None or known.life != member.life or (slot_state.held and slot_state.heartbeat != known.heartbeat):
+            known = self._heartbeats[member.member_id] = _ObservedHeartbeat(member.life, slot_state.heartbeat, now_ns)
         if known.timer.age_ns(now_ns, session_ns) >= session_ns:
             return Verdict.EXPIRED
         if member.instance_id is not None:
             return None
-        if not sign.held:
+        if not slot_state.held:
             return Verdict.DEAD
-        return Verdict.LEFT if sign.left else None
+        return Verdict.LEFT if slot_state.left else None
 
-    def _still(self, member: Member, verdict: Verdict) -> bool:
-        known, sign = self._heartbeats.get(member.member_id), self._sign(member)
+    def _still_holds(self, member: Member, verdict: Verdict) -> bool:
+        known, slot_state = self._heartbeats.get(member.member_id), self._slot_state(member)
         if known is None or known.life != member.life:
             return False
         if verdict is Verdict.EXPIRED:
-            return not sign.held or sign.beat == known.beat
-        return sign.left if verdict is Verdict.LEFT else not sign.held
+            return not slot_state.held or slot_state.heartbeat == known.heartbeat
+        return slot_state.left if verdict is Verdict.LEFT else not slot_state.held
 
-    def _sign(self, member: Member) -> SlotState:
+    def _slot_state(self, member: Member) -> SlotState:
         """A member without a process slot was written by a broker; its clients cannot reach this log."""
-        return SlotState(False) if member.life is None else self._liveness.sign(member.life)
+        return SlotState(False) if member.life is None else self._liveness.slot_state(member.life)
 
     # ---- rounds ----------------------------------------------------------------------------------
 
@@ -167,12 +167,12 @@ def _awaited(group: Group) -> list[str]:
     return [group.leader] if group.state is State.COMPLETING_REBALANCE and group.leader is not None else []
 
 
-def ring(group: Group, me: str | None) -> list[str]:
-    """The members after `me` that it probes; all members if `me` is not one."""
+def next_members(group: Group, own_id: str | None) -> list[str]:
+    """The members after `own_id` that it probes; all members if `own_id` is not one."""
     names = sorted(group.members)
-    if me is None or me not in group.members:
+    if own_id is None or own_id not in group.members:
         return names
-    at = names.index(me) + 1
+    at = names.index(own_id) + 1
     return (names[at:] + names[: at - 1])[:RING]
 
 

@@ -112,7 +112,7 @@ def _confirmed_without_a_look(original, self, group, verdicts):
     return dict(verdicts)
 
 
-@replaces("static_member_dies", "embedlog.coordination.groups.member_watch:Watch._judge")
+@replaces("static_member_dies", "embedlog.coordination.groups.member_watch:Watch._verdict")
 def _judged_like_a_dynamic_member(original, self, member, now_ns):
     return original(self, replace(member, instance_id=None), now_ns)
 

@@ -32,19 +32,19 @@ def _no_digests(original, directory, base, *, usable=True):
 # ---- process slots -----------------------------------------------------------------------------------
 
 
-@replaces("no_nonce", "embedlog.storage.liveness:_sign_of")
-def _sign_of_any_holder(original, life, held, nonce, beat, left):
-    return original(life, held, life.nonce, beat, left)
+@replaces("no_nonce", "embedlog.storage.liveness:_state_of")
+def _sign_of_any_holder(original, life, held, nonce, heartbeat, left):
+    return original(life, held, life.nonce, heartbeat, left)
 
 
-@replaces("no_probe", "embedlog.storage.liveness:_sign_of")
-def _sign_of_life(original, life, held, nonce, beat, left):
-    return original(life, True, life.nonce, beat, left)
+@replaces("no_probe", "embedlog.storage.liveness:_state_of")
+def _sign_of_life(original, life, held, nonce, heartbeat, left):
+    return original(life, True, life.nonce, heartbeat, left)
 
 
 @replaces("keep_inherited", "embedlog.storage.liveness:Liveness.abandon")
 def _descriptors_stay_open_in_the_child(original, self):
-    self._holding = self._asking = -1
+    self._holder_fd = self._probe_fd = -1
     original(self)
 
 
