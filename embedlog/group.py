@@ -98,7 +98,7 @@ class Member:
     protocols: tuple[tuple[str, bytes], ...]
     assignment: bytes = b""
     joined: bool = True
-    life: ProcessSlot | None = None
+    process_slot: ProcessSlot | None = None
     others: Tags = ()
 
     def metadata(self, protocol: str | None) -> bytes:
@@ -172,7 +172,7 @@ def join(
         return _join_again(group, before, member, now_ms)
     if holder is not None:
         return _take_place(group, group.members[holder], member, now_ms)
-    if sum(not _same_life(each, member) for each in group.members.values()) >= limits.max_size:
+    if sum(not _same_process_slot(each, member) for each in group.members.values()) >= limits.max_size:
         return Refusal.GROUP_MAX_SIZE_REACHED
     return _join_anew(group, member, protocol_type, limits, now_ms)
 
@@ -190,7 +190,7 @@ def _speaks_with(group: Group, member: Member, protocol_type: str, but: str) -> 
 
 def _join_anew(group: Group, member: Member, protocol_type: str, limits: Limits, now_ms: int) -> Group:
     member = replace(member, joined=True, assignment=b"")
-    members = {each.member_id: each for each in group.members.values() if not _same_life(each, member)}
+    members = {each.member_id: each for each in group.members.values() if not _same_process_slot(each, member)}
     leader = group.leader if group.leader in members else next(iter(members), member.member_id)
     members[member.member_id] = member
     grown = replace(group, protocol_type=protocol_type, members=members, leader=leader)
@@ -201,8 +201,8 @@ def _join_anew(group: Group, member: Member, protocol_type: str, limits: Limits,
     return _prepare(grown, now_ms, {member.member_id}, delayed)
 
 
-def _same_life(one: Member, other: Member) -> bool:
-    return one.life is not None and one.life == other.life and one.instance_id is None
+def _same_process_slot(one: Member, other: Member) -> bool:
+    return one.process_slot is not None and one.process_slot == other.process_slot and one.instance_id is None
 
 
 def _join_again(group: Group, before: Member, member: Member, now_ms: int) -> Group:

@@ -108,7 +108,7 @@ class Transaction:
 
 def initialize(
     old: Transaction | None,
-    life: ProcessSlot,
+    process_slot: ProcessSlot,
     timeout_ms: int,
     new_id: int,
     now: Moment,
@@ -116,7 +116,7 @@ def initialize(
 ) -> Transaction | Refusal:
     """A producer starts to use the id. `claimed`: the id and epoch that it had, if it is the same producer as before."""
     if old is None:
-        return Transaction(new_id, 0, timeout_ms, updated_ms=now.wall_ms, owner=life)
+        return Transaction(new_id, 0, timeout_ms, updated_ms=now.wall_ms, owner=process_slot)
     if claimed is not None and claimed not in ((old.producer_id, old.epoch), (old.producer_id, old.epoch - 1)):
         return Refusal.PRODUCER_FENCED
     if old.status not in SETTLED:
@@ -134,7 +134,7 @@ def initialize(
         started_ms=-1,
         next_id=NO_ID,
         client_version=CLIENT_VERSION,
-        owner=life,
+        owner=process_slot,
         began=None,
     )
 
@@ -163,11 +163,16 @@ def register(
 
 
 def end(
-    old: Transaction | None, producer_id: int, epoch: int, life: ProcessSlot, commit: bool, next_id: int, now: Moment
+    old: Transaction | None, producer_id: int, epoch: int, process_slot: ProcessSlot, commit: bool, next_id: int, now: Moment
 ) -> Transaction | Refusal:
     """The owner decides. A repeated call, after an error or an interrupt, finds its own decision and changes nothing."""
     kind = "commit" if commit else "abort"
-    if old is not None and old.owner == life and old.outcome == (kind, producer_id, epoch) and old.status is not Status.ONGOING:
+    if (
+        old is not None
+        and old.owner == process_slot
+        and old.outcome == (kind, producer_id, epoch)
+        and old.status is not Status.ONGOING
+    ):
         return old
     if old is None or old.producer_id != producer_id:
         return Refusal.INVALID_PRODUCER_ID_MAPPING

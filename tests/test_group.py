@@ -204,8 +204,8 @@ def test_another_subscription_in_a_join_phase_is_taken_in() -> None:
 
 def test_another_life_of_a_member_is_noted_without_a_rebalance() -> None:
     old = stable(A, B)
-    group = taken(rules.join(old, replace(B, life=ProcessSlot(7, 7)), LIMITS, LATER))
-    assert (group.state, group.round, group.members["b"].life) == (State.STABLE, old.round, ProcessSlot(7, 7))
+    group = taken(rules.join(old, replace(B, process_slot=ProcessSlot(7, 7)), LIMITS, LATER))
+    assert (group.state, group.round, group.members["b"].process_slot) == (State.STABLE, old.round, ProcessSlot(7, 7))
     assert group.members["b"].assignment == b"b"
 
 
@@ -217,7 +217,7 @@ def test_who_was_evicted_does_not_come_back_under_its_old_name_unawares() -> Non
 @pytest.mark.parametrize("old", [preparing(A, B), completing(A, B), stable(A, B), stable(B, A)])
 def test_who_comes_under_another_id_is_not_waited_for_under_the_old_one(old: Group) -> None:
     """Its leaving was not heard, or it does not know that it has joined: the old id lives as long as the new one does."""
-    same = replace(C, life=A.life)
+    same = replace(C, process_slot=A.process_slot)
     group = taken(rules.join(old, same, Limits(max_size=2), LATER))
     assert list(group.members) == ["b", "c"]
     assert group.leader == "b"
@@ -225,7 +225,7 @@ def test_who_comes_under_another_id_is_not_waited_for_under_the_old_one(old: Gro
 
 
 def test_who_is_alone_and_comes_under_another_id_leads() -> None:
-    group = taken(rules.join(stable(A), replace(C, life=A.life), LIMITS, LATER))
+    group = taken(rules.join(stable(A), replace(C, process_slot=A.process_slot), LIMITS, LATER))
     assert (list(group.members), group.leader, group.state) == (["c"], "c", State.COMPLETING_REBALANCE)
 
 

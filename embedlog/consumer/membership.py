@@ -184,7 +184,7 @@ class Membership:
             rebalance_timeout_ms=self._config.max_poll_interval_ms,
             session_timeout_ms=self._config.session_timeout_ms,
             protocols=said,
-            life=lease.life,
+            process_slot=lease.process_slot,
         )
         before, self.member_id = self.member_id, member_id  # set first: an interrupt after the append leaves no unknown member
         try:

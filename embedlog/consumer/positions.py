@@ -98,8 +98,8 @@ class Cursor:
     """
 
     __slots__ = (
-        "_ahead", "_epoch", "_next", "_out", "_returned_count", "bounds", "checked_epoch", "dropped_count", "fresh", "intercepted",
-        "lag", "lead", "partition", "paused", "reset", "seen_end", "tail", "tp",
+        "_ahead", "_epoch", "_next", "_out", "_returned_count", "bounds", "checked_epoch", "dropped_count", "fresh",
+        "intercepted", "lag", "lead", "partition", "paused", "reset", "seen_end", "tail", "tp",
     )  # fmt: skip
 
     def __init__(self, tp: TopicPartition, partition: Partition, reset: Reset | None) -> None:

@@ -41,9 +41,9 @@ class SlotState(NamedTuple):
 _GONE: Final = SlotState(False)
 
 
-def _state_of(life: ProcessSlot, held: bool, nonce: int, heartbeat: int, left: bool) -> SlotState:
+def _state_of(process_slot: ProcessSlot, held: bool, nonce: int, heartbeat: int, left: bool) -> SlotState:
     """The state in the entry of the slot. With another nonce the slot has another holder, so this one has ended."""
-    return SlotState(held, heartbeat, left) if nonce == life.nonce else _GONE
+    return SlotState(held, heartbeat, left) if nonce == process_slot.nonce else _GONE
 
 
 class Lease:
@@ -52,8 +52,8 @@ class Lease:
     `polling` begins a poll, during which the poll interval does not run; `polled` ends it and starts the next interval.
     """
 
-    def __init__(self, liveness: Liveness, life: ProcessSlot, heartbeat: system.Heartbeat) -> None:
-        self.life = life
+    def __init__(self, liveness: Liveness, process_slot: ProcessSlot, heartbeat: system.Heartbeat) -> None:
+        self.process_slot = process_slot
         self._liveness, self._heartbeat = liveness, heartbeat
 
     def polling(self) -> None:
@@ -92,7 +92,7 @@ class Lease:
     def end(self) -> None:
         """Stop the heartbeat thread and free the slot. Idempotent."""
         self._heartbeat.end()
-        self._liveness.end(self.life)
+        self._liveness.end(self.process_slot)
 
     def abandon(self) -> None:
         """Release the lease in a forked child."""
@@ -126,26 +126,26 @@ class Liveness:
     def lease(self, *, session_timeout_ms: int, heartbeat_interval_ms: int, max_poll_interval_ms: int) -> Lease:
         """A slot with a heartbeat; it starts inside a poll. Raises StorageError."""
         with self._mutex:
-            life = self._begin_locked()
+            process_slot = self._begin_locked()
             heartbeat = system.Heartbeat(
                 self._holder_fd,
-                life.slot * SLOT_BYTES,
-                self._entry_lock_of(life.slot),
+                process_slot.slot * SLOT_BYTES,
+                self._entry_lock_of(process_slot.slot),
                 session_timeout_ms,
                 heartbeat_interval_ms,
                 max_poll_interval_ms,
             )
             if heartbeat.code < 0:
-                self._end_locked(life)
+                self._end_locked(process_slot)
                 raise StorageError("cannot begin a heartbeat", errno=system.errno_of(heartbeat.code) or None, path=self.path)
-            lease = Lease(self, life, heartbeat)
+            lease = Lease(self, process_slot, heartbeat)
             self._leases.add(lease)
         return lease
 
-    def end(self, life: ProcessSlot) -> None:
+    def end(self, process_slot: ProcessSlot) -> None:
         """Free the slot. Idempotent."""
         with self._mutex:
-            self._end_locked(life)
+            self._end_locked(process_slot)
 
     def close(self) -> None:
         """Free all slots of this object. Idempotent."""
@@ -170,21 +170,23 @@ class Liveness:
 
     # ---- slots of other processes ------------------------------------------------------------------
 
-    def probe(self, life: ProcessSlot) -> bool:
+    def probe(self, process_slot: ProcessSlot) -> bool:
         """Whether the slot is still held by its process: one system call if it is free, two if it is held."""
-        return self.slot_state(life).held
+        return self.slot_state(process_slot).held
 
-    def slot_state(self, life: ProcessSlot) -> SlotState:
+    def slot_state(self, process_slot: ProcessSlot) -> SlotState:
         """Probe any slot once. Raises StorageError."""
         with self._mutex:
             fd = self._probe_fd_locked()
             if fd < 0:
                 return _GONE
-            code, entry = system.read_slot(fd, _LOCKS_AT + life.slot, life.slot * SLOT_BYTES, self._entry_lock_of(life.slot))
+            code, entry = system.read_slot(
+                fd, _LOCKS_AT + process_slot.slot, process_slot.slot * SLOT_BYTES, self._entry_lock_of(process_slot.slot)
+            )
         if code < 0:
             raise StorageError("cannot read a process slot", errno=system.errno_of(code) or None, path=self.path)
         nonce, heartbeat, left, _ = system.SLOT_ENTRY.unpack(entry)
-        return _state_of(life, code > 0, nonce, heartbeat, left != 0)
+        return _state_of(process_slot, code > 0, nonce, heartbeat, left != 0)
 
     # ---- internals ---------------------------------------------------------------------------------
 
@@ -219,10 +221,10 @@ class Liveness:
         finally:
             system.byte_unlock(fd, self._entry_lock_of(slot))
 
-    def _end_locked(self, life: ProcessSlot) -> None:
-        if self._held.get(life.slot) == life.nonce and self._holder_fd >= 0:
-            del self._held[life.slot]
-            system.byte_unlock(self._holder_fd, _LOCKS_AT + life.slot)
+    def _end_locked(self, process_slot: ProcessSlot) -> None:
+        if self._held.get(process_slot.slot) == process_slot.nonce and self._holder_fd >= 0:
+            del self._held[process_slot.slot]
+            system.byte_unlock(self._holder_fd, _LOCKS_AT + process_slot.slot)
 
     def _entry_lock_of(self, slot: int) -> int:
         return self._entry_locks_at + slot if self._entry_locks_at else 0

@@ -215,9 +215,9 @@ def test_fields_of_a_newer_version_are_kept() -> None:
     resized = replace(GROUP, others=((STATE_TAG, b"a longer state than ours"),))
     back = decode_group(encode_group(replace(GROUP, others=((0, b"zero"), (20_000, bytes(300))))))
     assert back.others == ((0, b"zero"), (20_000, bytes(300)))
-    life = replace(ONE, others=((LIFE_TAG, b"a longer life than ours"),))
-    value = encode_group(replace(GROUP, members={"m1": life}))
-    assert decode_group(value).members["m1"] == life
+    process_slot = replace(ONE, others=((LIFE_TAG, b"a longer life than ours"),))
+    value = encode_group(replace(GROUP, members={"m1": process_slot}))
+    assert decode_group(value).members["m1"] == process_slot
     assert decode_group(encode_group(resized)).others == resized.others
 
 
@@ -266,10 +266,10 @@ def random_group(chance: random.Random) -> Group:
     def member() -> Member:
         names = chance.sample(("range", "roundrobin", "sticky", "x" * 300), chance.randint(1, 4))
         protocols = tuple((name, data()) for name in names)
-        life = ProcessSlot(chance.getrandbits(16), chance.getrandbits(64)) if chance.random() < 0.8 else None
+        process_slot = ProcessSlot(chance.getrandbits(16), chance.getrandbits(64)) if chance.random() < 0.8 else None
         instance = text() or "i" if chance.random() < 0.3 else None
         times = chance.randrange(2**31), chance.randrange(2**31)
-        return Member(text(), instance, text(), text(), *times, protocols, data(), chance.random() < 0.5, life, tags())
+        return Member(text(), instance, text(), text(), *times, protocols, data(), chance.random() < 0.5, process_slot, tags())
 
     def tags() -> tuple[tuple[int, bytes], ...]:
         unknown = chance.sample((0, 3, 9_999, JOINED_TAG + 1, 2**31), chance.choice((0, 0, 2)))

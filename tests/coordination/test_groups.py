@@ -238,8 +238,8 @@ def test_the_housekeeper_sees_to_groups_whose_members_are_all_gone(log: embedlog
     liveness = log._engine.transactions.liveness
     dead, alive = liveness.begin(), liveness.begin()
     groups.commit("g", {ONE: 1})
-    keep(groups, stable(replace(A, life=dead), replace(B, life=alive)))
-    keep(groups, stable(member("s", "instance", life=dead)), "static")
+    keep(groups, stable(replace(A, process_slot=dead), replace(B, process_slot=alive)))
+    keep(groups, stable(member("s", "instance", process_slot=dead)), "static")
     liveness.end(dead)
     with embedlog.open(log.path, config=QUIET) as second:
         second.housekeep()

@@ -32,9 +32,9 @@ class Slots:
         self.signs: dict[int, SlotState] = {}
         self.looks: dict[int, int] = {}
 
-    def slot_state(self, life: ProcessSlot) -> SlotState:
-        self.looks[life.slot] = self.looks.get(life.slot, 0) + 1
-        return self.signs.get(life.slot, SlotState(True, 1))
+    def slot_state(self, process_slot: ProcessSlot) -> SlotState:
+        self.looks[process_slot.slot] = self.looks.get(process_slot.slot, 0) + 1
+        return self.signs.get(process_slot.slot, SlotState(True, 1))
 
 
 class Clock:
@@ -90,8 +90,8 @@ def slot_of(name: str) -> int:
 
 
 def someone(name: str, **fields: Any) -> Member:
-    life = fields.pop("life", ProcessSlot(slot_of(name), 100 + slot_of(name)))
-    return member(name, fields.pop("instance", None), life=life, **fields)
+    process_slot = fields.pop("process_slot", ProcessSlot(slot_of(name), 100 + slot_of(name)))
+    return member(name, fields.pop("instance", None), process_slot=process_slot, **fields)
 
 
 def trio(**fields: Any) -> Group:
@@ -131,8 +131,8 @@ def test_who_is_gone_or_has_left_is_told_at_the_first_look(stage: Stage) -> None
 
 
 def test_a_brokers_member_is_nobody_who_could_be_alive(stage: Stage) -> None:
-    assert stage.see(trio(life=None)) == {"b": Verdict.DEAD}
-    assert stage.see(trio(life=None, instance="i")) == {}
+    assert stage.see(trio(process_slot=None)) == {"b": Verdict.DEAD}
+    assert stage.see(trio(process_slot=None, instance="i")) == {}
 
 
 @pytest.mark.parametrize("mutant", ["", "static_member_dies"])
@@ -179,7 +179,7 @@ def test_a_session_is_counted_from_this_observers_first_look(stage: Stage) -> No
 def test_a_new_life_in_a_members_place_begins_with_a_whole_session(stage: Stage) -> None:
     group = trio(session_timeout_ms=10_000)
     stage.look_for(group, 9_000)
-    again = trio(session_timeout_ms=10_000, life=ProcessSlot(1, 9))
+    again = trio(session_timeout_ms=10_000, process_slot=ProcessSlot(1, 9))
     assert stage.look_for(again, 9_000) == {}
     assert stage.look_for(again, 1_000) == {"b": Verdict.EXPIRED}
 
@@ -264,7 +264,7 @@ def test_another_life_under_the_same_name_is_somebody_else(stage: Stage) -> None
     group = trio()
     stage.show("b", False)
     verdicts = stage.see(group)
-    assert stage.watch.confirm(trio(life=ProcessSlot(1, 5)), verdicts) == {}
+    assert stage.watch.confirm(trio(process_slot=ProcessSlot(1, 5)), verdicts) == {}
 
 
 # ---- rounds ----------------------------------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ def test_while_newcomers_are_waited_for_nobody_is_late(stage: Stage) -> None:
 def crowd(count: int) -> Group:
     members = {
         each.member_id: each
-        for each in (replace(someone("a"), member_id=f"{n:03}", life=ProcessSlot(n, n)) for n in range(count))
+        for each in (replace(someone("a"), member_id=f"{n:03}", process_slot=ProcessSlot(n, n)) for n in range(count))
     }
     return replace(stable(someone("a")), members=members, leader="000")
 
@@ -371,7 +371,9 @@ def test_killed_frozen_and_late_processes_are_told_apart(until_end: ExitStack, n
         victim = nursery.spawn()
         lives[name] = victim, ProcessSlot(*victim.call("lease", str(tmp_path), 400, 20, poll_ms))
     lives["d"][0].call("lease_do", "polled")
-    members = [replace(member(name, life=life), session_timeout_ms=400) for name, (_, life) in lives.items()]
+    members = [
+        replace(member(name, process_slot=process_slot), session_timeout_ms=400) for name, (_, process_slot) in lives.items()
+    ]
     group = replace(stable(someone("a")), members={each.member_id: each for each in (someone("a"), *members)})
     watch = Watch(here)
     until(lambda: watch.verdicts(group, "a") == {"d": Verdict.LEFT}, "the late one to be told")

@@ -51,11 +51,11 @@ def begin(mine: Liveness) -> Begin:
     return begin
 
 
-def wait_for_beat(here: Liveness, life: ProcessSlot) -> SlotState:
+def wait_for_beat(here: Liveness, process_slot: ProcessSlot) -> SlotState:
     """The sign of a beat that came after the call."""
-    before = here.slot_state(life).heartbeat
-    until(lambda: here.slot_state(life).heartbeat != before, "a beat")
-    return here.slot_state(life)
+    before = here.slot_state(process_slot).heartbeat
+    until(lambda: here.slot_state(process_slot).heartbeat != before, "a beat")
+    return here.slot_state(process_slot)
 
 
 def threads() -> set[str]:
@@ -69,12 +69,12 @@ def test_whoever_runs_beats_until_the_end(here: Liveness, begin: Begin) -> None:
     before = threads()
     lease = begin()
     assert len(threads()) == len(before) + 1
-    assert wait_for_beat(here, lease.life).held
+    assert wait_for_beat(here, lease.process_slot).held
     assert not lease.expired
     lease.end()
     lease.end()
     assert threads() == before
-    assert here.slot_state(lease.life) == SlotState(False, here.slot_state(lease.life).heartbeat)
+    assert here.slot_state(lease.process_slot) == SlotState(False, here.slot_state(lease.process_slot).heartbeat)
     assert lease.expired
 
 
@@ -97,27 +97,27 @@ def test_an_end_that_comes_twice_does_not_end_the_successor(here: Liveness, begi
     first = begin()
     first.end()
     second = begin()
-    assert second.life.slot == first.life.slot
+    assert second.process_slot.slot == first.process_slot.slot
     first.end()
-    assert here.slot_state(second.life).held
-    assert here.slot_state(first.life) == SlotState(False)
+    assert here.slot_state(second.process_slot).held
+    assert here.slot_state(first.process_slot) == SlotState(False)
 
 
 def test_polls_that_stop_are_told_to_all_and_beats_stop_with_them(here: Liveness, begin: Begin) -> None:
     lease = begin(poll_ms=30)
-    wait_for_beat(here, lease.life)
+    wait_for_beat(here, lease.process_slot)
     lease.polled()
-    until(lambda: here.slot_state(lease.life).left, "others to be told")
+    until(lambda: here.slot_state(lease.process_slot).left, "others to be told")
     assert lease.left
     assert lease.expired
-    sign = here.slot_state(lease.life)
+    sign = here.slot_state(lease.process_slot)
     lease.polling()
     assert lease.expired, "a poll that comes too late changes nothing"
-    assert here.slot_state(lease.life) == sign
+    assert here.slot_state(lease.process_slot) == sign
     lease.renew()
     assert not lease.expired
-    assert not here.slot_state(lease.life).left
-    wait_for_beat(here, lease.life)
+    assert not here.slot_state(lease.process_slot).left
+    wait_for_beat(here, lease.process_slot)
 
 
 def test_inside_a_poll_nobody_is_late(here: Liveness, begin: Begin) -> None:
@@ -125,7 +125,7 @@ def test_inside_a_poll_nobody_is_late(here: Liveness, begin: Begin) -> None:
     lease.polled()
     lease.polling()
     for _ in range(6):
-        wait_for_beat(here, lease.life)
+        wait_for_beat(here, lease.process_slot)
     assert not lease.left
     assert not lease.expired
 
@@ -135,7 +135,7 @@ def test_a_poll_in_time_puts_the_next_one_off(here: Liveness, begin: Begin) -> N
     for _ in range(6):
         lease.polling()
         lease.polled()
-        wait_for_beat(here, lease.life)
+        wait_for_beat(here, lease.process_slot)
     assert not lease.left
 
 
@@ -176,7 +176,7 @@ def test_the_thread_takes_no_signals(begin: Begin) -> None:
 def test_times_that_are_none_are_refused(begin: Begin, here: Liveness, times: tuple[int, int, int]) -> None:
     with pytest.raises(StorageError, match="heartbeat"):
         begin(*times)
-    assert begin().life.slot == 0, "and the slot is free again"
+    assert begin().process_slot.slot == 0, "and the slot is free again"
 
 
 def test_a_thread_needs_a_file_to_write_to(tmp_path: Path) -> None:
@@ -192,10 +192,10 @@ def test_an_entry_has_the_layout_that_the_documents_say(mine: Liveness, begin: B
     lease = begin(poll_ms=1)
     lease.polled()
     until(lambda: lease.left, "the polls to be late")
-    until(lambda: mine.slot_state(lease.life).left, "it to be told")
+    until(lambda: mine.slot_state(lease.process_slot).left, "it to be told")
     entry = (mine.path).read_bytes()[SLOT_BYTES : 2 * SLOT_BYTES]
-    assert entry[:8] == lease.life.nonce.to_bytes(8, "big")
-    assert int.from_bytes(entry[8:16], "big") == mine.slot_state(lease.life).heartbeat > 0
+    assert entry[:8] == lease.process_slot.nonce.to_bytes(8, "big")
+    assert int.from_bytes(entry[8:16], "big") == mine.slot_state(lease.process_slot).heartbeat > 0
     assert entry[16:] == (1).to_bytes(8, "big") + bytes(8)
 
 
@@ -223,17 +223,17 @@ def test_member_4_who_was_frozen_knows_it_before_it_goes_on(
     """Its thread may beat before anything else of it runs: the lease stays expired."""
     victim, here = nursery.spawn(), until_end.enter_context(closing(Liveness(tmp_path)))
     victim.call("mutants", *([mutant] if mutant else []))
-    life = ProcessSlot(*victim.call("lease", str(tmp_path), SESSION_MS, HEARTBEAT_MS))
-    wait_for_beat(here, life)
+    process_slot = ProcessSlot(*victim.call("lease", str(tmp_path), SESSION_MS, HEARTBEAT_MS))
+    wait_for_beat(here, process_slot)
     assert victim.call("lease_state") == (False, False)
     victim.stop()
-    frozen = here.slot_state(life)
+    frozen = here.slot_state(process_slot)
     assert frozen.held, "who is frozen may come back"
     clock = system.boot_ns() + 2 * SESSION_MS * 1_000_000
     until(lambda: system.boot_ns() > clock, "its session to be over")
-    assert here.slot_state(life) == frozen
+    assert here.slot_state(process_slot) == frozen
     victim.resume()
-    wait_for_beat(here, life)
+    wait_for_beat(here, process_slot)
     assert victim.call("lease_state") == (not mutant, False)
     victim.call("lease_do", "renew")
     assert victim.call("lease_state") == (False, False)
@@ -245,13 +245,13 @@ def test_member_3_who_computes_without_a_pause_is_alive(
 ) -> None:
     """The interpreter's lock is held for longer than a session: a thread of Python's own would be silent for as long."""
     victim, here = nursery.spawn(), until_end.enter_context(closing(Liveness(tmp_path)))
-    life = ProcessSlot(*victim.call("lease", str(tmp_path), SESSION_MS, HEARTBEAT_MS, python=python))
-    wait_for_beat(here, life)
+    process_slot = ProcessSlot(*victim.call("lease", str(tmp_path), SESSION_MS, HEARTBEAT_MS, python=python))
+    wait_for_beat(here, process_slot)
     victim.start("hold_interpreter", 3 * SESSION_MS)
     notes = iter(victim.notes())
     assert next(notes) == "now"
     clock, seen = system.boot_ns() + 2 * SESSION_MS * 1_000_000, set()
-    until(lambda: bool(seen.add(here.slot_state(life).heartbeat)) or system.boot_ns() > clock, "its session to be over")
+    until(lambda: bool(seen.add(here.slot_state(process_slot).heartbeat)) or system.boot_ns() > clock, "its session to be over")
     assert list(notes) == []
     assert (len(seen) <= 2) == python, f"{len(seen)} beats were seen"
     if not python:
@@ -262,10 +262,10 @@ def test_member_5_a_killed_one_is_dead_at_once_whatever_its_session(
     until_end: ExitStack, nursery: Nursery, tmp_path: Path
 ) -> None:
     victim, here = nursery.spawn(), until_end.enter_context(closing(Liveness(tmp_path)))
-    life = ProcessSlot(*victim.call("lease", str(tmp_path), LONG_MS, HEARTBEAT_MS))
-    assert here.slot_state(life).held
+    process_slot = ProcessSlot(*victim.call("lease", str(tmp_path), LONG_MS, HEARTBEAT_MS))
+    assert here.slot_state(process_slot).held
     victim.kill()
-    assert not here.slot_state(life).held
+    assert not here.slot_state(process_slot).held
 
 
 @pytest.mark.parametrize("mutant", ["", "keep_inherited"])
@@ -274,12 +274,12 @@ def test_life_1_a_forked_child_does_not_keep_its_parent_alive(
 ) -> None:
     victim, here = nursery.spawn(), until_end.enter_context(closing(Liveness(tmp_path)))
     victim.call("mutants", *([mutant] if mutant else []))
-    life = ProcessSlot(*victim.call("lease", str(tmp_path), LONG_MS, HEARTBEAT_MS))
+    process_slot = ProcessSlot(*victim.call("lease", str(tmp_path), LONG_MS, HEARTBEAT_MS))
     child = victim.call("leave_child")
     try:
-        wait_for_beat(here, life)
+        wait_for_beat(here, process_slot)
         victim.kill()
-        assert here.slot_state(life).held == bool(mutant)
+        assert here.slot_state(process_slot).held == bool(mutant)
         assert state_of(child) in ("S", "R"), "and yet the child lives"
     finally:
         os.kill(child, signal.SIGKILL)
@@ -297,6 +297,6 @@ def test_a_forked_child_ends_nothing_of_its_parents(until_end: ExitStack, tmp_pa
         mine.close()
         os._exit(code)
     assert os.waitpid(pid, 0)[1] == 0
-    assert wait_for_beat(here, lease.life).held
+    assert wait_for_beat(here, lease.process_slot).held
     assert not lease.expired
     mine.close()

@@ -24,14 +24,14 @@ def two(until_end: ExitStack, tmp_path: Path) -> tuple[Liveness, Liveness]:
 
 def test_a_life_is_seen_from_both_sides_until_it_ends(two: tuple[Liveness, Liveness]) -> None:
     mine, theirs = two
-    life, other = mine.begin(), mine.begin()
-    assert life.slot != other.slot
-    assert mine.probe(life)
-    assert theirs.probe(life)
-    mine.end(life)
-    mine.end(life)
-    assert not mine.probe(life)
-    assert not theirs.probe(life)
+    process_slot, other = mine.begin(), mine.begin()
+    assert process_slot.slot != other.slot
+    assert mine.probe(process_slot)
+    assert theirs.probe(process_slot)
+    mine.end(process_slot)
+    mine.end(process_slot)
+    assert not mine.probe(process_slot)
+    assert not theirs.probe(process_slot)
     assert theirs.probe(other)
     mine.close()
     mine.close()
@@ -40,11 +40,11 @@ def test_a_life_is_seen_from_both_sides_until_it_ends(two: tuple[Liveness, Liven
 
 def test_a_slot_that_is_used_again_belongs_to_somebody_else(two: tuple[Liveness, Liveness]) -> None:
     mine, theirs = two
-    life = mine.begin()
-    mine.end(life)
+    process_slot = mine.begin()
+    mine.end(process_slot)
     successor = theirs.begin()
-    assert successor.slot == life.slot
-    assert not mine.probe(life)
+    assert successor.slot == process_slot.slot
+    assert not mine.probe(process_slot)
     assert mine.probe(successor)
 
 
@@ -55,35 +55,35 @@ def test_without_a_file_nobody_is_alive(until_end: ExitStack, tmp_path: Path) ->
 
 def test_a_nonce_that_was_cut_off_is_nobodys(two: tuple[Liveness, Liveness]) -> None:
     mine, theirs = two
-    life = mine.begin()
+    process_slot = mine.begin()
     with mine.path.open("r+b") as file:
-        file.truncate(life.slot * SLOT_BYTES + 3)
-    assert not theirs.probe(life)
+        file.truncate(process_slot.slot * SLOT_BYTES + 3)
+    assert not theirs.probe(process_slot)
 
 
 def test_a_killed_process_is_dead_at_once(until_end: ExitStack, nursery: Nursery, tmp_path: Path) -> None:
     victim = nursery.spawn()
-    life = ProcessSlot(*victim.call("live", str(tmp_path)))
+    process_slot = ProcessSlot(*victim.call("live", str(tmp_path)))
     here = until_end.enter_context(closing(Liveness(tmp_path)))
-    assert here.probe(life)
+    assert here.probe(process_slot)
     victim.stop()
-    assert here.probe(life), "who is frozen may come back"
+    assert here.probe(process_slot), "who is frozen may come back"
     victim.kill()
-    assert not here.probe(life)
+    assert not here.probe(process_slot)
 
 
 def test_a_forked_child_does_not_keep_its_parent_alive(until_end: ExitStack, nursery: Nursery, tmp_path: Path) -> None:
     victim = nursery.spawn()
-    life = ProcessSlot(*victim.call("live", str(tmp_path), fork=True))
+    process_slot = ProcessSlot(*victim.call("live", str(tmp_path), fork=True))
     here = until_end.enter_context(closing(Liveness(tmp_path)))
-    assert here.probe(life)
+    assert here.probe(process_slot)
     victim.kill()
-    until(lambda: not here.probe(life), "the child to have given up what it inherited", 10)
+    until(lambda: not here.probe(process_slot), "the child to have given up what it inherited", 10)
 
 
 def test_a_forked_child_begins_no_life_with_what_it_inherited(until_end: ExitStack, tmp_path: Path) -> None:
     mine = until_end.enter_context(closing(Liveness(tmp_path)))
-    life = mine.begin()
+    process_slot = mine.begin()
     pid = os.fork()
     if pid == 0:
         try:
@@ -92,14 +92,14 @@ def test_a_forked_child_begins_no_life_with_what_it_inherited(until_end: ExitSta
             os._exit(0)
         os._exit(1)
     assert os.waitpid(pid, 0)[1] == 0
-    assert until_end.enter_context(closing(Liveness(tmp_path))).probe(life)
+    assert until_end.enter_context(closing(Liveness(tmp_path))).probe(process_slot)
 
 
 @pytest.mark.parametrize("mutant", ["no_nonce", "no_probe"])
 def test_without_the_rule_a_dead_one_is_taken_for_alive(two: tuple[Liveness, Liveness], mutant: str) -> None:
     mine, theirs = two
-    life = mine.begin()
-    mine.end(life)
+    process_slot = mine.begin()
+    mine.end(process_slot)
     theirs.begin()
     with mutated(mutant):
-        assert mine.probe(life)
+        assert mine.probe(process_slot)

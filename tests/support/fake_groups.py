@@ -31,8 +31,8 @@ COOPERATIVE = {"partition_assignment_strategy": ["cooperative-sticky"]}
 class FakeLease:
     """A lease that lapses, or is left, when a test says so."""
 
-    def __init__(self, life: ProcessSlot) -> None:
-        self.life = life
+    def __init__(self, process_slot: ProcessSlot) -> None:
+        self.process_slot = process_slot
         self.expired = self.left = self.ended = False
         self.renewed_count = 0
 
@@ -61,8 +61,8 @@ class FakeLiveness:
         self.leases.append(FakeLease(ProcessSlot(len(self.leases), 7)))
         return self.leases[-1]
 
-    def slot_state(self, life: ProcessSlot) -> SlotState:
-        lease = self.leases[life.slot]
+    def slot_state(self, process_slot: ProcessSlot) -> SlotState:
+        lease = self.leases[process_slot.slot]
         return SlotState(not lease.ended, lease.renewed_count, lease.left)
 
 

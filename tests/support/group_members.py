@@ -18,8 +18,8 @@ BOTH = (("range", SAID), ("cooperative-sticky", SAID))
 
 
 def member(name: str, instance: str | None = None, protocols: tuple[tuple[str, bytes], ...] = BOTH, **fields: object) -> Member:
-    life = ProcessSlot(1, int.from_bytes(name.encode(), "big"))
-    known = Member(name, instance, "client", "/host", 300_000, 45_000, protocols, life=life)
+    process_slot = ProcessSlot(1, int.from_bytes(name.encode(), "big"))
+    known = Member(name, instance, "client", "/host", 300_000, 45_000, protocols, process_slot=process_slot)
     return replace(known, **fields)  # type: ignore[arg-type]
 
 

@@ -30,7 +30,7 @@ class Process:
     """What a process believes: it may be long out of the group."""
 
     name: str
-    life: ProcessSlot
+    process_slot: ProcessSlot
     instance: str | None = None
     incarnation: int = 0
     generation: int = -1
@@ -120,7 +120,7 @@ class World:
 
     def saying(self, me: Process) -> Member:
         protocols = ((self.rng.choice(("range", "range", "sticky")), SAID), ("cooperative-sticky", SAID))
-        return Member(me.member_id, me.instance, me.name, "/h", 1000, 10_000, protocols, life=me.life)
+        return Member(me.member_id, me.instance, me.name, "/h", 1000, 10_000, protocols, process_slot=me.process_slot)
 
     def wait(self, me: Process) -> Iterator[None]:
         """Until the group is stable with this process in it, the leader assigns; else why not."""
@@ -186,7 +186,7 @@ class World:
             return
         found = {}
         for member_id, member in self.group.members.items():
-            process = next(each for each in self.processes if each.life == member.life)
+            process = next(each for each in self.processes if each.process_slot == member.process_slot)
             if not process.alive:
                 found[member_id] = Verdict.DEAD if self.rng.random() < 0.8 else Verdict.EXPIRED
             elif self.rng.random() < 0.15:
@@ -218,7 +218,9 @@ class World:
                 next(process.steps, None)
 
     def is_member(self, process: Process) -> bool:
-        return self.group is not None and any(member.life == process.life for member in self.group.members.values())
+        return self.group is not None and any(
+            member.process_slot == process.process_slot for member in self.group.members.values()
+        )
 
     def check_owners(self) -> None:
         """At most one whose commits count."""
@@ -244,7 +246,10 @@ class World:
         raise Violation("the group does not come to rest")
 
     def lives(self, member: Member) -> bool:
-        return any(each.alive and each.life == member.life and each.member_id == member.member_id for each in self.processes)
+        return any(
+            each.alive and each.process_slot == member.process_slot and each.member_id == member.member_id
+            for each in self.processes
+        )
 
 
 # ---- what always holds -------------------------------------------------------------------------------

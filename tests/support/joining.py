@@ -22,7 +22,7 @@ def joined(log: embedlog.Log, group_id: str, assignments: Mapping[str, list[Topi
     said = (("range", encode_subscription(Subscription(topics or ("t",)))),)
     lives = {name: log._engine.transactions.liveness.begin() for name in assignments}
     for name in [*assignments, *assignments]:  # whoever has joined has to come again when the next one does
-        member = Member(name, None, f"client-{name}", "/here", 60_000, 10_000, said, life=lives[name])
+        member = Member(name, None, f"client-{name}", "/here", 60_000, 10_000, said, process_slot=lives[name])
         log._engine.groups.decide(group_id, lambda old, member=member: machine.join(old, member, Limits(), system.wall_ms()))
     shares = {name: encode_assignment(tps) for name, tps in assignments.items()}
     group = log._engine.groups.current(group_id)

@@ -131,11 +131,11 @@ class World:
 
     def producer(self, name: str, txns: int) -> tuple[ProcessSlot, Steps]:
         self.lives += 1
-        life = ProcessSlot(self.lives, self.lives)
-        self.alive.add(life)
-        return life, self._producer(name, life, txns)
+        process_slot = ProcessSlot(self.lives, self.lives)
+        self.alive.add(process_slot)
+        return process_slot, self._producer(name, process_slot, txns)
 
-    def _producer(self, name: str, life: ProcessSlot, txns: int) -> Steps:
+    def _producer(self, name: str, process_slot: ProcessSlot, txns: int) -> Steps:
         while True:
             state = self.known.state
             if state is not None and state.status is Status.ONGOING:
@@ -144,19 +144,19 @@ class World:
                 yield from self._finish(name, self.known)
             else:
                 break
-        mine = self._initialize(name, life)
+        mine = self._initialize(name, process_slot)
         yield
         for _ in range(txns):
             self.txns += 1
-            outcome = yield from self._transaction(name, life, mine, self.txns)
+            outcome = yield from self._transaction(name, process_slot, mine, self.txns)
             if outcome is None:
                 self._note(f"{name} is fenced")
                 return
             mine = outcome
 
-    def _initialize(self, name: str, life: ProcessSlot) -> tuple[int, int]:
+    def _initialize(self, name: str, process_slot: ProcessSlot) -> tuple[int, int]:
         before = self.known
-        new = rules.initialize(before.state, life, 60_000, self._new_id(), self.now)
+        new = rules.initialize(before.state, process_slot, 60_000, self._new_id(), self.now)
         assert isinstance(new, Transaction)
         self._record(Known(new, 0, before.outcome))
         told = () if new.outcome is None else new.outcome.kind
@@ -166,7 +166,7 @@ class World:
         self._note(f"{name} begins with {new.producer_id}/{new.epoch}")
         return new.producer_id, new.epoch
 
-    def _transaction(self, name: str, life: ProcessSlot, mine: tuple[int, int], txn: int) -> Iterator[None]:
+    def _transaction(self, name: str, process_slot: ProcessSlot, mine: tuple[int, int], txn: int) -> Iterator[None]:
         for where in self.rng.sample(range(2), self.rng.randint(1, 2)):
             while True:
                 before = self.known
@@ -186,7 +186,7 @@ class World:
             for partition in self.partitions:
                 partition.synced = len(partition.entries)
             yield
-        return (yield from self._end(name, life, mine, commit))  # type: ignore[return-value]
+        return (yield from self._end(name, process_slot, mine, commit))  # type: ignore[return-value]
 
     def _write(
         self, name: str, where: int, mine: tuple[int, int], txn: int, new: Transaction | None = None, before: Known | None = None
@@ -202,10 +202,10 @@ class World:
         self._note(f"{name} writes {txn} to {where} as {mine}")
         return True
 
-    def _end(self, name: str, life: ProcessSlot, mine: tuple[int, int], commit: bool) -> Iterator[None]:
+    def _end(self, name: str, process_slot: ProcessSlot, mine: tuple[int, int], commit: bool) -> Iterator[None]:
         while True:
             before = self.known
-            new = rules.end(before.state, *mine, life, commit, self._new_id(), self.now)
+            new = rules.end(before.state, *mine, process_slot, commit, self._new_id(), self.now)
             if new is Refusal.CONCURRENT_TRANSACTIONS:
                 yield from self._finish(name, before)
                 continue
@@ -215,7 +215,7 @@ class World:
         decided = self._decide(new, before)
         self._note(f"{name} decides {decided.outcome}")
         yield
-        again = rules.end(self.known.state, *mine, life, commit, self._new_id(), self.now)
+        again = rules.end(self.known.state, *mine, process_slot, commit, self._new_id(), self.now)
         if again is not self.known.state and not isinstance(again, Refusal):
             raise Violation("an end that was repeated has decided once more")
         if self.rng.random() < 0.7:  # else it leaves the rest to others
@@ -342,7 +342,7 @@ def run(rng: random.Random, *, cuts: bool = False, first_epoch: int = 0, steps: 
             if len(living) < 3 and rng.random() < 0.3 and (name := next(names, None)) is not None:
                 living[name] = world.producer(name, rng.randint(1, 3))
             chosen = rng.choice([name for name in living if not frozen(name)] or list(living))
-            life, process = living[chosen]
+            process_slot, process = living[chosen]
             world.clock_ns += rng.choice([1, 10**7, 10**11 if rng.random() < 0.1 else 1])
             if next(process, "over") == "over":
                 del living[chosen]
@@ -350,7 +350,7 @@ def run(rng: random.Random, *, cuts: bool = False, first_epoch: int = 0, steps: 
             if chosen != "helper" and rng.random() < 0.05:
                 world.steps.append(f"{chosen} is killed")
                 living.pop(chosen, None)
-                world.alive.discard(life)  # type: ignore[arg-type]
+                world.alive.discard(process_slot)  # type: ignore[arg-type]
             if cuts and rng.random() < 0.03:
                 world.power_loss()
                 living = {"helper": (None, world.helper("helper"))}

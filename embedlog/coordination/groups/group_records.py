@@ -157,8 +157,8 @@ def encode_group(group: Group) -> bytes:
 
 def _member(member: Member, protocol: str | None) -> bytes:
     own: Fields = [(JOINED_TAG, _joined(member, protocol))]
-    if member.life is not None:
-        own.insert(0, (LIFE_TAG, LIFE.pack(*member.life)))
+    if member.process_slot is not None:
+        own.insert(0, (LIFE_TAG, LIFE.pack(*member.process_slot)))
     return b"".join(
         (
             _text(member.member_id),
@@ -264,12 +264,12 @@ def _flexible_member(reader: Flexible, protocol: str | None) -> Member:
     client_id, client_host = reader.string(), reader.string()
     rebalance_ms, session_ms = reader.take(_TIMEOUTS)
     said, assignment = reader.data(), reader.data()
-    life, joined = None, True
+    process_slot, joined = None, True
     protocols: tuple[tuple[str, bytes], ...] = ((protocol or "", said),)
     others: Tags = ()
     for tag, data in reader.tagged():
         if tag == LIFE_TAG and len(data) == LIFE.size:
-            life = ProcessSlot(*LIFE.unpack(data))
+            process_slot = ProcessSlot(*LIFE.unpack(data))
         elif tag == JOINED_TAG:
             joined, protocols = _unjoined(data, said)
         else:
@@ -284,7 +284,7 @@ def _flexible_member(reader: Flexible, protocol: str | None) -> Member:
         protocols,
         assignment,
         joined,
-        life,
+        process_slot,
         others,
     )
 

@@ -43,8 +43,8 @@ class _Timer:
 class _ObservedHeartbeat:
     """The observed heartbeat of one member."""
 
-    def __init__(self, life: ProcessSlot | None, heartbeat: int, now_ns: int) -> None:
-        self.life, self.heartbeat, self.timer = life, heartbeat, _Timer(now_ns)
+    def __init__(self, process_slot: ProcessSlot | None, heartbeat: int, now_ns: int) -> None:
+        self.process_slot, self.heartbeat, self.timer = process_slot, heartbeat, _Timer(now_ns)
 
 
 class _Round(NamedTuple):
@@ -75,7 +75,7 @@ class Watch:
         return True
 
     def verdicts(self, group: Group, own_id: str | None, whole: bool = False) -> dict[str, Verdict]:
-        """Members that seem to have ended, with reasons: those in the ring after `own_id`, or all if `whole` or `own_id` is not a member.
+        """Members that seem to have ended, with reasons: those in the ring after `own_id`. If `whole` is set, or `own_id` is no member: all.
 
         Raises StorageError.
         """
@@ -118,15 +118,19 @@ class Watch:
 
     def _is_due(self, member: Member, near: bool, now_ns: int) -> bool:
         known = self._heartbeats.get(member.member_id)
-        if near or known is None or known.life != member.life:
+        if near or known is None or known.process_slot != member.process_slot:
             return True
         return now_ns - known.timer.probed_ns >= _session_ns(member) // FAR_PROBES
 
     def _verdict(self, member: Member, now_ns: int) -> Verdict | None:
         slot_state, session_ns = self._slot_state(member), _session_ns(member)
         known = self._heartbeats.get(member.member_id)
-        if known is None or known.life != member.life or (slot_state.held and slot_state.heartbeat != known.heartbeat):
-            known = self._heartbeats[member.member_id] = _ObservedHeartbeat(member.life, slot_state.heartbeat, now_ns)
+        if (
+            known is None
+            or known.process_slot != member.process_slot
+            or (slot_state.held and slot_state.heartbeat != known.heartbeat)
+        ):
+            known = self._heartbeats[member.member_id] = _ObservedHeartbeat(member.process_slot, slot_state.heartbeat, now_ns)
         if known.timer.age_ns(now_ns, session_ns) >= session_ns:
             return Verdict.EXPIRED
         if member.instance_id is not None:
@@ -137,7 +141,7 @@ class Watch:
 
     def _still_holds(self, member: Member, verdict: Verdict) -> bool:
         known, slot_state = self._heartbeats.get(member.member_id), self._slot_state(member)
-        if known is None or known.life != member.life:
+        if known is None or known.process_slot != member.process_slot:
             return False
         if verdict is Verdict.EXPIRED:
             return not slot_state.held or slot_state.heartbeat == known.heartbeat
@@ -145,7 +149,7 @@ class Watch:
 
     def _slot_state(self, member: Member) -> SlotState:
         """A member without a process slot was written by a broker; its clients cannot reach this log."""
-        return SlotState(False) if member.life is None else self._liveness.slot_state(member.life)
+        return SlotState(False) if member.process_slot is None else self._liveness.slot_state(member.process_slot)
 
     # ---- rounds ----------------------------------------------------------------------------------
 

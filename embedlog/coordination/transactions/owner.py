@@ -95,7 +95,7 @@ class Owner:
     def __init__(self, transactions: Coordinator, transactional_id: str, timeout_ms: int) -> None:
         self.transactional_id, self.timeout_ms = transactional_id, timeout_ms
         self._all = transactions
-        self._life: ProcessSlot | None = None
+        self._process_slot: ProcessSlot | None = None
         self._id: tuple[int, int] | None = None
         self._touched = False  # whether a registration was attempted in this transaction
         self._opened: dict[TopicPartition, _Written] = {}
@@ -112,9 +112,9 @@ class Owner:
 
     def close(self) -> None:
         """Release the process slot: an open transaction then counts as abandoned. Idempotent."""
-        life, self._life = self._life, None
-        if life is not None:
-            self._all.liveness.end(life)
+        process_slot, self._process_slot = self._process_slot, None
+        if process_slot is not None:
+            self._all.liveness.end(process_slot)
 
     # ---- calls -----------------------------------------------------------------------------------
 
@@ -127,20 +127,20 @@ class Owner:
         everything, until = self._all, self._all.deadline(deadline_ns)
         everything.host.check_writable()
         everything.recover_if_due(until)
-        if self._life is None:
-            self._life = everything.liveness.begin()
+        if self._process_slot is None:
+            self._process_slot = everything.liveness.begin()
         taken = self._without_predecessor(self._take, until)
         self._id = (taken.producer_id, taken.epoch)
         self.begin()
         return taken.outcome
 
     def _take(self, old: Transaction | None) -> Transaction | Refusal:
-        assert self._life is not None
+        assert self._process_slot is not None
         if old is not None and old.status is Status.ONGOING:  # of any owner: a new start ends it
             claimed = self._id is None or self._id == (old.producer_id, old.epoch)
             given_up = machine.give_up(old, old, new_producer_id(), now()) if claimed else None
             return given_up or Refusal.PRODUCER_FENCED
-        return machine.initialize(old, self._life, self.timeout_ms, new_producer_id(), now(), self._id)
+        return machine.initialize(old, self._process_slot, self.timeout_ms, new_producer_id(), now(), self._id)
 
     def begin(self) -> None:
         """Begin a transaction, without any effect on the log."""
@@ -227,8 +227,8 @@ class Owner:
         """
         if not self._touched:
             return
-        until, (producer_id, epoch), life = self._all.deadline(deadline_ns), self._identity(), self._life
-        if life is None:
+        until, (producer_id, epoch), process_slot = self._all.deadline(deadline_ns), self._identity(), self._process_slot
+        if process_slot is None:
             raise StateError(f"transactional id {self.transactional_id!r}: the owner was closed")
         if commit:
             self._put_on_disk(until)
@@ -237,7 +237,7 @@ class Owner:
             mine = old is not None and (old.producer_id, old.epoch) == (producer_id, epoch)
             if old is not None and mine and old.status in SETTLED and not self._opened:
                 return old  # the registration failed, so there is nothing to decide
-            return machine.end(old, producer_id, epoch, life, commit, new_producer_id(), now())
+            return machine.end(old, producer_id, epoch, process_slot, commit, new_producer_id(), now())
 
         decided = self._without_predecessor(event, until)
         if decided.status in PREPARED:

@@ -44,7 +44,7 @@ def lease(
         session_timeout_ms=session_ms, heartbeat_interval_ms=heartbeat_ms, max_poll_interval_ms=poll_ms
     )
     _held.append(found)
-    return tuple(found.life)
+    return tuple(found.process_slot)
 
 
 @task

@@ -30,15 +30,15 @@ def _every_batch_opens(original, producer, stamp):
 
 
 @replaces("init_keeps_epoch", "embedlog.transaction:initialize")
-def _initialized_in_the_old_epoch(original, old, life, timeout_ms, new_id, now, claimed=None):
-    new = original(old, life, timeout_ms, new_id, now, claimed)
+def _initialized_in_the_old_epoch(original, old, process_slot, timeout_ms, new_id, now, claimed=None):
+    new = original(old, process_slot, timeout_ms, new_id, now, claimed)
     same_id = isinstance(new, Transaction) and old is not None and new.producer_id == old.producer_id
     return replace(new, epoch=old.epoch) if same_id else new
 
 
 @replaces("forget_outcome", "embedlog.transaction:initialize")
-def _initialized_without_outcome(original, old, life, timeout_ms, new_id, now, claimed=None):
-    new = original(old, life, timeout_ms, new_id, now, claimed)
+def _initialized_without_outcome(original, old, process_slot, timeout_ms, new_id, now, claimed=None):
+    new = original(old, process_slot, timeout_ms, new_id, now, claimed)
     return replace(new, outcome=None) if isinstance(new, Transaction) else new
 
 

@@ -33,13 +33,13 @@ def _no_digests(original, directory, base, *, usable=True):
 
 
 @replaces("no_nonce", "embedlog.storage.liveness:_state_of")
-def _sign_of_any_holder(original, life, held, nonce, heartbeat, left):
-    return original(life, held, life.nonce, heartbeat, left)
+def _sign_of_any_holder(original, process_slot, held, nonce, heartbeat, left):
+    return original(process_slot, held, process_slot.nonce, heartbeat, left)
 
 
 @replaces("no_probe", "embedlog.storage.liveness:_state_of")
-def _sign_of_life(original, life, held, nonce, heartbeat, left):
-    return original(life, True, life.nonce, heartbeat, left)
+def _sign_of_life(original, process_slot, held, nonce, heartbeat, left):
+    return original(process_slot, True, process_slot.nonce, heartbeat, left)
 
 
 @replaces("keep_inherited", "embedlog.storage.liveness:Liveness.abandon")
