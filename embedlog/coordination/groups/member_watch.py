@@ -75,7 +75,7 @@ class Watch:
         return True
 
     def verdicts(self, group: Group, own_id: str | None, whole: bool = False) -> dict[str, Verdict]:
-        """Members that seem to have ended, with reasons: those in the ring after `own_id`. If `whole` is set, or `own_id` is no member: all.
+        """Members that seem to have ended, with reasons: those after `own_id`; all with `whole`, or if `own_id` is no member.
 
         Raises StorageError.
         """
