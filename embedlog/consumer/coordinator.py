@@ -70,11 +70,9 @@ class ConsumerCoordinator:
         self.moved = 0
         self._engine, self._config, self._reading, self._subscription = engine, config, reading, subscription
         self._groups, self._group_id = engine.groups, checked_group_id(config.group_id)
-        self._api_timeout_s = config.default_api_timeout_ms / 1000
+        self._api_timeout_s = timeout_s = config.default_api_timeout_ms / 1000
         self._metrics = reading.waiting.metrics
-        self._committing = OffsetCommitter(
-            engine.groups, self._group_id, reading.interceptors, self._api_timeout_s, self._metrics
-        )
+        self._committing = OffsetCommitter(engine.groups, self._group_id, reading.interceptors, timeout_s, self._metrics)
         interval_s, backoff_s = config.auto_commit_interval_ms / 1000, config.retry_backoff_ms / 1000
         self._auto = AutoCommit(interval_s, backoff_s, time.monotonic()) if config.enable_auto_commit else None
         self._lease: Lease | None = None
