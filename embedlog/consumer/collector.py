@@ -39,7 +39,7 @@ class Group(Duty, Protocol):
     """The operations of a group that reading needs."""
 
     def topics_moved(self) -> None: ...
-    def place(self, cursor: Cursor) -> None: ...
+    def find_position(self, cursor: Cursor) -> None: ...
 
 
 class Collector:
@@ -202,7 +202,7 @@ class Collector:
     def _place(self, cursor: Cursor) -> Bounds | None:
         """Give the cursor a position if it has none; the bounds that were read for that. Raises NoOffsetForPartitionError."""
         if cursor.fresh and self._group is not None:
-            self._group.place(cursor)
+            self._group.find_position(cursor)
         if cursor.position >= 0:
             return None
         reset, bounds = cursor.reset or self._reset, cursor.partition.bounds()

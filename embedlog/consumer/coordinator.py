@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog.consumer")
 
 TICK_NS: Final = 100_000_000  # between two checks of other members
-CROWD: Final = 4  # this many members check half as often each: at different times
+LARGE_GROUP: Final = 4  # this many members check half as often each: at different times
 CHECK_NS: Final = 1_000_000_000  # between two reads of the group without a notice: a killed writer signals nothing
 LOCK_NS: Final = 50_000_000  # a step waits this long for a lock before the call continues without it
 STEPS_MAX: Final = 16  # per call; the next call continues if the group changes faster
@@ -72,7 +72,7 @@ class ConsumerCoordinator:
         self._groups, self._group_id = engine.groups, checked_group_id(config.group_id)
         self._api_timeout_s = timeout_s = config.default_api_timeout_ms / 1000
         self._metrics = reading.waiting.metrics
-        self._committing = OffsetCommitter(engine.groups, self._group_id, reading.interceptors, timeout_s, self._metrics)
+        self._committer = OffsetCommitter(engine.groups, self._group_id, reading.interceptors, timeout_s, self._metrics)
         interval_s, backoff_s = config.auto_commit_interval_ms / 1000, config.retry_backoff_ms / 1000
         self._auto = AutoCommit(interval_s, backoff_s, time.monotonic()) if config.enable_auto_commit else None
         self._lease: Lease | None = None
@@ -82,7 +82,7 @@ class ConsumerCoordinator:
         self._inside = False
         self._group: Group | None = None  # as last read, if there was nothing to do
         self._check_ns = 0  # time of the next read at the latest, monotonic clock
-        self._alarmed = False  # other members seem to have ended
+        self._eviction_due = False  # other members seem to have ended
         self._delay: tuple[int, int] | None = None  # generation whose successor is delayed, and since when
         self._blocked_since_ns: int | None = None
         self.membership = Membership(engine, config, client_id, subscription, self, self._leased, self._metrics)
@@ -140,7 +140,7 @@ class ConsumerCoordinator:
 
     def is_due(self) -> bool:
         """Whether a duty is due before records are returned."""
-        return time.monotonic_ns() >= self.until_ns or self._heard() != self._notice
+        return time.monotonic_ns() >= self.until_ns or self._read_notice() != self._notice
 
     def run_duties(self) -> None:
         """Do all duties that are due. Raises errors of listeners, assignors and the group."""
@@ -148,39 +148,39 @@ class ConsumerCoordinator:
             return
         self._inside = True
         try:
-            self._attend(system.boot_ns() + LOCK_NS)
+            self._run_due(system.boot_ns() + LOCK_NS)
         finally:
             self._inside = False
         self.membership.listeners.raise_first()
 
-    def _attend(self, deadline_ns: int) -> None:
+    def _run_due(self, deadline_ns: int) -> None:
         now_ns = time.monotonic_ns()
         self.until_ns = 0
         until_ns = now_ns + self._tick_ns()
-        if self._committing.is_waiting:
-            self._committing.advance(system.boot_ns())
-            self._committing.tell()
+        if self._committer.is_waiting:
+            self._committer.advance(system.boot_ns())
+            self._committer.call_back()
         if self._subscribed:
             with self._unblocked():
-                self._keep_place(deadline_ns)
+                self._check_lease(deadline_ns)
                 if self._follow(deadline_ns):
                     until_ns = now_ns
         self.begin_commit(early=False)
-        if not self._place(self._fresh(), system.boot_ns()):
+        if not self._find_positions(self._fresh(), system.boot_ns()):
             until_ns = min(until_ns, now_ns + TICK_NS)
         self.until_ns = min(until_ns, self._good_until_ns())
 
     def _tick_ns(self) -> int:
-        return 2 * TICK_NS if self._group is not None and len(self._group.members) >= CROWD else TICK_NS
+        return 2 * TICK_NS if self._group is not None and len(self._group.members) >= LARGE_GROUP else TICK_NS
 
-    def _keep_place(self, deadline_ns: int) -> None:
+    def _check_lease(self, deadline_ns: int) -> None:
         """Check and renew the lease (COORDINATOR-3)."""
         if self._lease is None:
             return
         if self._lease.left:
             if self.membership.phase is not Phase.OUT:
                 logger.warning("no poll for max.poll.interval.ms (%d): leaving the group", self._config.max_poll_interval_ms)
-                self.membership.give_up(deadline_ns)
+                self.membership.leave_expired(deadline_ns)
             self._lease.renew()
             self._check_ns = 0
         elif self._lease.expired:
@@ -193,10 +193,10 @@ class ConsumerCoordinator:
             return False
         self._number = self._groups.topic.partition_of(self._group_id) if self._number is None else self._number
         for _ in range(STEPS_MAX):
-            self._notice = self._heard()  # before the step: a later change is noticed again
+            self._notice = self._read_notice()  # before the step: a later change is noticed again
             if not self.membership.step(deadline_ns):
                 self._watch_others(deadline_ns)
-                if self._notice == self._heard():
+                if self._notice == self._read_notice():
                     return False
         return True
 
@@ -205,23 +205,23 @@ class ConsumerCoordinator:
         now_ns, member = time.monotonic_ns(), self.membership
         if self._group is None or now_ns >= self._check_ns or member.phase is not Phase.IN or member.wanted:
             return False
-        if self._heard() != self._notice:
+        if self._read_notice() != self._notice:
             return False
-        self._alarmed = self._watch.due() and bool(self._watch.verdicts(self._group, member.member_id))
-        return not self._alarmed
+        self._eviction_due = self._watch.due() and bool(self._watch.verdicts(self._group, member.member_id))
+        return not self._eviction_due
 
     def _watch_others(self, deadline_ns: int) -> None:
         """Remove other members that have ended; the first member that detects it does so."""
-        if self.membership.phase is Phase.OUT or not (self._alarmed or self._watch.due()):
+        if self.membership.phase is Phase.OUT or not (self._eviction_due or self._watch.due()):
             return
-        self._alarmed = False
+        self._eviction_due = False
         found = self._groups.evict(self._group_id, self._watch, self.membership.member_id, deadline_ns=deadline_ns)
-        if found is not None and found.delayed and self._delayed_enough(found):
+        if found is not None and found.delayed and self._is_delay_over(found):
             self._groups.decide(self._group_id, lambda old: old and end_delay(old, system.wall_ms()), deadline_ns)
         self._group = found if found is not None and found.state is State.STABLE else None
         self._check_ns = time.monotonic_ns() + CHECK_NS
 
-    def _delayed_enough(self, found: Group) -> bool:
+    def _is_delay_over(self, found: Group) -> bool:
         """Whether no member joined for `group.initial.rebalance.delay.ms`, or the delay lasts as long as a round may."""
         now_ns = time.monotonic_ns()
         if self._delay is None or self._delay[0] != found.generation:
@@ -229,7 +229,7 @@ class ConsumerCoordinator:
         spent_ms = (now_ns - self._delay[1]) // 1_000_000
         return self._watch.round_age_ms(found) >= self._groups.limits.initial_delay_ms or spent_ms >= found.rebalance_timeout_ms
 
-    def _heard(self) -> int:
+    def _read_notice(self) -> int:
         return -1 if self._number is None else int(self._groups.topic.notice(self._number))
 
     @contextlib.contextmanager
@@ -264,12 +264,12 @@ class ConsumerCoordinator:
             return 1 << 62
         return time.monotonic_ns() + int(self._lease.good_until_ns) - system.boot_ns()
 
-    # ---- assigned partitions (the membership's `Hold`) -------------------------------------------
+    # ---- assigned partitions (the membership's `OwnedPartitions`) -------------------------------------------
 
     def owned(self) -> set[TopicPartition]:
         return {cursor.tp for cursor in self._reading.rotation}
 
-    def hold(self, tps: Iterable[TopicPartition]) -> None:
+    def replace_owned(self, tps: Iterable[TopicPartition]) -> None:
         """Assign exactly these; partitions that stay keep their state."""
         cursors = []
         for tp in tps:
@@ -278,22 +278,22 @@ class ConsumerCoordinator:
             except UnknownTopicOrPartitionError:
                 logger.warning("%s-%d is assigned, but does not exist", *tp)
         self._reading.rotation.replace(cursors)
-        settled, held = self._committing.settled, self.owned()
-        self._committing.settled = {tp: offset for tp, offset in settled.items() if tp in held}
+        settled, held = self._committer.settled, self.owned()
+        self._committer.settled = {tp: offset for tp, offset in settled.items() if tp in held}
         self.moved += 1
         if self._auto is not None:
             self._auto.restart(time.monotonic())
 
-    def commit_before_giving_up(self, identity: GroupMetadata, deadline_ns: int) -> None:
+    def commit_before_revocation(self, identity: GroupMetadata, deadline_ns: int) -> None:
         """Raises LockTimeoutError; other errors are logged, as for every automatic commit."""
         if self._auto is None:
             return
         try:
             try:
-                self._committing.now(self._unsettled(), identity, deadline_ns)
+                self._committer.now(self._unsettled(), identity, deadline_ns)
             except UnknownTopicOrPartitionError:
                 self._engine.refresh_topics()  # closes deleted topics
-                self._committing.now(self._unsettled(), identity, deadline_ns)
+                self._committer.now(self._unsettled(), identity, deadline_ns)
         except EmbedlogError as problem:
             if isinstance(problem, LockTimeoutError):
                 raise
@@ -304,12 +304,12 @@ class ConsumerCoordinator:
     def _fresh(self) -> list[Cursor]:
         return [cursor for cursor in self._reading.rotation if cursor.fresh]
 
-    def place(self, cursor: Cursor) -> None:
+    def find_position(self, cursor: Cursor) -> None:
         """Find the start position of a partition. Raises DeadlineError if it depends on an open transaction for too long."""
-        if cursor.fresh and not self._place([cursor], files.deadline_after(self._api_timeout_s)):
+        if cursor.fresh and not self._find_positions([cursor], files.deadline_after(self._api_timeout_s)):
             raise DeadlineError(f"{cursor.tp.topic}-{cursor.tp.partition}: the committed offset depends on an open transaction")
 
-    def _place(self, cursors: list[Cursor], deadline_ns: int) -> bool:
+    def _find_positions(self, cursors: list[Cursor], deadline_ns: int) -> bool:
         """COORDINATOR-4; False if some positions are not known yet."""
         if not cursors:
             return True
@@ -324,7 +324,7 @@ class ConsumerCoordinator:
             cursor.fresh = False
             known = found[cursor.tp]
             if known is not None:
-                self._committing.settled[cursor.tp] = known.offset
+                self._committer.settled[cursor.tp] = known.offset
                 cursor.seek(known.offset, known.leader_epoch)
             elif self._config.auto_offset_reset != "none":  # which raises when it is read
                 self._reading.located(cursor)  # "latest" means the end now, not at the first read
@@ -353,8 +353,8 @@ class ConsumerCoordinator:
 
     def _unsettled(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Positions that differ from the committed offsets: without the others an idle group rebalances with fewer locks."""
-        settled = self._committing.settled if self._subscribed else {}
-        return {tp: place for tp, place in self._positions().items() if settled.get(tp) != place.offset}
+        settled = self._committer.settled if self._subscribed else {}
+        return {tp: wanted for tp, wanted in self._positions().items() if settled.get(tp) != wanted.offset}
 
     def _identity(self) -> GroupMetadata | None:
         return self.membership.identity() if self._subscribed else None
@@ -362,15 +362,15 @@ class ConsumerCoordinator:
     def commit(self, offsets: Mapping[TopicPartition, Any] | None) -> None:
         wanted = self._positions() if offsets is None else checked_offsets(offsets)
         identity = self._identity() if wanted else None
-        self._committing.now(wanted, identity, files.deadline_after(self._api_timeout_s))
-        self._committing.tell()
+        self._committer.now(wanted, identity, files.deadline_after(self._api_timeout_s))
+        self._committer.call_back()
 
     def commit_async(self, offsets: Mapping[TopicPartition, Any] | None, callback: Callback | None) -> None:
         wanted = self._positions() if offsets is None else checked_offsets(offsets)
         try:
-            self._committing.later(wanted, self._identity() if wanted else None, callback)
+            self._committer.later(wanted, self._identity() if wanted else None, callback)
         except (CommitFailedError, RebalanceInProgressError, FencedError) as problem:
-            self._committing.refuse(wanted, problem, callback)
+            self._committer.refuse(wanted, problem, callback)
         self.until_ns = 0
 
     def begin_commit(self, early: bool = True) -> None:
@@ -384,9 +384,9 @@ class ConsumerCoordinator:
         positions = self._positions()
         try:
             if positions:
-                self._committing.later(positions, self._identity(), self._auto_done)
+                self._committer.later(positions, self._identity(), self._auto_done)
         except RebalanceInProgressError:
-            self._auto.hasten(now)
+            self._auto.retry_soon(now)
 
     def _auto_failed(self, problem: Exception) -> None:
         key = (self._engine.path, "commit", self._group_id)
@@ -396,7 +396,7 @@ class ConsumerCoordinator:
         if problem is not None:
             self._auto_failed(problem)
             if getattr(problem, "retriable", False) and self._auto is not None:
-                self._auto.hasten(time.monotonic())
+                self._auto.retry_soon(time.monotonic())
 
     def committed(self, tps: list[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata | None]:
         began, until_ns = time.perf_counter(), files.deadline_after(self._api_timeout_s)
@@ -423,7 +423,7 @@ class ConsumerCoordinator:
         try:
             if self._auto is not None and len(self._reading.rotation):
                 with contextlib.suppress(EmbedlogError):
-                    self._committing.now(self._positions(), self._identity(), deadline_ns)
+                    self._committer.now(self._positions(), self._identity(), deadline_ns)
             if self._subscribed:
                 self.membership.leave(deadline_ns)
         finally:
@@ -436,11 +436,11 @@ class ConsumerCoordinator:
         """Complete pending commits, leave the group, and end the lease. Raises a listener's exception."""
         deadline_ns = files.deadline_after(timeout_s)
         try:
-            self._committing.advance(deadline_ns)
+            self._committer.advance(deadline_ns)
             self.stop_reading(timeout_s)
         finally:
             self.end_lease()
-            self._committing.tell()
+            self._committer.call_back()
 
     def end_lease(self) -> None:
         """End the lease: others detect at once that this member has ended, unless it is static."""

@@ -57,14 +57,14 @@ class Phase(Enum):
     IN = "reads its assignment"
 
 
-class Hold(Protocol):
+class OwnedPartitions(Protocol):
     """The assigned partitions, with their positions."""
 
     def owned(self) -> set[TopicPartition]: ...
-    def hold(self, tps: Iterable[TopicPartition]) -> None:
+    def replace_owned(self, tps: Iterable[TopicPartition]) -> None:
         """Assign exactly these partitions; those that stay keep their state."""
 
-    def commit_before_giving_up(self, identity: GroupMetadata, deadline_ns: int) -> None:
+    def commit_before_revocation(self, identity: GroupMetadata, deadline_ns: int) -> None:
         """Commit if commits are automatic. Raises LockTimeoutError, and no other error of embedlog."""
 
 
@@ -77,7 +77,7 @@ class Membership:
         config: ConsumerConfig,
         client_id: str,
         subscription: Subscription,
-        hold: Hold,
+        partitions: OwnedPartitions,
         lease: Callable[[], Lease],
         metrics: Metrics,
     ) -> None:
@@ -93,13 +93,13 @@ class Membership:
         self._config = config
         self._client_id = client_id
         self._subscription = subscription
-        self._hold = hold
+        self._partitions = partitions
         self._lease = lease
         self._strategies = assignment.strategies(config.partition_assignment_strategy)
         self._cooperative = assignment.is_cooperative(self._strategies)
         self._joined_with: frozenset[str] = frozenset()  # the topics of the last join
         self._last: list[TopicPartition] = []  # the last assignment
-        self._place = NO_MEMBER  # the member id with which this consumer held its static membership
+        self._static_member_id = NO_MEMBER  # the member id with which this consumer held its static membership
         self._prepared = False  # partitions to revoke before this join are revoked
         self._counts: Mapping[str, Any] | None = None  # the topics as the leader read them for the assignment
 
@@ -112,13 +112,13 @@ class Membership:
         """
         if self.fatal is not None:
             raise self.fatal
-        if self.phase is Phase.JOINING and self._is_between():
+        if self.phase is Phase.JOINING and self._lacks_assignment():
             raise RebalanceInProgressError(f"group {self._group_id!r} is rebalancing: poll until there is an assignment")
         if self.generation == NO_GENERATION:
             raise CommitFailedError(f"this consumer is not a member of group {self._group_id!r}: poll to join it")
         return self.metadata()
 
-    def _is_between(self) -> bool:
+    def _lacks_assignment(self) -> bool:
         """Whether the member's generation has ended, and it has no assignment of the next one yet."""
         if self.generation == NO_GENERATION:
             return True
@@ -149,20 +149,20 @@ class Membership:
         found = self._groups.current(self._group_id)
         if self.phase is Phase.OUT:
             return self._join(deadline_ns)
-        me = None if found is None else found.members.get(self.member_id)
-        if found is None or me is None:
-            return self._fall_out(found)
+        member = None if found is None else found.members.get(self.member_id)
+        if found is None or member is None:
+            return self._rejoin(found)
         if found.state is State.PREPARING_REBALANCE:
-            return (self.wanted or not me.joined) and self._join(deadline_ns)
-        if not me.joined:  # a rebalance was completed without this member
-            return self._miss_out()
+            return (self.wanted or not member.joined) and self._join(deadline_ns)
+        if not member.joined:  # a rebalance was completed without this member
+            return self._missed_rebalance()
         if self.wanted and self.phase is Phase.IN:
             return self._join(deadline_ns)
         self.rebalances.joined()
         if found.state is State.COMPLETING_REBALANCE:
             return found.leader == self.member_id and self._lead(found, deadline_ns)
         if found.state is State.STABLE and (self.phase is Phase.JOINING or self.generation != found.generation):
-            return self._take(found, me, deadline_ns)
+            return self._take(found, member, deadline_ns)
         return False
 
     def _join(self, deadline_ns: int) -> bool:
@@ -173,8 +173,8 @@ class Membership:
         lease, topics = self._lease(), self._subscription.topics
         rejoining = self.member_id != NO_MEMBER
         member_id = self.member_id or f"{self._config.group_instance_id or self._client_id}-{uuid.uuid4()}"
-        said = assignment.protocols(
-            self._strategies, topics, self._hold.owned(), self._last, self.generation, self._config.client_rack
+        protocols = assignment.protocols(
+            self._strategies, topics, self._partitions.owned(), self._last, self.generation, self._config.client_rack
         )
         member = Member(
             member_id=member_id,
@@ -183,14 +183,14 @@ class Membership:
             client_host=f"/{socket.gethostname()}",
             rebalance_timeout_ms=self._config.max_poll_interval_ms,
             session_timeout_ms=self._config.session_timeout_ms,
-            protocols=said,
+            protocols=protocols,
             process_slot=lease.process_slot,
         )
         before, self.member_id = self.member_id, member_id  # set first: an interrupt after the append leaves no unknown member
         try:
             self._groups.decide(self._group_id, lambda old: self._joined(old, member, rejoining), deadline_ns)
         except UnknownMemberError:
-            return self._fall_out(None)
+            return self._rejoin(None)
         except FencedInstanceIdError as problem:
             self._fence(problem)
         except StorageError:
@@ -198,7 +198,7 @@ class Membership:
         except EmbedlogError:
             self.member_id = before
             raise
-        self._place = member_id
+        self._static_member_id = member_id
         level = logging.DEBUG if rejoining else logging.INFO
         logger.log(level, "group %r: %r joins for %s", self._group_id, member_id, sorted(topics))
         self.phase, self.wanted, self._joined_with = Phase.JOINING, False, topics
@@ -208,19 +208,25 @@ class Membership:
     def _joined(self, old: Group | None, member: Member, rejoining: bool) -> Group | Refusal:
         """A static membership that another consumer took over is not taken back: two consumers would fence each other in turn."""
         holder = None if old is None else old.holder(member.instance_id)
-        if holder is not None and self._place != NO_MEMBER and holder not in (self._place, member.member_id):
+        if (
+            holder is not None
+            and self._static_member_id != NO_MEMBER
+            and holder not in (self._static_member_id, member.member_id)
+        ):
             return Refusal.FENCED_INSTANCE_ID
         return group.join(old, member, self._groups.limits, system.wall_ms(), rejoining=rejoining)
 
     def _prepare(self, deadline_ns: int) -> None:
         """Revoke partitions before a join, once per rebalance."""
         if self.generation != NO_GENERATION:
-            given_up = rebalance_listener.given_up(self._hold.owned(), self._cooperative, self._subscription.topics.__contains__)
-            self._hold.commit_before_giving_up(self.metadata(), deadline_ns)
-            if given_up is not None:
-                logger.info("group %r: %r revokes %s for a rebalance", self._group_id, self.member_id, brief(given_up))
-                self.listeners.revoked(given_up)
-                self._hold.hold(self._hold.owned() - set(given_up))
+            revoked = rebalance_listener.to_revoke(
+                self._partitions.owned(), self._cooperative, self._subscription.topics.__contains__
+            )
+            self._partitions.commit_before_revocation(self.metadata(), deadline_ns)
+            if revoked is not None:
+                logger.info("group %r: %r revokes %s for a rebalance", self._group_id, self.member_id, brief(revoked))
+                self.listeners.revoked(revoked)
+                self._partitions.replace_owned(self._partitions.owned() - set(revoked))
         self._prepared = bool(self._subscription.kind)
         self.rebalances.begin()
 
@@ -230,13 +236,13 @@ class Membership:
         members = assignment.members_of(found)
         topics = self._topics_of({topic for member in members.values() for topic in member.topics})
         here = {topic: known[1] for topic, known in topics.items()}
-        said = assignment.assign(strategy, members, here, self._cooperative)
+        assignments = assignment.assign(strategy, members, here, self._cooperative)
         sync = group.sync
-        me, instance_id = self.member_id, self._config.group_instance_id
+        member_id, instance_id = self.member_id, self._config.group_instance_id
         try:
             self._groups.decide(
                 self._group_id,
-                lambda old: sync(old, me, found.generation, instance_id, said, system.wall_ms()),
+                lambda old: sync(old, member_id, found.generation, instance_id, assignments, system.wall_ms()),
                 deadline_ns,
             )
         except (UnknownMemberError, IllegalGenerationError, RebalanceInProgressError):
@@ -246,20 +252,20 @@ class Membership:
         self._counts = topics
         return True
 
-    def _take(self, found: Group, me: Member, deadline_ns: int) -> bool:
+    def _take(self, found: Group, member: Member, deadline_ns: int) -> bool:
         """Take the assignment, and revoke partitions that other members got."""
-        assigned = list(decode_assignment(me.assignment))
-        strangers = {tp.topic for tp in assigned} - self._subscription.topics
-        if strangers:
-            logger.warning("group %r assigned %s, which is not subscribed now: joining again", self._group_id, strangers)
-            assigned = [tp for tp in assigned if tp.topic not in strangers]
-        moves = rebalance_listener.change(self._hold.owned(), assigned, self._cooperative)
+        assigned = list(decode_assignment(member.assignment))
+        unsubscribed = {tp.topic for tp in assigned} - self._subscription.topics
+        if unsubscribed:
+            logger.warning("group %r assigned %s, which is not subscribed now: joining again", self._group_id, unsubscribed)
+            assigned = [tp for tp in assigned if tp.topic not in unsubscribed]
+        moves = rebalance_listener.change(self._partitions.owned(), assigned, self._cooperative)
         if moves.revoked:
-            self._hold.commit_before_giving_up(self.metadata()._replace(generation=found.generation), deadline_ns)
-        wanted = moves.again or bool(strangers) or self._subscription.topics != self._joined_with
+            self._partitions.commit_before_revocation(self.metadata()._replace(generation=found.generation), deadline_ns)
+        wanted = moves.again or bool(unsubscribed) or self._subscription.topics != self._joined_with
         if found.leader == self.member_id and self._counts is None:  # replaces a leader that had already assigned
             self._counts = self._topics_of({topic for each in assignment.members_of(found).values() for topic in each.topics})
-            wanted = wanted or not self._is_shared_out(found)
+            wanted = wanted or not self._is_assigned_whole(found)
         try:
             self.generation, self.phase, self._prepared, self._last = found.generation, Phase.IN, False, assigned
             self.wanted = wanted
@@ -268,7 +274,7 @@ class Membership:
                 self.listeners.revoked(moves.revoked)
         finally:
             if self.phase is Phase.IN:  # otherwise a listener unsubscribed
-                self._hold.hold(assigned)
+                self._partitions.replace_owned(assigned)
         if self.phase is Phase.IN:
             logger.info(
                 "group %r, generation %d: %r has %s (new: %s; revoked: %s)",
@@ -277,14 +283,14 @@ class Membership:
             self.listeners.assigned(moves.added)
         return self.wanted
 
-    def _is_shared_out(self, found: Group) -> bool:
+    def _is_assigned_whole(self, found: Group) -> bool:
         """Whether every existing partition is assigned: without a leader, no member noticed new ones."""
         given = {tp for each in found.members.values() for tp in decode_assignment(each.assignment)}
         return all((name, number) in given for name, (_, here) in (self._counts or {}).items() for number in here)
 
     # ---- removal from the group ------------------------------------------------------------------
 
-    def _fall_out(self, found: Group | None) -> bool:
+    def _rejoin(self, found: Group | None) -> bool:
         """Other members removed this one, or another consumer took over its static membership."""
         instance_id = self._config.group_instance_id
         holder = None if found is None else found.holder(instance_id)
@@ -296,16 +302,16 @@ class Membership:
                 )
             )
         logger.warning("this consumer was removed from group %r; it joins again", self._group_id)
-        self._lose()
+        self._lose_partitions()
         return True
 
-    def _miss_out(self) -> bool:
+    def _missed_rebalance(self) -> bool:
         """A rebalance was completed without this (static) member: it keeps its id, but has lost its partitions."""
-        self._lose()
+        self._lose_partitions()
         return True
 
-    def _lose(self) -> None:
-        owned = sorted(self._hold.owned())
+    def _lose_partitions(self) -> None:
+        owned = sorted(self._partitions.owned())
         self.phase, self.generation, self._prepared, self._counts = Phase.OUT, NO_GENERATION, False, None
         self.rebalances.fail()
         logger.info("group %r: this consumer has lost %s", self._group_id, brief(owned))
@@ -313,38 +319,38 @@ class Membership:
             if owned:
                 self.listeners.lost(owned)
         finally:
-            self._hold.hold(())
+            self._partitions.replace_owned(())
 
     def _fence(self, problem: FencedInstanceIdError) -> None:
         self.fatal = problem
-        self._lose()
+        self._lose_partitions()
         self.member_id = NO_MEMBER
         raise problem
 
-    def give_up(self, deadline_ns: int) -> None:
+    def leave_expired(self, deadline_ns: int) -> None:
         """The polls stopped for too long: leave, unless another member removed this one already, and join later as a new
         member.
         """
         self.part(deadline_ns)
         self.member_id = NO_MEMBER
-        self._lose()
+        self._lose_partitions()
 
     # ---- leaving ---------------------------------------------------------------------------------
 
     def leave(self, deadline_ns: int) -> None:
         """Revoke all partitions and leave, unless this member is static: its membership is kept for its next process."""
-        owned = sorted(self._hold.owned())
+        owned = sorted(self._partitions.owned())
         try:
             if self.generation != NO_GENERATION:
                 self.listeners.revoked(owned)
             elif owned:
                 self.listeners.lost(owned)
         finally:
-            self._hold.hold(())
+            self._partitions.replace_owned(())
             if self.member_id != NO_MEMBER:
                 logger.info("group %r: %r leaves, and revokes %s", self._group_id, self.member_id, brief(owned))
             self.part(deadline_ns)
-        self.phase, self.generation, self.member_id, self._place = Phase.OUT, NO_GENERATION, NO_MEMBER, NO_MEMBER
+        self.phase, self.generation, self.member_id, self._static_member_id = Phase.OUT, NO_GENERATION, NO_MEMBER, NO_MEMBER
         self._prepared = self.wanted = False
         self._counts, self._last = None, []
 
@@ -352,9 +358,9 @@ class Membership:
         """Remove a dynamic member from the group. If that fails now, other members detect the end of its lease."""
         if self.member_id == NO_MEMBER or self._config.group_instance_id is not None:
             return
-        me = self.member_id
+        member_id = self.member_id
         try:
-            self._groups.decide(self._group_id, lambda old: group.leave(old, me, system.wall_ms()), deadline_ns)
+            self._groups.decide(self._group_id, lambda old: group.leave(old, member_id, system.wall_ms()), deadline_ns)
         except (UnknownMemberError, LockTimeoutError) as problem:
             logger.info("leaving group %r: %s", self._group_id, problem)
 

@@ -49,7 +49,7 @@ class AutoCommit:
         """A commit or an assignment begins: the next commit is due one interval later."""
         self.due_at = now + self._interval_s
 
-    def hasten(self, now: float) -> None:
+    def retry_soon(self, now: float) -> None:
         """A commit failed with a transient error: retry after the backoff."""
         self.due_at = min(self.due_at, now + self._backoff_s)
 
@@ -81,7 +81,7 @@ class OffsetCommitter:
         return bool(self._row or self._done)
 
     def later(self, offsets: Offsets, identity: GroupMetadata | None, callback: Callback | None = None) -> None:
-        """Start an asynchronous commit; `tell` passes the result to `callback`."""
+        """Start an asynchronous commit; `call_back` passes the result to `callback`."""
         self._row.append(_PendingCommit(offsets, identity, callback, files.deadline_after(self._api_timeout_s)))
         self.advance(system.boot_ns() + TRY_NS)
 
@@ -115,7 +115,7 @@ class OffsetCommitter:
         began = time.perf_counter()
         try:
             self.advance(deadline_ns)
-            self.tell()
+            self.call_back()
             if self._row:
                 raise LockTimeoutError("earlier commits of this consumer still wait for the group's lock")
             self._make(offsets, identity, deadline_ns)
@@ -132,7 +132,7 @@ class OffsetCommitter:
         self.settled.update((tp, place.offset) for tp, place in offsets.items())
         self._interceptors.on_commit(dict(offsets))
 
-    def tell(self) -> None:
+    def call_back(self) -> None:
         """Call the callbacks of completed commits."""
         while self._done:
             callback, offsets, error = self._done.popleft()

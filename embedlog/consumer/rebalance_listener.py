@@ -25,7 +25,7 @@ Listener = Callable[[list[TopicPartition]], object]
 Partitions = Collection[TopicPartition]
 
 
-def given_up(owned: Partitions, cooperative: bool, is_subscribed: Callable[[str], bool]) -> list[TopicPartition] | None:
+def to_revoke(owned: Partitions, cooperative: bool, is_subscribed: Callable[[str], bool]) -> list[TopicPartition] | None:
     """The partitions that a member revokes before it joins again; None if no listener must be called."""
     if not cooperative:
         return sorted(owned)
@@ -106,4 +106,4 @@ class Listeners:
             raise error
 
 
-__all__ = ["Change", "Listener", "Listeners", "change", "given_up"]
+__all__ = ["Change", "Listener", "Listeners", "change", "to_revoke"]

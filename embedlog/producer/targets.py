@@ -1,7 +1,7 @@
 """Write targets of a producer: one for each topic, with one for each partition queue.
 
-PRODUCERTARGET-1  a topic target is the producer's knowledge of one topic; its queues live as long as the topic, so a new route keeps
-    the order
+PRODUCERTARGET-1  a topic target is the producer's knowledge of one topic; its queues live as long as the topic, so a new route
+    keeps the order
 PRODUCERTARGET-2  an attempt remains at its target until its result is known: it is repeated with the same bytes
 """
 

@@ -114,7 +114,7 @@ def test_closing_under_a_call_that_does_not_end_shows_no_life_any_more(engine: G
     inside, go_on = threading.Event(), threading.Event()
 
     def stuck() -> None:
-        with reader._alone:
+        with reader._thread_guard:
             inside.set()
             go_on.wait(30)
 

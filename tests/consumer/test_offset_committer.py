@@ -45,9 +45,9 @@ def test_auto_commit_is_due_an_interval_later_and_sooner_behind_what_passes() ->
     assert auto.due_at == 105.0
     auto.restart(110.0)
     assert auto.due_at == 115.0
-    auto.hasten(112.0)
+    auto.retry_soon(112.0)
     assert auto.due_at == 112.25
-    auto.hasten(200.0)  # never later than it was due
+    auto.retry_soon(200.0)  # never later than it was due
     assert auto.due_at == 112.25
 
 
@@ -80,7 +80,7 @@ def test_waiting_too_long_is_a_failure_that_passes() -> None:
     store.problem = LockTimeoutError("taken")
     commits.later(at(1), None, lambda offsets, error: told.append(error))
     assert told == []
-    commits.tell()
+    commits.call_back()
     assert isinstance(told[0], RetriableCommitFailedError)
     assert told[0].retriable
     assert told[0].__cause__ is store.problem
@@ -92,7 +92,7 @@ def test_a_refused_one_keeps_its_place_in_the_row() -> None:
     commits.later(at(1), None, lambda offsets, error: told.append((1, error)))
     problem = CommitFailedError("x")
     commits.refuse(at(2), problem, lambda offsets, error: told.append((2, error)))
-    commits.tell()
+    commits.call_back()
     assert told == [(1, None), (2, problem)]
 
 
@@ -103,7 +103,7 @@ def test_a_real_error_is_told_as_it_is_and_the_next_one_is_tried() -> None:
     commits.later(at(1), None, lambda offsets, error: told.append(error))
     store.problem = None
     commits.later(at(2), None, lambda offsets, error: told.append(error))
-    commits.tell()
+    commits.call_back()
     assert [type(error) for error in told] == [UnknownMemberError, type(None)]
     assert store.done == [2]
 
@@ -112,7 +112,7 @@ def test_a_callback_may_commit_again() -> None:
     store = Store()
     commits = committing(store)
     commits.later(at(1), None, lambda offsets, error: commits.later(at(2), None))
-    commits.tell()
+    commits.call_back()
     assert store.done == [1, 2]
     assert not commits.is_waiting
 

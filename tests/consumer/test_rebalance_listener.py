@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from embedlog.consumer.rebalance_listener import Change, Listeners, change, given_up
+from embedlog.consumer.rebalance_listener import Change, Listeners, change, to_revoke
 from embedlog.errors import ListenerError, WakeupError
 from embedlog.types import TopicPartition
 
@@ -28,7 +28,7 @@ def only_a(topic: str) -> bool:
     ],
 )
 def test_what_is_given_up_before_a_join(owned: Any, cooperative: bool, expected: Any) -> None:
-    assert given_up(owned, cooperative, only_a) == expected
+    assert to_revoke(owned, cooperative, only_a) == expected
 
 
 @pytest.mark.parametrize(

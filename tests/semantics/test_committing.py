@@ -92,7 +92,7 @@ def test_committing_automatically_a_failure_is_only_logged(
     reader._group.membership.generation += 5
     clock.pass_interval()
     reader._group.begin_commit()
-    reader._group._committing.tell()
+    reader._group._committer.call_back()
     assert "automatic commit" in caplog.text
 
 
