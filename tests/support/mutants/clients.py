@@ -56,6 +56,6 @@ def _good_for_ever(original, self):
     return 1 << 62
 
 
-@replaces("leave_to_housekeeper", "embedlog.consumer.waiter:Waiter._helped")
+@replaces("leave_to_housekeeper", "embedlog.consumer.waiter:Waiter._ended_transactions")
 def _no_help(original, self, now):
     return False

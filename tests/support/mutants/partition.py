@@ -105,7 +105,7 @@ def _durable_without_a_sync(original, self, upto, deadline_ns):
 
 
 @replaces("no_sync_intent", "embedlog.partition.sync:Syncer._write_intent")
-def _no_intent(original, self, page, todo, durable, end):
+def _no_intent(original, self, page, segments, durable, end):
     return None
 
 
@@ -120,8 +120,8 @@ def _no_rewrite(original, self, info, fd, durable):
 
 
 @replaces("leave_to_housekeeper", "embedlog.partition.sync:Syncer.flush_if_due")
-def _never_late(original, self, end, behind, unsynced_ms, deadline_ns):
-    original(self, end, behind, 0, deadline_ns)
+def _never_late(original, self, end, unsynced_count, unsynced_ms, deadline_ns):
+    original(self, end, unsynced_count, 0, deadline_ns)
 
 
 # ---- recovery ----------------------------------------------------------------------------------------
