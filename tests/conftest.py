@@ -158,7 +158,7 @@ def until_end() -> Iterator[contextlib.ExitStack]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where a test's log lies."""
+    """The path of a test's log."""
     return tmp_path / "log"
 
 
@@ -179,7 +179,7 @@ def groups(log: embedlog.Log) -> Groups:
 
 @pytest.fixture(scope="session")
 def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The golden directories, unpacked; nobody writes here (`golden_copy` is for that)."""
+    """The golden directories, unpacked and read only (`golden_copy` is a writable copy)."""
     target = tmp_path_factory.mktemp("golden")
     for name in ("golden.tar.xz", "golden-4.4.0.tar.xz", "golden-3.9.1.tar.xz"):
         with tarfile.open(DATA / name) as archive:
@@ -255,7 +255,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
-    """Victims: processes that are told what to do, stopped at chosen calls and killed."""
+    """Victims: processes that run tasks, stop at chosen calls and are killed."""
     with Nursery() as running:
         yield running
 

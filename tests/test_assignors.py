@@ -1,4 +1,4 @@
-"""Who reads what: Kafka's worked examples, what its own classes decided for 160 groups, and what must hold for any group."""
+"""Assignments: Kafka's worked examples, the results of its own classes for 160 groups, and invariants of all groups."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_groups_are_assigned_as_kafkas_classes_assigned_them() -> None:
         whole = sum(map(len, found.values())) == sum(map(len, wanted.values()))
         if equal:
             assert sorted(map(len, found.values())) == sorted(map(len, wanted.values()))
-        elif whole:  # in the first of two cooperative rounds some are in nobody's hands
+        elif whole:  # in the first of two cooperative rounds some partitions have no owner
             assert imbalance(found) <= imbalance(wanted)
         assert kept(members, found) >= kept(members, wanted)
     assert steps > 800

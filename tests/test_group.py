@@ -161,7 +161,7 @@ def test_a_newcomer_begins_a_rebalance_in_which_all_have_to_come_again(old: Grou
 
 def test_the_join_phase_ends_with_the_last_one_who_comes() -> None:
     group = taken(rules.join(stable(A, B), C, LIMITS, NOW))
-    assert group.members["a"].assignment == b"a", "an assignment stands until the phase is over"
+    assert group.members["a"].assignment == b"a", "an assignment is valid until the phase is over"
     group = taken(rules.join(group, A, LIMITS, NOW))
     assert group.missing() == ["b"]
     done = taken(rules.join(group, B, LIMITS, LATER))
@@ -257,7 +257,7 @@ def test_the_leaders_sync_makes_the_group_stable() -> None:
     group = taken(rules.sync(old, "a", old.generation, None, {"a": b"1", "x": b"2"}, LATER))
     assert (group.state, group.generation, group.changed_ms) == (State.STABLE, old.generation, LATER)
     assert {name: each.assignment for name, each in group.members.items()} == {"a": b"1", "b": b""}
-    assert rules.sync(group, "a", old.generation, None, {"a": b"3"}, LATER) is group, "once said, it stands"
+    assert rules.sync(group, "a", old.generation, None, {"a": b"3"}, LATER) is group, "the first assignment stays"
 
 
 def test_a_followers_sync_asks_only() -> None:
@@ -377,7 +377,9 @@ def test_nothing_found_is_nothing_done() -> None:
 
 def test_a_late_round_goes_on_with_those_who_came() -> None:
     group = rules.evict(preparing(A, B, C), {"b": Verdict.LATE}, LATER)
-    assert (group.state, list(group.members)) == (State.COMPLETING_REBALANCE, ["a"]), "one who is late is all that are late"
+    assert (group.state, list(group.members)) == (State.COMPLETING_REBALANCE, ["a"]), (
+        "a late member is evicted, and the phase ends"
+    )
 
 
 def test_who_has_joined_is_not_late() -> None:

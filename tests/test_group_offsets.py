@@ -1,4 +1,4 @@
-"""What the rules of groups say about offsets (C.7): who may delete and set them, and from when on they expire."""
+"""The rules of groups on offsets (C.7): deletion, administration, and expiry."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_group_with_members_is_neither_deleted_nor_reset(old: Group) -> None:
 def test_an_empty_group_is() -> None:
     assert rules.may_delete(emptied(), False) is None
     assert rules.may_reset(emptied()) is None
-    assert rules.may_delete(None, True) is None, "nobody ever joined it, but it has offsets"
+    assert rules.may_delete(None, True) is None, "no member has joined it, but it has offsets"
     assert rules.may_delete(None, False) is Refusal.GROUP_ID_NOT_FOUND
     assert rules.may_reset(None) is None, "setting offsets makes the group"
 

@@ -182,7 +182,7 @@ def test_a_follower_may_ask_for_a_round_once_in_a_generation() -> None:
 
 
 def test_a_rolling_change_from_eager_to_cooperative() -> None:
-    """First everybody learns the new assignor, then, one by one, they forget the old one: at no time two protocols."""
+    """First all members learn the new assignor, then, one by one, they drop the old one: at no time two protocols."""
     eager, both, cooperative = (("range", SAID),), BOTH, (("cooperative-sticky", SAID),)
     group = stable(*(member(name, protocols=eager) for name in "abc"))
     for step, protocols in enumerate((both, cooperative)):

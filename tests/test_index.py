@@ -21,7 +21,7 @@ def test_offsets_as_bisection_finds_them(rng: random.Random, tmp_path: Path, cou
     offsets = sorted(rng.sample(range(2**31 - 1), count))
     entries = b"".join(struct.pack(">ii", offset, number) for number, offset in enumerate(offsets))
     path = tmp_path / "index"
-    path.write_bytes(entries + bytes(4096))  # as preallocated: what lies behind the count is not looked at
+    path.write_bytes(entries + bytes(4096))  # as preallocated: bytes after the count are not read
     fd = os.open(path, os.O_RDONLY)
     try:
         near = [offset + step for offset in rng.sample(offsets, min(count, 100)) for step in (-1, 0, 1)]

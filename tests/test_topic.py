@@ -114,10 +114,10 @@ def test_a_word_that_stands_still_spares_the_look_at_the_file_but_not_for_long(
     other.put(some("told"))
     word += 2
     assert mine.refresh()
-    other.put(some("untold"))  # by somebody whose page is not ours any more
+    other.put(some("untold"))  # by a process with another page
     assert not mine.refresh()
     assert mine.names() == ["told"]
-    word += 1  # odd: under way, or whoever was at it died
+    word += 1  # odd: a change is under way, or its writer died
     assert mine.refresh()
     other.put(some("later"))
     assert mine.refresh()

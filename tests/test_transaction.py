@@ -182,7 +182,7 @@ def test_the_last_epoch_ends_in_a_new_producer_id() -> None:
     assert rules.end(done, ID, EPOCH_LAST, MINE, True, NEW_ID, NOW) is done
 
 
-# ---- what anybody may do -------------------------------------------------------------------------
+# ---- actions of any process -----------------------------------------------------------------------
 
 
 def test_a_completion_needs_that_same_decision() -> None:

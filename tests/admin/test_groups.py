@@ -1,4 +1,4 @@
-"""Administration of groups: what is told is what stands in the log; who is not empty is left alone; refusals change nothing."""
+"""Administration of groups: results agree with the log; groups with members are protected; refused calls change nothing."""
 
 from __future__ import annotations
 
@@ -346,7 +346,7 @@ def test_who_was_killed_is_in_nobodys_way(log: embedlog.Log, verb: str) -> None:
             act()
         process.kill()
         process.wait(10)
-    assert [each.member_id for each in log.describe_group("g").members] == ["a"], "asking evicts nobody"
+    assert [each.member_id for each in log.describe_group("g").members] == ["a"], "a description evicts no member"
     act()
     assert log.group_offsets("g") == ({T0: OffsetAndMetadata(0)} if verb == "reset_group_offsets" else {})
 

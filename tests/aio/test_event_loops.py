@@ -1,4 +1,4 @@
-"""Event loops and the async twins: slow files do not stop one, one follows the other, any kind will do."""
+"""Event loops and the asyncio clients: slow files do not block a loop, a log may be used by several loops, any loop works."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_slow_files_do_not_stop_the_loop(
             log.create_topic("one")
             log.create_topic("t")
             fill(log, 100)
-            log._engine.registry.word = lambda: 1  # the page tells nothing: each look at the topics is one at their file
+            log._engine.registry.word = lambda: 1  # the page shows no change: each lookup of topics reads their file
             async with log.async_consumer("one", **FROM_START) as consumer:
                 await consumer.metrics()
                 async with slow:

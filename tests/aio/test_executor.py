@@ -1,4 +1,4 @@
-"""What the async twins stand on: threads for what blocks, loops that come and go, the guard of one task."""
+"""The base of the asyncio clients: threads for blocking calls, loops that start and end, the guard for one task."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_what_a_call_raises_reaches_the_task(raised: BaseException) -> None:
     async def main() -> BaseException | None:
         executor = Executor("executor")
         try:
-            await executor.run(call, lambda _: pytest.fail("nobody gave up"))
+            await executor.run(call, lambda _: pytest.fail("no call was cancelled"))
         except BaseException as error:  # noqa: BLE001
             return error
         finally:
@@ -168,7 +168,7 @@ def test_an_outcome_that_crosses_a_cancellation_counts_as_given_up() -> None:
             task = asyncio.create_task(executor.run(lambda: "outcome", told.append))
             while not (jobs and jobs[0].waiter.done()):
                 await asyncio.sleep(0)
-            # `waiter` is done, the task's step stands in the loop's queue or behind it
+            # `waiter` is done; the task's step is in the loop's queue, or after it
             if not task.done():
                 task.cancel()
                 await cancelled(task)

@@ -1,4 +1,4 @@
-"""The producer for asyncio: nothing blocks the loop, cancelling loses nothing, what waits for room is served in order."""
+"""The asyncio producer: nothing blocks the loop, a cancellation loses no record, sends that wait for memory keep their order."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_slow_files_do_not_stop_the_loop(
         with embedlog.open(path, config={"housekeeping": False}) as log:
             log.create_topic("one")
             log.create_topic("t")
-            log._engine.registry.word = lambda: 1  # the page tells nothing: each look at the topics is one at their file
+            log._engine.registry.word = lambda: 1  # the page shows no change: each lookup of topics reads their file
             async with log.async_producer(linger_ms=LONG_MS, delivery_timeout_ms=10 * LONG_MS) as producer:
                 await producer.send("one", b"v")
                 async with slow:
@@ -218,7 +218,7 @@ def test_fates_cross_into_the_loop_batch_by_batch(log: embedlog.Log) -> None:
     assert len(calls) < 500
 
 
-# ---- room in the buffer ------------------------------------------------------------------------------------------------
+# ---- memory of the buffer ---------------------------------------------------------------------------------------------
 
 SMALL = {"buffer_memory": 20_000, "batch_size": 1000, "linger_ms": 0, "max_request_size": 10_000}
 
@@ -285,10 +285,10 @@ def test_no_room_for_too_long_fails_the_future(log: embedlog.Log, stuck: Stuck) 
         async with log.async_producer(**SMALL, max_block_ms=100) as producer:
             futures = await asyncio.gather(*(producer.send("one", b"%0500d" % number) for number in range(50)))
             stuck.go.set()
-            fates = await asyncio.gather(*futures, return_exceptions=True)
-            exhausted = [fate for fate in fates if isinstance(fate, BufferExhaustedError)]
+            results = await asyncio.gather(*futures, return_exceptions=True)
+            exhausted = [result for result in results if isinstance(result, BufferExhaustedError)]
             assert 5 < len(exhausted) < 45
-            assert all(fate.offset >= 0 for fate in fates if not isinstance(fate, BufferExhaustedError))
+            assert all(result.offset >= 0 for result in results if not isinstance(result, BufferExhaustedError))
 
     began = time.monotonic()
     run(main())
@@ -301,8 +301,8 @@ def test_closing_ends_those_who_wait_for_room(log: embedlog.Log, stuck: Stuck) -
         tasks = [asyncio.create_task(producer.send("one", b"%0500d" % number)) for number in range(100)]
         await turns_until(lambda: stuck.reached.is_set() and len(producer._line) > 20)
         closing = asyncio.create_task(producer.close(0.05))
-        fates = await asyncio.gather(*tasks, return_exceptions=True)
-        assert sum(isinstance(fate, ClosedError) for fate in fates) > 20  # which of them, is nobody's promise: tasks overtake
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert sum(isinstance(result, ClosedError) for result in results) > 20  # which ones is not defined: tasks overtake
         with contextlib.suppress(DeliveryError):  # of those that had a place, and whose futures their tasks have not seen yet
             await closing
         stuck.go.set()

@@ -57,7 +57,7 @@ def packed(raw: bytes, codec: int) -> bytes:
 
 
 def received(path: Path, *batches: bytes) -> Path:
-    """A log directory as somebody hands it over: one segment of one partition."""
+    """A log directory of another party: one segment of one partition."""
     (path / "t-0").mkdir(parents=True)
     (path / "meta.properties").write_text("version=1\ncluster.id=abcdefghijklmnopqrstuv\nnode.id=1\n")
     (path / "t-0" / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAQACAAAAAAAAAAQ")

@@ -30,7 +30,7 @@ Row = tuple[Any, ...]
 
 
 def rows_of(table: Any) -> list[Row]:
-    """The rows of an Arrow table, as `random_log.row_of` tells them."""
+    """The rows of an Arrow table, in the form of `random_log.row_of`."""
     found = []
     for row in table.select(["partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers"]).to_pylist():
         time_ms = (row["timestamp"] - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)

@@ -1,4 +1,4 @@
-"""Reading ahead: order, bound, failure in its place, and no thread left behind."""
+"""Reading ahead: order, bound, errors in their place, and no thread that remains."""
 
 from __future__ import annotations
 

@@ -232,7 +232,7 @@ def test_both_isolation_levels() -> None:
     partition.end(2, COMMIT)
     partition.append([b"open"], producer=3)
     committed = scan_of(engine, "a", isolation_level="read_committed")
-    assert committed.to_arrow()["value"].to_pylist() == [b"kept"] * 30  # `again` is open too: the stable offset lies before it
+    assert committed.to_arrow()["value"].to_pylist() == [b"kept"] * 30  # `again` is open too: the stable offset is before it
     partition.end(1, COMMIT)
     committed = scan_of(engine, "a", isolation_level="read_committed")
     assert committed.to_arrow()["value"].to_pylist() == [b"kept"] * 30 + [b"again"]

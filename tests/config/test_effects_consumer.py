@@ -95,7 +95,7 @@ def commits(world: World) -> str | None:
 
 
 def rack_seen(world: World) -> object:
-    """What an assignor is told of its one member."""
+    """The arguments that an assignor gets for its one member."""
     told: list[object] = []
 
     def mine(members: Mapping[str, Any], counts: Mapping[str, int]) -> dict[str, list[TopicPartition]]:
@@ -159,7 +159,7 @@ def internal_followed(world: World) -> bool:
 
 
 def loops(world: World) -> str | None:
-    """How a loop ends that is woken behind the last record, if it does not end by itself."""
+    """The end of a loop that is woken after the last record, if it does not end by itself."""
     ten(world)
     found = reader(world)
     try:
@@ -197,7 +197,8 @@ TABLE: dict[str, Effect] = {
     "partition_assignment_strategy": Seen(group_of("assignor"), [(("range",), "range"), (("roundrobin",), "roundrobin")]),
     "session_timeout_ms": Seen(lambda world: name_of(lambda: joined(world)), [(10_000, None), (5_000, "ConfigError")]),
     "heartbeat_interval_ms": Elsewhere(
-        "storage/test_heartbeats.py::test_whoever_runs_beats_until_the_end", "a thread of the core beats, and is timed there"
+        "storage/test_heartbeats.py::test_whoever_runs_beats_until_the_end",
+        "a thread of the core writes heartbeats; its times are tested there",
     ),
     "max_poll_interval_ms": Elsewhere(
         "consumer/test_groups.py::test_a_member_that_stops_polling_leaves_and_comes_again", "it takes a process that hangs"

@@ -41,7 +41,7 @@ def rounds(world: World, done: Callable[[], bool]) -> bool:
 
 
 def pass_ms(time_ms: int) -> None:
-    """Time goes by on the clock that nobody sets."""
+    """Time passes on the clock that no test sets."""
     until_ns = system.boot_ns() + time_ms * 1_000_000
     while system.boot_ns() < until_ns:
         pass
@@ -136,7 +136,7 @@ def deleted_when_due(world: World) -> bool:
 
 
 def deleted_again_when_due(world: World) -> bool:
-    """What became old behind the first round."""
+    """Records that became old after the first round."""
     assert deleted_when_due(world)
     assert world.send(b"x", time_ms=OLD_MS) is None
     return rounds(world, lambda: log_start(world) == 2)
@@ -283,7 +283,7 @@ def descriptors(world: World) -> bool:
 
 
 def linked(world: World) -> str | None:
-    """A partition that lies elsewhere, behind a link of its name."""
+    """A partition in another place, reached by a link of its name."""
     world.topic()
     assert world.send(b"x") is None
     world.log.close()

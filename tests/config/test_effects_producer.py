@@ -75,7 +75,7 @@ def order_of_two(world: World) -> list[bytes]:
 
 
 def waits_for_memory(world: World) -> str | None:
-    """The thread is held up in an append while its memory is full; who may wait for long is let go."""
+    """The thread is delayed in an append while its memory is full; a send with a long deadline continues."""
     world.topic()
     taken, go = threading.Event(), threading.Event()
     append = Partition.append

@@ -118,7 +118,7 @@ def compacted(**config: Any) -> Any:
 
 
 def tombstones(world: World) -> int:
-    """How many are left behind two compactions: the first one says until when they stay."""
+    """The number of tombstones after two compactions: the first one sets the time until which they stay."""
     world.topic(segment_bytes=200, cleanup_policy="compact", min_cleanable_dirty_ratio=0)
     assert world.send(b"a" * 100, None, time_ms=OLD_MS) is None
     for key in (b"l", b"m"):

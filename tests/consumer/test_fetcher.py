@@ -55,7 +55,7 @@ def test_with_none_the_error_says_where_the_log_parted_ways(engine: FakeEngine, 
     assert len(reader.poll()) == 7
     cut(partition, 4)
     seven(partition)
-    for _ in range(2):  # until somebody seeks
+    for _ in range(2):  # until a seek
         with pytest.raises(LogTruncationError, match="epoch 0: that epoch ends at 4 now") as caught:
             reader.poll()
         assert caught.value.diverging == OffsetAndMetadata(4, leader_epoch=0)
@@ -131,7 +131,7 @@ def test_a_seek_with_an_epoch_is_checked(engine: FakeEngine, consumer: Any) -> N
     reader.seek(T0, OffsetAndMetadata(6, leader_epoch=0))
     with pytest.raises(LogTruncationError):
         reader.poll()
-    reader.seek(T0, 6)  # without an epoch nobody can know
+    reader.seek(T0, 6)  # without an epoch a truncation cannot be detected
     assert reader.poll()[0].offset == 6
 
 
@@ -220,4 +220,4 @@ def test_an_epoch_that_was_seen_is_not_used_again(tmp_path: Path) -> None:
         send(log, *[b"other %d" % number for number in range(2, 9)])
         with log.consumer("t", auto_offset_reset="earliest") as reader:
             reader.seek(T0, OffsetAndMetadata(last.offset + 1, leader_epoch=last.leader_epoch))
-            assert values_of(reader.poll())[0] == b"other 2", f"what was read up to {last.offset} is gone, and nobody said so"
+            assert values_of(reader.poll())[0] == b"other 2", f"the records up to {last.offset} are gone without an error"

@@ -58,7 +58,7 @@ class Process:
             self.heard.append(line.strip())
 
     def holds(self, count: int) -> bool:
-        """Whether it has so many partitions now, by what its listeners were told."""
+        """Whether it has this number of partitions, by the calls of its listeners."""
         held: set[str] = set()
         for line in list(self.heard):
             what, *tps = line.split() or [""]
@@ -153,7 +153,7 @@ def test_a_frozen_process_is_given_up_and_knows_it_when_it_goes_on(log: embedlog
     send(log, 40)
     until(lambda: len(second.read() - had) >= 60, "the other one reads them")
     first.signal(signal.SIGCONT)
-    until(lambda: any(line.startswith("lost") for line in first.heard), "it was told what it lost")
+    until(lambda: any(line.startswith("lost") for line in first.heard), "the call of its listener for lost partitions")
     until(lambda: len(log.describe_group("g").members) == 2 and log.describe_group("g").state == "Stable", "it is back")
     send(log, 40)
     until(lambda: len(first.read() | second.read()) == 120, "everything is read")
@@ -174,7 +174,7 @@ def test_a_member_that_stops_polling_leaves_and_comes_again(log: embedlog.Log, p
     until(lambda: not lazy.poll(0.05) and len(lazy.assignment()) == 2, "it is back")
     assert told == ["lost"]
     lazy.close()
-    until(lambda: other.holds(4), "who closes leaves at once")
+    until(lambda: other.holds(4), "a member that closes leaves at once")
 
 
 # ---- static members ---------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def test_an_assignor_that_does_what_it_must_not_is_the_leaders_error_and_the_gro
     leader = member("a", partition_assignment_strategy=[assignor])
     if assignor is two_owners:
         other = member("a", partition_assignment_strategy=[fine])
-        run_duties(leader)  # alone it harms nobody
+        run_duties(leader)  # alone it harms no member
         run_duties(other)
     for _ in range(2):  # the next poll asks it again
         with pytest.raises(AssignorError, match=assignor.__name__):
@@ -208,7 +208,7 @@ def test_who_sought_reads_though_a_transaction_holds_the_committed_offset_back(e
 
 
 class World:
-    """Some members that come, poll, commit, freeze, die and leave in a random order; and who may hold which partition."""
+    """Members that join, poll, commit, freeze, die and leave in a random order; and the allowed owners of each partition."""
 
     def __init__(self, engine: GroupEngine, strategy: str, seed: int) -> None:
         self.engine, self.strategy, self.random = engine, strategy, random.Random(seed)

@@ -42,7 +42,7 @@ def test_a_static_member_that_slept_does_not_take_its_place_back(engine: GroupEn
 
 
 def test_a_static_leader_that_comes_back_sees_what_has_changed_while_nobody_led(engine: GroupEngine, member: Any) -> None:
-    """It is given what it had without a rebalance; a partition that came meanwhile is in nobody's assignment."""
+    """It gets its former partitions without a rebalance; a partition created meanwhile is in no assignment."""
     settle(member("b", group_instance_id="one"))
     engine._partitions["b"].append(engine._partitions["a"].pop())
     engine.word += 2
@@ -87,7 +87,7 @@ def test_a_member_whose_leaving_nobody_could_hear_of_is_not_waited_for(engine: G
 
 
 def test_who_unsubscribes_under_a_lock_that_others_hold_shows_no_life_any_more(engine: GroupEngine, member: Any) -> None:
-    """Else it would be a member for ever: it lives, and nobody evicts it."""
+    """Else it would be a member for ever: it is alive, so no member evicts it."""
     reader, other = member("a"), member("a")
     settle(reader, other)
     engine.groups.locked = True
@@ -110,7 +110,7 @@ def test_who_unsubscribes_under_a_lock_that_others_hold_shows_no_life_any_more(e
 def test_a_commit_while_a_member_waits_for_its_assignment_is_for_later(
     engine: GroupEngine, member: Any, config: dict[str, Any], state: State
 ) -> None:
-    """It has not fallen out: it is in the middle of a rebalance, and what it still owns behind it can be committed."""
+    """It was not evicted: it is in the middle of a rebalance, and can commit the partitions that it still owns afterwards."""
     first, second = member("a", **config), member("a", **config)
     settle(first)
     run_duties(second)

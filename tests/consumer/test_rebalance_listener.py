@@ -1,4 +1,4 @@
-"""Who is told what in a rebalance: the listener's table as pure rules, and listeners that fail."""
+"""Calls of listeners in a rebalance: the listener's table as pure rules, and listeners that fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Committed reading of real logs: what an open transaction holds back, who sets it free, and who cannot."""
+"""Committed reading of real logs: records after an open transaction wait; which process can end it, and which cannot."""
 
 from __future__ import annotations
 

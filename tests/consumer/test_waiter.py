@@ -157,7 +157,7 @@ def test_the_word_of_the_topics_is_odd_while_they_change(real: embedlog.Log, mon
 def test_a_killed_change_makes_readers_look_at_the_topics_themselves(engine: FakeEngine, consumer: Any) -> None:
     reader = consumer("a")
     reader.poll()
-    engine.word |= 1  # whoever changed them never said that it was done
+    engine.word |= 1  # the process that changed them did not publish the end of the change
     word = engine.word
     engine.grow("a", 3)
     engine.word = word
@@ -170,7 +170,7 @@ def test_metadata_max_age_is_the_longest_time_between_two_looks(engine: FakeEngi
     reader.poll()
     word = engine.word
     engine.grow("a", 3)
-    engine.word = word  # nobody told
+    engine.word = word  # no process was notified
     engine.partition("a", 2).append([b"x"])
     assert [record.value for record in reader.poll(timeout=10)] == [b"x"]
 
@@ -281,7 +281,7 @@ def test_a_read_only_reader_that_is_held_back_shows_a_lag(engine: FakeEngine, co
     partition.append([b"behind"])
     reader = consumer("a", isolation_level="read_committed")
     assert len(reader.poll()) == 1
-    assert reader.current_lag(A0) == 0  # Kafka's: to the last stable offset; somebody here will see to the transaction
+    assert reader.current_lag(A0) == 0  # Kafka's: to the last stable offset; another process will end the transaction
     engine.read_only = True
     assert reader.current_lag(A0) == 2
     assert reader.metrics()["records-lag-max"] == 2

@@ -63,7 +63,7 @@ def newer_topics(path: Path) -> None:
 
 
 def newer_page(path: Path) -> None:
-    """The version stands behind the magic, and once more in the identity."""
+    """The version is after the magic, and once more in the identity."""
     data = bytearray(path.read_bytes())
     found = 0
     for at in range(8, 128, 4):
@@ -232,7 +232,7 @@ def test_a_directory_that_a_broker_holds(nursery: Nursery, closed: Path, read_on
 
 
 def test_damage_in_what_a_stranger_left_is_an_error_and_never_cut_away(closed: Path) -> None:
-    """A copy looks as if somebody else had used it: what lies there counts as durable all the same, as its mark says."""
+    """A copy looks as if another process had used it. Its files still count as durable, as its mark says."""
     copy = closed.with_name("copy")
     shutil.copytree(closed, copy)
     foreign_magic(copy)

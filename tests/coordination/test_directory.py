@@ -1,4 +1,4 @@
-"""Whose mark lies in a directory, and of what time the rest is: ours, a copy's, a broker's."""
+"""The origin of the clean mark in a directory, and the age of the other files: the library's own, a copy's, a broker's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_our_mark_is_signed_and_a_brokers_is_not(closed: Path, golden_copy: Call
 
 
 def test_a_mark_that_was_copied_before_the_rest_says_nothing(closed: Path) -> None:
-    """A copy of a live directory, begun while nobody had it open: the mark is of then, the rest of now."""
+    """A copy of an open directory, begun while no process had it open: the mark is older than the rest."""
     mark = (closed / file_names.CLEAN_MARK).read_bytes()
     log = embedlog.open(closed, config=QUIET)
     with log.producer(linger_ms=0) as producer:

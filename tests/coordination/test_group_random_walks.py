@@ -1,4 +1,4 @@
-"""Random histories of groups under the real rules: only an owner's commits count, nothing is skipped, nobody is stuck."""
+"""Random histories of groups under the real rules: only an owner's commits count, nothing is skipped, no member is stuck."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_no_sequence_of_events_makes_a_group_that_cannot_be(events: list[tuple[o
                 if each not in outcome.members:
                     for generation in range(-1, outcome.generation + 2):
                         taken = rules.may_commit(outcome, each, generation, None) is None
-                        assert taken == (not outcome.members and generation < 0), "who is not in it commits nothing"
+                        assert taken == (not outcome.members and generation < 0), "a process outside the group commits nothing"
             group = outcome
 
 

@@ -204,7 +204,7 @@ def test_what_is_newer_than_an_undecided_offset_outlives_its_marker(newer: bytes
 
 
 def test_random_histories_end_as_a_compacted_log_says(seed: int) -> None:
-    """The honest twin: of all records of decided transactions and of none, the last one of each key."""
+    """The reference implementation: of all records of decided transactions and of none, the last one of each key."""
     chance = random.Random(seed)
     for _ in range(200):
         view, log = GroupEntries(), []
@@ -263,7 +263,7 @@ def golden_view(golden: Path, name: str, until: int | None = None) -> GroupEntri
 
 @pytest.mark.parametrize("clean", BOTH_PROTOCOLS)
 def test_a_brokers_groups_and_offsets_are_those_that_its_tool_lists(golden: Path, clean: str) -> None:
-    """But for what a transaction aborted: batches are told apart one layer up."""
+    """Except records of aborted transactions: the layer above separates these batches."""
     listed: dict[str, dict[TopicPartition, int]] = {}
     for line in (golden / clean / "expected" / "groups.txt").read_text().splitlines():
         if line and not line.startswith("GROUP"):

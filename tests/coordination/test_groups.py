@@ -345,6 +345,6 @@ def test_a_directory_with_some_of_the_partitions_shows_what_it_has(path: Path) -
 
 
 def test_a_broker_reads_members_of_ours_as_its_own(groups: Groups) -> None:
-    """Kafka's fields stand where a broker looks for them; the rest lies in fields that it passes over."""
+    """Kafka's fields are where a broker reads them; the rest is in fields that it skips."""
     value = encode_group(stable(member("m", protocols=BOTH)))
     assert value.startswith(bytes.fromhex("0004 09") + b"consumer" + bytes.fromhex("00000001 06") + b"range")

@@ -267,7 +267,7 @@ def test_a_rest_that_is_too_long_is_read_outside_the_lock(tmp_path: Path, monkey
 
 @pytest.mark.parametrize("mutant", ["", "trust_old_look"])
 def test_swap_2_a_look_below_what_was_purged_begins_again(log: embedlog.Log, mutant: str) -> None:
-    """A cleaner took a key's record and its tombstone away: who looked before must not keep what they ended."""
+    """A cleaner removed a key's record and its tombstone: a reader with an older position must not keep the key."""
     topic, count = topic_of(log), 0
     topic.partition_of("a")
     with topic.deciding(0, soon()) as decision:

@@ -127,7 +127,7 @@ def test_who_is_gone_or_has_left_is_told_at_the_first_look(stage: Stage) -> None
     stage.show("b", False)
     stage.show("c", True, 7, True)
     assert stage.see(trio()) == {"b": Verdict.DEAD, "c": Verdict.LEFT}
-    assert stage.see(trio(), "b") == {"c": Verdict.LEFT}, "nobody judges himself"
+    assert stage.see(trio(), "b") == {"c": Verdict.LEFT}, "no member judges itself"
 
 
 def test_a_brokers_member_is_nobody_who_could_be_alive(stage: Stage) -> None:
@@ -146,14 +146,14 @@ def test_member_5_death_never_evicts_a_static_member(stage: Stage, mutant: str, 
     verdicts = stage.see(group)
     after = rules.evict(group, stage.watch.confirm(group, verdicts), NOW)
     assert ("b" not in after.members) == bool(mutant)
-    stage.show("b", True, 7, True)  # its polls stopped: its beats did with them
+    stage.show("b", True, 7, True)  # its polls stopped, and its heartbeats with them
     assert ("b" in stage.see(group)) == bool(mutant)
     verdicts = stage.look_for(group, SESSION_MS)
     assert verdicts["b"] is Verdict.EXPIRED
     assert "b" not in rules.evict(group, stage.watch.confirm(group, verdicts), NOW).members
 
 
-# ---- hearts ----------------------------------------------------------------------------------------------------------
+# ---- heartbeats ------------------------------------------------------------------------------------------------------
 
 
 def test_a_heart_that_stands_still_for_a_session_has_stopped(stage: Stage) -> None:
@@ -192,7 +192,7 @@ def test_who_left_and_came_again_begins_with_a_whole_session(stage: Stage) -> No
 
 
 def test_an_observer_that_was_away_itself_evicts_nobody_at_once(stage: Stage) -> None:
-    """Frozen together, as a container or a shell's job is: the others' hearts beat again a moment later."""
+    """Frozen together, as a container or a shell's job is: the others write heartbeats again a moment later."""
     group = trio(session_timeout_ms=10_000)
     stage.see(group)
     stage.clock.passes(3_600_000)
@@ -211,7 +211,7 @@ def test_who_looks_seldom_finds_out_in_the_end(stage: Stage) -> None:
 def test_member_3_a_suspended_machine_evicts_nobody(
     stage: Stage, mutant: str, switched_off: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Time on the boot clock passes while nobody's heart can beat; on the monotonic clock none does."""
+    """Time on the boot clock passes while no process can write a heartbeat; on the monotonic clock none does."""
     asleep_ms = 0
     monkeypatch.setattr(system, "boot_ns", lambda: stage.clock() + asleep_ms * MS)
     group = trio(session_timeout_ms=10_000)
@@ -282,7 +282,7 @@ def test_whom_a_round_waits_for_is_late_after_its_timeout(stage: Stage) -> None:
     verdicts = stage.see(group)
     assert verdicts == {"b": Verdict.LATE, "c": Verdict.LATE}
     assert stage.watch.confirm(group, verdicts) == verdicts
-    assert stage.see(group, "b") == {"c": Verdict.LATE}, "nobody judges himself"
+    assert stage.see(group, "b") == {"c": Verdict.LATE}, "no member judges itself"
     came = rules.join(group, group.members["b"], rules.Limits(), NOW)
     assert isinstance(came, Group)
     assert stage.watch.confirm(came, verdicts) == {"c": Verdict.LATE}
@@ -354,9 +354,9 @@ def test_a_stranger_and_whoever_wants_the_whole_look_at_all(stage: Stage) -> Non
     for number in range(30):
         stage.slots.signs[number] = SlotState(False)
     assert len(stage.another().verdicts(group, None)) == 30
-    assert len(stage.another().verdicts(group, "somebody")) == 30
+    assert len(stage.another().verdicts(group, "another")) == 30
     watch = stage.another()
-    watch.verdicts(group, "000")  # the first look sees everybody
+    watch.verdicts(group, "000")  # the first look sees all members
     assert len(watch.verdicts(group, "000")) == member_watch.RING
     assert len(watch.verdicts(group, "000", whole=True)) == 29
 
@@ -376,7 +376,7 @@ def test_killed_frozen_and_late_processes_are_told_apart(until_end: ExitStack, n
     ]
     group = replace(stable(someone("a")), members={each.member_id: each for each in (someone("a"), *members)})
     watch = Watch(here)
-    until(lambda: watch.verdicts(group, "a") == {"d": Verdict.LEFT}, "the late one to be told")
+    until(lambda: watch.verdicts(group, "a") == {"d": Verdict.LEFT}, "the verdict on the late member")
     lives["b"][0].kill()
     lives["c"][0].stop()
     assert watch.verdicts(group, "a") == {"b": Verdict.DEAD, "d": Verdict.LEFT}
@@ -386,5 +386,5 @@ def test_killed_frozen_and_late_processes_are_told_apart(until_end: ExitStack, n
     assert verdicts["c"] is Verdict.EXPIRED
     assert watch.confirm(group, verdicts) == verdicts
     lives["c"][0].resume()
-    until(lambda: "c" not in watch.confirm(group, verdicts), "its heart to beat again")
+    until(lambda: "c" not in watch.confirm(group, verdicts), "its next heartbeat")
     assert set(rules.evict(group, watch.confirm(group, verdicts), NOW).members) == {"a", "c", "e"}

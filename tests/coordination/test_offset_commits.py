@@ -1,4 +1,4 @@
-"""Committed offsets: what a commit is checked for and when, what is told of it, and what becomes of it with its topic."""
+"""Committed offsets: the checks of a commit and their time, its errors, and its end with its topic."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_what_is_committed_is_told_to_everybody(groups: Groups, other: Groups) -
         assert each.committed("g") == {ONE: OffsetAndMetadata(5, "noté", 3), TWO: OffsetAndMetadata(7)}
         assert each.committed("other") == {}
         assert each.names() == ["g"]
-        assert each.current("g") is None, "nobody ever joined it"
+        assert each.current("g") is None, "no member has joined it"
     other.commit("g", {ONE: 4})
     assert groups.committed("g", [ONE]) == {ONE: OffsetAndMetadata(4)}, "back is as good as forth"
 
@@ -236,7 +236,7 @@ def test_without_that_a_new_topic_would_be_read_from_the_offsets_of_the_old(log:
 
 
 def commit_that_looks_before_a_deletion(log: embedlog.Log, other: Groups) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    """The topics were there when it looked; somebody deletes one before it has the lock."""
+    """The topics existed at the check; another process deletes one before the lock is taken."""
     other.commit("g", {ONE: 1})
     check, turns = other.check_topics, iter([False, True])
 
@@ -263,7 +263,7 @@ def test_without_that_look_an_offset_outlives_its_topic(log: embedlog.Log, other
 
 
 def test_a_backup_has_no_offset_behind_its_records(tmp_path: Path) -> None:
-    """Somebody reads and commits while it is made: what groups have read is looked at before what there is to read."""
+    """A process reads and commits during it: committed offsets are read before the ends of the partitions."""
     with embedlog.open(tmp_path / "log", config=QUIET) as log, log.producer() as producer:
         for name in ("A", "t"):
             log.create_topic(name)

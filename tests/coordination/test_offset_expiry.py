@@ -1,4 +1,4 @@
-"""What groups have committed is forgotten when it is time, and read again from the start behind a cleaning."""
+"""Committed offsets expire after their time, and a view replays from the start after a compaction."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_housekeeping_forgets_when_it_is_time(path: Path) -> None:
         assert log._engine.groups.names() == ["young"]
 
 
-# ---- behind a cleaning ---------------------------------------------------------------------------
+# ---- after a compaction --------------------------------------------------------------------------
 
 
 SMALL: dict[str, Any] = QUIET | {
@@ -151,7 +151,7 @@ def clean(log: embedlog.Log, turns: int = 3) -> None:
 
 @pytest.mark.parametrize("mutant", [False, True], ids=["", "trust_old_look"])
 def test_swap_2_who_looked_before_a_cleaning_begins_again(path: Path, mutant: bool) -> None:
-    """A group was deleted and its tombstones are cleaned away: who saw it before must not see it for ever."""
+    """A group was deleted and its tombstones were removed: a view that contained it must drop it."""
     with embedlog.open(path, config=SMALL) as log, embedlog.open(path, config=SMALL) as late:
         log.create_topic("t")
         log._engine.groups.commit("gone", {ONE: 5})

@@ -68,7 +68,7 @@ def test_each_record_and_each_end_comes_in_the_order_of_the_log() -> None:
 
 @pytest.mark.parametrize("position", range(9))
 def test_what_lies_before_the_position_is_not_taken_in_again(position: int) -> None:
-    """Also in the middle of a transaction's batch, and behind a marker."""
+    """Also in the middle of a transaction's batch, and after a marker."""
     assert fed(LOG, Discerning(), position) == EVENTS[position:]
 
 
@@ -108,7 +108,7 @@ def test_random_logs_come_in_order(rng: random.Random) -> None:
 
 
 def test_transactions_in_an_internal_topic_reach_its_view(tmp_path: Path) -> None:
-    """Through looks before, in the middle of and behind a transaction, and from the start."""
+    """With replays before, in the middle of and after a transaction, and from the start."""
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
 
         def topic() -> InternalTopic[Discerning]:

@@ -58,7 +58,7 @@ def directories(path: Path) -> list[str]:
 
 
 def left_alone(number: int, path: Path) -> None:
-    """Nobody else uses the partition."""
+    """No other process uses the partition."""
 
 
 # ---- names ---------------------------------------------------------------------------------------
@@ -152,8 +152,8 @@ def test_a_creation_killed_at_any_step_is_finished_by_the_next(tmp_path: Path) -
 
 
 def test_a_deletion_killed_at_any_step_is_finished_by_the_next(tmp_path: Path) -> None:
-    """DIR-1: persisted in the topic's file first, then every partition retired and renamed; whoever finds it half done
-    finishes it, and until then nobody can use it."""
+    """DIR-1: persisted in the topic's file first, then every partition retired and renamed. The next process completes a
+    partial deletion, and until then no process can use it."""
     retired: set[tuple[Path, int]] = set()
 
     def prepare(path: Path) -> None:
@@ -266,10 +266,10 @@ def test_without_a_delay_a_retired_directory_goes_in_the_millisecond_of_its_rena
 def test_a_directory_that_cannot_be_removed_is_kept_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for unique in ("a" * 32, "b" * 32):
         (tmp_path / f"events-0.{unique}-delete").mkdir()
-    (tmp_path / f"events-0.{'a' * 32}-delete" / "somebody's directory").mkdir()
+    (tmp_path / f"events-0.{'a' * 32}-delete" / "another directory").mkdir()
     far = 10**14
     assert [path.name for path in topic_directories.purge_retired(tmp_path, far, 0)] == [f"events-0.{'b' * 32}-delete"]
-    assert "somebody's directory" in caplog.text
+    assert "another directory" in caplog.text
 
 
 # ---- adoption ---------------------------------------------------------------------------------------

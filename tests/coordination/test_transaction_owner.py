@@ -1,4 +1,4 @@
-"""An owner that begins in several partitions at once: one record, one lock, and nobody who is kept waiting by others."""
+"""An owner that begins in several partitions at once: one record, one lock, and no owner that waits for another."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_several_partitions_are_begun_under_one_lock_and_by_one_record(log: embe
     assert sorted(everything(log)) == [b"x0", b"x1", b"x2"]
     for number, (run, progress) in gone_in.items():
         partition = log._engine.partition(TOPIC, number)
-        assert writer.owner.append(partition, run, progress=progress)[:2] == (0, 0), "they are in: this only tells where"
+        assert writer.owner.append(partition, run, progress=progress)[:2] == (0, 0), "written before: their offset"
         assert partition.bounds().log_end == 1
     run, progress = writer.begin_in(1)[1]
     assert progress.start == 0, "what was begun before goes on by itself"

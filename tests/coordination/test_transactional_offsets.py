@@ -188,7 +188,7 @@ def test_an_owner_killed_behind_its_decision_has_committed(log: embedlog.Log, nu
     assert stable(log) == {ONE: FIVE}
 
 
-# ---- who is fenced -------------------------------------------------------------------------------
+# ---- fencing ---------------------------------------------------------------------------------
 
 
 def test_a_zombie_producer_adds_nothing(log: embedlog.Log, other: embedlog.Log) -> None:
@@ -318,7 +318,7 @@ def test_writers_of_one_group_at_once(log: embedlog.Log, other: embedlog.Log) ->
 
 
 def test_a_partition_that_somebody_holds_does_not_keep_other_ids_waiting(log: embedlog.Log, other: embedlog.Log) -> None:
-    """Who waits for the group's partition gives `__transaction_state` back meanwhile."""
+    """A process that waits for the group's partition releases the lock of `__transaction_state` meanwhile."""
     writer, own = begun(log, "one"), other._engine.groups
     partition = own.topic.partition(own.topic.partition_of("g"))
     thread = threading.Thread(target=writer.owner.add_offsets, args=({ONE: 5}, NO_MEMBER))

@@ -1,4 +1,4 @@
-"""Transactions over several partitions, without a coordinator: what is seen, who is fenced, who finishes what others left."""
+"""Transactions over several partitions, without a coordinator: visibility, fencing, and completion by other processes."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_open_transactions_of_several_ids_do_not_meet(log: embedlog.Log, other: 
     two.write(b"2a")
     one.write(b"1b")
     two.commit()
-    assert committed(log) == [], "one open transaction keeps all that is behind it"
+    assert committed(log) == [], "one open transaction holds back all records after it"
     one.abort()
     assert committed(log) == [b"2a"]
 
@@ -120,7 +120,7 @@ def test_many_owners_at_once_leave_only_whole_transactions(log: embedlog.Log, ot
     assert all(stable == end for stable, end in (last_stable(log, number) for number in range(3)))
 
 
-# ---- who is fenced -------------------------------------------------------------------------------
+# ---- fencing ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("verb", ["first", "later", "commit", "abort", "init"])
@@ -304,7 +304,7 @@ def test_who_only_reads_writes_nothing(log: embedlog.Log, path: Path) -> None:
 
 @pytest.mark.parametrize("unclean", UNCLEAN)
 def test_a_brokers_open_transaction_is_ended_here(golden_copy: Callable[[str], Path], unclean: str) -> None:
-    """Its producer was a client of the broker that was killed: nobody else will decide."""
+    """Its producer was a client of the broker that was killed: no other process will decide."""
     with embedlog.open(golden_copy(unclean), config=QUIET) as log:
         opened = log._engine.partition("transactions", 0).open_transactions()
         assert opened

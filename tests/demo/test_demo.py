@@ -18,7 +18,7 @@ def demo(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def text(tmp_path: Path, rng: random.Random) -> Path:
-    """A few thousand lines: some empty, some not UTF-8, one very long, no newline behind the last."""
+    """A few thousand lines: some empty, some not UTF-8, one very long, no newline after the last."""
     lines = [b"host-%d line %d %s" % (rng.randrange(50), number, rng.randbytes(5).hex().encode()) for number in range(5000)]
     lines += [b"", b"   ", b"\xff\xfe not text", b"long " + b"x" * 200_000, b"last"]
     rng.shuffle(lines)

@@ -137,7 +137,7 @@ class TestWordCount:
         count = program("word_count")
         for topic in ("client-zstd", "broker-snappy", "compacted", "rolled-by-time"):
             values = [row["value"] for row in golden_expected("clean", topic)]
-            assert not any(isinstance(value, dict) for value in values), "too long to be told"
+            assert not any(isinstance(value, dict) for value in values), "too long to be printed"
             expected = words_of(base64.b64decode(value) for value in values if value is not None)
             rows = count.table(spark, str(golden / "clean" / "log"), topic).collect()
             assert {row["word"]: row["count"] for row in rows} == expected, topic

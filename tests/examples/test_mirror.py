@@ -131,14 +131,14 @@ def test_killed_in_the_middle_it_goes_on(direction: str, broker: Broker, tmp_pat
             reached.append(_copied(direction, broker, back, topic))
     print(f"copied when killed, {direction}:", reached)
     assert reached == sorted(reached)
-    assert len(set(reached)) > 4, "killed in the middle means that there is something behind it"
+    assert len(set(reached)) > 4, "a kill in the middle of the work has records after it"
     mirror(direction, place, topic, broker)
     assert same(here(log, topic), there(broker, topic, 3) if direction == "push" else here(back, topic))
 
 
 @contextlib.contextmanager
 def _ends(direction: str, broker: Broker, back: Path, topic: str) -> Iterator[Callable[[], int]]:
-    """Tells quickly how much was written to the copy, committed or not."""
+    """Returns quickly how much was written to the copy, committed or not."""
     if direction == "push":
         client = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "watch"})
 

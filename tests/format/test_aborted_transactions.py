@@ -1,4 +1,4 @@
-"""Kafka's `.txnindex`: entries to the byte, each field damaged with its own message, lookups against a slow twin."""
+"""Kafka's `.txnindex`: entries to the byte, each field damaged with its own message, lookups against a reference."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_cut_takes_the_entries_whose_markers_are_gone() -> None:
 
 
 def test_lookups_against_a_slow_twin(rng: random.Random) -> None:
-    """Aborts as a partition makes them: what a lookup leaves out has ended before the range, or begun behind it."""
+    """Aborts as a partition makes them: an abort outside the result of a lookup ended before the range, or began after it."""
     for _ in range(100):
         opened: dict[int, int] = {}
         entries = []

@@ -240,7 +240,7 @@ def test_random_damage_as_the_twin_sees_it(rng: random.Random) -> None:
         found = scan(data, Chain(gaps_allowed=True))
         expected = [len(raw) for raw in oracle.whole_batches(bytes(data))]
         sizes = found.batches["size"].tolist()
-        # The twin does not follow the chain: offsets and epochs are outside the checksum.
+        # The reference implementation does not follow the chain: offsets and epochs are outside the checksum.
         assert sizes == expected[: len(sizes)]
         if len(sizes) < len(expected):
             assert found.problem is not None

@@ -98,7 +98,7 @@ def test_a_forked_child_begins_with_an_empty_pool() -> None:
 
 
 def test_what_a_child_inherited_is_not_the_parents_next_buffer() -> None:
-    """It lies in memory that both have; who writes there first must get pages of his own."""
+    """The memory is shared by both; the first process that writes to it must get its own pages."""
     pool = BufferPool()
     lease = pool.lease(70_000)
     lease.array[:] = 7

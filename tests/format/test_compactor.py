@@ -1,4 +1,4 @@
-"""What stays of batches: compared with a slow twin that keeps records in a dictionary, in every codec and timestamp type."""
+"""The batches after a compaction, in every codec and timestamp type, against a reference with a dictionary of records."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_damage_inside_a_batch_is_told_and_nothing_is_cleaned() -> None:
         list(clean(bytes(bad), batches, np.zeros(1, np.uint8), mapped(good), position=0, now_ms=NOW, delete_retention_ms=DAY))
 
 
-# ---- against a slow twin ---------------------------------------------------------------------------
+# ---- against a reference implementation ----------------------------------------------------------------
 
 
 def random_log(rng: random.Random) -> tuple[bytes, list[Kept]]:

@@ -87,7 +87,7 @@ def test_gzip_members_and_zstd_frames_one_behind_the_other() -> None:
 
 
 def test_many_small_gzip_members_are_read_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each member looks at few bytes behind its own: with all of the rest, the time would grow with its square."""
+    """Each member reads few bytes after its own: if it read all of the rest, the time would be quadratic."""
     fed: list[int] = []
 
     class Counting:

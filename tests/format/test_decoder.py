@@ -1,4 +1,4 @@
-"""Batches to columns, record by record as the slow twin reads them; and every way in which a record can be broken."""
+"""Batches to columns, record by record as the reference implementation reads them; and every damage of a record."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.batches import Row, batch, crc32c, marker, varint
 
 
 def reads(decoded: Decoded) -> list[oracle.Read]:
-    """What was decoded, as the twin gives it."""
+    """The decoded records, in the form of the reference implementation."""
     assert decoded.headers is not None
     starts = decoded.headers.starts.tolist()
     names, contents = list(decoded.headers.keys), list(decoded.headers.values)
@@ -210,21 +210,21 @@ BROKEN = {
     "header count beyond the record": (record_of(b"\0\0\0\1\1" + varint(50) + bytes(3)), "header count"),
     "null header name": (record_of(b"\0\0\0\1\1" + varint(1) + varint(-1) + b"\0"), "length in a record"),
     "header name beyond the record": (record_of(b"\0\0\0\1\1" + varint(1) + varint(9) + b"\0"), "length in a record"),
-    "bytes behind the headers": (record_of(b"\0\0\0\1\1" + varint(1) + b"\0\0" + b"x"), "size of a record"),
-    "bytes behind the value": (record_of(b"\0\0\0\1\2v\0x"), "size of a record"),
+    "bytes after the headers": (record_of(b"\0\0\0\1\1" + varint(1) + b"\0\0" + b"x"), "size of a record"),
+    "bytes after the value": (record_of(b"\0\0\0\1\2v\0x"), "size of a record"),
     "bytes after the last record": (FINE + b"\0", "bytes after the last record"),
     "offset beyond the batch": (record_of(b"\0\0\2\1\2v\0"), "offset of a record"),
     "offset negative": (record_of(b"\0\0\1\1\2v\0"), "offset of a record"),
 }
 
 
-@pytest.mark.parametrize("padding", [b"", bytes(100)], ids=["at the end", "with room behind"])
+@pytest.mark.parametrize("padding", [b"", bytes(100)], ids=["at the end", "with bytes after it"])
 @pytest.mark.parametrize("damage", BROKEN)
 def test_each_broken_record_has_its_message_and_place(damage: str, padding: bytes) -> None:
     records, message = BROKEN[damage]
     data = batch(0, [Row(b"good")]) + with_records(records + padding)
-    if padding and message.startswith("bytes behind the last"):
-        message = "bytes behind the last"
+    if padding and message.startswith("bytes after the last"):
+        message = "bytes after the last"
     with pytest.raises(CorruptRecordError, match=message) as caught:
         decoded(data)
     assert "batch at offset 40" in str(caught.value)

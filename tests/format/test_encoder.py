@@ -1,4 +1,4 @@
-"""Columns to batches, byte for byte as the slow twin makes them; and what the columns may not be."""
+"""Columns to batches, byte for byte as the reference implementation makes them; and invalid columns."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_a_null_header_name_is_refused() -> None:
         list(encode(Columns(1, BytesColumn.of([b"v"]), headers=headers)))
 
 
-# ---- columns that somebody writes into -----------------------------------------------------------
+# ---- columns that change meanwhile ---------------------------------------------------------------
 
 VALUE_AT = 61 + 8  # header, length, attributes, two deltas, null key, length of the value
 OFFSETS_AT = 256
@@ -202,7 +202,7 @@ OFFSETS_AT = 256
 def encoded_over_itself(end: int, capacity: int = 1000) -> tuple[int, np.ndarray]:
     """One record whose value is written over the offsets of its own header: [0, 4] when measured, [0, end] when written.
 
-    What another thread does now and then happens here every time. Returns the size or the code, and the bytes behind `capacity`.
+    Another thread may do this; here it happens every time. Returns the size or the code, and the bytes after `capacity`.
     """
     whole = np.full(4096, 0xAA, np.uint8)
     room = whole[:capacity]

@@ -1,5 +1,6 @@
-"""What a partition remembers of its producers: a broker's snapshots to the byte, a broker's log replayed to the same state,
-every damage told, sequences that go round, transactions interleaved, the last stable offset against a slow twin."""
+"""Producer state of a partition: a broker's snapshots to the byte, a broker's log replayed to the same state, damage with
+its own error, sequences after an overflow, interleaved transactions, the last stable offset against a reference implementation.
+"""
 
 from __future__ import annotations
 
@@ -268,7 +269,7 @@ def test_idle_producers_are_forgotten_and_open_transactions_never() -> None:
 
 
 def test_random_logs_against_a_slow_twin(rng: random.Random) -> None:
-    """Transactions of a few producers, interleaved at random: the twin keeps whole lists and searches them."""
+    """Transactions of a few producers, interleaved at random: the reference keeps whole lists and searches them."""
     for _ in range(60):
         batches, aborts, opened, twin, offset = [], [], {}, [], 0
         for _ in range(rng.randrange(1, 60)):

@@ -1,4 +1,4 @@
-"""The filter of read_committed, against a slow twin that walks as Kafka's description does."""
+"""The filter of read_committed, against a reference implementation that follows Kafka's description."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ def test_dump_log_finds_nothing_wrong(written: Written, dump_log_verify: Callabl
 
 @pytest.mark.kafka
 def test_dump_log_reads_snapshots_and_transaction_indexes(written: Written, kafka: None) -> None:
-    """Kafka's tool prints of them what a replay of the log by embedlog's slow twin gives."""
+    """Kafka's tool prints what a replay of the log by embedlog's reference implementation returns."""
     directory = written.directory / "stamped-0"
     paths = sorted([*directory.glob("*.snapshot"), *directory.glob("*.txnindex")])
     assert len(list(directory.glob("*.snapshot"))) > 5

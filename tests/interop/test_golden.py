@@ -158,7 +158,7 @@ def test_a_log_start_inside_a_segment_is_kept(opened: Callable[[str], embedlog.L
 
 @pytest.mark.parametrize("name", UNCLEAN)
 def test_an_open_transaction_ends_what_read_committed_sees(opened: Callable[[str], embedlog.Log], name: str) -> None:
-    """In `unclean` one transaction was never decided: what lies behind it is on disk but not yet to be delivered."""
+    """In `unclean` one transaction was never decided: the records after it are on disk but must not be delivered yet."""
     behind = {b"never decided", b"behind an open transaction"}
     levels = {}
     for isolation in ISOLATION:

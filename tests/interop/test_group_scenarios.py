@@ -1,6 +1,7 @@
-"""The same groups at a real Kafka and in a log of ours: the same assignments, offsets, lags, states and refusals.
+"""The same groups at a real Kafka and in embedlog: the same assignments, offsets, lags, states and refusals.
 
-What a broker told is recorded; ours is held against the record everywhere, and the record against a broker where there is one.
+The answers of a broker are recorded. embedlog is compared with the record everywhere, and the record with a broker,
+if there is one.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def kept(before: Assignment, after: Assignment) -> int:
 
 
 def compare(scenario: GroupScenario, got: list[Any], expected: list[Any]) -> None:
-    """Step by step; where ties decide who gets what: the same sizes, and no fewer partitions that stay where they are."""
+    """Step by step; where ties decide the assignment: the same sizes, and no fewer partitions that stay with their owner."""
     assert len(got) == len(expected) == len(scenario.steps)
     before: tuple[Assignment, Assignment] = ({}, {})
     for number, (step, told, wanted) in enumerate(zip(scenario.steps, got, expected, strict=True)):

@@ -190,7 +190,7 @@ def goes_on(broker: oracle.Broker) -> None:
         found.extend((each.partition(), each.offset()) for each in reader.consume(1000, 0.05) if not each.error())
         return len(found) >= 60
 
-    until(all_there, "records behind the committed offsets")
+    until(all_there, "records after the committed offsets")
     assert {partition for partition, _ in found} == {1, 2, 3}, "partition 0 was read to its end"
     reader.commit(asynchronous=False)
     reader.close()
@@ -246,6 +246,6 @@ def test_groups_of_a_broker_are_shown_with_their_members(broker: oracle.Broker, 
             assert not heir.poll(0.01)
             return {each.client_id for each in log.describe_group("older").members}
 
-        until(lambda: clients() == {"heir", "b"}, "whom nobody can reach is gone, but for the static one")
+        until(lambda: clients() == {"heir", "b"}, "the end of all members without heartbeats, except the static one")
         assert log.describe_group("older").state == "PreparingRebalance"
         heir.close()

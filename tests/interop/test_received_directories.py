@@ -1,4 +1,4 @@
-"""A log directory that somebody sent: no name in it leads outside, nothing in it makes the opener wait or fall over."""
+"""A log directory of another party: no name in it leads outside, nothing in it makes the opening process wait or fail."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_pipe_among_the_files_makes_nobody_wait(closed: Path, name: str) -> No
 
 @pytest.fixture
 def linked(closed: Path) -> Path:
-    """The partition lies elsewhere, as on another disk."""
+    """The partition is in another place, as on another disk."""
     elsewhere = closed.with_name("elsewhere")
     shutil.move(closed / "t-0", elsewhere)
     (closed / "t-0").symlink_to(elsewhere)
@@ -99,7 +99,7 @@ def test_a_linked_partition_that_appears_later_is_refused_as_well(closed: Path) 
 
 
 def test_a_topic_is_not_made_through_a_link(tmp_path: Path) -> None:
-    """The registry may say `creating` of whatever lies there."""
+    """The registry may say `creating` of any directory."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "t-0").symlink_to(tmp_path / "elsewhere")

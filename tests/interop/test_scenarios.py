@@ -156,7 +156,7 @@ def kafka_at(broker: oracle.Broker) -> str:
 
 
 def compare(scenario: Scenario, bootstrap: str, log: embedlog.Log) -> None:
-    """Outcomes first: where a call ended otherwise, what lies in the logs cannot be the same either."""
+    """Outcomes first: where a call ended differently, the content of the logs cannot be the same."""
     theirs, ours = KafkaDriver(scenario, bootstrap), OurDriver(scenario, log)
     played = theirs.play(), ours.play()
     steps = [" ".join(map(str, step[:2])) for step in scenario.steps]

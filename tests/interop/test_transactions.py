@@ -42,7 +42,7 @@ def interleaved(log: embedlog.Log) -> None:
 
 
 def unfinished(log: embedlog.Log) -> None:
-    """On partition 2 one that nobody will decide, with a committed one behind it; on partition 3 one that is decided only."""
+    """On partition 2 one that no process will decide, with a committed one after it; on partition 3 one that is only decided."""
     left, behind, decided = begun(log, "left"), begun(log, "behind"), begun(log, "decided")
     left.write(b"never decided", partition=2)
     behind.write(b"behind", partition=2)
@@ -159,7 +159,7 @@ def test_a_broker_takes_our_transactions_over_and_we_take_them_back(
 
 
 def until_committed(broker: oracle.Broker, value: bytes) -> list[Any]:
-    """What a client reads once it sees this value: markers are written behind the answer."""
+    """The records of a client once it sees this value: markers are written after the answer."""
     for _ in range(100):
         found = values(client.read(broker.bootstrap, {TOPIC: PARTITIONS}, "read_committed")[TOPIC])
         if client.shown(value) in found:
@@ -171,7 +171,7 @@ def until_committed(broker: oracle.Broker, value: bytes) -> list[Any]:
 
 
 class Step(NamedTuple):
-    """One step of an owner: "write" (partition, count), "commit", "abort", or "heir", who takes the id over."""
+    """One step of an owner: "write" (partition, count), "commit", "abort", or "heir", which takes the id over."""
 
     verb: str
     who: int

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-SHOWN_BYTES_MAX = 300  # longer keys and values are told by size and digest
+SHOWN_BYTES_MAX = 300  # longer keys and values are shown by size and digest
 
 
 def shown(data: bytes | None) -> object:

@@ -1,9 +1,9 @@
-"""The scenarios of consumer groups, and what a real Kafka made of them.
+"""The scenarios of consumer groups, and the answers of a real Kafka.
 
-    python -m tests.kafka.group_scripts OUT [NAME ...]      (plays them at a broker and records what it told; a minute)
+    python -m tests.kafka.group_scripts OUT [NAME ...]      (runs them at a broker and records the answers; a minute)
 
-tests/data/groups.jsonl has the recording, a scenario a line. Ours are played against it, and a real Kafka again, where there
-is one.
+tests/data/groups.jsonl has the recording, one scenario per line. embedlog is compared with it; a real Kafka, too,
+if there is one.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ SCRIPTS = {each.name: each for make_some in (each_strategy, joining, committing,
 
 
 def recorded() -> dict[str, list[Any]]:
-    """What a real Kafka told of each scenario."""
+    """The answers of a real Kafka for each scenario."""
     lines = map(json.loads, RECORDED.read_text().splitlines())
     return {line["name"]: line["told"] for line in lines}
 

@@ -1,7 +1,7 @@
-"""Scripts of what consumer groups do, as data, and what all drivers that play them do; what came out is told as JSON.
+"""Scripts of consumer groups, as data, and the common part of all drivers that run them; results are JSON.
 
-A step is a tuple: a verb and its arguments. Partitions are spelled "t-0"; each scenario has topics and a group of its own. How
-a call ended is told in words that both sides share: "ok", "not empty", … (`WORDS`).
+A step is a tuple: a verb and its arguments. Partitions are spelled "t-0"; each scenario has topics and a group of its own. The
+end of a call is a word that both sides share: "ok", "not empty", … (`WORDS`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class GroupScenario:
 
 
 def how_ended(name: str, text: str = "") -> str:
-    """The word for an error; one that has none is told as it is."""
+    """The word for an error; one without a word is given as it is."""
     return WORDS.get(name, f"{name}: {text}")
 
 
@@ -57,17 +57,17 @@ def join(who: str, *topics: str, strategy: str = "range", instance: str | None =
 
 
 def settle() -> Step:
-    """All poll until the group is stable and every partition has its member; tells who has what."""
+    """All poll until the group is stable and every partition has its member; returns the assignment."""
     return ("settle",)
 
 
 def refused(who: str, *topics: str, strategy: str) -> Step:
-    """One joins that the group does not take; tells why, and the others go on."""
+    """One joins that the group does not accept; returns the error, and the others continue."""
     return ("refused", who, topics, strategy)
 
 
 def drain() -> Step:
-    """All read to the end of what they have and commit; tells from where, and how many records."""
+    """All read to the end of their partitions and commit; returns the first offsets and the number of records."""
     return ("drain",)
 
 
@@ -76,12 +76,12 @@ def commit(who: str, offsets: Mapping[str, tuple[int, str]]) -> Step:
 
 
 def strange(offsets: Mapping[str, tuple[int, str]]) -> Step:
-    """A commit by somebody who is no member."""
+    """A commit by a client that is no member."""
     return ("strange", offsets)
 
 
 def transact(who: str, offsets: Mapping[str, tuple[int, str]], end: str = "commit") -> Step:
-    """Offsets in a transaction, in the name of a member; tells what is committed before and after its end."""
+    """Offsets in a transaction, in the name of a member; returns the committed offsets before and after its end."""
     return ("transact", who, offsets, end)
 
 
@@ -108,12 +108,12 @@ def make(topic: str, count: int) -> Step:
 
 
 def drop(topic: str) -> Step:
-    """Delete a topic and wait until its offsets are gone; tells what is left."""
+    """Delete a topic and wait until its offsets are gone; returns the remaining ones."""
     return ("drop", topic)
 
 
 def reset(to: object, *scope: str, dry_run: bool = False) -> Step:
-    """`scope`: topics, or "t-0"; nothing for all that have commits. Tells the new offsets."""
+    """`scope`: topics, or "t-0"; nothing for all that have commits. Returns the new offsets."""
     return ("reset", to, scope, dry_run)
 
 
@@ -142,7 +142,7 @@ class Driver:
             self.make_topic(topic, count)
 
     def play(self) -> list[Any]:
-        """What each step told."""
+        """The result of each step."""
         try:
             return [self._told(*step) for step in self.scenario.steps]
         finally:
@@ -312,7 +312,7 @@ class Driver:
         raise NotImplementedError
 
     def transaction(self, who: str, offsets: Mapping[Name, tuple[int, str]], end: str) -> list[Callable[[], Any]]:
-        """Acts that send the offsets, and that end the transaction so that everybody sees it."""
+        """Acts that send the offsets, and that end the transaction so that all clients see it."""
         raise NotImplementedError
 
     def described(self) -> tuple[str, str, dict[str, list[str]]]:

@@ -129,7 +129,7 @@ class KafkaDriver(Driver):
         def finish() -> None:
             before = self.committed()
             (producer.commit_transaction if end == "commit" else producer.abort_transaction)(WAIT_S)
-            if end == "commit":  # the marker is written behind the answer
+            if end == "commit":  # the marker is written after the answer
                 self.wait(lambda: self.committed() != before, "the marker")
 
         return [send, finish]

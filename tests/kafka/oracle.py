@@ -182,7 +182,7 @@ def free_port() -> int:
 
 
 class Broker:
-    """One node, broker and controller at once, over `log_dir`; its metadata log lies in `log_dir + "-metadata"`.
+    """One node, broker and controller at once, over `log_dir`; its metadata log is in `log_dir + "-metadata"`.
 
     Use it as a context manager. `stop()` asks for a controlled shutdown, `kill()` is kill -9.
     """
@@ -238,7 +238,7 @@ class Broker:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def forget(self) -> None:
-        """Empty the broker's log, so that `said` tells of what comes next."""
+        """Empty the broker's log, so that `said` returns later lines only."""
         self._log.write_text("")
 
     def stop(self, timeout: float = 60) -> None:

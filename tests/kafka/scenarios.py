@@ -1,7 +1,7 @@
-"""Scripts of what producers do, as data, and two drivers that play them: one at a real broker, one in a log of ours.
+"""Scripts of producers, as data, and two drivers that run them: one at a real broker, one in a log of embedlog.
 
-A step is a tuple: a verb, who does it, and its arguments. `play` notes how each step ended, in words that both sides share:
-"ok", "fenced", "state" (not allowed in this state), or the name of an error that nobody expected.
+A step is a tuple: a verb, its client, and its arguments. `play` notes how each step ended, in words that both sides share:
+"ok", "fenced", "state" (not allowed in this state), or the name of an unexpected error.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Driver:
 
 
 class KafkaDriver(Driver):
-    """confluent-kafka at the broker. Behind the end of a transaction it waits for the markers, which a broker writes later."""
+    """confluent-kafka at the broker. After the end of a transaction it waits for the markers, which a broker writes later."""
 
     def __init__(self, scenario: Scenario, bootstrap: str) -> None:
         super().__init__(scenario)
@@ -245,7 +245,7 @@ class OurDriver(Driver):
         with self.log.consumer(isolation_level="read_committed") as reader:
             reader.assign([(self.topic, partition)])
             reader.seek_to_end()
-            reader.poll(0.2)  # who waits there, helps
+            reader.poll(0.2)  # a reader that waits there, helps
 
     def word_for(self, problem: Exception) -> str:
         words = {embedlog.FencedError: "fenced", embedlog.InvalidTransactionStateError: "state"}

@@ -328,7 +328,7 @@ class Append:
         told = segment._replace(owes=segment.owes - {me}, unseen=False)
         if me in segment.owes:
             failed = become(swap(state, flushed(told)), me, p._replace(at="failed", todo=(base,)))
-            yield f"{name(me)} syncs {base}: EIO, told late", failed
+            yield f"{name(me)} syncs {base}: EIO, reported late", failed
             return
         at = "sync" if rest else "names"
         good = become(swap(state, flushed(segment)), me, p._replace(at=at, todo=rest))
@@ -410,7 +410,7 @@ class Append:
     def _keep_chain(self, state, base, size, adopting):
         """Segments with everything cut that does not continue the chain, and the chain's end.
 
-        What lies before (base, size) is taken as it is: it was published.
+        The part before (base, size) is taken as it is: it was published.
         """
         end, epoch, kept, whole = None, -1, [], True
         for segment in sorted(state.segments, key=lambda s: (s.base, s.linked)):

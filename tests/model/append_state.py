@@ -14,7 +14,7 @@ TORN = "torn"         # half a batch
 
 
 class Cell(NamedTuple):
-    cache: object      # Batch, TORN or None (hole, or behind the end)
+    cache: object      # Batch, TORN or None (hole, or after the end)
     disk: object
     dirty: bool        # the kernel will still write it
 
@@ -31,7 +31,7 @@ class Segment(NamedTuple):
     linked: bool = True                  # the name as processes see it
     named: bool = False                  # the name as the disk has it
     owes: frozenset = frozenset()        # descriptors that will get EIO at their next sync
-    unseen: bool = False                 # a write-back error that nobody was told of
+    unseen: bool = False                 # a write-back error that no process has seen
 
 
 class Page(NamedTuple):
@@ -125,7 +125,7 @@ def batches(state):
 
 
 def published(state):
-    """What a reader gets who trusts the page, or None if the page points at nothing."""
+    """The records of a reader that trusts the page, or None if the page points at nothing."""
     page, found = state.page, []
     live = sorted((s for s in state.segments if s.linked), key=lambda s: s.base)
     for segment in live:
@@ -168,7 +168,7 @@ def unlink(segment):
 
 
 def open_descriptors(state, me, wanted):
-    """A later opener is told of an error that nobody has seen yet."""
+    """A later opener gets an error that no process has seen yet."""
     return state._replace(segments=tuple(
         s._replace(owes=s.owes | {me}) if s.linked and s.unseen and s.base in wanted else s
         for s in state.segments))

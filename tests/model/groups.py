@@ -1,15 +1,15 @@
 """Model of groups (MEMBER): processes that share one partition, and an observer that evicts.
 
-An append under the lock of the group's partition is one step here. Time is a step, too: `!` aside, anything may
-happen before or behind it. Ages and timers are counted up to SESSION, where they mean "as long as the session timeout";
-the same number stands for the rebalance timeout. Only the first process freezes: any of them may come first or lead.
-`lost` and `moment` are what the checker knows and the protocol does not.
+An append under the lock of the group's partition is one step here. Time is a step, too: except for `!`, anything may
+happen before or after it. Ages and timers are counted up to SESSION, where they mean "as long as the session timeout";
+the same number is the rebalance timeout. Only the first process freezes: any of them may come first or lead.
+`lost` and `moment` are known to the checker and not to the protocol.
 """
 
 from typing import NamedTuple
 
 SESSION = 2
-QUIET = ("new", "dead", "gone", "frozen")      # these do not beat
+QUIET = ("new", "dead", "gone", "frozen")      # these write no heartbeats
 
 RULES = {
     "commit_checked": ("MEMBER-6", "only a member of the present generation commits"),
@@ -53,9 +53,9 @@ class Process(NamedTuple):
     generation: int = -1
     owns: bool = False
     position: int = 0
-    age: int = 0                    # of its last beat
-    lapsed: bool = False            # it has noticed a gap between its beats
-    taker: int = 0                  # whom it is about to give the partition to
+    age: int = 0                    # of its last heartbeat
+    lapsed: bool = False            # it has noticed a gap between its heartbeats
+    taker: int = 0                  # the next owner of the partition
     lost: bool = False              # it was evicted as expired, and has not looked since
 
 
@@ -64,14 +64,14 @@ class Watch(NamedTuple):            # the observer's memory
     target: int = 0                 # a member's id, or 0: the round
     round: int = 0
     timer: int = 0
-    moved: bool = False             # the target has beaten since
+    moved: bool = False             # the target has written a heartbeat since
 
 
 class State(NamedTuple):
     processes: tuple
     group: Group = Group()
     committed: int = 0
-    handed: int = 0                 # records below it were handed out by somebody
+    handed: int = 0                 # records below it were returned by some member
     watch: Watch = Watch()
     moment: int = 0                 # how long the present round lasts
     next: int = 1                   # the next life or id
@@ -80,7 +80,7 @@ class State(NamedTuple):
     stops: int = 0                  # how often the first one may freeze for good
     freezes: int = 0                # how often one may be evicted that only slept, without a look at clocks
     expiries: int = 0               # ... by the observer's clock
-    lates: int = 0                  # ... as one who does not come in time
+    lates: int = 0                  # ... as one that does not come in time
 
 
 class Groups:
@@ -145,7 +145,7 @@ class Groups:
         yield f"{name(me)} starts again", become(state, me, Process("new"))
 
     def _new(self, state, me, p):
-        """A process, or one that was evicted, comes as somebody else."""
+        """A process, or one that was evicted, joins under a new id."""
         mine = [m for m in state.group.members if self.static and (self.duplicates or m.slot == me)]
         before = mine[0] if mine else None
         life = p.life or state.next
@@ -248,7 +248,7 @@ class Groups:
         return p._replace(owns=False) if self.on("given_up_first") else p
 
     def _out(self, state, me, p):
-        """Evicted, it comes as somebody else; a twin whose place is taken comes no more."""
+        """Evicted, it joins under a new id; a process whose place is taken by its static id joins no more."""
         return become(state, me, Process("gone" if self.duplicates and state.group.members else "new", p.life))
 
     # the life of a member
@@ -334,7 +334,7 @@ class Groups:
         yield "the observer removes late members", after
 
     def _is_dead(self, state, each):
-        """The lock on its slot is gone, or somebody else's."""
+        """The lock on its slot is free, or another process has it."""
         holder = state.processes[each.slot]
         if holder.at == "dead" or not holder.life:
             return True

@@ -1,8 +1,8 @@
 """Model of opening and closing a log directory (LOCK, OPEN) with one partition in it.
 
-Here the log is a list of records and an append is four steps; what matters is who may be in, which
-inode a name leads to, which page counts as valid, and whether the clean mark tells the truth.
-A Kafka broker is one more process: it knows `.lock`, the mark and the files, nothing of ours.
+Here the log is a list of records and an append is four steps. The model checks which processes may open the directory, which
+inode a name leads to, which page counts as valid, and whether the clean mark is right.
+A Kafka broker is one more process: it knows `.lock`, the mark and Kafka's files only.
 """
 
 from typing import NamedTuple
@@ -46,7 +46,7 @@ class Process(NamedTuple):
 
 class State(NamedTuple):
     processes: tuple
-    lock_name: int = 0                 # inode behind the name `.lock`, 0 = absent
+    lock_name: int = 0                 # inode of the name `.lock`, 0 = absent
     page_name: int = 0
     pages: tuple = ()                  # every page that a name or a mapping leads to
     door: object = None
@@ -58,7 +58,7 @@ class State(NamedTuple):
     mark: bool = False                 # clean mark, as processes see it
     mark_disk: bool = False
     dirty: bool = False
-    rough: bool = True                 # somebody died since the directory was opened
+    rough: bool = True                 # a process died since the directory was opened
     broker: str = "away"
     broker_lock: int = 0
     acked: frozenset = frozenset()     # (offset, record)

@@ -61,8 +61,8 @@ class State(NamedTuple):
     decided: frozenset = frozenset()           # (txn, outcome) that was ever written
     wrote: frozenset = frozenset()             # (txn, partition) that holds data
     last: tuple = ()                           # last decision, as the checker knows it
-    forgot: bool = False                       # a producer was told something else
-    sweep: bool = False                        # recovery behind a reboot is due
+    forgot: bool = False                       # a producer got another answer
+    sweep: bool = False                        # recovery after a reboot is due
     txns: int = 0                              # transactions that may still begin
     next: int = 1
     known: tuple = (0, 0)                      # producer state begins at this entry (older: expired)
@@ -243,7 +243,7 @@ class Transactions:
     def _mark(self, state, me, p):
         seen, partition, rest = p.helping, p.todo[0], p.todo[1:]
         if self.on("prepare_synced"):
-            # it syncs what it sees; what it saw lies below
+            # it syncs what it sees; the records that it saw are below
             state = state._replace(synced=(len(state.status),) + state.synced[1:])
         log = state.logs[partition]
         skipped = self.on("skip_as_high") and self.on("prepare_raises") and stored(state, partition) >= seen.epoch
@@ -356,6 +356,6 @@ def stored(state, partition):
 
 
 def open_data(log):
-    """Records behind the last marker: the last stable offset waits for them."""
+    """Records after the last marker: the last stable offset waits for them."""
     last = max((at for at, e in enumerate(log) if e.kind != "data"), default=-1)
     return log[last + 1:]

@@ -1,4 +1,4 @@
-"""Rows of Python objects: records and lists of bytes, each against a twin in plain Python."""
+"""Rows of Python objects: records and lists of bytes, each against a reference implementation in plain Python."""
 
 from __future__ import annotations
 

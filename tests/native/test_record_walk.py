@@ -148,7 +148,7 @@ def _fine(walk: Walk, data: bytes, batches: Any) -> bool:
 
 
 def test_a_resealed_batch_is_the_one_that_was_sealed() -> None:
-    """The twin of this page seals as the package does."""
+    """The reference implementation of this page seals as the package does."""
     data = bytearray(sealed(0, b"".join(PLAIN), 3, 2))
     assert codec.reseal(data, len(data) - HEADER_SIZE, 0) >= 0
     assert bytes(data) == sealed(0, b"".join(PLAIN), 3, 2)

@@ -25,7 +25,7 @@ DELETED_UNDER_A_SLEEPER = """
         try:
             log._engine.wait([(partition, 0)], 2, owner)
         except embedlog.UnknownTopicOrPartitionError:
-            print("told")
+            print("deleted")
 
     thread = threading.Thread(target=sleep)
     thread.start()

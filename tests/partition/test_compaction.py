@@ -1,4 +1,4 @@
-"""Compaction of real logs: the last value of every key stays where it was, and nothing else is lost, whoever reads meanwhile."""
+"""Compaction of real logs: the last value of every key keeps its offset, and nothing else is lost for any reader."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_a_batch_that_was_emptied_has_no_say_in_the_time_index(tmp_path: Path) -
 def test_a_batch_that_no_reader_takes_has_no_say_over_the_records_of_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A record of the same key, with an offset behind its batch: taken at its word, it would replace a good one."""
+    """A record of the same key, with an offset after its batch: if it counted, it would replace a good one."""
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config=COMPACT | {"segment.bytes": 300})
         put(log, [(b"k", b"old")])

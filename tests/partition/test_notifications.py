@@ -1,4 +1,4 @@
-"""Notices: who follows a partition of an internal topic sleeps until something happened that he must look at."""
+"""Notices: a follower of a partition of an internal topic sleeps until a change that it must read."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_decision_that_gives_notice_wakes_who_follows(writing: embedlog.Log, f
 
 
 def test_one_that_gives_none_wakes_nobody(writing: embedlog.Log, following: embedlog.Log) -> None:
-    """Commits by the thousand are nothing to those who follow the members of a group."""
+    """Thousands of commits do not wake the followers of a group's members."""
     topic = topic_of(following)
     seen = [(topic.partition(0), topic.notice(0))]
     assert slept(following, seen, 0.3, lambda: tell(topic_of(writing), notice=False)) >= 0.3

@@ -48,7 +48,7 @@ def test_files_that_never_rest_are_copied_as_they_were_opened(log: embedlog.Log,
 def test_files_that_cannot_be_opened_between_two_changes_end_a_readers_backup(
     log: embedlog.Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who may not lock tries again until a deadline; a writer keeps the swaps out."""
+    """A process that cannot take the lock tries again until a deadline; a writer delays the swaps."""
     partition, open_file = log._engine.partition("t", 0), files.open_file
 
     def moving(path: object, *arguments: int) -> int:

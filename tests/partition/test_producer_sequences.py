@@ -291,7 +291,7 @@ def test_a_marker_is_kafkas_to_the_byte() -> None:
         )  # fmt: skip
 
 
-# ---- a fate that is not known --------------------------------------------------------------------------
+# ---- a result that is not known --------------------------------------------------------------------
 
 
 def fails_to_be_undone(partition: Partition, stamp: Stamp, sequence: int) -> EncodedRun:
@@ -325,7 +325,7 @@ def test_without_the_doubt_behind_a_repair_it_goes_in_twice(partition: Partition
 
 
 def test_a_run_of_many_batches_that_went_in_partly(log: embedlog.Log) -> None:
-    """Rolled in between, and broken off behind the sixth batch and more: those that are in are found, however far back."""
+    """Rolled in between, and interrupted after the sixth batch or later: written batches are found, however old."""
     log.create_topic("small", config={"segment.bytes": 4000})
     partition = log._engine.partition("small", 0)
     for broken_at in range(1, 12):
@@ -365,7 +365,7 @@ def test_idle_producers_are_forgotten_but_not_what_is_open(tmp_path: Path) -> No
 
 
 def test_what_is_cut_takes_its_producers_along(partition: Partition) -> None:
-    """Behind a failed sync the log is cut at a damaged batch: state, index and last stable offset are those before it."""
+    """After a failed sync the log is truncated at a damaged batch: state, index and last stable offset are those before it."""
     send(partition, Stamp(A, 0, True, True), 0)
     send(partition, Stamp(B, 0, True, True), 0)
     size = partition.published().segment_size
@@ -396,7 +396,7 @@ def test_a_lost_transaction_index_is_made_again_before_anybody_is_answered(log: 
 
 
 def write_version(partition: Partition, version: int) -> None:
-    """It stands in the page twice."""
+    """The page contains it twice."""
     with (partition.path / file_names.PAGE).open("r+b") as file:
         for position in (8, 68):
             file.seek(position)
@@ -404,7 +404,7 @@ def write_version(partition: Partition, version: int) -> None:
 
 
 def test_a_page_of_another_version_in_this_incarnation_is_refused(log: embedlog.Log, partition: Partition) -> None:
-    """Somebody has the log open whose embedlog does not know this layout; or we do not know his."""
+    """A process whose embedlog does not know this layout has the log open; or this library does not know the other's layout."""
     send(partition, Stamp(A, 0), 0)
     for version, words in ((1, "an older embedlog"), (9, "a newer embedlog")):
         write_version(partition, version)

@@ -14,7 +14,7 @@ from embedlog import index
 COUNT = 300
 ENTRIES = {
     "before the file": (1 << 20, -5),
-    "behind the file": (1 << 20, 1 << 30),
+    "after the file": (1 << 20, 1 << 30),
     "into the middle of a batch": (7, 3),
     "to another batch": (COUNT - 1, 0),
 }

@@ -77,11 +77,11 @@ def test_the_name_of_a_new_segment_is_on_disk_before_the_old_ones_go(tmp_path: P
     shutil.rmtree(tmp_path / "log")
 
 
-@pytest.mark.parametrize("way", ["by size", "behind delete_records"])
+@pytest.mark.parametrize("way", ["by size", "after delete_records"])
 def test_no_power_loss_behind_retention_takes_what_stays(nursery: Nursery, tmp_path: Path, way: str) -> None:
     """Any of the names that change may have reached the disk, and any not: those of old segments, and the active one's.
 
-    It had lost them all at once; and a name in the middle alone left a hole, behind which nothing was believed.
+    It had lost them all at once; and one name in the middle left a gap, after which the library trusted no segment.
     """
     root, recording = tmp_path / "log", tmp_path / "recording"
     known = cuts.Known(durable={0: 2})
@@ -92,7 +92,7 @@ def test_no_power_loss_behind_retention_takes_what_stays(nursery: Nursery, tmp_p
     victim.call("create_topic", "t", 1, SMALL | limits)
     for number in range(6):
         known.acks[0, number] = Mark(1, number)
-        if number == 5 and way == "behind delete_records":  # the roll that comes now makes a name that nothing else syncs
+        if number == 5 and way == "after delete_records":  # the next roll creates a name that nothing else syncs
             known.durable[0] = victim.call("delete_records", 5)[TP]
         assert victim.call("append", [value_of(1, number, 250 if number < 5 else 150)]) == [number]
         if number == 1:

@@ -42,4 +42,4 @@ def test_the_partition_that_is_written_to_keeps_its_descriptors(tmp_path: Path) 
             producer.send("many", b"once", partition=number).result()
             assert busy._state.writer is writer is not None, f"given back when partition {number} was opened"
         given_back = [number for number in range(1, 20) if log._engine.partition("many", number)._state.writer is None]
-        assert given_back, "somebody must have given his own back"
+        assert given_back, "one thread must have returned its descriptor"

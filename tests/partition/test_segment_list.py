@@ -15,7 +15,7 @@ from tests.support.small_logs import append, opened
 
 
 def test_a_reader_gets_the_segments_of_its_own_tuple_whatever_another_thread_refreshes(tmp_path: Path) -> None:
-    """Else a fetch at a deleted offset would go on behind the gap, in silence."""
+    """Else a fetch at a deleted offset would continue after the gap without an error."""
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config={"segment.bytes": 400, "flush.ms": 3_600_000})
         append(log, 6)

@@ -1,4 +1,4 @@
-"""Syncs in one process: what failed, what was lost, what nobody counted; each promise on the idle and the unlucky path."""
+"""Syncs in one process: failed, lost and uncounted ones; each promise on the idle path and on the path of errors."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def held_by_another(partition: Partition) -> Iterator[None]:
 
 
 def test_who_waits_for_a_sync_is_served_while_another_one_holds_the_lock(tmp_path: Path) -> None:
-    """Else those who were served by one sync queue up for the lock, and keep the next sync waiting."""
+    """Else the callers that one sync has served queue up for the lock, and delay the next sync."""
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config=QUIET)
         append(log)

@@ -1,4 +1,4 @@
-"""Cutting what a failed sync lost, broken off at every call: whoever comes next finishes it, without reopening."""
+"""Truncation after a failed sync, interrupted at every call: the next process completes it, without reopening."""
 
 from __future__ import annotations
 

@@ -340,7 +340,7 @@ def test_a_topic_whose_growth_fails_at_any_sync_is_readable_at_once(tmp_path: Pa
 
 @pytest.mark.parametrize("sticky", [False, True], ids=["once", "for good"])
 def test_a_topic_whose_creation_fails_at_any_sync_is_there_or_not(tmp_path: Path, sticky: bool) -> None:
-    """It was called live, the sync behind that failed, its directories were taken back, and the list could not be written."""
+    """The topic was published, the sync after that failed, its directories were removed, and the list could not be written."""
     with embedlog.open(tmp_path / "log", config=QUIET) as log, log.producer(linger_ms=0) as producer:
         nth = struck = 1
         while struck:

@@ -1,4 +1,4 @@
-"""What failed keeps nothing alive: neither the frames in which it was raised, nor what lies in them."""
+"""A failed delivery keeps no objects alive: neither the frames of its error, nor their values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits for a record writes it himself: in order, once, and with no lock left behind, whatever interrupts him."""
+"""A caller that waits for a record writes it itself: in order, once, and without a lock that remains after an interrupt."""
 
 from __future__ import annotations
 

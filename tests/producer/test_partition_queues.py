@@ -213,7 +213,7 @@ def test_one_at_a_time_has_a_lanes_turn() -> None:
     assert not target.enter()
     assert shared.ready() == ([], None)
     target.leave()
-    assert shared.wait(0)  # who comes next is told
+    assert shared.wait(0)  # the next waiter is notified
     assert shared.ready()[0] == [target]
     assert target.enter()
 

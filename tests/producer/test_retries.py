@@ -49,7 +49,7 @@ def stamps(log: embedlog.Log) -> list[tuple[int, int, int]]:
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, log: embedlog.Log, problems: list[Exception], behind: bool = False) -> list[Any]:
-    """The next appends fail with these, before they begin or behind their end; returns the stamps they came with."""
+    """The next appends fail with these, before they begin or after their end; returns the stamps of the appends."""
     kind = type(log._engine.partition("one", 0))
     real: Append = kind.append
     seen: list[Any] = []
@@ -262,7 +262,7 @@ def test_a_topic_that_cannot_be_seen_for_a_moment_keeps_its_lanes(log: embedlog.
 
         def count(name: str) -> int:
             looks.append(name)
-            if len(looks) == 2:  # the first is the caller's, this one the thread's behind the write
+            if len(looks) == 2:  # the first is the caller's, this one is the thread's after the write
                 raise StorageError("cannot look at", errno=errno.EIO)
             return real(name)
 

@@ -331,7 +331,7 @@ def test_a_flush_that_waits_for_callbacks_ends_with_the_producer(log: embedlog.L
         assert not thread.is_alive()
 
 
-# ---- between the append and the fates ------------------------------------------------------------
+# ---- between the append and the results ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("where", ["written", "_count", "settled"])

@@ -137,7 +137,7 @@ class History:
             lost = future.exception(0) is not None
             for row in self.rows[value]:
                 if self.acks == "0" and self.way in ("close in a hurry", "a callback closes", "a callback closes the log"):
-                    assert found.pop(row, 0) <= 1, self.say  # nobody can tell
+                    assert found.pop(row, 0) <= 1, self.say  # the result is unknown
                 else:
                     assert found.pop(row, 0) == (not lost), (self.say, row, future)
         assert not found, f"{self.say}: records of calls that raised"

@@ -32,7 +32,7 @@ ENTERED = {"init_transactions": "init", "begin_transaction": "begin", "commit_tr
 
 
 class FakeOwner:
-    """Does nothing to the log; fails as it is told, once for each entry of `failures`."""
+    """Changes nothing in the log; fails once for each entry of `failures`."""
 
     def __init__(self) -> None:
         self.story: list[Any] = []
@@ -59,7 +59,7 @@ class FakeOwner:
     stamp = Stamp(2**62, 0)  # idempotent, no more
 
     def begin_in(self, runs: Any) -> None:
-        """Nobody is told."""
+        """No process is notified."""
 
     def append(self, partition: Any, run: Any, deadline_ns: int, progress: Any) -> Any:
         return partition.append(run, deadline_ns=deadline_ns, stamp=self.stamp, progress=progress)
@@ -269,7 +269,7 @@ def test_records_that_are_not_written_in_time_leave_the_commit_pending(
 
 def test_a_fenced_producer_can_only_be_closed(ready: embedlog.Producer, owner: FakeOwner) -> None:
     ready.begin_transaction()
-    owner.failures = [FencedError("somebody took the id over")]
+    owner.failures = [FencedError("a new producer took the id over")]
     with pytest.raises(FencedError):
         ready.commit_transaction()
     assert state(ready) is State.FATAL_ERROR
@@ -284,10 +284,10 @@ def test_an_end_that_finds_another_state_in_the_log_is_the_end_of_the_producer(
     ready: embedlog.Producer, owner: FakeOwner
 ) -> None:
     ready.begin_transaction()
-    owner.failures = [InvalidTransactionStateError("it was aborted by somebody")]
-    with pytest.raises(InvalidTransactionStateError, match="aborted by somebody"):
+    owner.failures = [InvalidTransactionStateError("it was aborted by another process")]
+    with pytest.raises(InvalidTransactionStateError, match="aborted by another process"):
         ready.commit_transaction()
-    with pytest.raises(InvalidTransactionStateError, match=r"FATAL_ERROR after .*aborted by somebody.*close\(\)"):
+    with pytest.raises(InvalidTransactionStateError, match=r"FATAL_ERROR after .*aborted by another process.*close\(\)"):
         ready.abort_transaction()
 
 

@@ -1,6 +1,6 @@
-"""E19, in fast form: clocks that jump, forks with open handles, pools, threads, an interpreter that ends amid appends.
+"""E19, in fast form: clocks that jump, forks with open handles, pools, threads, an interpreter that ends during appends.
 
-Nothing is deleted early, no lock is left behind, nobody waits for ever; what was buffered is written, or a warning counts it.
+Nothing is deleted early, no lock remains, no process waits for ever; buffered records are written, or a warning counts them.
 """
 
 from __future__ import annotations

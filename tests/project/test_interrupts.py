@@ -1,4 +1,4 @@
-"""Ctrl-C at every point where the interpreter looks for signals: no lock stays behind, for this process or another."""
+"""Ctrl-C at every point where the interpreter looks for signals: no lock remains, in this process or another."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ MODULES = (
     "append_lock.py", "contextlib.py", "files.py", "held.py", "idempotent_append.py", "locks.py", "partition.py",
     "producer_sequences.py", "state.py", "sync.py", "writer.py",
 )  # fmt: skip
-# Only a lock that stays behind takes so long. Less is not enough: the next holder repairs, with a sync or two, on a busy machine.
+# Only a remaining lock takes so long. Less is not enough: the next holder repairs, with one or two syncs, on a busy machine.
 PATIENCE_MS = 30_000
-LOOKS = {dis.opmap[name] for name in ("CALL", "RESUME", "JUMP_BACKWARD") if name in dis.opmap}  # behind these it looks
+LOOKS = {dis.opmap[name] for name in ("CALL", "RESUME", "JUMP_BACKWARD") if name in dis.opmap}  # after these it looks
 CAN_LOSE_A_DESCRIPTOR = pytest.mark.may_leak("an interrupt between a system call and the assignment of its result")
 
 
@@ -101,7 +101,7 @@ def test_an_interrupt_anywhere_leaves_no_lock_behind(until_end: ExitStack, tmp_p
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the points are those of this interpreter's byte code")
 @CAN_LOSE_A_DESCRIPTOR
 def test_an_append_that_was_interrupted_anywhere_goes_in_once(tmp_path: Path) -> None:
-    """The same stamped run again, behind whatever somebody else appended meanwhile."""
+    """The same stamped run again, after appends of another process."""
     settings = {"housekeeping": False, "lock.timeout.ms": PATIENCE_MS}
     with embedlog.open(tmp_path / "log", config=settings) as log, embedlog.open(tmp_path / "log", config=settings) as other:
         log.create_topic("t", config={"segment.bytes": 1000})  # some of them roll

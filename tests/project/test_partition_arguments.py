@@ -238,7 +238,7 @@ def test_every_verb_that_takes_partitions_is_tested_here() -> None:
             if any("TopicPartition" in str(text) or "OffsetBound" in str(text) for text in given.values()):
                 found.add(name)
     assert {"seek", "commit", "scan"} <= found
-    assert found - {"commit_async"} <= known, "commit_async tells its callback"
+    assert found - {"commit_async"} <= known, "commit_async passes the error to its callback"
 
 
 def test_an_asynchronous_commit_checks_its_keys_at_once(log: embedlog.Log) -> None:

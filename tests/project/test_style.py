@@ -1,4 +1,4 @@
-"""The house rules that a machine can check: sizes, words, and that comments name only what exists."""
+"""The rules of the project that a program can check: sizes, words, and comments that name only existing things."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def is_known_otherwise(quoted: str, vocabulary: set[str]) -> bool:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "embedlog").rglob("*.py")), ids=name)
 def test_comments_name_only_what_exists(path: Path, vocabulary: set[str]) -> None:
-    """Every name quoted in a comment is a word of the code somewhere: who renames a thing renames it in the comments."""
+    """Every name quoted in a comment is a word of the code somewhere: a renaming includes the comments."""
     drifted = {
         f"line {line}: {quoted}"
         for line, text in comments(path)

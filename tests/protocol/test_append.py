@@ -39,7 +39,7 @@ def test_append_1_a_record_is_published_after_it_is_written(nursery: Nursery, tm
 
 
 def two_writers_take_turns(play: Play) -> Verdict:
-    """Trace `append: without catch_up`, and without a lock: B writes while A stands in the middle of its append."""
+    """Trace `append: without catch_up`, and without a lock: B writes while A is in the middle of its append."""
     a, b = play.enter(), play.enter()
     play.append(a)
     play.append(b)
@@ -153,7 +153,7 @@ def test_append_2_a_roll_broken_off_anywhere_is_finished_or_undone(nursery: Nurs
     assert not verdict.violations, verdict
     bases = sorted(int(path.stem) for path in play.partition.glob("*.log"))
     assert bases[0] == 0
-    assert all(base in {offset for _, offset in play.acks} for base in bases), f"a segment nobody appended to: {bases}"
+    assert all(base in {offset for _, offset in play.acks} for base in bases), f"a segment without an appended record: {bases}"
 
 
 # -- APPEND-3 --------------------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def written_but_not_published_stays(play: Play) -> Verdict:
     offset = play.append(b)
     verdict = play.seen_by(b)
     if offset != 2:
-        verdict.violations.append(f"what lay behind the published end was cut: B appended at {offset}")
+        verdict.violations.append(f"bytes after the published end were removed: B appended at {offset}")
     return verdict
 
 
@@ -204,7 +204,7 @@ def reader_meets_half_a_publication(play: Play) -> Verdict:
 
 
 def stops_or_answers(victim: object) -> bool:
-    """True once it is stopped, False once it has answered: the point lies only on the mutant's way."""
+    """True once it is stopped, False once it has answered: only the mutant's path has the point."""
     from tests.faults.harness.processes import Victim, state_of, until
 
     assert isinstance(victim, Victim)

@@ -18,7 +18,7 @@ def mark_of(play: Play) -> bool:
 
 
 def killed_then_joined_then_closed(play: Play) -> Verdict:
-    """Traces `opening: without dirty` and `without close_all`: A dies in an append; B, who never touched it, is the last out."""
+    """Traces `opening: without dirty` and `without close_all`: A dies in an append; B, without access to it, closes last."""
     a = play.enter()
     play.append(a)
     b = play.enter()
@@ -32,7 +32,7 @@ def killed_then_joined_then_closed(play: Play) -> Verdict:
     log = play.partition / f"{0:020d}.log"
     lying = log.stat().st_size > 1000
     if lying:
-        verdict.violations.append("the clean mark lies: half a batch is in the log")
+        verdict.violations.append("the clean mark is wrong: half a batch is in the log")
     verdict.add(play.seen_afresh())
     return verdict
 
@@ -52,7 +52,7 @@ def came_in_and_died(play: Play) -> Verdict:
     a.arm(["pwrite"], "torn_kill", name=".log")
     play.start_append(a, size=5000)
     a.wait_dead()
-    return Verdict(violations=["the clean mark lies: half a batch is in the log"] if mark_of(play) else [])
+    return Verdict(violations=["the clean mark is wrong: half a batch is in the log"] if mark_of(play) else [])
 
 
 def test_open_5_the_first_one_in_takes_the_mark_away_before_any_write(nursery: Nursery, tmp_path: Path) -> None:

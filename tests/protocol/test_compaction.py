@@ -215,7 +215,7 @@ def test_swap_2_who_looked_before_a_compaction_begins_again(tmp_path: Path, muta
         assert (b"gone" in found.values) == (mutant != "")
 
 
-# ---- SWAP-3: one housekeeper, and nobody depends on it ------------------------------------------------------------------
+# ---- SWAP-3: one housekeeper, and no process depends on it ---------------------------------------------------------------
 
 
 def frozen_housekeeper(nursery: Nursery, path: Path) -> Victim:

@@ -1,7 +1,7 @@
-"""The protocol as a program: with every rule nothing breaks, without one something does.
+"""The protocol as a program: with all rules no invariant breaks, without any one of them some invariant does.
 
 The models in `tests/model` are the executable form of the multi-process protocol. The small scenarios run always;
-all of them, with every mutant, run behind the marker `faults`.
+all of them, with every mutant, have the marker `faults`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The protocol's rules on who is in and on opening (1-6), step by step with several processes.
+"""LOCK-1, LOCK-2 and OPEN-1 to OPEN-5 of the protocol, step by step with several processes.
 
-A Kafka broker is played by a few lines that do what it does to `.lock`, the clean mark and the log; real ones are in
+A few lines act as a Kafka broker: they use `.lock`, the clean mark and the log as it does; real ones are in
 `interop/test_files.py`.
 """
 
@@ -46,7 +46,7 @@ def test_lock_1_a_page_that_the_name_does_not_lead_to_is_mapped_again(nursery: N
 
 
 def test_lock_1_a_page_is_made_under_the_append_lock(nursery: Nursery, tmp_path: Path) -> None:
-    """Trace `opening: without made_under_lock`: B may not scan while A stands between writing and publishing."""
+    """Trace `opening: without made_under_lock`: B may not scan while A is between writing and publishing."""
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
     play.append(a)
@@ -86,7 +86,7 @@ def test_lock_1_a_lock_file_that_was_replaced_locks_nobody_out(nursery: Nursery,
 def departing_broker_unlinks_late(play: Play) -> Verdict:
     """Traces `opening: without stat_again` and `without settle`: we lock the inode that a broker is about to unlink."""
     broker = FakeBroker(play.directory)
-    assert broker.start(), "nobody is in"
+    assert broker.start(), "no process has the lock"
     a = play.nursery.spawn()
     if play.mutants:
         a.call("mutants", *play.mutants)
@@ -157,7 +157,7 @@ def test_open_1_who_lost_the_lock_file_retakes_it_or_stops_writing(nursery: Nurs
     (play.directory / ".lock").unlink()
     broker = FakeBroker(play.directory)
     if not broker.start():
-        return  # somebody holds the new one already
+        return  # a process holds the new one already
     with pytest.raises(RemoteError) as refused:
         play.append(a)
         play.append(a)
@@ -223,7 +223,7 @@ def test_open_2_a_copy_of_a_live_directory_is_another_directory(nursery: Nursery
 
 
 def test_open_2_below_an_old_pages_end_a_bad_batch_is_corruption(nursery: Nursery, tmp_path: Path) -> None:
-    """Everybody is killed, nothing was synced, and a published batch is damaged: the page of this boot says what was there."""
+    """All processes are killed without a sync, and a published batch is damaged: the page of this boot has the published end."""
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
     for _ in range(4):
@@ -245,7 +245,7 @@ def test_open_2_below_an_old_pages_end_a_bad_batch_is_corruption(nursery: Nurser
 
 @pytest.mark.parametrize("point", ["locked", "before-publish", "after-publish", "before-unlock"])
 def test_open_3_who_joins_loads_nothing_while_others_write(nursery: Nursery, tmp_path: Path, point: str) -> None:
-    """Trace `opening: without loads_alone`: B opens while A stands in the middle of an append."""
+    """Trace `opening: without loads_alone`: B opens while A is in the middle of an append."""
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
     play.append(a)
@@ -301,17 +301,17 @@ def test_dir_1_nothing_is_acknowledged_into_a_topic_that_was_deleted(nursery: Nu
     b.call("create_topic", TOPIC, 1, {"flush.ms": 3_600_000})
     play.acks.clear()
     answer = answer_to(play, a)
-    assert answer in ("UnknownTopicOrPartitionError", 0), f"the new topic was empty; A was told {answer}"
+    assert answer in ("UnknownTopicOrPartitionError", 0), f"the new topic was empty; A got {answer}"
     play.append(b)
     verdict = play.seen_by(b)
     assert not verdict.violations, verdict
 
 
-# ---- who holds `.lock` and is none of us -----------------------------------------------------------
+# ---- other holders of `.lock` -----------------------------------------------------------------------
 
 
 def test_a_bystander_who_holds_the_lock_file_shared_hides_no_clean_mark(nursery: Nursery, tmp_path: Path) -> None:
-    """Whoever may read `.lock` can hold it shared: joining what nobody is in would leave the mark there while we write."""
+    """Any process with read access can hold `.lock` shared. Joining it without an open log would keep the mark during writes."""
     play = Play(nursery, tmp_path / "log")
     bystander = nursery.spawn()
     assert bystander.call("lock_shared", str(tmp_path / "log" / ".lock"))
@@ -361,7 +361,7 @@ def test_behind_a_brokers_visit_a_bystander_makes_nobody_join(nursery: Nursery, 
 def test_what_a_broker_appended_is_not_written_over_beside_a_bystander(
     nursery: Nursery, tmp_path: Path, killed: bool, marked: bool
 ) -> None:
-    """The control page is of a time before the broker: who joins it would publish the end that it remembers."""
+    """The control page is older than the broker's run: a process that joined it would publish its old end."""
     play = Play(nursery, tmp_path / "log")
     one = play.enter()
     play.append(one)

@@ -84,7 +84,7 @@ def seek_by_a_lying_index(play: Play, suffix: str = ".index") -> Verdict:
     data = bytearray(path.read_bytes())
     size = 8 if suffix == ".index" else 12
     for number, at in enumerate(range(size, len(data) + 1, size)):
-        data[at - 1 if number % 2 else at - 3] ^= 0x15  # a little off, or far behind the end
+        data[at - 1 if number % 2 else at - 3] ^= 0x15  # a little off, or far after the end
     with path.open("r+b") as file:
         file.write(data)
     b = play.enter()

@@ -1,4 +1,4 @@
-"""The same rules against slow twins and a plain model: stamping, walking over headers, many producers in several processes."""
+"""Idempotence against reference implementations and a plain model: stamping, header walks, producers in several processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from embedlog.format.record_columns import BATCH
 from tests.support.batches import Row, batch, crc32c
 from tests.support.stamped_batches import run_of, send
 
-# ---- slow twins ------------------------------------------------------------------------------------------
+# ---- reference implementations -----------------------------------------------------------------------------
 
 
 def test_stamping_a_run_against_a_slow_twin(rng: random.Random) -> None:
@@ -115,7 +115,7 @@ class Model:
 
 
 def test_random_producers_in_several_processes_against_a_plain_model(tmp_path: Path, rng: random.Random) -> None:
-    """Several handles of one directory; a few producers who repeat, skip, come late; now and then everybody leaves."""
+    """Several handles of one directory; a few producers that repeat, skip and come late; now and then all handles close."""
     model, producers = Model(), [2**62 + number for number in range(4)]
     config: dict[str, Any] = {"segment.bytes": 3000}
     logs = [embedlog.open(tmp_path / "log", config={"housekeeping": False}) for _ in range(3)]

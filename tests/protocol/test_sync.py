@@ -1,7 +1,7 @@
-"""The protocol's rules on syncs and durability (17-21), and E11, step by step with processes that stop, die or fail to sync.
+"""SYNC-1 to SYNC-6, LOAD-3 and LOAD-4 of the protocol, and E11, step by step with processes that stop, die or fail to sync.
 
-A failed write-back cannot be had without root; what can be seen is what is written and synced after one. So these tests
-record every change to files and ask: before `durable` passed an offset, were its bytes written again and synced?
+A failed write-back needs root; the tests observe the writes and syncs after one. So these tests record every change to files and
+check: before `durable` passed an offset, were its bytes written again and synced?
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def failed_sync_then_another(play: Play) -> Verdict:
     if b.call("durable") != 4:
         verdict.violations.append("the next sync did not bring durability back")
     if not rewritten_then_synced(found, log, durable_bytes, end):
-        verdict.violations.append("durable passed bytes of a failed sync that nobody wrote again")
+        verdict.violations.append("durable passed bytes of a failed sync that were not written again")
     verdict.add(play.seen_by(b))
     return verdict
 
@@ -104,7 +104,7 @@ def killed_with_an_intent(play: Play) -> Verdict:
     found = recorded(play, b, "flush")
     verdict = play.seen_by(b)
     if not rewritten_then_synced(found, log, durable_bytes, end):
-        verdict.violations.append("an intent that its owner left behind counted for nothing")
+        verdict.violations.append("the intent of a dead process had no effect")
     if not poisons(play):
         verdict.violations.append("no mark on disk")
     return verdict
@@ -115,7 +115,7 @@ def test_sync_5_an_intent_left_behind_counts_as_a_failed_sync(nursery: Nursery, 
 
 
 def test_sync_6_a_descriptor_that_came_late_rewrites_first(nursery: Nursery, tmp_path: Path) -> None:
-    """Trace `append: without fresh_rewrite`: an error of before its opening was told to somebody else, or to nobody."""
+    """Trace `append: without fresh_rewrite`: an error before its opening was reported to another process, or to none."""
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
     play.append(a)

@@ -27,8 +27,8 @@ def answer_of(victim: Victim) -> Any:
 
 
 def appender_comes_before_the_renaming(play: Play) -> Verdict:
-    """A has looked the topic up and stands before the append lock; B deletes the topic and stands before it renames the
-    directory; A goes on: names and inodes are all as A knows them, only the flag tells."""
+    """A has looked the topic up and waits for the append lock; B marks the topic as deleted and stops before it renames the
+    directory; A continues: names and inodes are as A knows them, only the flag differs."""
     a, b = play.enter(), play.enter()
     play.append(a)
     a.arm(["lock"], "stop_before", name=file_names.LOCK)
@@ -106,7 +106,7 @@ def test_dir_1_a_reader_never_gets_records_of_another_topic(tmp_path: Path) -> N
     """Readers look at the flag with every fetch: the segments that they have not opened yet would be the new topic's."""
     assert read_over_a_deletion(tmp_path / "log") == "UnknownTopicOrPartitionError"
     with mutated("no_deleted_flag"):
-        # at best a digest tells that these are not the batches it was made of
+        # at best a digest shows that these are not the batches it was made of
         assert read_over_a_deletion(tmp_path / "mutant") in ("records of the new topic", "CorruptRecordError")
 
 

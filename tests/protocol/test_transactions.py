@@ -86,7 +86,7 @@ def test_without_a_wish_for_durability_nothing_is_synced(log: embedlog.Log, tmp_
     assert syncs_and_writes(tmp_path / "trace", writer.commit, path) == ["w state", "w t", "w state"]
 
 
-# ---- behind a power loss -------------------------------------------------------------------------
+# ---- after a power loss --------------------------------------------------------------------------
 
 
 def orphan(log: embedlog.Log, partition: int, epoch: int = 0, producer_id: int | None = None) -> int:
@@ -237,7 +237,7 @@ def test_txn_1_a_first_batch_is_registered_and_written_under_one_lock(
                 zombie.write(b"of the zombie")
         heir.init()
         help_out(other)
-        assert bool(refused) == (not mutant), "nobody comes in between"
+        assert bool(refused) == (not mutant), "no process comes in between"
         assert (last_stable(other) == (2, 2)) == (not mutant), "else the last stable offset sticks"
         assert committed(other) == []
 
@@ -296,7 +296,7 @@ def test_txn_2_helpers_may_do_it_all_at_once(log: embedlog.Log, path: Path) -> N
 
 @pytest.mark.parametrize("still", [True, False])
 def test_a_backup_tears_no_transaction(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, still: bool) -> None:
-    """Somebody commits while the ends of the partitions are taken: between the first and the second."""
+    """A commit happens while the ends of the partitions are read: between the first and the second."""
     hasty = QUIET | {"lock.timeout.ms": 200}
     with embedlog.open(path, config=QUIET) as log, embedlog.open(path, config=hasty) as other:
         log.create_topic(TOPIC, 2)

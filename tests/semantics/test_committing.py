@@ -1,4 +1,4 @@
-"""Kafka's table of commits, row by row: by themselves, now and later, and who may not.
+"""Kafka's table of commits, row by row: automatic, synchronous and asynchronous ones, and refused ones.
 
 The groups are in memory, under the real rules (tests/support/fake_groups.py).
 """

@@ -104,7 +104,7 @@ def test_configuration_max_partition_fetch_bytes_bounds_one_fetch_of_a_partition
 def test_configuration_check_crcs_a_damaged_batch_is_an_error_and_never_a_record(tmp_path: Path) -> None:
     assert "every batch is checked" in refused("check.crcs", check_crcs=False)
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as real, real.producer(linger_ms=0) as producer:
-        real.create_topic("a", config={"index.interval.bytes": 1})  # what lies in one interval is handed out together, or not
+        real.create_topic("a", config={"index.interval.bytes": 1})  # the records of one interval are returned together, or not
         producer.send("a", b"whole").result(10)
         producer.send("a", b"damaged").result(10)
         path = real.path / "a-0" / f"{0:020d}.log"

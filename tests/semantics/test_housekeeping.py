@@ -93,7 +93,7 @@ def test_an_idle_partition_does_not_roll_by_itself(log: embedlog.Log, later: Any
 
 
 def test_deletion_by_time_stops_at_the_first_segment_that_stays(log: embedlog.Log) -> None:
-    """One record from the future keeps its segment and all behind it."""
+    """One record from the future keeps its segment and all after it."""
     log.create_topic("t", config={"segment.bytes": 250, "retention.ms": 60_000})
     now = system.wall_ms()
     send(log, now - 90_000, now - 80_000, now + 3_600_000, now - 90_000, now - 90_000, size=150)
@@ -186,7 +186,7 @@ def test_nothing_is_cleaned_from_the_first_segment_with_a_record_that_is_younger
     lag = {"min_lag_ms": NOW_MS - 1500}  # younger is what came after 1500
     assert rules.bounds(THREE, **USUAL | lag).end == 10
     odd = sealed((0, 10, 1000), (10, 20, 5000), (20, 30, 1100))
-    assert rules.bounds(odd, **USUAL | lag).end == 10, "the old one behind a young one waits, too"
+    assert rules.bounds(odd, **USUAL | lag).end == 10, "an old one after a young one waits, too"
 
 
 def test_a_record_older_than_the_largest_lag_makes_it_overdue() -> None:
@@ -289,7 +289,7 @@ def test_records_without_keys_go(log: embedlog.Log) -> None:
 
 
 def test_the_last_batch_of_a_producer_stays_if_need_be_empty(tmp_path: Path) -> None:
-    """Its sequences are what recognises a repeat, whoever asks, also of a log that was recovered."""
+    """Its sequences detect a repeat from any process, also in a recovered log."""
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config={**COMPACT, "segment.bytes": 400})
         with log.producer(linger_ms=0) as one:
@@ -318,13 +318,13 @@ def test_the_last_batch_of_what_was_cleaned_stays_if_need_be_empty(log: embedlog
     *_, cleaned, _ = sorted((log.path / "t-0").glob("*.log"))
     end = log._engine.partition("t", 0).published().purged_to
     raw, at, last = cleaned.read_bytes(), 0, -1
-    while at < len(raw):  # base offset, size behind 12 bytes, last offset delta
+    while at < len(raw):  # base offset, size after 12 bytes, last offset delta
         last = int.from_bytes(raw[at : at + 8], "big") + int.from_bytes(raw[at + 23 : at + 27], "big")
         at += 12 + int.from_bytes(raw[at + 8 : at + 12], "big")
     assert last == end - 1
 
 
-# ---- who waits ----------------------------------------------------------------------------------------------------------
+# ---- waiting processes ------------------------------------------------------------------------------------------------
 
 
 def test_appenders_wait_for_the_swap_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,7 +353,7 @@ def test_appenders_wait_for_the_swap_alone(tmp_path: Path, monkeypatch: pytest.M
         assert rows(log)[-1][1:] == (b"beside", b"write")
 
 
-# ---- by whom ------------------------------------------------------------------------------------------------------------
+# ---- the housekeeper --------------------------------------------------------------------------------------------------
 
 
 def test_what_is_due_is_done_by_a_log_that_is_open_for_a_moment(tmp_path: Path, later: Any) -> None:

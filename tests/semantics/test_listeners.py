@@ -293,7 +293,7 @@ def test_liveness_a_lease_that_lapsed_is_renewed_before_the_group_is_looked_at(e
     engine.liveness.leases[0].expired = True
     reader._group.until_ns = 0
     fill(engine.partition("b", 0), 3)
-    assert len(reader.poll()) == 3  # nobody gave it up meanwhile
+    assert len(reader.poll()) == 3  # it kept the partition meanwhile
     assert engine.liveness.leases[0].renewed_count == 1
 
 

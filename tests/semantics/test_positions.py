@@ -100,7 +100,7 @@ def test_seeking_is_lazy_and_drops_the_buffer(engine: FakeEngine, consumer: Any)
     fill(engine.partition("b", 0), 20)
     reader = consumer("b")
     reader.poll(max_records=3)
-    reader.seek(B0, 999)  # nobody looks
+    reader.seek(B0, 999)  # without a check
     assert reader.position(B0) == 999
     reader.seek(B0, 10)
     assert [record.offset for record in reader.poll(max_records=2)] == [10, 11]

@@ -38,7 +38,7 @@ def missing() -> str:
 
 @contextmanager
 def started(master: str, room: Path, **conf: str) -> Iterator[Any]:
-    """A session that is stopped behind the block; `conf` with underscores for dots."""
+    """A session that is stopped at the end of the block; `conf` with underscores for dots."""
     if missing():
         pytest.skip(missing())
     os.environ["PYSPARK_PYTHON"] = sys.executable

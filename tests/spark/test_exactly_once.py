@@ -1,4 +1,4 @@
-"""A streaming word count under fire: behind every fault the words are there as often as the lines have them."""
+"""A streaming word count under faults: after every fault each word is present as often as in the lines."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_task_that_is_tried_again_writes_once(world: World, seed: int) -> None
 @pytest.mark.slow
 @pieces(DRIVERS_PIECES)
 def test_what_a_killed_driver_left_another_one_mends(spark: Any, world: World, rng: random.Random, piece: int) -> None:
-    """SIGKILL to the JVM and to the process that commits: before, within, and behind the commit."""
+    """SIGKILL to the JVM and to the process that commits: before, within, and after the commit."""
     sparking.register(spark)
     struck = 0
     for number in range(DRIVERS):
@@ -95,7 +95,7 @@ def test_what_a_killed_driver_left_another_one_mends(spark: Any, world: World, r
         struck += not world.left()
         sparking.compare(*world.counts_so_far(), f"{where}, before anything is mended")
         problem = sparking.run(spark, world, "available", 30)
-        assert not problem, f"behind {where}: {problem}"
+        assert not problem, f"after {where}: {problem}"
         sparking.compare(*world.counts(), where)
         assert not world.staged()
     tell("Spark: exactly once", faults=struck, drivers_killed=struck, violations=0)

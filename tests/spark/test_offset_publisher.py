@@ -1,4 +1,4 @@
-"""A stream that tells a consumer group how far it has come: never more than is done, never back, and never in the query's way."""
+"""A stream that commits its progress for a consumer group: never more than is done, never back, without delaying the query."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_members_that_come_later_are_a_warning_and_the_query_goes_on(log: embedl
         assert [query.batch(20) for _ in range(3)] == [20, 20, 20]
     assert caplog.text.count("offsets were not published, the query continues") == 1
     assert query.batch(20) == 20
-    assert query.batch() == 0  # told by the last batch's end, or once more a little later
+    assert query.batch() == 0  # committed at the last batch's end, or once more a little later
     now[0] += RETRY_S
     assert query.batch() == 0
     assert told(log) == {0: 50, 1: 50}

@@ -1,4 +1,4 @@
-"""Plans and tasks of the Spark source, without Spark: every row once, bounds pinned, losses told, batches as Spark wants them."""
+"""Plans and tasks of the Spark source, without Spark: every row once, fixed bounds, reported losses, batches in Spark's form."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def table(planned: list[Task], schema: Any = SCHEMA) -> Any:
 
 
 def rows_of(whole: Any) -> dict[str, list[Row]]:
-    """The rows of each topic, as `random_log.row_of` tells them, in order."""
+    """The rows of each topic, in the form of `random_log.row_of`, in order."""
     found: dict[str, list[Row]] = {}
     for row in whole.to_pylist():
         time_ms = (row["timestamp"] - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
@@ -257,7 +257,7 @@ def test_what_retention_takes_between_plan_and_task_is_an_error(log: embedlog.Lo
 
 @pytest.mark.parametrize("lenient", [False, True])
 def test_what_retention_takes_while_a_task_reads(big: embedlog.Log, lenient: bool) -> None:
-    """Rows come once, up to the loss and behind it."""
+    """Rows come once, before the loss and after it."""
     (task,) = tasks(big.path, "big", failOnDataLoss=str(not lenient))
     batches = read(task, SCHEMA)
     places = [(0, offset) for offset in next(batches)["offset"].to_pylist()]
@@ -346,7 +346,7 @@ def test_reading_writes_nothing(golden_copy: Callable[[str], Path]) -> None:
 
 
 def test_a_task_collects_garbage_only_where_modules_were_imported(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Spark's worker collects behind every task stays small."""
+    """The objects that Spark's worker collects after every task stay few."""
     frozen: list[int] = []
     monkeypatch.setattr(read_task, "_frozen", 0)
     monkeypatch.setattr(read_task.gc, "freeze", lambda: frozen.append(1))

@@ -1,4 +1,4 @@
-"""The staging directory: whose files are whose, and who may remove them."""
+"""The staging directory: the owner of each file, and the processes that may remove it."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_losses_and_wrong_options_reach_the_driver(spark: Any, log: embedlog.Log
 
 
 def test_a_group_shows_how_far_a_query_has_come(spark: Any, log: embedlog.Log, tmp_path: Path) -> None:
-    """All that is done is told when the query ends; who has members keeps the group for themselves."""
+    """All completed offsets are committed when the query ends; a group with members is left to them."""
     options = {"maxOffsetsPerTrigger": "60", "group.id": "spark"}
     run(spark, log, tmp_path, **options)
     append(log, 10)

@@ -268,7 +268,7 @@ def test_what_cannot_be_written_is_refused_before_anything_is(
 
 
 def test_what_is_just_small_enough_is_taken(log: embedlog.Log) -> None:
-    """The check before the first byte refuses everything that the append would refuse behind it."""
+    """The check before the first byte refuses everything that the append would refuse later."""
     log.alter_topic("t", {"max.message.bytes": "1000"})
     area = 1000 - write_task.RECORD_OVERHEAD
     headers = pa.array([[{"key": "a" * 30, "value": b"b"}] * 9], HEADERS)

@@ -1,4 +1,4 @@
-"""Mapped pages: cut under us, closed under who reads them, and a SIGBUS that is none of ours, whoever else handles it."""
+"""Mapped pages: truncated while mapped, closed during reads, and a SIGBUS of another mapping, with other handlers installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Descriptors that are kept: a part of the room, given back in time, and useless once their files are others."""
+"""Descriptors that are kept: a part of the limit, closed in time, and unused once their files were replaced."""
 
 from __future__ import annotations
 

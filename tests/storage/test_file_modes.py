@@ -1,6 +1,6 @@
-"""Several users by file modes: every file has `file.mode` less the umask; who may write writes, who may read reads, no more.
+"""Several users by file modes: each file has `file.mode` less the umask; access to the log is access to its files, no more.
 
-The tests with other users fork processes and change who they are: that needs root, and they are skipped without.
+The tests with other users fork processes and change their user: that needs root, and without it they are skipped.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
 
 @pytest.fixture
 def common() -> Iterator[Path]:
-    """A directory that everybody reaches, with what others may have left in it."""
+    """A directory that all users can reach, with files that others may have left in it."""
     path = Path(tempfile.mkdtemp(prefix="embedlog-users-"))
     path.chmod(0o777)
     yield path
@@ -120,7 +120,7 @@ def is_lock(name: str) -> bool:
 
 
 def locks(mode: int, umask: int) -> int:
-    """Of a lock file: nothing for those who may not write beside it, as they could lock whatever they can open."""
+    """Of a lock file: no rights for users without write access, as a user can lock every file that it can open."""
     for whose in (0o060, 0o006):
         if not mode & ~umask & whose & 0o222:
             mode &= ~whose

@@ -1,4 +1,4 @@
-"""Leases: who runs at all beats, who is frozen does not, and who was frozen knows it before he goes on."""
+"""Leases: a running process writes heartbeats, a frozen one does not, and a resumed one detects it before it continues."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def begin(mine: Liveness) -> Begin:
 
 
 def wait_for_beat(here: Liveness, process_slot: ProcessSlot) -> SlotState:
-    """The sign of a beat that came after the call."""
+    """The slot after a heartbeat that came after the call."""
     before = here.slot_state(process_slot).heartbeat
-    until(lambda: here.slot_state(process_slot).heartbeat != before, "a beat")
+    until(lambda: here.slot_state(process_slot).heartbeat != before, "a heartbeat")
     return here.slot_state(process_slot)
 
 
@@ -107,7 +107,7 @@ def test_polls_that_stop_are_told_to_all_and_beats_stop_with_them(here: Liveness
     lease = begin(poll_ms=30)
     wait_for_beat(here, lease.process_slot)
     lease.polled()
-    until(lambda: here.slot_state(lease.process_slot).left, "others to be told")
+    until(lambda: here.slot_state(lease.process_slot).left, "the notice to others")
     assert lease.left
     assert lease.expired
     sign = here.slot_state(lease.process_slot)
@@ -141,12 +141,12 @@ def test_a_poll_in_time_puts_the_next_one_off(here: Liveness, begin: Begin) -> N
 
 @pytest.mark.parametrize("mutant", ["", "no_lease_check"])
 def test_a_beat_that_cannot_be_written_is_none(mine: Liveness, begin: Begin, mutant: str) -> None:
-    """Others see nothing of it: so the lease lapses, and cannot be renewed until writing works again."""
+    """The heartbeats cannot be written: so the lease expires, and cannot be renewed until writing works again."""
     lease = begin(SESSION_MS)
     writing = os.dup(mine._holder_fd)
     reading = os.open(mine.path, os.O_RDONLY)
     os.dup2(reading, mine._holder_fd)
-    until(lambda: lease.expired, "the lease to lapse")
+    until(lambda: lease.expired, "the lease to expire")
     with pytest.raises(StorageError, match="renew"):
         lease.renew()
     os.dup2(writing, mine._holder_fd)
@@ -192,7 +192,7 @@ def test_an_entry_has_the_layout_that_the_documents_say(mine: Liveness, begin: B
     lease = begin(poll_ms=1)
     lease.polled()
     until(lambda: lease.left, "the polls to be late")
-    until(lambda: mine.slot_state(lease.process_slot).left, "it to be told")
+    until(lambda: mine.slot_state(lease.process_slot).left, "the notice")
     entry = (mine.path).read_bytes()[SLOT_BYTES : 2 * SLOT_BYTES]
     assert entry[:8] == lease.process_slot.nonce.to_bytes(8, "big")
     assert int.from_bytes(entry[8:16], "big") == mine.slot_state(lease.process_slot).heartbeat > 0
@@ -220,7 +220,7 @@ begin = lambda: [liveness.lease(session_timeout_ms=1, heartbeat_interval_ms=1, m
 def test_member_4_who_was_frozen_knows_it_before_it_goes_on(
     until_end: ExitStack, nursery: Nursery, tmp_path: Path, mutant: str
 ) -> None:
-    """Its thread may beat before anything else of it runs: the lease stays expired."""
+    """Its thread may write a heartbeat before anything else of it runs: the lease stays expired."""
     victim, here = nursery.spawn(), until_end.enter_context(closing(Liveness(tmp_path)))
     victim.call("mutants", *([mutant] if mutant else []))
     process_slot = ProcessSlot(*victim.call("lease", str(tmp_path), SESSION_MS, HEARTBEAT_MS))
@@ -228,7 +228,7 @@ def test_member_4_who_was_frozen_knows_it_before_it_goes_on(
     assert victim.call("lease_state") == (False, False)
     victim.stop()
     frozen = here.slot_state(process_slot)
-    assert frozen.held, "who is frozen may come back"
+    assert frozen.held, "a frozen process may come back"
     clock = system.boot_ns() + 2 * SESSION_MS * 1_000_000
     until(lambda: system.boot_ns() > clock, "its session to be over")
     assert here.slot_state(process_slot) == frozen
@@ -253,7 +253,7 @@ def test_member_3_who_computes_without_a_pause_is_alive(
     clock, seen = system.boot_ns() + 2 * SESSION_MS * 1_000_000, set()
     until(lambda: bool(seen.add(here.slot_state(process_slot).heartbeat)) or system.boot_ns() > clock, "its session to be over")
     assert list(notes) == []
-    assert (len(seen) <= 2) == python, f"{len(seen)} beats were seen"
+    assert (len(seen) <= 2) == python, f"{len(seen)} heartbeats were seen"
     if not python:
         assert victim.call("lease_state") == (False, False)
 

@@ -176,7 +176,7 @@ def test_no_wrong_record_comes_out_wherever_reading_begins(
         assert noticed >= expected
 
 
-# ---- the records against a slow twin ---------------------------------------------------------------
+# ---- the records against a reference implementation ---------------------------------------------------
 
 
 def twin(log: Path, index: Path) -> list[tuple[int, int]]:
@@ -200,7 +200,7 @@ def stored(path: Path, base: int) -> list[tuple[int, int]]:
 
 
 def agree(partition: Path) -> int:
-    """Compare all files of digests with the twin; how many records there were."""
+    """Compare all files of digests with the reference; the number of records."""
     count = 0
     for log in partition.glob("*.log"):
         base = int(log.stem)
@@ -285,7 +285,7 @@ def test_digests_that_are_lost_cost_time_never_data(tmp_path: Path, harm: str) -
         read_from_everywhere(log)
         replaced(segment_of(tmp_path), 24)
         with pytest.raises(CorruptRecordError):
-            by_scan(log, 24)  # what is known at the end still tells
+            by_scan(log, 24)  # the record at the end is still compared
 
 
 def test_a_file_of_digests_that_is_gone_is_made_again_when_the_log_is_opened(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_a_killed_process_is_dead_at_once(until_end: ExitStack, nursery: Nursery
     here = until_end.enter_context(closing(Liveness(tmp_path)))
     assert here.probe(process_slot)
     victim.stop()
-    assert here.probe(process_slot), "who is frozen may come back"
+    assert here.probe(process_slot), "a frozen process may come back"
     victim.kill()
     assert not here.probe(process_slot)
 

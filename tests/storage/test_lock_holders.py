@@ -1,4 +1,4 @@
-"""Who holds a lock, as messages name them: also in the moment before the holder has signed."""
+"""The holder of a lock in messages: also in the moment before the holder has written its name."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_writer_frozen_between_the_lock_and_the_owner_word_is_named(nursery: N
         partition.open()
         assert partition._state.page.word(system.WORD_OWNER) == 0
         with pytest.raises(LockTimeoutError, match=rf"held by pid {frozen.pid} on ") as problem, partition.exclusive():
-            raise AssertionError("nobody else has the lock")
+            raise AssertionError("no other process has the lock")
         assert problem.value.path == str(tmp_path / "log" / "t-0" / "embedlog.lock")
         frozen.resume()
         frozen.result()

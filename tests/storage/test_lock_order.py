@@ -1,4 +1,4 @@
-"""The order of locks (LOCK-3): a thread that takes one too late is told so while debugging."""
+"""The order of locks (LOCK-3): while debugging, a thread that takes one too late gets an error."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def flip(path: Path, position: int, bit: int) -> None:
 
 
 def test_a_manifest_that_is_damaged_in_the_middle_is_written_anew(closed: Path) -> None:
-    """What is appended behind the good part would else stand before older records, which were read after it."""
+    """Entries after the valid part would else come before older ones, which were read after it."""
     path = closed / file_names.MANIFEST
     whole = Manifest(closed, TOPIC)
     whole.refresh()

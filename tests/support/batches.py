@@ -1,6 +1,6 @@
-"""A slow honest twin of the encoder: one batch at a time, any header field as the test wants it.
+"""A reference implementation of the encoder: one batch at a time, with any header field set by the test.
 
-Written from the format alone, with no code of the package, so that what the package reads was not written by itself.
+Written from the format alone, with no code of the package, so that the bytes that the package reads are not its own.
 """
 
 from __future__ import annotations

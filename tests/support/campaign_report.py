@@ -1,9 +1,9 @@
-"""What the experiments counted, told at the end of a run: a zero means little without its n.
+"""The counts of the experiments, reported at the end of a run: a zero means little without its n.
 
-F1  `tell` may be called from anywhere in a test; figures of a name are added up over all tests and workers
-F2  a long experiment comes in pieces that share one seed, so that each point lies in exactly one of them, whoever runs it
-F3  with EMBEDLOG_FIGURES (a file) the summary goes there, too, for the summary of several runs
-F4  with EMBEDLOG_CAMPAIGN (a directory) a piece that passed is noted there, and a later run of the same code leaves it out
+F1  `tell` may be called from anywhere in a test; counts of one name are added up over all tests and workers
+F2  a long experiment comes in pieces that share one seed, so that each point is in exactly one of them, in any worker
+F3  with EMBEDLOG_FIGURES (a file) the summary is also written there, for the summary of several runs
+F4  with EMBEDLOG_CAMPAIGN (a directory) a passed piece is noted there, and a later run of the same code leaves it out
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def leave_out_what_passed(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what an earlier run of this campaign has behind it (F4)."""
+    """Deselect the pieces that passed in an earlier run of this campaign (F4)."""
     passed = {line["test"] for line in passed_before()}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in passed])
     items[:] = [item for item in items if item.nodeid not in passed]
@@ -98,7 +98,7 @@ def fingerprint() -> str:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    if "PYTEST_XDIST_WORKER" in os.environ:  # each worker has a part of what the process tells that started them
+    if "PYTEST_XDIST_WORKER" in os.environ:  # each worker has only a part of the counts of its parent process
         return
     counts = Counter({outcome: len(reports) for outcome, reports in terminalreporter.stats.items() if outcome in OUTCOMES})
     lines = [*summary(everything_told(terminalreporter)), ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES)]
@@ -133,7 +133,7 @@ def in_words(counts: Mapping[str, int]) -> str:
 
 
 def everything_told(terminalreporter: Any) -> Iterator[tuple[float, Told]]:
-    """Of this run, and of what its campaign has behind it."""
+    """The counts of this run, and of earlier runs of its campaign."""
     before = {line["test"]: line for line in passed_before()}
     for line in before.values():
         yield line["seconds"], line[KEY]

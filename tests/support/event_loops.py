@@ -1,4 +1,4 @@
-"""What the tests of the async twins share: a loop with a deadline, and one that counts its turns."""
+"""The common part of the tests of asyncio clients: a loop with a deadline, and a counter of its turns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ATTEMPTS = 5
 
 
 class Blocked(AssertionError):
-    """The loop stood still."""
+    """The loop made no turn."""
 
 
 def run(main: Coroutine[Any, Any, Result], deadline_s: float = DEADLINE_S) -> Result:

@@ -1,4 +1,4 @@
-"""An engine in memory, for tests of what lies above it: real batch bytes, no files, no other process."""
+"""An engine in memory, for tests of the layers above it: real batch bytes, no files, no other process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Fetched(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """One batch as it lies in the log, and its rows for the fake's own use."""
+    """One batch as it is in the log, and its rows for the fake itself."""
 
     base: int
     last: int
@@ -63,7 +63,7 @@ class FakePartition:
     # ---- writing ----
 
     def append(self, rows: Iterable[Row | bytes], producer: int | None = None, data: bytes | None = None) -> None:
-        """One batch; `data` stands in its place, broken as the test likes."""
+        """One batch; `data` replaces its bytes, with the damage of the test."""
         made = [row if isinstance(row, Row) else Row(row) for row in rows]
         if producer is not None:
             self._open.setdefault(producer, self.log_end)
@@ -154,14 +154,14 @@ class FakePartition:
 
 
 class Bystander:
-    """Transactions that nobody ends."""
+    """Transactions without an end."""
 
     def resolve(self, partition: FakePartition) -> bool:
         return False
 
 
 class FakeEngine:
-    """Topics of fake partitions. `waits` counts how often somebody lay down to sleep."""
+    """Topics of fake partitions. `waits` counts the waits."""
 
     def __init__(self, **partition_counts: int) -> None:
         self.changed = threading.Condition()
@@ -271,7 +271,7 @@ def places(records: list[Any]) -> list[tuple[int, int]]:
 
 
 def mixed(partition: FakePartition) -> None:
-    """Transactions of every fate, and records outside of them."""
+    """Transactions with every outcome, and records outside of them."""
     partition.append([b"plain"])
     partition.append([b"gone", b"gone too"], producer=1)
     partition.append([b"kept"], producer=2)

@@ -29,7 +29,7 @@ COOPERATIVE = {"partition_assignment_strategy": ["cooperative-sticky"]}
 
 
 class FakeLease:
-    """A lease that lapses, or is left, when a test says so."""
+    """A lease that expires, or is left, at the request of a test."""
 
     def __init__(self, process_slot: ProcessSlot) -> None:
         self.process_slot = process_slot
@@ -84,7 +84,7 @@ class FakeTopic:
 
 
 class FakeGroups:
-    """What `embedlog.groups.Groups` does, without a log. `locked`: whoever needs the lock waits in vain."""
+    """The part of `embedlog.groups.Groups`, without a log. With `locked` every wait for the lock fails."""
 
     def __init__(self, engine: FakeEngine) -> None:
         self.limits = Limits(session_min_ms=10)
@@ -155,7 +155,7 @@ class FakeGroups:
 
     def _lock(self) -> None:
         if self.locked:
-            raise LockTimeoutError("somebody has the lock")
+            raise LockTimeoutError("another process has the lock")
 
 
 class GroupEngine(FakeEngine):
@@ -173,7 +173,7 @@ class GroupEngine(FakeEngine):
         return self.groups.groups[group_id]
 
     def evict_all(self, group_id: str = "g") -> None:
-        """Nobody is a member any more."""
+        """The group has no members any more."""
         del self.groups.groups[group_id]
         self.groups.topic.word += 1
 
@@ -182,7 +182,7 @@ class GroupEngine(FakeEngine):
 
 
 class Told:
-    """Listeners that write down what they are told."""
+    """Listeners that record their calls."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, list[TopicPartition]]] = []

@@ -1,7 +1,7 @@
 """One group, one partition of data, and processes that come, freeze and die, under the library's own `group` rules.
 
-A process is a generator: what lies between two `yield`s happens at once, as under the lock. The checker knows what the rules do
-not: who was handed which record, and in which generation somebody owned the partition.
+A process is a generator: the code between two `yield`s happens at once, as under the lock. The checker knows more than the rules:
+the member that got each record, and the owner of the partition in each generation.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class World:
     # ---- observers and faults --------------------------------------------------------------------
 
     def observe(self) -> None:
-        """Somebody finds out who is gone; anything may be found of anybody, as a process may freeze and come back."""
+        """A process detects dead members; any verdict on any member is possible, as a process may freeze and resume."""
         if self.group is None:
             return
         found = {}
@@ -232,7 +232,7 @@ class World:
             raise Violation("the commits of two owners would count")
 
     def settle(self) -> None:
-        """Without further faults everybody who lives comes to own its share, and the partition is read to its end."""
+        """Without further faults all living processes come to own their shares, and the partition is read to its end."""
         for _ in range(2000):
             for process in self.processes:
                 if process.alive:
@@ -274,22 +274,22 @@ def check_group(group: Group) -> None:
     if len(set(instances)) < len(instances):
         raise Violation("an instance id twice")
     if group.state is State.PREPARING_REBALANCE and not group.missing() and not group.delayed:
-        raise Violation("a join phase goes on without anybody missing")
+        raise Violation("a join phase continues without a missing member")
     if group.state is State.COMPLETING_REBALANCE:
         if any(member.assignment for member in group.members.values()):
             raise Violation("an assignment before the leader's sync")
         if not group.members[group.leader or ""].joined:
-            raise Violation("a leader who is not there")
+            raise Violation("a leader that is no member")
     if group.delayed and group.state is not State.PREPARING_REBALANCE:
         raise Violation("a delay outside of a join phase")
 
 
 def check_step(old: Group | None, new: Group) -> None:
-    """One record behind another."""
+    """One record after another."""
     before = Group() if old is None else old
     ended = new.generation - before.generation
     if ended not in (0, 1):
-        raise Violation(f"generation {new.generation} behind {before.generation}")
+        raise Violation(f"generation {new.generation} after {before.generation}")
     phase_over = new.state in (State.EMPTY, State.COMPLETING_REBALANCE) and new.round > before.round
     if bool(ended) != phase_over:
         raise Violation(f"{before.state.label} to {new.state.label} with generation {before.generation} to {new.generation}")
@@ -300,7 +300,7 @@ def check_step(old: Group | None, new: Group) -> None:
         if waited:
             raise Violation(f"the phase ended without {waited}")
     if new.state is State.STABLE and before.state not in (State.STABLE, State.COMPLETING_REBALANCE):
-        raise Violation(f"stable behind {before.state.label}")
+        raise Violation(f"stable after {before.state.label}")
     if before.state is State.STABLE and new.state is State.STABLE:
         shares = [[member.assignment for member in each.members.values()] for each in (before, new)]
         if shares[0] != shares[1]:

@@ -10,7 +10,7 @@ import embedlog
 
 QUIET = {"housekeeping": False}
 COUNT = 40  # records there before anything goes wrong
-LIVE = {"embedlog.control", "embedlog.page", "embedlog.door", ".lock"}  # mapped, or notes of who looked last
+LIVE = {"embedlog.control", "embedlog.page", "embedlog.door", ".lock"}  # mapped, or with a note of the last reader
 
 
 def fill(log: embedlog.Log, topic: str = "t", count: int = COUNT) -> None:

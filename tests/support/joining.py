@@ -21,7 +21,7 @@ def joined(log: embedlog.Log, group_id: str, assignments: Mapping[str, list[Topi
     """A stable group with these members, which live as long as the log is open, and never poll."""
     said = (("range", encode_subscription(Subscription(topics or ("t",)))),)
     lives = {name: log._engine.transactions.liveness.begin() for name in assignments}
-    for name in [*assignments, *assignments]:  # whoever has joined has to come again when the next one does
+    for name in [*assignments, *assignments]:  # a member has to join again when the next one joins
         member = Member(name, None, f"client-{name}", "/here", 60_000, 10_000, said, process_slot=lives[name])
         log._engine.groups.decide(group_id, lambda old, member=member: machine.join(old, member, Limits(), system.wall_ms()))
     shares = {name: encode_assignment(tps) for name, tps in assignments.items()}

@@ -1,6 +1,6 @@
-"""Slow honest twins of the C core: batches read by the format's words, one byte after the other, and murmur2.
+"""Reference implementations of the C core: batches read by the format's words, one byte after the other, and murmur2.
 
-No code of the package is used; `tests.batches` is the twin of the encoder.
+No code of the package is used; `tests.batches` is the reference implementation of the encoder.
 """
 
 from __future__ import annotations

@@ -35,6 +35,11 @@ def documents() -> list[Path]:
     return [*sorted(ROOT.glob("*.md")), *sorted(path for folder in folders for path in (ROOT / folder).rglob("*.md"))]
 
 
+def build_files() -> list[Path]:
+    """The Makefile and the program of continuous integration: comments and printed lines, read as a whole."""
+    return [ROOT / "Makefile", ROOT / ".ci" / "run"]
+
+
 def of_document(path: Path, *, code: bool = True) -> Prose:
     """A document; without `code`, its fenced blocks are blank lines."""
     text = path.read_text()

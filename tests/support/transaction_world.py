@@ -1,7 +1,7 @@
-"""Two partitions and one transactional id in memory, under the library's own `transaction` and `recovery`.
+"""Two partitions and one transactional id in memory, under the library's own rules of transactions and their recovery.
 
 The steps and invariants are those of `tests/model/transactions.py`; there every interleaving of a small world is visited, here
-random ones of the real rules. A process is a generator: what lies between two `yield`s happens under a lock.
+random ones of the real rules. A process is a generator: the code between two `yield`s happens under a lock.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class World:
         told = () if new.outcome is None else new.outcome.kind
         expected = () if not self.last else self.last[1]
         if told != expected:
-            raise Violation(f"T4 {name} was told {told} where the last transaction became {expected}")
+            raise Violation(f"T4 {name} got {told} where the last transaction became {expected}")
         self._note(f"{name} begins with {new.producer_id}/{new.epoch}")
         return new.producer_id, new.epoch
 
@@ -268,7 +268,7 @@ class World:
     # ---- faults ----------------------------------------------------------------------------------
 
     def power_loss(self) -> None:
-        """Every log keeps what was synced, and by chance more of it. Whoever lived is dead; recovery sweeps."""
+        """Every log keeps its synced entries, and by chance later ones. All processes die; transaction recovery is due."""
         keep = lambda entries, low: entries[: self.rng.randint(min(low, len(entries)), len(entries))]  # noqa: E731
         self.log = keep(self.log, self.synced)
         self.synced = len(self.log)
@@ -319,7 +319,7 @@ class World:
                 raise Violation(f"T5 an id would go on with epoch {state.epoch}, a partition has stored {stored}")
 
     def check_end(self) -> None:
-        """Once everybody but a helper has gone, nothing stays open."""
+        """Once all processes except a helper have gone, nothing stays open."""
         self.alive.clear()
         self.clock_ns += 10**15
         last = self.helper("helper at the end")

@@ -239,8 +239,8 @@ def between_segments(source: Path) -> Iterator[Case]:
     for one, other in ((logs[0], logs[1]), (logs[0], logs[-1])):
         yield f"{one} in place of {other}", False, lambda d, a=one, b=other: copy_over(d / f"{TOPIC}-0", a, b)
     extra = f"{TOPIC}-0/{10**9:020d}.log"
-    yield "an extra segment far behind", False, lambda d: shutil.copy(d / f"{TOPIC}-0" / logs[-1], d / extra)
-    yield "an extra empty segment far behind", True, lambda d: (d / extra).touch()
+    yield "an extra segment far after the end", False, lambda d: shutil.copy(d / f"{TOPIC}-0" / logs[-1], d / extra)
+    yield "an extra empty segment far after the end", True, lambda d: (d / extra).touch()
     for name in ("stray.txt", "00000000000000000007.log.deleted", "00000000000000000007.log.cleaned", "x.swap"):
         yield f"a stray {name}", True, lambda d, n=name: (d / f"{TOPIC}-0" / n).write_bytes(b"stray")
 

@@ -1,8 +1,8 @@
-"""Directories from somebody who means no good: names, kinds, sizes, contents and numbers are changed, then the log is used.
+"""Hostile directories: names, types, sizes, contents and numbers are changed, then the log is used.
 
-H1  a use ends in a short time and in little memory, with records or with an error of embedlog's: no signal, no other exception
-H2  nothing outside of the directory is made, changed or removed
-H3  a record that is read at a place where one was before has its value, unless the change made a new one and signed it
+H1  a use ends in a short time and in little memory, with records or with an error of embedlog: no signal, no other exception
+H2  no file outside of the directory is created, changed or removed
+H3  a record at the place of an original one has its value, unless the change made a new one with a valid checksum
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ def number_in_text(rng: random.Random, log: Path) -> str:
 
 
 def signed_topics(rng: random.Random, log: Path) -> str:
-    """The topics' file, changed by one who knows how to sign it."""
+    """The topics' file, changed with a valid checksum."""
     path = log / "embedlog.topics"
     if not path.is_file() or path.is_symlink() or _is_giant(path):
         return "nothing"

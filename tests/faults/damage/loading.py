@@ -1,8 +1,8 @@
-"""E6 of loading: damage to a log that nobody has open, in every way of opening it, in every state that it can have been left in.
+"""E6 of loading: damage to a closed log, in every way of opening it and in every state of its files.
 
-The fields are those that Kafka's checksum leaves out (base offset, size, leader epoch, magic), in the batches of the last index
-interval, where no digest of an interval reaches; and whole files that are gone, empty or cut in half. All records are on stable
-storage, so the right rows or a typed error are all that may come out: nothing may pass for a torn tail.
+The fields are those that Kafka's checksum leaves out (base offset, size, leader epoch, magic), in the batches after the last
+record of an interval digest; also whole files that are missing, empty or cut in half. All records are on stable storage, so only
+the right rows or a typed error are allowed: no damage may count as a torn tail.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def heads(data: bytes) -> list[int]:
 
 
 def last_interval(kept: Kept) -> tuple[str, list[int]]:
-    """The last segment, and the batches in it that lie behind its last index entry."""
+    """The last segment, and the batches in it after its last index entry."""
     name = max(name for name in kept.files if name.endswith(file_names.LOG))
     entries = kept.files[name.removesuffix(file_names.LOG) + file_names.INDEX]
     start = struct.unpack_from(">ii", entries, len(entries) - 8)[1] if entries.strip(b"\0") else 0

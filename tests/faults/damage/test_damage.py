@@ -42,7 +42,7 @@ def told(what: str, report: Report) -> None:
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_e6_flipped_bits_of_segments_are_found(nursery: Nursery, tmp_path: Path, codec: str) -> None:
-    """Every bit of the first header of each segment, and a bit of every few bytes behind it."""
+    """Every bit of the first header of each segment, and one bit in every few bytes after it."""
     path = built(nursery, tmp_path / "log", codec=codec, batches=12)
     report = nursery.spawn().call("flip_log", str(path), 11, 61)
     told(f"E6, segments, {codec}", report)
@@ -141,7 +141,7 @@ AT_REST = [(state, way) for state in STATES for way in WAYS if state == "closed"
 
 @pytest.mark.parametrize(("state", "way"), AT_REST)
 def test_e6_what_is_loaded_is_right_or_refused(nursery: Nursery, tmp_path: Path, seed: int, state: str, way: str) -> None:
-    """Some bits of the fields that no checksum covers, behind the last index entry, and some files gone, empty or cut."""
+    """Some bits of the fields without checksum, after the last index entry, and some files missing, empty or truncated."""
     told("E6, loading", at_rest(nursery, tmp_path, state, way, seed, 16))
 
 

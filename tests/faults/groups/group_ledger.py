@@ -1,8 +1,8 @@
-"""What a group's log says of itself: its records replayed, and every commit judged by who owned the partition at that place.
+"""A group's log as the reference: its records are replayed, and every commit is compared with the owner of its partition.
 
-Protocol 36: of two that hold a partition at most one has commits that count. A commit of these experiments carries in its
-metadata who made it and where what it covers began, so the log alone shows that what counts is a chain: each begins where the
-last one ended, was made by the partition's owner in the generation of that moment, and no generation gives a partition to two.
+MEMBER-6: of two members with a partition at most one has commits that count. A commit of these experiments has its member and
+its first offset in its metadata. So the log alone shows whether the commits form a chain: each begins at the end of the one
+before, its member owned the partition in the generation of that moment, and no generation gives a partition to two members.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Ledger:
         if group is None:
             return
         if before is not None and group.generation < before.generation:
-            self.violations.append(f"{place}: generation {group.generation} behind {before.generation}")
+            self.violations.append(f"{place}: generation {group.generation} after {before.generation}")
         self.generations.add(group.generation)
         if group.state is State.STABLE:
             owners: dict[TopicPartition, str] = {}
@@ -86,7 +86,7 @@ class Ledger:
                         both = f"{owners[tp]} and {member.member_id}"
                         self.violations.append(f"{place}: {tp} belongs to {both} in generation {group.generation}")
                     owners[tp] = member.member_id
-            leaving = {tp: owner for tp, owner in self._owners.items() if owner in group.members}  # until somebody has it
+            leaving = {tp: owner for tp, owner in self._owners.items() if owner in group.members}  # until it has a new owner
             self._owners, self._assigned = leaving | owners, group.generation
 
     def _take_commit(self, place: int, tp: TopicPartition, offset: int, note: str) -> None:
@@ -103,7 +103,9 @@ class Ledger:
         if offset < last:
             bad(f"{what}: {last} was committed before")
         if covered.start != last:
-            bad(f"{what}: {'skipped' if covered.start > last else 'counted twice'} what lies between {last} and {covered.start}")
+            bad(
+                f"{what}: {'skipped' if covered.start > last else 'counted twice'} the records between {last} and {covered.start}"
+            )
         self.committed[tp] = offset
         self.commits[covered.pid, covered.window, tp] = covered.generation
 

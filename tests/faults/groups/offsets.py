@@ -1,7 +1,7 @@
-"""Crashes while a topic is deleted that groups have committed for.
+"""Crashes during the deletion of a topic with committed offsets.
 
-Invariant: whatever call the deleter dies at, and whatever call the one who finishes it dies at then, the topic is there with all
-of its offsets, or it is gone with all of them; a new one of its name has none. Offsets for other topics stay.
+Invariant: for every call at which the first process dies, and every call at which the completing process dies, the topic exists
+with all of its offsets, or is gone with all of them; a new topic of its name has none. Offsets for other topics stay.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def count_calls(nursery: Nursery, directory: Path) -> dict[str, int]:
 
 
 def crash_at(nursery: Nursery, directory: Path, point: Point, nested: Point | None, witness: bool) -> list[str]:
-    """One deletion that dies at `point`, its finisher at `nested`; with a witness somebody has the directory open meanwhile."""
+    """One deletion that dies at `point`, its completion at `nested`; with a witness another process has the directory open."""
     prepare(directory)
     opened = embedlog.open(directory, config=CONFIG) if witness else None
     try:
@@ -107,7 +107,7 @@ def judge(log: embedlog.Log) -> list[str]:
         expected = {KEPT: OffsetAndMetadata(6)}
         log.create_topic("t", 2)  # which first finishes what is half done
     wrong += [f"{name}: {found}" for name in GROUPS if (found := groups.committed(name)) != expected]
-    begun(log)  # whoever had the id is gone: what was open is aborted
+    begun(log)  # the last owner of the id is gone: its open transaction is aborted
     if found := groups.committed("pending"):
         wrong.append(f"pending: {found}")
     if "t" in log.topics():

@@ -1,9 +1,9 @@
-"""E15: a group whose members come, go, die, freeze and dawdle; partitions are processed under witness locks, never waited for.
+"""E15: a group with members that join, leave, die, freeze and delay; records are processed under witness locks.
 
-A member processes what a poll gave it and then commits it, under the witness of each partition; a commit that is refused is made
-good by the next one, unless the partition was taken away. Whoever finds a witness held says so: then one of the two belongs to an
-earlier generation, its commit does not count or counted in that one (protocol 36). The rest is judged by the group's log, which
-takes no commit of an earlier generation.
+A member processes the records of a poll and then commits them, under the witness of each partition; it never waits for a witness.
+The next commit repeats a refused one, unless the partition was taken away. A member that finds a witness held reports it: then
+one of the two belongs to an earlier generation, and its commit does not count, or counted in that generation (MEMBER-6).
+All other checks use the group's log, which contains no commit of an earlier generation.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ CONFIG = {"group.min.session.timeout.ms": 50, "log.cleaner.enable": False, "hous
 SETTINGS = {"session_timeout_ms": SESSION_MS, "heartbeat_interval_ms": BEAT_MS, "max_poll_interval_ms": POLL_MS,
             "enable_auto_commit": False, "auto_offset_reset": "earliest"}  # fmt: skip
 REFUSALS = (CommitFailedError, FencedError, RebalanceInProgressError)
-WITNESS, HOLDER = "witness", struct.Struct("<qq")  # who holds it: pid, window
+WITNESS, HOLDER = "witness", struct.Struct("<qq")  # the holder: pid, window
 
 
 class Witness:
-    """A lock per partition, and who holds it."""
+    """One lock per partition, and its holder."""
 
     def __init__(self, path: Path) -> None:
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
 
     def take(self, number: int, window: int) -> tuple[int, int] | None:
-        """None if it was free; else its holder, who had it before and after it was asked who that is."""
+        """None if it was free; else its holder, if the holder was the same before and after the attempt."""
         before = None
         while True:
             try:
@@ -73,7 +73,7 @@ class Member:
         self.window = 0
         self.open: dict[TopicPartition, tuple[int, int]] = {}  # processed and not committed: from, to
 
-    # ---- what the group tells ----
+    # ---- the log of the group ----
 
     def revoked(self, tps: list[TopicPartition]) -> None:
         if self.rng.random() < 0.5:
@@ -158,7 +158,7 @@ def mind_signals(_: Stage) -> None:
 
 @task
 def belong(stage: Stage, path: str, seed: int, settings: dict[str, Any]) -> int:
-    """Be a member until told to leave by SIGUSR1; SIGUSR2 makes one turn last too long."""
+    """Be a member until SIGUSR1; SIGUSR2 makes one turn last too long."""
     stage.log = embedlog.open(path, config=CONFIG)
     witness = Witness(Path(path).with_name(WITNESS))
     with stage.log, stage.log.consumer(group_id=GROUP, **SETTINGS, **settings) as consumer:
@@ -244,7 +244,7 @@ class Rebalancing:
                     kind, content = victim._next(1)
                     if kind == "error":
                         kinds, text, trace = content
-                        self.told.problems.append(f"a member that nobody hurt failed: {kinds[0]}: {text}\n{trace}")
+                        self.told.problems.append(f"a member without a fault failed: {kinds[0]}: {text}\n{trace}")
                         self.members = [each for each in self.members if each is not victim]
                         break
                     if kind == "note":
@@ -315,7 +315,7 @@ class Rebalancing:
             self.wait(self.rng.uniform(0, 0.2))
 
     def settle(self) -> None:
-        """Until the group stands, or has had its time: a static member that was killed is missed for its session timeout."""
+        """Until the group is stable, or the time is over: a killed static member counts for its session timeout."""
         with contextlib.suppress(AssertionError):
             self.until(
                 lambda: (found := self.log._engine.groups.current(GROUP)) is not None and found.state is State.STABLE,

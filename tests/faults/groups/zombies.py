@@ -1,7 +1,7 @@
-"""E16 of groups: a member frozen at any call of its commit, for longer than its lease; another takes its place; then it thaws.
+"""E16 of groups: a member is frozen at any call of its commit, for longer than its lease, and replaced; then it resumes.
 
-What it does then must not count: its commit is refused, with an error that says what it is. Only where it was frozen inside the
-lock nobody could take its place before it went on; then its commit counts, and the group goes on behind it.
+The commit of the resumed member must be refused, with an error that names the reason. Only a member frozen inside the lock keeps
+its place, because no other process can take it; then its commit counts, and the group continues after it.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Trials:
             self.heir.take()
 
     def together(self) -> None:
-        """Both are members, and the zombie has something in hand. A heir that stands alone hands in what it has."""
+        """Both are members, and the zombie has records in progress. A single heir commits its own."""
         with contextlib.suppress(LockTimeoutError, *REFUSALS):
             self.heir.hand_in()
         for _ in range(100):

@@ -47,7 +47,7 @@ def end_of(path: Path) -> tuple[int, int]:
 
 
 def append_batch(partition: Path, value: bytes) -> int:
-    """Append one record to the last segment, as somebody does who knows nothing of our files; its offset."""
+    """Append one record to the last segment without the library's files, as another program does; its offset."""
     path = max(partition.glob("*.log"))
     offset, epoch = end_of(path)
     with path.open("ab") as file:

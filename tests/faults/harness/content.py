@@ -1,7 +1,7 @@
-"""Values that know themselves, and a checker of what came back.
+"""Self-describing values, and a checker of the records that were read.
 
-Each value names its writer and its number and carries a body that follows from them, so that a reader can tell a
-right one from a torn, stale or foreign one without asking anybody.
+Each value contains its writer, its number and a body that follows from them. So a reader can distinguish a right one from a torn,
+stale or foreign one without other data.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Row(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """Who wrote a value, and which of his it is."""
+    """The writer of a value, and its number at that writer."""
 
     writer: int
     number: int
@@ -92,7 +92,7 @@ def check(rows: Mapping[int, Iterable[Row]], acks: Acks, *, log_start: int = 0, 
                 bad(f"{mark} is at {seen[mark]} and again at {here}")
             seen[mark] = here
             if ordered and latest.get(mark.writer, -1) >= mark.number:
-                bad(f"partition {partition}: writer {mark.writer} has {mark.number} behind {latest[mark.writer]}")
+                bad(f"partition {partition}: writer {mark.writer} has {mark.number} after {latest[mark.writer]}")
             latest[mark.writer] = mark.number
     places = {here: mark for mark, here in seen.items()}
     for here, mark in acks.items():

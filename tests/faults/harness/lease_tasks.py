@@ -1,4 +1,4 @@
-"""What a victim can be told to do with a lease on life, and as one that follows a group."""
+"""Tasks of a victim with a heartbeat lease, and as a follower of a group."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ThreadOfPython:
 def lease(
     _: Stage, directory: str, session_ms: int, heartbeat_ms: int, poll_ms: int = 1 << 30, python: bool = False
 ) -> tuple[int, int]:
-    """Begin a life that beats; with `python` by a thread that needs the interpreter."""
+    """Take a process slot and write heartbeats; with `python` in a thread that needs the interpreter."""
     if python:
         system.Heartbeat = lambda fd, position, *times: ThreadOfPython(fd, position, times[2])  # type: ignore
     found = Liveness(Path(directory)).lease(
@@ -49,7 +49,7 @@ def lease(
 
 @task
 def lease_state(_: Stage) -> tuple[bool, bool]:
-    """Lapsed, left."""
+    """Expired, left."""
     return _held[-1].expired, _held[-1].left
 
 

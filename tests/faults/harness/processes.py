@@ -1,7 +1,7 @@
-"""Processes under remote control: told what to do, stopped at chosen calls, killed, and watched with deadlines.
+"""Processes under remote control: they run tasks, stop at chosen calls, are killed, and every wait for them has a deadline.
 
-P1  nothing here sleeps: every wait is for a condition, with a deadline whose error says what was waited for
-P2  an error inside a victim comes back as `RemoteError` with the class's name; a victim's death as `Died`
+P1  no code here sleeps: every wait is for a condition, with a deadline whose error names the condition
+P2  an error inside a victim is raised as `RemoteError` with the class's name; a victim's death as `Died`
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Victim:
         return answer
 
     def notes(self, deadline_s: float = DEADLINE_S) -> Iterable[Any]:
-        """What a task tells while it runs, until it ends or the process dies."""
+        """The notes of a task while it runs, until it ends or the process dies."""
         self.ended = False
         while True:
             try:

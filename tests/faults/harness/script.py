@@ -1,7 +1,7 @@
-"""A short life of a log that makes every kind of call: create, append, roll, sync, delete, alter, housekeep, close, open.
+"""The use of a log with every kind of call: create, append, roll, sync, delete, alter, housekeep, close, open.
 
-It runs inside a victim. Each acknowledgement is a note as soon as it is given, so that a crash at any call leaves the
-parent with exactly what was promised until then. Steps are numbered: under injected errors a failed one is tried again.
+It runs inside a victim. Each acknowledgement is a note at once, so that after a crash at any call the parent has exactly the
+acknowledged records. Steps are numbered: under injected errors a failed one is repeated.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def stubborn_script(stage: Stage, path: str, seed: int, kinds: tuple[str, ...], 
             stage.note(("failed", name, type(problem).__name__, str(problem)))
         system.fault_off()
         if name.startswith("close"):
-            continue  # closed in spite of the error: it was told, and that is all
+            continue  # closed in spite of the error: the error was raised, as it must be
         if stage.log is not None and TOPIC in stage.log.topics():
             run.read()
         step()

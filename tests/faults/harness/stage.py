@@ -1,4 +1,4 @@
-"""Words for tests that walk through an interleaving step by step with two or three processes."""
+"""Helpers for tests of one interleaving, step by step, with two or three processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUIET = {"flush.ms": 3_600_000}  # no sync but those that a step asks for
 
 
 class Play:
-    """A directory, the processes in it by name, and what was acknowledged to whom."""
+    """A directory, the processes in it by name, and the records that each process has acknowledged."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Play:
         nursery.end(maker)
 
     def enter(self, **options: Any) -> Victim:
-        """One more process opens the directory. It keeps no house unless asked: the steps decide what happens."""
+        """One more process opens the directory. It has no housekeeper unless requested: the steps decide what happens."""
         victim = self.start_entering(**options)
         victim.result()
         return victim

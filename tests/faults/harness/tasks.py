@@ -1,4 +1,4 @@
-"""What a victim can be told to do. Runs inside the forked process; state lies in one `Stage` per victim.
+"""Tasks of a victim. They run inside the forked process; each victim has one `Stage` with its state.
 
 Uses only public names of `embedlog`, fault hooks (`embedlog._native.system`) and mutants (`tests.support.mutants`).
 """
@@ -153,7 +153,7 @@ def close(stage: Stage) -> None:
 
 @task
 def lock_shared(_: Stage, path: str) -> bool:
-    """As anybody can who may read the file; until this process ends."""
+    """As any process can with read access to the file; until this process ends."""
     return system.lock_try(os.open(path, os.O_RDONLY), False) == 0
 
 
@@ -276,11 +276,11 @@ def pretend_filesystem(_: Stage, kind: int) -> None:
 
 @task
 def stop_instead_of_settling(_: Stage) -> None:
-    """Freeze where an opener waits for a departing broker's unlink, until somebody wakes this process."""
+    """Freeze where an opener waits for a departing broker's unlink, until another process resumes this one."""
     directory.time = SimpleNamespace(sleep=lambda seconds: signal.raise_signal(signal.SIGSTOP))  # type: ignore[assignment]
 
 
-# -- work until told otherwise ----------------------------------------------------------------------
+# -- work until a signal -----------------------------------------------------------------------------
 
 
 @task

@@ -1,4 +1,4 @@
-"""What a victim can be told to do with transactions: by the owner of an id, so that each step can be stopped."""
+"""Tasks of a victim with transactions: one step of an owner each, so that each step can be stopped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _writers: dict[str, Writer] = {}
 
 @task
 def live(_: Stage, directory: str, fork: bool = False) -> tuple[int, int]:
-    """Begin a life, and with `fork` leave a child behind that does nothing but inherit and outlive its parent's death."""
+    """Take a process slot; with `fork` leave a child that only inherits descriptors and outlives its parent."""
     found = Liveness(Path(directory))
     _lives.append(found)
     slot, nonce = found.begin()
@@ -153,7 +153,7 @@ class _ByOwner(Writer):
         self.owner.end(commit)
 
 
-# ---- E18: a few transactions, each step told before and behind ------------------------------------
+# ---- E18: a few transactions, with a note before and after each step --------------------------------
 
 
 @task

@@ -2,7 +2,7 @@
 
 Z1  single-threaded and without handles of its own, so a fork of it is like a fresh interpreter
 Z2  a victim dies with its zygote, and the zygote with the test process (parent-death signal)
-Z3  it is spoken to over one socket: a byte and a descriptor in, the victim's pid out
+Z3  it uses one socket: a byte and a descriptor in, the victim's pid out
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def serve(control: socket.socket) -> None:
     from tests.faults.transactions import cuts  # noqa: F401
 
     gc.freeze()
-    logging.lastResort = None  # a recovery tells what it cut: by the thousand, here
+    logging.lastResort = None  # a recovery logs each truncation: thousands of lines here
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps
     while True:
         _, descriptors, _, _ = socket.recv_fds(control, 1, 1)

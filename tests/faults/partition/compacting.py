@@ -1,7 +1,7 @@
-"""E13 beside the cleaner: a writer of keys, a housekeeper that compacts and deletes without a pause, and readers.
+"""E13 during compaction: a writer of keys, a housekeeper that compacts and deletes without a pause, and readers.
 
-What a record must be follows from its offset, for one writer alone gives the offsets: key, value or tombstone. So a reader can
-say of each offset that it was not given whether it may be missing: something later has its key, or the log begins behind it.
+The content of a record follows from its offset, because one writer alone assigns the offsets: key, value or tombstone. So a
+reader can check each missing offset: a later record must have its key, or the log must begin after it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def write_keys(stage: Stage, first: int, batches: int) -> None:
         keys = [key_of(number) for number in numbers]
         values = [None if is_tombstone(number) else value_of(WRITER, number, 100) for number in numbers]
         ((_, _, found, _),) = stage.producer.send_batch(TOPIC, values, keys, partition=0).result(60)
-        assert found == base, f"a batch lies at {found}, the log ended at {base}"
+        assert found == base, f"a batch is at {found}, the log ended at {base}"
 
 
 @task
@@ -118,7 +118,7 @@ def read_beside_cleaner(stage: Stage, end: int, seed: int, again: bool) -> dict[
 
 
 def polled(consumer: Any, end: int, rng: random.Random, tails: bool) -> Iterator[Any]:
-    """Records until `end`, or until nothing is left if nobody waits for more; behind what retention took it begins anew."""
+    """Records until `end`, or until there is none without `end`; after retention it continues at the start."""
     while consumer.position(HERE) < end:
         try:
             records = consumer.poll(timeout=10.0 if tails else 0.0, max_records=rng.choice((7, 300, 5000)))

@@ -1,8 +1,8 @@
 """E2 and E10: the script of `tests.faults.harness.script`, with a crash or an error at a chosen call of it.
 
-E2 invariant: whatever call the process dies at (before, after, or in the middle of a write), and whatever call the recovery
-dies at then, the next one opens, has every acknowledged record, and appends.
-E10 invariant: a failed call is a typed error, nothing unacknowledged counts, the log is readable at once, and the same step
+E2 invariant: for every call at which the process dies (before, after, or in the middle of a write), and every call at which the
+recovery dies, the next process opens the log, has every acknowledged record, and appends.
+E10 invariant: a failed call is a typed error, no unacknowledged record counts, the log is readable at once, and the same step
 works afterwards without reopening.
 """
 
@@ -36,7 +36,7 @@ class Point(NamedTuple):
 
 @dataclass
 class Promises:
-    """What a victim had told us when it ended."""
+    """The notes of a victim until its end."""
 
     acks: dict[tuple[int, int], Mark] = field(default_factory=dict)
     deletable: dict[int, int] = field(default_factory=dict)
@@ -121,7 +121,7 @@ def run_through(victim: Victim, task: str, promises: Promises, *arguments: objec
 
 
 def aftermath(nursery: Nursery, directory: Path, promises: Promises, mutants: Sequence[str] = (), turns: int = 2) -> Verdict:
-    """The next process opens, reads, appends to every partition, closes; behind a crash one more reads it all again."""
+    """The next process opens, reads, appends to every partition and closes; after a crash one more reads everything again."""
     verdict = Verdict()
     for turn in range(turns):
         reader = nursery.spawn()

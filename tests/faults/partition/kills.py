@@ -1,7 +1,7 @@
-"""E1: writers are killed at random moments, others go on, and what was acknowledged must be there.
+"""E1: writers are killed at random moments, others continue, and acknowledged records must be present.
 
 Invariant: every acknowledged record is present at its offset with its bytes, once; offsets are contiguous; a directory
-whose processes are all dead opens, and goes on from there.
+whose processes are all dead opens and accepts appends.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Killing:
         return True
 
     def round(self) -> None:
-        """Everybody writes; one is killed, at a call of its own or by us."""
+        """All processes write; one is killed, at a call of its own or from outside."""
         for writer in range(self.writers):
             if writer not in self._running:
                 self.start_writer(writer)
@@ -105,7 +105,7 @@ class Killing:
             self.bury(writer)
 
     def verify(self) -> Verdict:
-        """Open in a fresh process with nobody else in, read everything."""
+        """Open in a fresh process, with no other process in the directory, and read everything."""
         reader = self.nursery.spawn()
         rows = reader.call("read_directory", str(self.directory), deadline_s=600)  # some 100 MB, on a busy machine
         self.nursery.end(reader)
@@ -113,7 +113,7 @@ class Killing:
 
 
 def experiment(nursery: Nursery, directory: Path, seed: int, kills: int, mutants: tuple[str, ...] = ()) -> tuple[Verdict, int]:
-    """Kill until `kills` processes have died; verify with everybody dead each fiftieth time and at the end."""
+    """Kill until `kills` processes have died; verify with no process alive each fiftieth time and at the end."""
     killing = Killing(nursery, directory, random.Random(seed), mutants=mutants)
     killing.prepare()
     verdict = Verdict()
@@ -130,5 +130,5 @@ def experiment(nursery: Nursery, directory: Path, seed: int, kills: int, mutants
         killing.kill_all()
         verdict.add(killing.verify())
     except RemoteError as problem:
-        verdict.violations.append(f"a process that nobody hurt failed: {problem}\n{problem.trace}")
+        verdict.violations.append(f"a process without a fault failed: {problem}\n{problem.trace}")
     return verdict, killing.kills

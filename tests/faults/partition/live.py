@@ -56,7 +56,7 @@ def follow(stage: Stage, end: int, seed: int) -> dict[str, Any]:
                 if mark is None:
                     bad.append(f"offset {record.offset}: no whole value: {record.value[:40]!r}")
                 elif last is not None and (mark.number - last.number != record.offset - following + 1):
-                    bad.append(f"offset {record.offset} holds {mark} behind {last}")
+                    bad.append(f"offset {record.offset} has {mark} after {last}")
                 if following not in (-1, record.offset):
                     jumps += 1
                     if record.offset < following:

@@ -1,8 +1,8 @@
-"""Stamped batches and markers in one partition, with a crash or an error at a chosen call, and the same step again afterwards.
+"""Batches with sequences, and markers, in one partition, with a crash or an error at a chosen call; then the step is repeated.
 
-Invariant: whatever call the process dies at, or fails with an error at, the next one repeats the step that was under way, goes
-on with the rest, and the log is what it would have been without the fault: every batch once, at the same offsets, the same seen
-by both isolation levels, the same transactions open; and every snapshot and transaction index is what a replay of the log gives.
+Invariant: for every call at which the process dies or gets an error, the next one repeats the current step and continues.
+The log is then as without the fault: every batch once, at the same offsets, visible to the same isolation levels, with the same
+open transactions; and every snapshot and transaction index equals a replay of the log.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def do(partition: Any, step: Step) -> Any:
 
 @task
 def do_steps(stage: Stage, path: str, todo: Sequence[Step], nth: int = 0, error: int = 0, stay: bool = False) -> None:
-    """Open, do the steps, close; a note before and behind each. With `nth` that call fails, and the step is done again."""
+    """Open, do the steps, close; a note before and after each. With `nth` that call fails, and the step is repeated."""
     stage.log = log = embedlog.open(path, config=QUIET)
     if TOPIC not in log.topics():
         log.create_topic(TOPIC, config=CONFIG)
@@ -222,7 +222,7 @@ def crash_at(
 ) -> Verdict:
     """Processes one after the other, each dies where its arm says (kinds, action, nth, name); the last one is left in peace.
 
-    Alone, whoever comes next loads the log; else another process has it open all the time, and the next one repairs.
+    Alone, the next process loads the log; else another process has it open all the time, and the next one repairs.
     """
     verdict, answers = Verdict(), []
     bystander = nursery.spawn()

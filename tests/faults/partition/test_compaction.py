@@ -1,4 +1,4 @@
-"""A compaction that dies at any call of it: no last value is lost, no deleted key comes back, and whoever lives on goes on."""
+"""A compaction that dies at any of its calls: no last value is lost, no deleted key returns, and other processes continue."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def crash_everywhere(
                 check(log, pairs, before)
                 log.housekeep()
                 check(log, pairs, before)
-        else:  # somebody else is in, and goes on without reopening
+        else:  # another process has the log open, and continues without reopening
             with opened(path) as log:
                 rows(log)
                 die_compacting(nursery, path, point, mutants)

@@ -77,7 +77,7 @@ def test_e10_a_full_disk_loses_nothing_and_is_over_when_space_returns(nursery: N
 
 @pytest.mark.parametrize("nth", range(1, 9))
 def test_e11_any_failing_sync_is_never_a_durable_acknowledgement(nursery: Nursery, tmp_path: Path, nth: int) -> None:
-    """With `flush.messages` 1 every acknowledgement is durable: where the sync behind it failed there must be none."""
+    """With `flush.messages` 1 every acknowledgement is durable: if the sync after the write fails, there must be none."""
     play = Play(nursery, tmp_path / "log", config={"flush.messages": 1, "segment.bytes": 700})
     a, b = play.enter(), play.enter()
     a.arm(["fdatasync", "fsync"], "fail", nth=nth)

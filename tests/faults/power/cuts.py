@@ -1,7 +1,7 @@
-"""The power-loss experiment: record the script once, then open many of the disks that a cut may have left.
+"""The power-loss experiment: record the script once, then open many of the disks that a power loss may leave.
 
-Invariant: what a flush had promised is there, unchanged; what is there is a prefix without a hole of what was written;
-whatever comes to lie at an offset that was acknowledged before has a larger epoch; the log opens and goes on.
+Invariant: records of a completed flush are present and unchanged; all present records are a prefix of the written ones;
+a record at the offset of an older acknowledged one has a larger epoch; the log opens and accepts appends.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def judge(nursery: Nursery, directory: Path, known: Known, mutants: Sequence[str
 
 
 def partition_after(partition: int, rows: list[Row], bounds: tuple[int, int], known: Known) -> list[str]:
-    """What is wrong with one partition behind the cut."""
+    """What is wrong with one partition after the power loss."""
     start, end = bounds
     bad = []
     promised = known.durable.get(partition, 0)

@@ -1,8 +1,8 @@
-"""E14: idempotent producers in many processes, under errors that pass and kill -9: each record once, in order.
+"""E14: idempotent producers in many processes, under temporary errors and kill -9: each record once, in order.
 
-A child sends as an application does: one by one, waiting or not, in columns. Now and then its disk refuses everything from some
-call on, log, index or truncation, until a moment later; no future may fail of that. What comes back is checked by the parent:
-acknowledged records are there, none is there twice, and those of one life of one writer lie in the order in which they were sent.
+A child sends as an application does: one by one, with or without waiting, in columns. Sometimes its disk refuses all calls on log
+and index from some call on, until a moment later; no future may fail because of that. The parent checks the log: acknowledged
+records are present, none is present twice, and those of one process and one writer are in the order of their sends.
 """
 
 from __future__ import annotations
@@ -126,5 +126,5 @@ def experiment(nursery: Nursery, directory: Path, seed: int, kills: int, mutants
         under_fire.kill_all()
         verdict.add(under_fire.verify())
     except RemoteError as problem:
-        verdict.violations.append(f"a process that nobody hurt failed: {problem}\n{problem.trace}")
+        verdict.violations.append(f"a process without a fault failed: {problem}\n{problem.trace}")
     return verdict, under_fire.kills

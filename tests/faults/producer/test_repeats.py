@@ -32,7 +32,7 @@ def test_e14_long(nursery: Nursery, tmp_path: Path, campaign_seed: int, piece: i
 @pytest.mark.faults
 @pytest.mark.parametrize("mutant", ["no_stamp", "retry_unstamped", "no_duplicate_check"])
 def test_e14_kills_the_mutant(nursery: Nursery, tmp_path: Path, seed: int, mutant: str) -> None:
-    """Without stamps, or with repeats that nobody recognises, some record is there twice."""
+    """Without sequences, or with repeats that are not detected, some record is present twice."""
     verdict, killed = repeating.experiment(nursery, tmp_path / "log", seed, 8 * KILLS_FAST, mutants=(mutant,))
     print(f"E14 with {mutant}: {killed} kills: {verdict}")
     assert verdict.violations, f"{mutant} survived {killed} kills"

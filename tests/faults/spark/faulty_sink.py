@@ -27,7 +27,7 @@ class FaultySink(DefaultSource):
 
 
 class FaultyWriter(DataSourceStreamArrowWriter):
-    """A writer to whom something happens."""
+    """A writer with faults."""
 
     def __init__(self, real: Any, plan: str) -> None:
         self.real, self.plan = real, plan

@@ -1,8 +1,7 @@
-"""A driver of Spark that dies, or meets an error, at any call of committing a batch; without Spark, so it is cheap.
+"""A driver of Spark that dies, or gets an error, at any call of a batch's commit; without Spark, so it is cheap.
 
-Invariant: whatever call it dies at, whatever call the next one dies at then, a reader of committed records gets all of the batch
-that goes to a partition or nothing of it; who repeats the batch has it written once; what comes after goes on; nothing
-stays staged.
+Invariant: for every call at which the driver dies, and every call at which the next one dies, a reader of committed records gets
+all records of the batch for a partition or none; a repeated batch is written once; later batches work; nothing stays staged.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ def land_batch(
 
 @task
 def land_and_mark_apart(_: Stage, directory: str) -> None:
-    """What must not be: the rows in their transaction, and behind it, in another step, that they are written. Dies in between."""
+    """The forbidden way: the rows in their transaction, and in a later step the note that they are written. Dies in between."""
 
     def nothing(*_: object) -> None:
         """The mark is left for later."""
@@ -162,7 +161,7 @@ def crash_at(
 
 
 def fail_at(nursery: Nursery, directory: Path, nth: int, error: int, overwrite: bool = False) -> tuple[list[str], bool]:
-    """Batch 1 by a driver for whom one call fails; what is wrong then, and whether it raised although it had written."""
+    """Batch 1 by a driver with one failed call; what is wrong then, and whether it raised although it had written."""
     make(directory)
     wrong: list[str] = []
     victim = nursery.spawn()
@@ -200,7 +199,7 @@ def seen(directory: Path) -> Rows:
 
 
 def half_a_batch(directory: Path, overwrite: bool) -> list[str]:
-    """A reader comes by while nobody has repaired anything: he sees batch 0, and 1 behind it or instead of it."""
+    """A reader starts before any repair: it sees batch 0, and batch 1 after it or instead of it."""
     found, wrong = seen(directory), []
     for name, count in PARTITIONS.items():
         for number in range(count):

@@ -1,18 +1,18 @@
 """A streaming word count into a topic, whose tasks, commits and drivers die as a plan says.
 
     python -m tests.faults.spark.sparking <directory>                    a driver that runs the query until everything is written
-    python -m tests.faults.spark.sparking <directory> <seed> <count>     a driver that tries tasks again, under so many faults
+    python -m tests.faults.spark.sparking <directory> <seed> <count>     a driver that retries tasks, under this number of faults
 
-A plan is a directory of notes: `<where>` holds what is to happen there. Whoever gets there first takes the note away and does it.
+A plan is a directory of notes: `<where>` contains the fault. The first process at this place removes the note and has the fault.
 
-    task-begins, task-reads, task-ends         in a task, before it has read anything, behind its first batch, behind its last
-    commit-begins, commit-ends                 where the driver commits, before and behind the work
-    commit-call                                at the nth call of committing that changes anything
+    task-begins, task-reads, task-ends         in a task: before its first read, after its first batch, after its last batch
+    commit-begins, commit-ends                 in the driver's commit, before and after the work
+    commit-call                                at the nth call of the commit that changes a file
 
-What may happen: `exit` (the process goes), `kill` (SIGKILL), `raise`, `driver` (SIGKILL to the JVM and to the process).
+Faults: `exit` (the process ends), `kill` (SIGKILL), `raise`, `driver` (SIGKILL to the JVM and to the process).
 
-Invariant: behind every fault the topic has each word as often as the lines of the batches that were written, and when the query
-has come to an end, as often as all lines have it.
+Invariant: after every fault the topic has each word as often as the lines of the written batches, and after the end of the query
+as often as all lines.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CALLS = 280  # about as many as a commit makes of these
 WORDS = ["the", "log", "is", "the", "truth", "and", "all", "the", "rest", "is", "a", "cache", "of", "the", "log"]
 Fault = tuple[str, str]  # where, and what happens there
 TRIGGERS = ("available", "once", "interval")
-TO_THE_END = ("available", "interval")  # behind a failure `once` repeats the batch that failed, and nothing else
+TO_THE_END = ("available", "interval")  # after a failure `once` repeats the failed batch only
 
 
 # ---- the world -------------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def run(spark: Any, world: World, trigger: str, most: int) -> str:
         deadline = time.monotonic() + DEADLINE_S
         while not query.awaitTermination(0.1) and not (trigger == "interval" and has_read(query) == world.ends()):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the query goes on behind {DEADLINE_S} s: {query.status}, {query.lastProgress}")
+                raise TimeoutError(f"the query still runs after {DEADLINE_S} s: {query.status}, {query.lastProgress}")
     except TimeoutError:
         raise
     except Exception as problem:  # noqa: BLE001 (whatever becomes of it: the next run has to mend it)
@@ -193,18 +193,18 @@ def register(spark: Any) -> None:
     spark.dataSource.register(module.FaultySink)
 
 
-# ---- under fire ------------------------------------------------------------------------------------------------------
+# ---- with faults ------------------------------------------------------------------------------------------------------
 
 
-def compare(said: Counter[str], written: Counter[str], behind: str) -> None:
+def compare(said: Counter[str], written: Counter[str], fault: str) -> None:
     """Every word as often as the lines have it. Raises AssertionError."""
-    assert written == said, f"behind {behind}: {written - said} too much, {said - written} too little"
+    assert written == said, f"after {fault}: {written - said} too many, {said - written} too few"
 
 
 def under_fire(spark: Any, world: World, rng: random.Random, chosen: list[Fault], each: int = 1) -> dict[str, int]:
-    """Each fault in a run of its own, and behind so many of them one that has to mend it all; triggers change from run to run.
+    """Each fault in a run of its own, and after every `each` faults a run that completes all work; triggers vary between runs.
 
-    Behind each fault the topic has what the batches have that were written, and behind the mending run all there is.
+    After each fault the topic has the words of the written batches, and after the completing run all words.
     """
     struck = ended = 0
     for number, (where, what) in enumerate(chosen, 1):
@@ -215,9 +215,9 @@ def under_fire(spark: Any, world: World, rng: random.Random, chosen: list[Fault]
         compare(*world.counts_so_far(), f"{where} {what}, before anything is mended")
         if number % each == 0:
             problem = run(spark, world, rng.choice(TO_THE_END), rng.randint(3, 40))
-            assert not problem, f"behind {where} {what}: {problem}"
+            assert not problem, f"after {where} {what}: {problem}"
             compare(*world.counts(), f"{where} {what}")
-            assert not world.staged(), f"behind {where} {what}: {world.staged()} stays staged"
+            assert not world.staged(), f"after {where} {what}: {world.staged()} stays staged"
     return {"faults": struck, "queries_ended_by_them": ended}
 
 

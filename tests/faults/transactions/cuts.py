@@ -1,7 +1,7 @@
-"""Power losses in the middle of transactions: a recording of the script on durable topics, replayed into what a cut may leave.
+"""Power losses in the middle of transactions: a recording of the script on durable topics, replayed into disks.
 
-Invariant (TXN-5): transactions are there as a whole or not at all; those whose end was acknowledged are as they were told;
-`init_transactions` knows the last one; nothing stays open, and the id goes on.
+Invariant (TXN-5): transactions are present as a whole or not at all; acknowledged ends are final; `init_transactions` returns
+the last outcome; nothing stays open, and the id can continue.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """E16 and E18: zombies at every stop of a transaction, and crashes at every call of one.
 
-E18 invariant: whatever call the owner dies at, and whatever call its helper dies at then, readers of committed records get whole
-transactions or nothing of them, and so does the group whose offsets are part of them; what was acknowledged is so; what was in
-doubt is as `init_transactions` tells; nothing stays open. E16 invariant: who was stopped while somebody took its place writes
-nothing, and is told.
+E18 invariant: for every call at which the owner dies, and every call at which its helper dies, readers of committed records get
+whole transactions or none of their records, and the group has their offsets or none; an acknowledged result is final; an unknown
+result is that of `init_transactions`; nothing stays open. E16 invariant: an owner whose place was taken while it was stopped gets
+an error and writes nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.transactional_producers import TOPIC, Writer, committed, ever
 
 @dataclass
 class Told:
-    """What the owner had told when it ended."""
+    """The notes of the owner until its end."""
 
     stamps: dict[int, tuple[int, int]] = field(default_factory=dict)
     deciding: dict[int, bool] = field(default_factory=dict)
@@ -72,7 +72,7 @@ def crash_at(
             return [f"{point}, {nested}: the helper failed: {problem}\n{problem.trace}"]
         finally:
             nursery.end(second)
-    return [f"{point} nested {nested}, told {told}: {found}" for found in aftermath(directory, told, by_reader)]
+    return [f"{point} nested {nested}, notes {told}: {found}" for found in aftermath(directory, told, by_reader)]
 
 
 def aftermath(directory: Path, told: Told, by_reader: bool) -> list[str]:
@@ -116,14 +116,14 @@ def check(rows: list[bytes | None], told: Told, outcome: Outcome | None) -> list
         if expected is None and outcome is not None and told.stamps.get(turn) == outcome[1:]:
             expected = outcome.kind == "commit"
             if expected and not told.deciding.get(turn):
-                wrong.append(f"transaction {turn} was committed and nobody had asked for it")
+                wrong.append(f"transaction {turn} was committed without a request")
         if (found > 0) != bool(expected):
             wrong.append(f"transaction {turn}: {found} records are seen, expected {expected}, outcome {outcome}")
     return wrong
 
 
 def check_offset(log: embedlog.Log, rows: list[bytes | None]) -> list[str]:
-    """The group stands where the last committed transaction has put it."""
+    """The group's offset is that of the last committed transaction."""
     seen = [int(value.split(b".")[0]) + 1 for value in rows if value is not None]
     expected = {PLACE: OffsetAndMetadata(max(seen))} if seen else {}
     found = log._engine.groups.committed(GROUP.group_id, None, soon())
@@ -195,7 +195,7 @@ def trial(nursery: Nursery, log: embedlog.Log, stop: FreezePoint, by_timeout: bo
     if committed(log)[len(before) :] != expected or b"late" in everything(log):
         wrong.append(f"{stop}: {committed(log)[len(before) :]} where {expected} was due, {everything(log)}")
     if outcome is None or outcome.kind != ("commit" if stop.decided else "abort"):
-        wrong.append(f"{stop}: the heir was told {outcome}")
+        wrong.append(f"{stop}: the heir got {outcome}")
     if any(stable != end for stable, end in (last_stable(log, number) for number in range(PARTITIONS))):
         wrong.append(f"{stop}: something stays open")
     return wrong

@@ -1,4 +1,4 @@
-"""E16 and E18: owners of transactions killed at any call, frozen at any stop, and those who come after them."""
+"""E16 and E18: owners of transactions killed at any call and frozen at any stop, and the processes after them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def prepared(path: Path, **config: object) -> embedlog.Log:
 
 
 def crash_everywhere(nursery: Nursery, directory: Path, seed: int, chosen: Sequence[Point], by_producer: bool = False) -> None:
-    """Crashes at the points; every third helper dies, too; every second time it is a reader who helps."""
+    """Crashes at the points; every third helper dies, too; every second helper is a reader."""
     nested = 0
     for point in chosen:
         rng = random.Random(f"{seed} {point}")
