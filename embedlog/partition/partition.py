@@ -424,7 +424,7 @@ class Partition:
         return None if found is None else found.ratio
 
     def compact(self, known: int, memory_bytes: int, now_ms: int) -> int:
-        """One pass of compaction if one is due: the offset up to which the log is clean then, or -1.
+        """One pass of compaction if one is due: the offset up to which the log is clean then, -1 if no pass was completed.
 
         `known`: the offset up to which this process cleaned it, -1: as the checkpoint says. REQUIRES the housekeeper's lock.
         Raises CorruptRecordError, DurabilityError, LockTimeoutError.

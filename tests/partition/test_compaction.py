@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,9 @@ import embedlog
 from embedlog import TopicPartition
 from embedlog._native import system
 from embedlog.errors import EmbedlogError
+from embedlog.partition.compaction import cleaner
+from embedlog.storage import file_names
+from embedlog.storage.manifest import SegmentInfo
 from tests.support.batches import crc32c
 
 TP = TopicPartition("t", 0)
@@ -100,6 +104,35 @@ def test_tombstones_go_one_pass_after_their_horizon(tmp_path: Path) -> None:
             system.shift_wall(0)
         assert [key for _, key, _ in rows(log)].count(b"a") == 0
         assert [key for _, key, _ in rows(log)].count(b"b") == 1
+
+
+@pytest.mark.parametrize("lost", ["removed", "emptied"])
+def test_a_control_page_lost_during_a_pass_loses_no_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    """The next use of the partition loads it again, and removes the files of the pass before their swap."""
+    pairs = [(b"k%d" % (n % 40), b"v%d" % n) for n in range(400)]
+    page, write = tmp_path / "log" / "t-0" / file_names.PAGE, cleaner._Pass.write
+
+    def interrupted(work: cleaner._Pass, group: list[SegmentInfo], end: int) -> tuple[SegmentInfo, bytes]:
+        made = write(work, group, end)
+        if lost == "removed":
+            page.unlink()
+        else:
+            os.truncate(page, 0)
+            os.truncate(page, system.PAGE_BYTES)
+        return made
+
+    with opened(tmp_path / "log") as log:
+        log.create_topic("t", config=COMPACT)
+        put(log, pairs)
+        monkeypatch.setattr(cleaner._Pass, "write", interrupted)
+        log.housekeep()
+        monkeypatch.undo()
+        assert table(rows(log)) == dict(pairs)
+        log.housekeep()
+        assert table(rows(log)) == dict(pairs)
+        assert log._engine.partition("t", 0).published().purged_to > 0, "the next pass does the work"
+    with opened(tmp_path / "log") as log:
+        assert table(rows(log)) == dict(pairs)
 
 
 def test_a_map_that_is_too_small_takes_several_passes(tmp_path: Path) -> None:

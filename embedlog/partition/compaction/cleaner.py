@@ -64,7 +64,7 @@ class Cleaner:
         )
 
     def compact(self, known: int, memory_bytes: int, now_ms: int) -> int:
-        """One pass, if one is due; the offset up to which the log is clean then, or -1.
+        """One pass, if one is due; the offset up to which the log is clean then, -1 if no pass was completed.
 
         The caller notes the answer in the cleaner's checkpoint. Raises CorruptRecordError, DurabilityError, LockTimeoutError.
         """
@@ -81,7 +81,8 @@ class Cleaner:
             return -1
         for group in work.groups(end):
             made, records = work.write(group, end)
-            work.swap(group, made, records, end)
+            if not work.swap(group, made, records, end):
+                return -1  # the next pass repeats it
         return end
 
 
@@ -183,10 +184,10 @@ class _Pass:
             ):
                 output.add(made, rows)
 
-    def swap(self, group: list[SegmentInfo], made: SegmentInfo, records: bytes, end: int) -> None:
-        """Put the segment that was made in the place of its group."""
+    def swap(self, group: list[SegmentInfo], made: SegmentInfo, records: bytes, end: int) -> bool:
+        """Put the segment that was made in the place of its group; False if its files are gone."""
         with self._cleaner.lock.exclusive() as held:
-            swap.replace(held, group, made, records, end)
+            return swap.replace(held, group, made, records, end)
 
 
 class _Output:

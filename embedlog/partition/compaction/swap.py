@@ -2,6 +2,8 @@
 
 SEGMENTSWAP-1  the swap happens under the append lock with the generation odd; a process that finds it unfinished finishes it
 SEGMENTSWAP-2  `purged_to` is raised with the swap: a view that was read below it is read again (tombstones may be gone)
+SEGMENTSWAP-3  a swap begins only if all new files are there: a load of the partition, after its control page was lost, removes
+               them
 """
 
 from __future__ import annotations
@@ -9,9 +11,10 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from embedlog import segment
+from embedlog import index, segment
 from embedlog._native import system
 from embedlog._native.system import Published
+from embedlog.format import aborted_transactions
 from embedlog.partition.held import Held
 from embedlog.partition.recovery import leftovers
 from embedlog.storage import file_names, files, interval_digests
@@ -20,16 +23,38 @@ from embedlog.storage.manifest import SegmentInfo
 logger = logging.getLogger("embedlog")
 
 
-def replace(held: Held, group: list[SegmentInfo], made: SegmentInfo, records: bytes, end: int) -> None:
-    """Put the segment that was made in the place of a group. `end`: the log is clean up to there."""
+def replace(held: Held, group: list[SegmentInfo], made: SegmentInfo, records: bytes, end: int) -> bool:
+    """Put the segment that was made in the place of a group; False if its files are gone (SEGMENTSWAP-3).
+
+    `end`: the log is clean up to there.
+    """
     now = held.now
     if held.segments.all(now)[0].base > group[0].base or now.log_start > made.next_offset:
-        return  # retention was faster: the segments are gone
+        return True  # retention was faster: the segments are gone
+    if not _is_complete(held.path, made):
+        logger.info("%s: a compaction is repeated, the partition was loaded meanwhile", held.path)
+        return False
     held.state.mark_dirty()
     now = _begun(now)
     held.publish(now)
     _swap(held, now, group, made, records)
     held.publish_replaced(_ended(now, min(end, made.next_offset)))
+    return True
+
+
+def _is_complete(directory: Path, made: SegmentInfo) -> bool:
+    """Whether every `.cleaned` file of the segment that was made has its size."""
+    sizes = {
+        file_names.LOG: made.size,
+        file_names.INDEX: made.index_entries * index.OFFSET_ENTRY.size,
+        file_names.TIME_INDEX: made.time_entries * index.TIME_ENTRY.size,
+    }
+    if made.transaction_entries:
+        sizes[file_names.TRANSACTION_INDEX] = made.transaction_entries * aborted_transactions.ENTRY_SIZE
+    found = {
+        suffix: files.facts_of(file_names.segment_path(directory, made.base, suffix + file_names.CLEANED)) for suffix in sizes
+    }
+    return all((facts := found[suffix]) is not None and facts.size == size for suffix, size in sizes.items())
 
 
 def _begun(now: Published) -> Published:
