@@ -1,6 +1,6 @@
 """Contains the registry of metrics that producers and consumers share: totals, and rates, means and maxima of the last minute.
 
-METRICS-1  recent values are kept in two windows of half a minute, as in Kafka's clients; the older window is dropped when the
+METRICS-1  recent values are kept in two windows of half a minute, as in Kafka's clients. The older window is dropped when the
     newer one is full, so that every rate, mean and maximum covers the last 30 to 60 seconds
 METRICS-2  counting takes one lock per call, not per record; a client that counts in attributes of its own gives them as a source
 """

@@ -1,8 +1,8 @@
 """Contains Kafka's four assignors, as functions of members and partition counts.
 
 ASSIGNOR-1  an assignor is a pure function: the same input gives the same assignment in every process
-ASSIGNOR-2  every partition of a subscribed topic is assigned to exactly one subscribed member; in the first of two cooperative
-    rounds to none, while another member still owns it
+ASSIGNOR-2  every partition of a subscribed topic is assigned to exactly one subscribed member. In the first of two cooperative
+    rounds it is assigned to none while another member still owns it
 ASSIGNOR-3  static members come first, by instance id, then dynamic ones by member id: a restart of a static one moves nothing
 ASSIGNOR-4  the sticky assignors balance first and keep owners second, by owned partitions and generations only
 

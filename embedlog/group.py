@@ -1,16 +1,16 @@
 """The rules of one consumer group: its states, and the change that each event makes. Pure: no file, no lock, no clock.
 
-GROUP-1  a function takes the newest record and an event, and returns the group to append, the same object if there is nothing to
-    append, or a `Refusal`; the caller holds the lock of the group's partition from the read to the append
+GROUP-1  a function takes the newest record and an event, and returns the group to append, or a `Refusal`. It returns the same
+    object if there is nothing to append. The caller holds the lock of the group's partition from the read to the append
 GROUP-2  a join phase ends in the step in which the last missing member joins, leaves or is evicted; only then the generation
     rises by one
 GROUP-3  a process that is not a member, or has another generation, cannot commit
-GROUP-4  a static member is removed after its session timeout or by name, never because its process ended or stopped polling; a
+GROUP-4  a static member is removed after its session timeout or by name, never because its process ended or stopped polling. A
     process that joins with its instance id replaces it, and fences it
-GROUP-5  `round` rises with every change of state, and with every new member while the first phase is delayed: an observer whose
-    timer expired can tell whether it belongs to the present phase
-GROUP-6  a process slot belongs to one member: if it joins under another id, the previous member is removed without a wait (its
-    leave was not received, or its join not answered)
+GROUP-5  `round` rises with every change of state, and with every new member while the first phase is delayed. So an observer
+    detects that an expired timer belongs to an earlier phase
+GROUP-6  a process slot belongs to one member. If it joins under another id, the previous member is removed without a wait: its
+    leave was not received, or its join not answered
 GROUP-7  unknown tagged fields of a newer version are kept, byte for byte
 """
 

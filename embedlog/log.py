@@ -49,7 +49,7 @@ __all__ = ["Log", "open"]
 class Log:
     """One open log directory; made by `embedlog.open`. A context manager; `close` is idempotent.
 
-    **Threads:** every method may be called from any thread. **Processes:** any number may open the same directory; a handle
+    **Threads:** every method may be called from any thread. **Processes:** any number may open the same directory. A handle
     belongs to the process that opened it, cannot be pickled, and raises in a forked child.
     """
 
@@ -297,7 +297,7 @@ class Log:
         The deletion is on disk when this returns; the next housekeeping removes files. An offset below the log start changes
         nothing. Raises OffsetOutOfRangeError, PolicyViolationError (a topic that is only compacted), InvalidTopicError,
         UnknownTopicOrPartitionError; then nothing is deleted in any partition. Raises DurabilityError if the remaining records
-        cannot be synced, because the log start must not be ahead of the data on disk; partitions before that one keep their new
+        cannot be synced, because the log start must not be ahead of the data on disk. Partitions before that one keep their new
         start.
         """
         return self._topics.delete_records(offsets)
@@ -337,8 +337,8 @@ class Log:
         """Commit other offsets for a group without members; returns them. With `dry_run` nothing is written.
 
         `topics`: a topic, a TopicPartition, several of either, or None for every partition with a committed offset. `to` is
-        "earliest", "latest" or "current"; an offset; an aware datetime, or a timedelta back from now, for the first record since
-        then; `{"shift": n}`, or `{"offset": n}`, `{"time": ms}`, `{"duration": "PT1H"}`; or `{TopicPartition: offset}`. An offset
+        "earliest", "latest" or "current". An offset. An aware datetime, or a timedelta back from now, for the first record since
+        then. `{"shift": n}`, or `{"offset": n}`, `{"time": ms}`, `{"duration": "PT1H"}`. Or `{TopicPartition: offset}`. An offset
         outside of the log is moved to its nearer end, with a warning in the program's log. The group need not exist.
 
         Raises GroupNotEmptyError; GroupNotFoundError if there is nothing to reset; NoOffsetForPartitionError for a shift without

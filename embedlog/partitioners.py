@@ -5,7 +5,7 @@ partition for `batch.size` bytes, which fills batches better than round robin.
 
 PARTITIONER-1  a callable of three arguments gets (key as bytes, all partitions, available partitions), as in kafka-python
 PARTITIONER-2  a callable of six, or of any number, gets (topic, key, key as bytes, value, value as bytes, all partitions), as in
-    Kafka; key and value are the sent objects, the bytes are those of the serializers
+    Kafka. Key and value are the sent objects, the bytes are those of the serializers
 PARTITIONER-3  a partitioner with state per topic has a method `for_topic(topic)`, which returns the callable for that topic; a
     class is instantiated for each producer
 PARTITIONER-4  the signature of a callable is read once for each topic

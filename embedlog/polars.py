@@ -3,8 +3,8 @@
     embedlog.polars.scan(log, "events").filter(…).select(…).collect()
 
 POLARS-1  the bounds are pinned when the frame is created: later appends are not in it, however often it is collected
-POLARS-2  bounds of `offset`, `timestamp` and `partition` in a filter reduce what is read. polars applies the complete filter
-    afterwards, so a condition that is not recognized costs time and no row
+POLARS-2  bounds of `offset`, `timestamp` and `partition` in a filter reduce what is read. The complete filter is applied by
+    polars afterwards, so a condition that is not recognized costs time and no row
 POLARS-3  only the columns of the query are decoded
 """
 

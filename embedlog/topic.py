@@ -2,7 +2,7 @@
 
 TOPIC-1  names are valid in Kafka, and no two names collide in its metrics (where "." and "_" are equal)
 TOPIC-2  the file is replaced as a whole, and is on disk when `put` and `remove` return; their caller holds the directory lock
-TOPIC-3  a topic is `creating` on disk before its first directory is made, `deleting` before its first directory is renamed: the
+TOPIC-3  a topic is `creating` on disk before its first directory is made, `deleting` before its first directory is renamed. The
     next process completes an interrupted change (`topic_directories`)
 TOPIC-4  additions of a newer version are kept in the file; an incompatible newer version has a higher version number and is
     refused

@@ -1,7 +1,7 @@
 """The rules of one transactional id: its states, and the change that each event makes. Pure: no file, no lock, no clock.
 
-TRANSACTION-1  a function takes the newest record and an event, and returns the record to append, the same one if there is nothing
-    to append, or a `Refusal`; the caller holds the lock of `__transaction_state` from the read to the append
+TRANSACTION-1  a function takes the newest record and an event, and returns the record to append, or a `Refusal`. It returns the
+    same record if there is nothing to append. The caller holds the lock of `__transaction_state` from the read to the append
 TRANSACTION-2  every decision raises the epoch (KIP-890): a writer with the previous epoch is fenced, and an old marker cannot end
     a new transaction
 TRANSACTION-3  a decision is written once; it may be completed only while it is still the newest one

@@ -106,7 +106,7 @@ class _TopicPartition(NamedTuple):
 
 class TopicPartition(_TopicPartition):
     """One partition of one topic; the key of every mapping in the API. Raises TypeError for a topic that is not a str, and for a
-    number that is not an int, because it would be a different key."""
+    number that is not an int: it would be a different key."""
 
     __slots__ = ()
 

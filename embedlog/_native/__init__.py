@@ -1,7 +1,7 @@
 """The C core: the extensions `_core` (bytes and files, no Python objects) and `_rows` (Python objects of the fast paths).
 
-C files: `codec` knows bytes only, `system` makes system calls, `log` has control page, append and tail, `objects` is `_rows`,
-`api` has the declarations, `testing` exists only in the test build. The package must not know topics or clients. It exports the
+C files: `codec` works on bytes only. `system` makes system calls. `log` has control page, append and tail. `objects` is `_rows`.
+`api` has the declarations. `testing` exists only in the test build. The package must not know topics or clients. It exports the
 modules `codec`, `system` and `calls`, and the extension `_rows`.
 
 NATIVEPY-1  only this package uses `lib` and `ffi`; its functions are typed Python

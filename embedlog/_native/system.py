@@ -2,8 +2,7 @@
 
 SYSTEM-1  this module knows no topics; results are numbers, codes are those of the C core (``api/log.h``)
 SYSTEM-2  a negative code below -1000 is a system error: ``errno_of`` returns its errno
-SYSTEM-3  every wait of the main thread that may be long is divided into slices of at most 100 ms, so that Ctrl-C and SIGTERM are
-    handled
+SYSTEM-3  every long wait of the main thread is divided into slices of at most 100 ms, so that Ctrl-C and SIGTERM are handled
 SYSTEM-4  pointers live as long as the object here that made them. A closed page reads as zeros, and its file is no longer in use:
     immediately, or when the last `pin` ends
 """

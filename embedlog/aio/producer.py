@@ -253,7 +253,7 @@ class AsyncProducer(Generic[K, V]):
 
     async def init_transactions(self) -> Outcome | None:
         """As `Producer.init_transactions`. For all calls of this section: a cancelled call has not begun, or continues to its
-        end; the error's note says which, and the next call waits for that end.
+        end. The error's note says which, and the next call waits for that end.
         """
         return await self._step("init_transactions", lambda producer: producer.init_transactions())
 

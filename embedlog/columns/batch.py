@@ -47,7 +47,7 @@ class Batch:
     """Consecutive records of one partition in columns.
 
     `keys` and `values` have `data` (uint8), `offsets` (row i is `data[offsets[i]:offsets[i + 1]]`) and `validity` (a bitmap,
-    or None if no row is null); `values[i]` is row i as bytes or None.
+    or None if no row is null). `values[i]` is row i as bytes or None.
 
     Example:
         >>> for batch in consumer.batches(timeout=0):                  # doctest: +SKIP

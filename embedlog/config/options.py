@@ -3,7 +3,7 @@
 OPTION-1  an option is documented once, at its field; error messages and the configuration page are generated from it
 OPTION-2  the name of a field is Kafka's name with "_" for "."; both spellings are accepted, but not both for one option
 OPTION-3  a value of a configuration has the type of its field and is within its range: its readers check nothing
-OPTION-4  no option is ignored: an accepted option has an effect, an unknown name is refused with the nearest known one, and a
+OPTION-4  no option is ignored: an accepted option has an effect. An unknown name is refused with the nearest known one, and a
     name of Kafka without a meaning here with the reason
 """
 

@@ -1,6 +1,6 @@
 """Encodes subscriptions of members, and computes and checks the leader's assignment of partitions.
 
-ASSIGNMENT-1  an assignment is checked before it is sent to any member: an invalid result of a user's assignor is an error on the
+ASSIGNMENT-1  an assignment is checked before it is sent to any member. An invalid result of a user's assignor is an error on the
     leader, and the group continues with the next leader
 ASSIGNMENT-2  members revoke all partitions first (eager), or only those that move (cooperative): cooperative if every assignor of
     the list is

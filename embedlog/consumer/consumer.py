@@ -226,9 +226,9 @@ class Consumer(Generic[K, V]):
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """Set the position of `partition`; the next read shows whether a record exists there.
 
-        An `OffsetAndMetadata` contains the leader epoch of the record before it: if the log was truncated below that position
-        since, the next read raises LogTruncationError, or continues where the log and the read records diverge
-        (`auto.offset.reset`).
+        An `OffsetAndMetadata` contains the leader epoch of the record before it. If the log was truncated below that position
+        since, the next read raises LogTruncationError. With an `auto.offset.reset` it continues where the log and the read
+        records diverge.
         """
         place = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
         if type(place.offset) is not int or type(place.leader_epoch) is not int:
@@ -306,9 +306,9 @@ class Consumer(Generic[K, V]):
         """Commit these offsets, or the positions of all partitions, after all commits that were requested before.
 
         An offset is that of the next record to read; before the first poll there is none, so nothing is committed. Raises
-        CommitFailedError if this consumer was removed from the group, RebalanceInProgressError while there is no assignment
-        (`poll`, then commit what is still assigned), FencedInstanceIdError, LockTimeoutError, OffsetOutOfRangeError for a
-        negative offset, InvalidGroupIdError.
+        CommitFailedError if this consumer was removed from the group. Raises RebalanceInProgressError while there is no
+        assignment: `poll`, then commit what is still assigned. Raises FencedInstanceIdError, LockTimeoutError,
+        InvalidGroupIdError, and OffsetOutOfRangeError for a negative offset.
         """
         with self._using():
             self._grouped("commit()").commit(offsets)

@@ -4,7 +4,7 @@ FETCHER-1  a fetch never moves a position over a record: it fills a cursor's cac
     them
 FETCHER-2  before a fetch the position is compared with the partition's epoch history, if that may have changed
 FETCHER-3  a damaged batch, or a record that the deserializer refuses, stops the reader at its offset, after all records before it
-    were returned; the next fetch fails there again
+    were returned. The next fetch fails there again
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The membership of one consumer in its group, as a sequence of steps: join, lead, take the assignment, be removed, leave.
 
 MEMBERSHIP-1  every step reads the group's record and makes at most one decision. It runs inside a call of the user and does not
-    wait: a wait for other members is the consumer's own wait, on the group's notice
+    wait: the consumer's own wait, on the group's notice, includes other members
 MEMBERSHIP-2  a step keeps only its result: after any error the next step starts from the group's record
 MEMBERSHIP-3  a member that is not in the record has lost its partitions: they are released, and `on_lost` is called, before it
     joins again

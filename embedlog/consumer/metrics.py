@@ -4,7 +4,7 @@ CONSUMERMETRICS-1  totals count from the start; rates, means and maxima cover th
     the name contains a unit
 CONSUMERMETRICS-2  a report reads the control page of each partition; counting adds nothing to a fetch but sums in attributes
 CONSUMERMETRICS-3  lag is counted to the end that this isolation level reads. In a read-only log it is counted to the high
-    watermark: a reader there cannot end an open transaction, so a lag must show that it waits for one
+    watermark. A reader there cannot end an open transaction, so the lag must show the wait for one
 """
 
 from __future__ import annotations

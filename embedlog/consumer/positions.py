@@ -2,8 +2,8 @@
 
 POSITION-1  a position is the offset of the next record to return; it moves only when a record is returned, or by a seek
 POSITION-2  records fetched ahead are a cache of the bytes after the position: dropping it loses nothing
-POSITION-3  an error at an offset (a damaged batch, a record that cannot be deserialized) is raised after all records before it
-    were returned, and again until a seek
+POSITION-3  an error at an offset is raised after all records before it were returned, and again until a seek. Causes are a
+    damaged batch and a record that cannot be deserialized
 POSITION-4  partitions alternate: when the fetched records of one are used up, it moves to the end of the queue
 """
 

@@ -1,7 +1,7 @@
 """Rules for the listeners of a rebalance: the partitions that a member revokes and gets, and the callbacks for them.
 
 LISTENER-1  eager: all partitions are revoked before every join of a member that has a generation, and listeners are called even
-    for an empty list; cooperative: only partitions of unsubscribed topics, then those that the assignment takes away
+    for an empty list. Cooperative: only partitions of unsubscribed topics, then those that the assignment takes away
 LISTENER-2  `on_assigned` is called at the end of every rebalance, with the new partitions; `on_lost` instead of `on_revoked` if
     other members may own them already
 LISTENER-3  a listener that leaves the group is not called again for that

@@ -1,7 +1,7 @@
 """The subscription of a consumer: named partitions, or all partitions of some topics.
 
 SUBSCRIPTION-1  one kind at a time: to change the kind, unsubscribe first
-SUBSCRIPTION-2  topics are checked before each wait; without a group, a partition that was added later is read from its start,
+SUBSCRIPTION-2  topics are checked before each wait. Without a group, a partition that was added later is read from its start,
     whatever `auto.offset.reset` is: all its records are later than the subscription
 """
 

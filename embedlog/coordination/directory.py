@@ -190,7 +190,7 @@ class Directory:
         """Whether none of the shared holders of `.lock` is an embedlog process: any reader of the file can hold it. REQUIRES the
         open lock.
 
-        Raises DirectoryInUseError after a broker's visit, also of a broker that was killed and left no mark: the control page's
+        Raises DirectoryInUseError after a broker's visit, also if the broker was killed and left no mark. The control page's
         information about the time before must not be used.
         """
         if self.foreign and self.page is not None:

@@ -4,7 +4,7 @@
     python -m embedlog.demo PATH      a text file of your own: one record per line, keyed by the first word
     python -m embedlog.demo --json    the figures as JSON
 
-DEMO-1  two processes write while a third one reads; then three processes share the topic as a group, and one is killed; then this
+DEMO-1  two processes write while a third one reads. Then three processes share the topic as a group, and one is killed. Then this
     process searches by offset and time, and reads everything into Arrow
 DEMO-2  each key has one writer, so that the order of its lines can be checked, not only their number
 DEMO-3  "every line came back" is printed only after every key and line was compared with the source

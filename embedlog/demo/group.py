@@ -1,6 +1,6 @@
 """The consumer group of the demo: three processes share a topic, one is killed, and the others take over its partitions.
 
-DEMOGROUP-1  before its offset is committed, a line is counted in mapped memory that outlives the process: a count of 0 is a
+DEMOGROUP-1  before its offset is committed, a line is counted in mapped memory that outlives the process. A count of 0 is a
     skipped line, 2 or more a line that was read again
 DEMOGROUP-2  one reader is killed by SIGKILL while it reads, without any notice to the others
 DEMOGROUP-3  the demo uses public names only

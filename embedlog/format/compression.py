@@ -1,7 +1,7 @@
 """Contains the five codecs of the records section of a batch, byte for byte as Kafka's readers expect them.
 
 COMPRESSION-1  every Kafka client reads the output: LZ4 is one frame of independent blocks, snappy has Xerial's framing
-COMPRESSION-2  the uncompressed size is stored nowhere, so every decompression has a limit; its memory grows with the actual
+COMPRESSION-2  the uncompressed size is stored nowhere, so every decompression has a limit. Its memory grows with the actual
     output, and its time with input and output, whatever sizes the input claims
 COMPRESSION-3  damaged input raises CorruptRecordError, a codec that is not installed MissingExtraError with the extra
 """

@@ -196,7 +196,7 @@ class ProducerState:
     def expire(self, now_ms: int, expiration_ms: int, *, noted: bool = False) -> list[int]:
         """Remove producers that were idle for `producer.id.expiration.ms` and have no open transaction; returns their ids.
 
-        The time is that of their records, as in Kafka, or the time at which they were `noted`: a producer that writes old records
+        The time is that of their records, as in Kafka, or the time at which they were `noted`. A producer that writes old records
         is not idle.
         """
         idle = [

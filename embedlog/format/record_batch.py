@@ -120,8 +120,8 @@ _IMPOSSIBLE_OFFSETS = (codec.PROBLEM_TEXTS[codec.BAD_RANGE], legacy.OUT_OF_RANGE
 class Scanned:
     """Valid batches, their total size, and the reason why the scan ended.
 
-    If `problem` is None, the rest is empty, or the limit was reached, or the rest is the begin of a batch with `need` bytes (0:
-    size unknown).
+    If `problem` is None, the rest is empty, the limit was reached, or the rest begins a batch with `need` bytes (0: size
+    unknown).
     """
 
     batches: Batches

@@ -4,7 +4,7 @@ SEQUENCE-1  a batch that is in the partition is a duplicate: the result is its o
 SEQUENCE-2  an older epoch is fenced; a newer one begins at sequence 0; within an epoch the sequences are consecutive, and 0
     follows 2^31-1
 SEQUENCE-3  an unknown producer may begin with any sequence, because its state may have expired
-SEQUENCE-4  a transactional batch needs an open transaction of its id and epoch, or the right to open one; any other batch needs
+SEQUENCE-4  a transactional batch needs an open transaction of its id and epoch, or the right to open one. Any other batch needs
     that none is open
 SEQUENCE-5  functions of rows and state: the module uses no file, no lock and no clock
 """

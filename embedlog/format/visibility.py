@@ -2,7 +2,7 @@
 
 VISIBILITY-1  no reader gets a control batch
 VISIBILITY-2  read_committed drops a producer's transactional batches from the first offset of an aborted transaction on, until
-    the ABORT marker of that producer; batches outside of transactions, and those before and after, are kept
+    the ABORT marker of that producer. Batches outside of transactions, and those before and after, are kept
 VISIBILITY-3  the partition enforces the last stable offset; the batches here are below it
 """
 
@@ -31,7 +31,7 @@ def seen(batches: Batches, aborted: Sequence[tuple[int, int]], aborts: NDArray[n
     """The batches whose records a reader gets.
 
     `aborted` has (producer id, first offset) of every aborted transaction that overlaps the batches, empty for
-    read_uncommitted; `aborts` is true for each ABORT marker, and needed only with `aborted`.
+    read_uncommitted. `aborts` is true for each ABORT marker, and needed only with `aborted`.
     """
     control = (batches["attributes"] & CONTROL) != 0
     keep = ~control

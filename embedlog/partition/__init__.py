@@ -8,9 +8,15 @@ Other units import four modules of it:
 - `tail`: `Tail`, the state of a reader at the end of a partition
 - `pinned_segments`: `Pin`, a partition at one moment, for backups
 
-Order inside, from the bottom up; a module imports only modules before it:
-`context`, `segment_info`, `recovery/`, `state`;
-`segment_list`, `digest_check`, `tail`, `aborted_index`, `reader`, `producer_sequences`, `time_pruning`, `split_points`, `writer`;
-`held`; `roll`, `truncate`, `compaction/swap`, `repair`; `append_lock`;
-`idempotent_append`, `markers`, `sync`, `compaction/cleaner`, `retention`, `shutdown`; `partition`; `pinned_segments`.
+Order inside, from the bottom up. A module imports only modules before it.
+
+1. `context`, `segment_info`, `recovery/`, `state`
+2. `segment_list`, `digest_check`, `tail`, `aborted_index`, `reader`, `producer_sequences`, `time_pruning`, `split_points`,
+   `writer`
+3. `held`
+4. `roll`, `truncate`, `compaction/swap`, `repair`
+5. `append_lock`
+6. `idempotent_append`, `markers`, `sync`, `compaction/cleaner`, `retention`, `shutdown`
+7. `partition`
+8. `pinned_segments`
 """

@@ -2,8 +2,8 @@
 
 ABORTEDINDEX-1  an entry is in the segment of its marker, so the search continues in later segments until an entry ends it
 ABORTEDINDEX-2  the index of a segment is read again when its file has grown or was replaced
-ABORTEDINDEX-3  control page and manifest count the entries of each index. An index with fewer entries, or that cannot be read,
-                is made again from the log before a reader gets an answer: without it aborted records would be returned
+ABORTEDINDEX-3  control page and manifest count the entries of each index. An index that has fewer entries, or cannot be read, is
+                made again from the log before a read continues. Without it aborted records would be returned
 """
 
 from __future__ import annotations

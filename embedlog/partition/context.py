@@ -1,8 +1,8 @@
 """Values that all partitions of an open log share: the directory, bounds on descriptors, and the results of calls.
 
 CONTEXT-1  a `Context` is made when a log is opened, and outlives its partitions
-CONTEXT-2  descriptors that a partition keeps for appends or syncs are released by the longest idle holder, never while in use;
-           the bounds of `Shares` add up to `max.open.files`
+CONTEXT-2  descriptors that a partition keeps for appends or syncs are released by the longest idle holder, never while in use.
+           The bounds of `Shares` add up to `max.open.files`
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ READER-1  nothing at or above the published end is read. The generation is read 
           transaction index that judges them. A read during which it changed is repeated
 READER-2  an index entry is used only if the batch there agrees; else the segment is read from its start
 READER-3  every batch passes its CRC, follows on the one before, and carries the epoch that the epoch cache has for its offset
-READER-4  a reader that knows the chain digest at a place (the start of a segment, the record of an index entry) compares it at
-          every later record and at the published end, before it returns a batch; a read ends where the digest can be compared
+READER-4  a reader knows the chain digest at the start of a segment and at the record of an index entry. It compares the digest at
+          every later record and at the published end, before it returns a batch. A read ends where the digest can be compared
 READER-5  a missing file means that the list of segments is outdated: it is read again once before an error
 """
 

@@ -1,7 +1,7 @@
 """The orderly close of a partition: its files are left as Kafka leaves them.
 
-SHUTDOWN-1  the order: repair if needed, final time-index entry and trimming, snapshot of the producers, sync by the rules of
-            `sync`, the closing record, removal of the DIRTY mark
+SHUTDOWN-1  the order: repair if needed, final time-index entry and trimming, snapshot of the producers, sync (`sync`), closing
+            record, removal of the DIRTY mark
 SHUTDOWN-2  the clean mark of the directory follows only if every partition was closed
 """
 

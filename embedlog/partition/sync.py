@@ -3,9 +3,9 @@
 SYNCER-1  one process syncs a partition at a time, by a lock of its own; waiting threads check whether that sync was enough
 SYNCER-2  an intent is written to the control page before a sync. An intent found there is a failed sync, unless this syncer
           wrote it before an interrupt, and no sync of this process has failed since
-SYNCER-3  `durable` rises only after every segment in [durable, end) and the directory were synced through reliable descriptors:
-          opened before any of these bytes was written, or used to write all of them again. So they are kept as long as the
-          log's share of descriptors allows it
+SYNCER-3  `durable` rises only after every segment in [durable, end) and the directory were synced through reliable descriptors. A
+          descriptor is reliable if it was opened before any of these bytes was written, or wrote all of them again. So they are
+          kept as long as the log's share of descriptors allows it
 SYNCER-4  a failed sync is never repeated as if it had not failed: the segment is marked, on disk and then in the page, and rolled
 """
 

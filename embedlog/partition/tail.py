@@ -1,9 +1,9 @@
 """Tails a partition: a short path from a publication to records, for a reader at the end.
 
 TAIL-1  one call reads the control page and the bytes after the position, and verifies them; a second call makes the records
-TAIL-2  only the usual case is served: the active segment, one epoch, batches that are not compressed, few unread bytes; for
-        committed readers no aborted and no open transaction before the end. In all other cases the answer is None, and the
-        reader fetches instead, which finds out why
+TAIL-2  only the usual case is served: the active segment, one epoch, batches that are not compressed, few unread bytes. For
+        committed readers there is no aborted and no open transaction before the end. In all other cases the answer is None, and
+        the reader fetches instead, which finds out why
 TAIL-3  the state belongs to the reader: position and expected digest of the next batch
 """
 

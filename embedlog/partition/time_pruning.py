@@ -1,9 +1,9 @@
 """Finds the segments and the end of a partition that a reader with time bounds need not read.
 
 PRUNING-1  an omitted range provably has no record within the bounds; without proof everything is read
-PRUNING-2  a segment has a lower bound of its timestamps, and its lateness: the largest time by which a record is older than one
-           in an earlier batch. So no record after a batch of time `end + lateness` or later is older than `end`, and the time
-           index leads to such a batch
+PRUNING-2  a segment has a lower bound of its timestamps, and a lateness. The lateness is the largest time by which a record is
+           older than one in an earlier batch. So no record after a batch of time `end + lateness` or later is older than `end`,
+           and the time index leads to such a batch
 PRUNING-3  an index entry proves nothing; the batch to which it points does
 PRUNING-4  both hold for offsets, and compaction only removes records, so a proof stays valid
 """

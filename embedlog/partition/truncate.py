@@ -2,7 +2,7 @@
 
 TRUNCATE-1  only bytes without a valid checksum are cut, and later ones, never below `durable`; they are copied aside first
 TRUNCATE-2  the generation is odd while files change, so that readers read again. A new epoch begins at the cut, and is on disk
-            before the first append in it: another record at an offset that was read must have a larger epoch
+            before the first append in it. Another record at an offset that was read must have a larger epoch
 TRUNCATE-3  the log continues: no process waits for ever for lost bytes
 TRUNCATE-4  the base of the segment is in the control page before any change. A process that finds it there repeats the cut from
             the start, with the same result wherever the first one was interrupted

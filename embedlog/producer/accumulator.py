@@ -10,8 +10,8 @@ ACCUMULATOR-5  the thread references this accumulator, never the producer: a dro
     itself
 ACCUMULATOR-6  at interpreter exit buffered records are written, or warnings state how many are lost and why
 ACCUMULATOR-7  a forked child discards all records: they belong to the parent
-ACCUMULATOR-8  a partition queue is written by the thread that has entered it: the producer's thread, or in C a caller that waits
-    for a record (`inline_append.c`)
+ACCUMULATOR-8  a partition queue is written by the thread that has entered it. This is the producer's thread, or in C a caller
+    that waits for a record (`inline_append.c`)
 """
 
 from __future__ import annotations

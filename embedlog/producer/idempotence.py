@@ -4,8 +4,8 @@ IDEMPOTENCE-1  a partition queue has the producer id that stamps its batches, an
     the log. Sequences are assigned when a run is sent, in the order of the queue, and advance only when its result is known
 IDEMPOTENCE-2  producer ids are 2^62 and 61 random bits: no authority assigns them, and collisions are practically impossible
     (`docs/protocol.md`, SEQ-4)
-IDEMPOTENCE-3  after a run failed with an unknown result, the epoch rises and sequences start at 0: no later record can be
-    mistaken for its repeat, and no part of it can be appended later; after the last epoch a new id follows
+IDEMPOTENCE-3  after a run failed with an unknown result, the epoch rises and sequences start at 0. No later record can be
+    mistaken for its repeat, and no part of it can be appended later. After the last epoch a new id follows
 """
 
 from __future__ import annotations

@@ -88,10 +88,10 @@ class Producer(Generic[K, V]):
         """Send one record and return the future of its result.
 
         `value` and `key` are bytes or None, unless the producer has serializers; `headers` are pairs of (str, bytes or None).
-        Raises TypeError for wrong types, SerializationError, InvalidTimestampError and UnknownTopicOrPartitionError for negative
-        numbers, ConfigError for a partitioner's, InvalidTransactionStateError outside of a transaction if there is a
-        transactional.id, ClosedError and ForkedError. Everything else fails the future: unknown topics and partitions, records
-        that are too large, `buffer.memory` full for `max.block.ms`, a fenced producer, and errors of the write.
+        Raises TypeError for wrong types, InvalidTimestampError and UnknownTopicOrPartitionError for negative numbers, ConfigError
+        for a partitioner's, SerializationError, ClosedError and ForkedError. Raises InvalidTransactionStateError outside of a
+        transaction if there is a transactional.id. Everything else fails the future: unknown topics and partitions, too large
+        records, `buffer.memory` full for `max.block.ms`, a fenced producer, and errors of the write.
         """
         route = self._routes.get(topic)
         if route is not None:
@@ -115,7 +115,7 @@ class Producer(Generic[K, V]):
         """Send many records in columns, at memory speed.
 
         `values` and `keys`: lists of bytes and None, numpy arrays (objects, bytes, rows of uint8), or anything with
-        `__arrow_c_array__` or `__arrow_c_stream__`; an Arrow table has the columns value, key, headers, timestamp, partition.
+        `__arrow_c_array__` or `__arrow_c_stream__`. An Arrow table has the columns value, key, headers, timestamp, partition.
         `timestamps_ms` is one int, or one per row; `headers` a list of pairs per row. Serializers are applied to lists only.
         The future's result is a list of (topic, partition, base_offset, count), in input order per partition.
         Raises and fails as `send()` does; rows before an error in a later part of the input remain sent.
@@ -128,7 +128,8 @@ class Producer(Generic[K, V]):
         """Send everything at once and wait until every record is written or has failed.
 
         Raises DeliveryError if records failed since the last call whose futures were not asked and have no callbacks (logged with
-        on_delivery_error="log" and with acks=0); DeadlineError after `timeout` seconds, StateError inside a callback.
+        on_delivery_error="log" and with acks=0). Raises DeadlineError after `timeout` seconds, and StateError
+        inside a callback.
         """
         self._flush(seconds(timeout, "flush()"))
         self._failures.raise_unreported()
@@ -184,8 +185,8 @@ class Producer(Generic[K, V]):
         aborted.
 
         Call it once, before any other call; returns the outcome of the last transaction of this id, or None if there was none.
-        Like all calls of this section it raises InvalidTransactionStateError in a wrong state, DeadlineError after
-        `max.block.ms` (then repeat the same call), FencedError if another producer took over the id.
+        All calls of this section raise InvalidTransactionStateError in a wrong state, and FencedError if another producer took
+        over the id. DeadlineError is raised after `max.block.ms`: then repeat the same call.
         """
         self._pipeline.check_open()
         return self._transaction.init()

@@ -4,7 +4,7 @@ SENDER-1  for one partition, only the thread that entered its queue appends: the
     for a record (`inline_append.c`). Records are written in the order in which they were accepted
 SENDER-2  every taken batch is settled; a batch known to be in the log never fails and never written again: its attempt ends first
 SENDER-3  after a transient error the attempt is repeated with the same bytes, from where it stopped, until delivery.timeout.ms or
-    retries are used up; no later batch of the queue overtakes it
+    retries are used up. No later batch of the queue overtakes it
 SENDER-4  a topic that grew, changed or was deleted is detected when a record is written to it
 SENDER-5  a refused batch costs other batches nothing: batches that were written together are then tried one by one
 """

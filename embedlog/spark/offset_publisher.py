@@ -1,8 +1,8 @@
 """Publishes the progress of a stream to a consumer group, so that its lag is visible like that of a consumer.
 
 SPARKPUBLISH-1  only committed progress is published: the start of the next requested batch, and the offsets that Spark commits
-SPARKPUBLISH-2  a group never moves back, unless its offset is after the end of the partition: a query that reads from the start
-    again leaves the group unchanged until it has passed it, and a repeated batch moves nothing
+SPARKPUBLISH-2  a group never moves back, unless its offset is after the end of the partition. A query that reads from the start
+    again leaves the group unchanged until it has passed it. A repeated batch moves nothing
 SPARKPUBLISH-3  a query refuses to start with a group that has members. A later failure to commit is only a warning
 SPARKPUBLISH-4  offsets are committed again every hour, so that the group of an idle stream does not expire
 """

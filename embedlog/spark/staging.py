@@ -3,7 +3,7 @@
     <staging>/driver-<machine>-<boot>-<processes>-<pid>-<started>/<write>/b<batch>-t<task>-<chance>.arrow
 
 SPARKSTAGING-1  each attempt writes one file with a unique name and renames it to its final name when it is complete
-SPARKSTAGING-2  files below a driver's name serve that driver only: after its death no process refers to them, and any process
+SPARKSTAGING-2  files below a driver's name serve that driver only. After its death no process refers to them, and any process
     that detects the death may remove them. A driver on another machine or in another container is never considered dead
 SPARKSTAGING-3  a stream's files up to the committed batch are obsolete; a job's files are obsolete when it has ended
 SPARKSTAGING-4  a file is not synced: after a power loss no driver is left that would read it

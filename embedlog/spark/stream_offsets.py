@@ -1,7 +1,7 @@
 """Offsets of a stream: where a query begins, where the next micro-batch ends, and what it reads. Does not import Spark.
 
-SPARKOFFSETS-1  the end offset alone defines a batch, however often it is planned: it also contains the first offsets of
-    partitions that its start lacks (all in the first batch, new ones later), because Spark keeps ends and drops the first start
+SPARKOFFSETS-1  the end offset alone defines a batch, however often it is planned, because Spark keeps ends and drops the first
+    start. So it also contains the first offsets of partitions that its start lacks: all in the first batch, new ones later
 SPARKOFFSETS-2  an offset contains topic ids: a topic that was deleted and created again is recognized
 SPARKOFFSETS-3  an end is never before its start; without new records it is the start itself
 SPARKOFFSETS-4  a check for new records reads only the partitions' control blocks: Spark checks every few milliseconds

@@ -1,14 +1,14 @@
 """Writes the staged rows of a batch into the log, in the driver, after all tasks of the batch have finished.
 
 SPARKCOMMIT-1  all rows of a batch and its number are one transaction: `read_committed` readers see all of it or nothing
-SPARKCOMMIT-2  the number is an offset of the group named as the transactional id: the batch number plus one, for the partition of
-    `__consumer_offsets` that holds this group, which is never deleted. It never expires. It is read only after the transactional
-    id was taken over: earlier producers of this id can no longer write, and their transactions are decided
+SPARKCOMMIT-2  the number is an offset of the group named as the transactional id. It is the batch number plus one, for the
+    partition of `__consumer_offsets` that contains this group, which is never deleted. It never expires. It is read only after
+    the transactional id was taken over: earlier producers of this id can no longer write, and their transactions are decided
 SPARKCOMMIT-3  every check runs before the first byte of the batch goes to the log
 SPARKCOMMIT-4  a write without a transactional id leaves only its rows: no group, and a random id that housekeeping removes
 SPARKCOMMIT-5  rows are read from the mapped staged files and sent piece by piece: memory does not grow with the batch
-SPARKCOMMIT-6  `overwrite` has two steps, both recorded in the log: the new rows with the offsets where they begin, then the
-    deletion of all records before those offsets; a repeated job continues with the second step
+SPARKCOMMIT-6  `overwrite` has two steps, both recorded in the log. First the new rows are written with the offsets where they
+    begin, then all records before those offsets are deleted. A repeated job continues with the second step
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def write(settings: WriteSettings, who: WriteId, staged: Sequence[Staged], *, ov
 
     Raises UnknownTopicOrPartitionError, InvalidTopicError, RecordTooLargeError, InvalidRecordError, PolicyViolationError and
     ConfigError for rows that cannot be written, StorageError if a staged file is missing; then nothing is written. Raises
-    FencedError if a later producer has the same transactional id, and the errors of an append: then nothing is visible, unless
-    the commit itself was in progress; a repetition finds out.
+    FencedError if a later producer has the same transactional id, and the errors of an append. Then nothing is visible, unless
+    the commit itself was in progress. A repetition finds out.
     """
     files = [each for each in sorted(staged, key=lambda each: each.task) if each.rows]
     timeout_ms = _timeout_ms(files)

@@ -1,12 +1,12 @@
 """Opens, reads, writes, syncs and renames files; each call goes through the C table with its fault hooks.
 
-FILES-1  every failure is a `StorageError` with errno and path; no other module calls Python's own functions on files
-    (`tests/project/test_raw_calls.py`); a failed sync is never retried here
+FILES-1  every failure is a `StorageError` with errno and path. No other module calls Python's own functions on files
+    (`tests/project/test_raw_calls.py`). A failed sync is never retried here
 FILES-2  a small file changes by temporary, fsync, rename, fsync of the directory: after a crash it is the old or the new one
 FILES-3  this module does not know what the bytes mean
 FILES-4  a descriptor is owned by exactly one object
-FILES-5  a log directory is untrusted input: only a regular file that is not a link is opened, the name of a temporary cannot be
-    predicted, and no file is read whole that is larger than its kind can be (`docs/layout.md`, security)
+FILES-5  a log directory is untrusted input (`docs/layout.md`, security). Only a regular file that is not a link is opened, and
+    the name of a temporary cannot be predicted. No file is read whole that is larger than its kind can be
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 DIGEST-1  Kafka's CRC omits the first 21 bytes of a batch, and cannot distinguish a valid batch from another valid one in its
     place. The chain digest can. A record contains its value before the batch that an index entry points to
-DIGEST-2  records are made while appending, in step with the index, and whenever a segment is read from its start; records are
+DIGEST-2  records are made while appending, in step with the index, and whenever a segment is read from its start. Records are
     compared before they are replaced, so that a new digest never hides an earlier mismatch
 DIGEST-3  a missing, torn or damaged record is skipped: its loss costs time, never data, and hides no damage
 DIGEST-4  records count only if the segment's digest was carried forward from its first byte (DIGESTED)

@@ -48,8 +48,8 @@ def holding(mutex: threading.RLock, deadline_ns: int, path: str | os.PathLike[st
 def open_lock(path: str | os.PathLike[str], mode: int = 0o666) -> int:
     """A descriptor of a lock file; the file is created if it is absent. Raises StorageError.
 
-    A process that can open a file can lock it. So only users with write access to its directory may read it: the owner of
-    the file removes the permission of all others, also from a file of an older version.
+    A process that can open a file can lock it. So only users with write access to its directory may read it. The owner of the
+    file removes the permission of all others, also from a file of an older version.
     """
     parent = files.lstat(os.path.join(os.path.dirname(path), os.curdir))
     for whose in (0o060, 0o006):

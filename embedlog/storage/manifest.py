@@ -1,7 +1,7 @@
 """The manifest: one record per sealed segment, so that an open reads one file instead of all, and the log start offset.
 
-MANIFEST-1  everything in it can be recomputed from the segments, except the digest: one that is made from a damaged segment
-    hides the damage, so a known digest is compared before it is made again
+MANIFEST-1  everything in it can be recomputed from the segments, except the digest. A digest of a damaged segment hides the
+    damage, so a known digest is compared before it is made again
 MANIFEST-2  it is appended to under the partition's append lock, one record with one write; a torn or damaged record ends it
 MANIFEST-3  the last record of a base offset counts; records of deleted segments remain until the file is rewritten
 MANIFEST-4  a CLOSED record describes the active segment at a clean close, on stable storage; if the file has grown since, it

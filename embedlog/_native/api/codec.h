@@ -234,7 +234,7 @@ enum el_want {
 };
 
 /* Divides `memory` into the requested arrays (mask of el_want), for at most so many records and bytes, and sets the pointers of
- * `columns`; the others are NULL. `starts` gets the positions of offsets, timestamps, timestamp_types, leader_epochs, header_starts,
+ * `columns`. The others are NULL. `starts` gets the positions of offsets, timestamps, timestamp_types, leader_epochs, header_starts,
  * key_offsets, key_validity, value_offsets, value_validity, value_data and key_data. Returns the size; `memory` may be NULL to get only it. */
 int64_t el_lay_out(el_columns *columns, int32_t wanted, int64_t records, int64_t body_size, uint8_t *memory, int64_t *starts);
 

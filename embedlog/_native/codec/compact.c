@@ -1,6 +1,6 @@
 /* Compaction of batches: removes the records that a later one replaced (format.md 7.4 to 7.6).
  *
- * CCOMPACT-1  a batch that loses no record is copied byte for byte; otherwise base offset, last offset delta and producer fields are kept,
+ * CCOMPACT-1  a batch that loses no record is copied byte for byte. Otherwise base offset, last offset delta and producer fields are kept,
  *             and the remaining records keep their bytes
  * CCOMPACT-2  only a new delete horizon changes records: it becomes the base timestamp, and every delta is relative to it
  * CCOMPACT-3  `out` is never written beyond its capacity: a batch grows at most by what CCOMPACT-2 can add to each of its records

@@ -57,7 +57,7 @@ struct ArrowArrayStream {
 
 /* Fills `out` from a Python description. 0, or -1 with a Python exception set and nothing left to release.
  * A schema is (format, name, nullable, children, dictionary or None), an array is
- * (length, null_count, offset, buffers, children, dictionary or None); a buffer is None or has the buffer protocol.
+ * (length, null_count, offset, buffers, children, dictionary or None). A buffer is None or has the buffer protocol.
  * REQUIRES: the GIL. The array keeps the buffers' owners alive until it is released. */
 int el_arrow_schema_fill(PyObject *description, struct ArrowSchema *out);
 int el_arrow_array_fill(PyObject *description, struct ArrowArray *out);

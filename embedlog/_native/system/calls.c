@@ -1,6 +1,6 @@
 /* System calls, with the hook of fault injection around each. Every function returns >= 0 or -(1000 + errno).
  *
- * CCALLS-1  an interrupted call is repeated here only if it cannot wait for long; calls that may wait (open, allocate) return to Python,
+ * CCALLS-1  an interrupted call is repeated here only if it cannot wait for long. Calls that may wait (open, allocate) return to Python,
  *           whose signal handlers run before the next attempt
  * CCALLS-2  only regular files are opened (directories on request), never through a symbolic link, and no open waits for a peer:
  *           a log directory may come from an untrusted source */

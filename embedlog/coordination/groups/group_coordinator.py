@@ -1,14 +1,14 @@
 """Consumer groups without a coordinator process: each process decides its requests, from the group's newest record.
 
 GROUPCOORDINATOR-1  every request locks the group's partition of `__consumer_offsets`, catches up, applies the pure rules
-    (`group`), and appends the outcome as one batch; a refusal writes nothing
+    (`group`), and appends the outcome as one batch. A refusal writes nothing
 GROUPCOORDINATOR-2  followers of a group read without a lock, and are woken by the notice of its partition, which changes with
     groups, not with commits
 GROUPCOORDINATOR-3  a member is evicted by the first process that detects its end, after another check under the lock; the
     housekeeper checks groups without active members
-GROUPCOORDINATOR-4  after `offsets.retention.minutes` unused offsets are removed by Kafka's rules, counted from the later of the
-    commit and the time when the group lost its last member; never while a transaction contains offsets of the group, and never
-    offsets of a group of `KEPT_TYPE`
+GROUPCOORDINATOR-4  after `offsets.retention.minutes` unused offsets are removed by Kafka's rules. The time counts from the
+    commit, or from the loss of the group's last member if that is later. Offsets are kept while
+    a transaction contains offsets of the group, and in a group of `KEPT_TYPE`
 GROUPCOORDINATOR-5  groups of Kafka's newer protocol are read, never changed
 """
 

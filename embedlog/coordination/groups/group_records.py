@@ -1,8 +1,8 @@
 """Keys and values of `__consumer_offsets` in Kafka's schema (format.md 9.1), with our additions as tagged fields.
 
 GROUPRECORD-1  groups are written in version 4, which has tagged fields, offsets in version 3 as brokers do; all versions are read
-GROUPRECORD-2  our fields have high tags; Kafka's own fields contain the values that a broker expects: each member's subscription
-    is the one for the chosen protocol, and during a join phase a broker reads a group whose members have no assignment yet
+GROUPRECORD-2  our fields have high tags. Kafka's own fields contain the values that a broker expects: each member's subscription
+    is the one for the chosen protocol. During a join phase a broker reads a group whose members have no assignment yet
 GROUPRECORD-3  unknown tagged fields are kept, byte for byte, and written again
 GROUPRECORD-4  keys of an unknown kind are no error: they have no group
 """

@@ -1,7 +1,7 @@
 """The view of one partition of `__consumer_offsets`: groups and their committed offsets.
 
-GROUPVIEW-1  groups are decoded on demand, and cached with the bytes that they were decoded from: while another thread applies the
-    next record a reader may cache an old group, but never for the new bytes
+GROUPVIEW-1  groups are decoded on demand, and cached with the bytes that they were decoded from. While another thread applies the
+    next record, a reader may cache an old group, but never for the new bytes
 GROUPVIEW-2  an offset committed within a transaction counts after that transaction's marker. Of two offsets for one partition the
     later one in the log counts, whichever marker came first
 GROUPVIEW-3  a newer record than an undecided offset, including a tombstone, ends the wait for it: it cannot count any more

@@ -1,13 +1,13 @@
 """Observes the members of a group and decides which of them have ended.
 
-MEMBERWATCH-1  a heartbeat counts as stopped after the member's session timeout on this observer's own monotonic clock, counted
-    from the first probe that read the same heartbeat: clocks of a suspended machine or of other hosts prove nothing
+MEMBERWATCH-1  a heartbeat counts as stopped after the member's session timeout on this observer's own monotonic clock. The time
+    counts from the first probe that read the same heartbeat. Clocks of a suspended machine or of other hosts prove nothing
 MEMBERWATCH-2  an observer that was suspended itself counts at most half a timeout for that time: members that were suspended with
     it send heartbeats again
 MEMBERWATCH-3  before a member is evicted its slot is probed again, under the lock of the group's partition
 MEMBERWATCH-4  the end of its process removes a dynamic member at once, a static member only after its session timeout
-MEMBERWATCH-5  at every check a member probes the next RING members in a ring, and all others less often: so groups of any size
-    are observed, at almost constant cost
+MEMBERWATCH-5  at every check a member probes the next RING members in a ring, and all others less often. The cost is almost
+    constant for groups of any size
 """
 
 from __future__ import annotations

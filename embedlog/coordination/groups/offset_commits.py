@@ -1,8 +1,8 @@
 """Committed offsets of groups: commit, read and delete, in one partition of `__consumer_offsets` per group.
 
-OFFSETCOMMIT-1  a commit is checked under the lock of its group's partition, before it is appended: the member, its generation,
-    the state of the group, and the existence of every topic; its offsets are one batch, so all of them count or none
-OFFSETCOMMIT-2  a topic that is being deleted is marked on disk before its offsets are deleted: a commit reads the file of topics
+OFFSETCOMMIT-1  a commit is checked under the lock of its group's partition, before it is appended. The check covers member,
+    generation, state of the group, and existence of every topic. Offsets of a commit are one batch, so all of them count or none
+OFFSETCOMMIT-2  a topic that is being deleted is marked on disk before its offsets are deleted. A commit reads the file of topics
     under the lock, so it is never appended after the tombstones
 OFFSETCOMMIT-3  offsets within a transaction count after its marker; a reader of stable offsets waits for it, and ends the
     transaction if its owner has ended

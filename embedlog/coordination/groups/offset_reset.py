@@ -3,7 +3,7 @@
 OFFSETRESET-1  pure: bounds, the committed offset, the offset found by time, and the present time are arguments
 OFFSETRESET-2  `to` is checked completely before any lookup, and an ambiguous value is refused
 OFFSETRESET-3  as in Kafka's own tool: a time after the last record means the end, and so does `current` without a committed
-    offset; a shift needs a committed offset; an offset outside of the log is moved to its nearer end, except `current`, which
+    offset. A shift needs a committed offset. An offset outside of the log is moved to its nearer end, except `current`, which
     stays unchanged
 """
 

@@ -4,7 +4,7 @@ OWNER-1  an owner holds a process slot, so its end is detected at once; another 
 OWNER-2  every call may be repeated after an error or an interrupt, with the same arguments: it finds its completed steps
 OWNER-3  if nothing was registered, an end writes nothing and takes no lock
 OWNER-4  offsets of a group are data of the transaction like any other: registered and written under the lock of
-    `__transaction_state` and then of their partition; the group's consent is checked under the latter
+    `__transaction_state` and then of their partition. The group's consent is checked under the latter
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Transactions without a coordinator process: any process may decide, and carry out an existing decision.
 
 TXNCOORDINATOR-1  the first batch of a transaction in a partition is registered and written under two locks: that of
-    `__transaction_state`, then the partition's; never while the last transaction of the id is prepared, never under an old epoch
-TXNCOORDINATOR-2  a decision is one record that raises the epoch; its markers have the raised epoch and go to every listed
-    partition; a partition of a deleted topic counts as done; the completing record is written only after that same decision
+    `__transaction_state`, then the partition's. Nothing is written
+    while the last transaction of the id is prepared, or under an old epoch
+TXNCOORDINATOR-2  a decision is one record that raises the epoch. Its markers have the raised epoch and go to every listed
+    partition. A partition of a deleted topic counts as done. The completing record is written only after that same decision
 TXNCOORDINATOR-3  so any process may repeat any step: the next owner, a waiting reader, the housekeeper
 TXNCOORDINATOR-4  an undecided transaction is aborted by other processes if its owner has ended, or has had it open for longer
     than its timeout

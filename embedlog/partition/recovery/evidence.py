@@ -1,7 +1,7 @@
 """The evidence for a load: what manifest, control page and durable record require of the files, before the log is read.
 
-EVIDENCE-1  bytes that were on stable storage, or published into a page cache that still exists, must be in the files: less is
-            damage, and never cut as a torn tail
+EVIDENCE-1  bytes that were on stable storage, or published into a page cache that still exists, must be in the files. Missing
+            bytes are damage, never a torn tail
 EVIDENCE-2  a segment is only appended to, so its known first bytes stay valid; they are compared when they are read
 EVIDENCE-3  after a broker may have changed files (`Loading.foreign`) older knowledge counts only where the files agree with it
 EVIDENCE-4  offsets are consecutive except where compaction or a broker left gaps; an unexplained gap is named in a warning
