@@ -34,6 +34,9 @@ WORD = re.compile(r"(?<![\w`./-])(?:" + "|".join(f"({words})" for words in BANNE
 CODE = re.compile(r"``.*?``|`[^`\n]*`|\]\([^)]*\)")
 
 
+WORDS_MAX = 25  # of a sentence
+
+
 def words_in(each: Prose) -> Iterator[str]:
     """Banned words of a text, with place and replacement."""
     text = CODE.sub(lambda found: re.sub(r"[^\n]", "`", found[0]), each.text)
@@ -70,3 +73,25 @@ def test_a_banned_word_is_found_and_a_name_is_not() -> None:
 
     assert said("Who waits behind the lock is told its fate.") == ["Who", "behind", "told", "fate"]
     assert said("The housekeeper stands for a heartbeat; `behind` and `embedlog.door` are names.") == []
+
+
+def test_a_sentence_of_the_library_has_at_most_25_words() -> None:
+    wrong = [
+        f"{each.where()}: {count} words: {' '.join(sentence.split())}"
+        for path in prose.code("embedlog")
+        for each in prose.of_code(path)
+        for sentence in prose.sentences(each)
+        if (count := prose.word_count(sentence)) > WORDS_MAX
+    ]
+    assert wrong == [], "\n".join(wrong)
+
+
+def test_sentences_rules_and_rows_are_counted_separately() -> None:
+    text = """Reads `a file` once. Then it ends.
+
+    RULE-1  the first rule
+        continues here
+    RULE-2  the second
+    """
+    found = prose.sentences(Prose(ROOT / "README.md", 1, text))
+    assert [prose.word_count(each) for each in found if each.strip()] == [3, 3, 5, 2]

@@ -118,6 +118,7 @@ typedef struct {
  * EL_ESPACE    not even one batch fits (encoder->need has the size)
  * EL_EINVALID  the offsets of a column do not increase within its data, a selected row does not exist, or a record exceeds 2^31 - 1 bytes
  * EL_ECHANGED  another thread wrote into the columns, so that a record differs from its measured size
+ *
  * After an error encoder->next is the row. Columns need no alignment. */
 int64_t el_encode(el_encoder *encoder, uint8_t *out, int64_t capacity, el_batch *batches, int64_t batch_capacity, int64_t *batch_count);
 
@@ -161,8 +162,8 @@ typedef struct {
 } el_chain;
 
 /* Checks consecutive batches: size, magic, CRC, counts, chain. Fills one el_batch per batch (position: byte in data), advances the chain.
- * Stops at capacity batches, at the first bad batch (problem->what), or at a partial one at the end (what EL_FINE; *need is its whole
- * size, or 0 if its size field is cut off). Returns the count of good batches; *consumed is their size. Never reads beyond size bytes. */
+ * Stops at capacity batches, at the first bad batch (problem->what), or at a partial one at the end (what EL_FINE). *need is its whole
+ * size, or 0 if its size field is cut off. Returns the count of good batches; *consumed is their size. Never reads beyond size bytes. */
 int64_t el_scan(const uint8_t *data, int64_t size, el_chain *chain, el_batch *batches, int64_t capacity, int64_t *consumed,
                 int64_t *need, el_problem *problem);
 

@@ -22,8 +22,8 @@ int32_t el_digest_record(uint8_t *record, int64_t base, int64_t number, int64_t 
 /* The digest in record `number`: 1; 0 if the record is missing, damaged or belongs to another position; or a system error. */
 int64_t el_digest_at(const el_digests *file, int64_t number, int64_t position, uint64_t *digest);
 
-/* The best end of a read from `position`, so that all of it can be compared: the last record up to `limit`, else the next record, or
- * the segment's `end` if that is nearer; 0 if no record helps. `from` is the number of a record at or before the next one. */
+/* The best end of a read from `position`, so that all of it can be compared. It is the last record up to `limit`, else the next record, or
+ * the segment's `end` if that is nearer. 0 if no record helps. `from` is the number of a record at or before the next one. */
 int64_t el_digests_reach(const el_digests *file, int64_t from, int64_t position, int64_t limit, int64_t end);
 
 /* Compares the chain over consecutive batches in data with the records from number `from` on. Returns the number of the next record;

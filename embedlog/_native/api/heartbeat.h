@@ -29,6 +29,6 @@ int32_t el_lease_end(el_lease *lease);
 /* In a forked child: forgets the lease, which belongs to the parent. */
 int32_t el_lease_abandon(el_lease *lease);
 
-/* Copies the entry of another process into `entry` (EL_SLOT_BYTES; zeros after the end of the file): 0 if the byte at `lock_at` is
+/* Copies the entry of another process into `entry` (EL_SLOT_BYTES; zeros after the end of the file). Returns 0 if the byte at `lock_at` is
  * free, above 0 if it is locked. `guard_at` as above. */
 int32_t el_slot_read(int32_t fd, int64_t lock_at, int64_t position, int64_t guard_at, uint8_t *entry);

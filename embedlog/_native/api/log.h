@@ -186,8 +186,8 @@ int32_t el_append_held(el_writer *writer, const uint8_t *run, int64_t size, cons
 int32_t el_append_marker(el_writer *writer, const uint8_t *marker, int64_t size, const el_ending *ending, el_appended *out);
 /* Clears the owner field (unless `broken`), unlocks, wakes the next process. */
 int32_t el_append_end(el_writer *writer, int32_t broken);
-/* The three calls in one: the usual path. With `known` (NULL: no check) it returns EL_MUST_CATCH_UP and writes nothing, unless the run is
- * of this producer and continues the cached state, and the producer's slot is unchanged. Advances the cached state over the appended run. */
+/* The three calls in one: the usual path. `known` (NULL: no check) is the cached state of the producer. If the producer's slot has
+ * changed, or the run does not continue this state, nothing is written and EL_MUST_CATCH_UP returned. Advances the cached state over the appended run. */
 int32_t el_append(el_writer *writer, const uint8_t *run, int64_t size, const el_batch *rows, int64_t row_count, el_known *known,
                   int64_t deadline_ns, el_appended *out);
 /* Type of el_append for the other extension module, which gets its address; append.c checks that both agree. */
@@ -215,9 +215,9 @@ typedef struct {
 enum el_tail_code { EL_TAIL_DATA = 0, EL_TAIL_NOTHING = 1, EL_TAIL_OTHERWISE = 2 };
 
 /* Reads the published batches from `offset` on into `buffer`, verifies them and advances the state. Returns EL_TAIL_DATA with *taken > 0,
- * EL_TAIL_NOTHING at the end, or EL_TAIL_OTHERWISE for every unusual case (another segment, epoch or generation, an open transaction below
- * the end of a committed reader, a gap, a bad or too large batch): the caller then uses the general reader. *end is the first offset that
- * the reader must not see. */
+ * EL_TAIL_NOTHING at the end, or EL_TAIL_OTHERWISE for every unusual case. The caller then uses the general reader. Unusual are another
+ * segment, epoch or generation, an open transaction below the end of a committed reader, a gap, a bad or too large batch.
+ * *end is the first offset that the reader must not see. */
 int32_t el_tail_read(el_tailing *tailing, uint8_t *buffer, int64_t capacity, int64_t *taken, int64_t *end);
 
 /* ---- Index search -------------------------------------------------------------------------------------------- */

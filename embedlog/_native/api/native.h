@@ -46,7 +46,7 @@ static inline uint64_t load_le64(const uint8_t *at) { uint64_t x; memcpy(&x, at,
 static inline void store_le64(uint8_t *at, uint64_t x) { x = EL_LE64(x); memcpy(at, &x, sizeof x); }
 
 /* Numbers in the byte order of the machine: Arrow's offsets. Another thread may write them, so each is read from memory once
- * (the asm hides the register from the compiler): the checked value is the used value. */
+ * (the asm hides the register from the compiler). The checked value is the used value. */
 static inline int32_t load_i32(const void *at) { int32_t x; memcpy(&x, at, sizeof x); __asm__("" : "+r"(x)); return x; }
 static inline int64_t load_i64(const void *at) { int64_t x; memcpy(&x, at, sizeof x); __asm__("" : "+r"(x)); return x; }
 

@@ -155,7 +155,7 @@ CRC_TARGET static uint32_t crc_instruction(uint32_t crc, const uint8_t *data, si
  * CCRC-4  folding leaves 64 bytes with the remainder of the whole; the instruction finishes them, and the tail
  *
  * 128 bits are two polynomials of 64 bits: the first is multiplied by x^(distance + 64), the second by x^distance.
- * The product of two reflected numbers has one factor x too many, and a constant of 32 bits in 64 has x^32: hence the
+ * The product of two reflected numbers has one factor x too many, and a constant of 32 bits in 64 has x^32. Hence the
  * exponents and the shift of the constants. */
 
 #if defined(__x86_64__)

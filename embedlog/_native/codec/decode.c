@@ -82,7 +82,7 @@ static __attribute__((noinline)) void count_headers(el_columns *out, el_wire_rec
     out->header_value_size += record.header_value_size;
 }
 
-/* `columns` is read and written through a local copy, so that the loop keeps it in registers: a store of bytes could change
+/* `columns` is read and written through a local copy, so that the loop keeps it in registers. A store of bytes could change
  * anything visible through another pointer. Only the header counts go to the original at once. */
 static int decode_batch(const el_batch *batch, const uint8_t *body, int64_t body_size, const el_window *window, el_columns *columns,
                         el_problem *problem) {

@@ -93,8 +93,8 @@ static inline const uint8_t *get_varlong(const uint8_t *at, const uint8_t *end, 
 
 /* ---- Copies -------------------------------------------------------------------------------------------------- */
 
-/* Most values are short, and a call of memcpy costs as much as the copy: 64 bytes per step, overrunning by up to 63 where both sides
- * have enough bytes. `to` may be before `from` in one buffer, at least 64 bytes away: bytes are read before they are overwritten. */
+/* Most values are short, and a call of memcpy costs as much as the copy. So 64 bytes are copied per step, overrunning by up to 63 where
+ * both sides have enough bytes. `to` may be before `from` in one buffer, at least 64 bytes away: bytes are read before they are overwritten. */
 INLINE void copy_bytes(uint8_t *to, const uint8_t *to_end, const uint8_t *from, const uint8_t *from_end, int64_t size) {
     int64_t rounded = (size + 63) & ~(int64_t)63;
     if (EL_LIKELY(size <= COPY_SHORT && rounded <= from_end - from && rounded <= to_end - to)) {

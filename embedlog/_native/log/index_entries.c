@@ -1,7 +1,7 @@
 /* Files that an append writes in addition to the log: entries of both indexes, and interval digests.
  *
  * CENTRIES-1  entries are written at number x size, after the log and before the publication; only published entries count
- * CENTRIES-2  an invalid digest is removed from disk before another is written in its place: after a power loss a record is the right
+ * CENTRIES-2  an invalid digest is removed from disk before another is written in its place. After a power loss a record is the right
  *             one or missing */
 #include "log/append.h"
 

@@ -1,13 +1,13 @@
 /* Mapped control pages, and the SIGBUS that access to a truncated page raises.
  *
  * CMAPPED-1  only pages of EL_PAGE_BYTES are mapped, from files that were at least as long at that time
- * CMAPPED-2  the handler acts only on faults inside its own table of ranges: it maps a page of zeros over the fault, so that the access
+ * CMAPPED-2  the handler acts only on faults inside its own table of ranges. It maps a page of zeros over the fault, so that the access
  *            continues and finds no magic number. It passes every other fault to the previous handler
  * CMAPPED-3  the table has a fixed size and entries are published by one store, so the handler needs no lock
  * CMAPPED-4  a handler that was installed later (faulthandler) restores this one and raises the signal again: this one ignores it,
  *            as the access is repeated. Each new mapping installs this handler again; two handlers that restore each other end with the
  *            default action
- * CMAPPED-5  a released page is replaced by zeros and its file is no longer mapped: a process that still reads it, or sleeps on it, finds the
+ * CMAPPED-5  a released page is replaced by zeros and its file is no longer mapped. A process that still reads it, or sleeps on it, finds the
  *            same as on a truncated page */
 #include "log/control_page.h"
 

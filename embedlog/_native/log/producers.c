@@ -1,6 +1,6 @@
 /* Producer state in an append: producer slots of the control page, start and end of transactions.
  *
- * CPRODUCERS-1  a slot changes with every publication that contains a batch of one of its producers, and with every repair: while it is
+ * CPRODUCERS-1  a slot changes with every publication that contains a batch of one of its producers, and with every repair. While it is
  *               unchanged, the cached state of its producer is current
  * CPRODUCERS-2  a marker's entry is in the transaction index before the marker is published */
 #include "log/append.h"

@@ -1,7 +1,7 @@
 /* Inline append: a caller that waits for a record appends it in its own thread, if every condition is the usual one.
  *
  * CINLINE-1  no byte code runs between entering and leaving the queue: no signal handler runs, and no operation is interrupted half done
- * CINLINE-2  every unusual case (a roll, a lock that is not free, an error, columns, a durable topic) is left to the producer's thread: the
+ * CINLINE-2  every unusual case (a roll, a lock that is not free, an error, columns, a durable topic) is left to the producer's thread. The
  *            batches are unchanged and the thread starts with them. A batch with an unknown outcome has the same sequences there
  * CINLINE-3  the thread is asked at intervals to check the queue, as it does after every write of its own */
 #include "codec/batch.h"

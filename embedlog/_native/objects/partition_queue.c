@@ -130,7 +130,7 @@ static void batch_write(el_queue *queue, el_producer_batch *batch, const el_item
     if (batch->size >= queue->limit) el_queue_seal(queue);
 }
 
-/* Every step that may fail is before the change of the queue, and every step that may run other code is before the checks: new objects
+/* Every step that may fail is before the change of the queue, and every step that may run other code is before the checks. New objects
  * may start a garbage collection, and a finaliser may send or close. */
 PyObject *el_queue_put(el_queue *queue, const el_item *item) {
     el_future *future = el_future_new(item->timestamp_ms);

@@ -10,7 +10,7 @@ PyTypeObject *el_record_type;
 PyObject *el_no_headers;
 
 /* From Python 3.14 on the interpreter defers deallocations deep in the stack. It checks the type, not tp_is_gc, and links such objects
- * through the header before an object of the collector: records of bytes have memory for it, or the link would overwrite other memory. */
+ * through the header before an object of the collector. Records of bytes have memory for it, or the link would overwrite other memory. */
 enum { DEFERRED_SINCE = 0x030E0000, HEADER_BYTES = 2 * sizeof(uintptr_t) };
 
 static size_t header_bytes(void) { return Py_Version >= DEFERRED_SINCE ? HEADER_BYTES : 0; }

@@ -2,8 +2,8 @@
  *
  * CCALLS-1  an interrupted call is repeated here only if it cannot wait for long. Calls that may wait (open, allocate) return to Python,
  *           whose signal handlers run before the next attempt
- * CCALLS-2  only regular files are opened (directories on request), never through a symbolic link, and no open waits for a peer:
- *           a log directory may come from an untrusted source */
+ * CCALLS-2  only regular files are opened (directories on request), never through a symbolic link, and no open waits for a peer.
+ *           A log directory may come from an untrusted source */
 #include "system/system.h"
 #include "testing/mutants.h"
 

@@ -1,6 +1,6 @@
 /* OFD locks that never wait in the kernel.
  *
- * CLOCKS-1  an OFD lock belongs to an open file description: threads that share a descriptor do not exclude each other, so every caller
+ * CLOCKS-1  an OFD lock belongs to an open file description. Threads that share a descriptor do not exclude each other, so every caller
  *           holds a mutex of its own
  * CLOCKS-2  a waiter sleeps at most a millisecond at a time: a wake is lost if the waking process is killed
  * CLOCKS-3  OFD locks report no deadlock; the deadline ends the wait */
