@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from embedlog.format.record_batch import Stamp
 from embedlog.format.record_columns import BytesColumn, Columns
 from embedlog.partition.compaction import cleaner
 from embedlog.partition.compaction import swap as replacement
+from embedlog.storage import file_names
 from tests.coordination.test_internal_topic import Newest, topic_of
 from tests.faults.harness.processes import Died, Nursery, Victim, until
 from tests.faults.partition.test_compaction import QUIET, check, made
@@ -187,9 +189,12 @@ def test_what_is_undecided_replaces_nothing(tmp_path: Path, mutant: str) -> None
 # ---- SWAP-2: what was purged -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mutant", ["", "purge_unnoted", "trust_old_look"])
-def test_swap_2_who_looked_before_a_compaction_begins_again(tmp_path: Path, mutant: str) -> None:
-    """The record and its tombstone are gone: nothing that is left would tell an old look that the key is."""
+@pytest.mark.parametrize(("mutant", "page_lost"), [("", False), ("", True), ("purge_unnoted", False), ("trust_old_look", False)])
+def test_swap_2_who_looked_before_a_compaction_begins_again(tmp_path: Path, mutant: str, page_lost: bool) -> None:
+    """The record and its tombstone are gone: nothing that is left would tell an old look that the key is.
+
+    A control page that is made again has no `purged_to`, but a new leader epoch.
+    """
     settings = {"segment.bytes": 1000, "delete.retention.ms": 0, "min.cleanable.dirty.ratio": 0.0, "file.delete.delay.ms": 0}
 
     def write(key: bytes, value: bytes | None) -> None:
@@ -211,6 +216,10 @@ def test_swap_2_who_looked_before_a_compaction_begins_again(tmp_path: Path, muta
             fresh: Newest = topic_of(other, **settings).view(0)
             assert b"gone" not in fresh.values
             assert fresh.applied < 60, "it was compacted"
+            if page_lost:
+                page = topic.partition(0).path / file_names.PAGE
+                os.truncate(page, 0)
+                os.truncate(page, system.PAGE_BYTES)
             found = stale.view(0)
         assert found.values[b"fill"] == fresh.values[b"fill"]
         assert (b"gone" in found.values) == (mutant != "")
