@@ -187,7 +187,8 @@ int32_t el_append_marker(el_writer *writer, const uint8_t *marker, int64_t size,
 /* Clears the owner field (unless `broken`), unlocks, wakes the next process. */
 int32_t el_append_end(el_writer *writer, int32_t broken);
 /* The three calls in one: the usual path. `known` (NULL: no check) is the cached state of the producer. If the producer's slot has
- * changed, or the run does not continue this state, nothing is written and EL_MUST_CATCH_UP returned. Advances the cached state over the appended run. */
+ * changed, or the run does not continue this state, nothing is written and EL_MUST_CATCH_UP returned. Advances the cached state over the
+ * appended run. */
 int32_t el_append(el_writer *writer, const uint8_t *run, int64_t size, const el_batch *rows, int64_t row_count, el_known *known,
                   int64_t deadline_ns, el_appended *out);
 /* Type of el_append for the other extension module, which gets its address; append.c checks that both agree. */

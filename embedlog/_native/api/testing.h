@@ -7,7 +7,8 @@ enum el_action {
 };
 
 /* Arms the hook: the nth (1 = next) matching call is subjected to `action`. A call matches if its kind is in `kinds` (bit 1 << el_call)
- * and its path or point name contains `name` ("" = any). `error` is an errno; for DELAY it is microseconds, and every matching call from the nth on is delayed.
+ * and its path or point name contains `name` ("" = any). `error` is an errno; for DELAY it is microseconds, and every matching call from
+ * the nth on is delayed.
  * FAIL with `sticky` also fails every later matching call. kinds = 0 disarms. There is one hook per process. */
 int32_t el_fault_arm(uint32_t kinds, int64_t nth, int32_t action, int32_t error, int32_t sticky, const char *name);
 /* Counts of the calls of each kind since the last reset; `counts` has EL_CALLS elements. Returns how often the fault struck. */

@@ -11,7 +11,8 @@ typedef struct {
 } el_notice;
 enum el_wait_limits { EL_NOTICES_MAX = 4 };
 /* Sleeps until a page publishes more than its tail's offset or changes its generation. A notice word that differs from `seen`, a `wake`
- * other than 0, and the deadline also end the sleep. Returns the index of a ready tail, `count` for any other wake (also a spurious one), -(1000 + ETIMEDOUT).
+ * other than 0, and the deadline also end the sleep. Returns the index of a ready tail, `count` for any other wake (also a spurious one),
+ * -(1000 + ETIMEDOUT).
  * `directory`: the directory's page, used for more than 120 tails or without futex_waitv. `wake`: the caller's own word, which el_wake sets.
  * `flags`: 1: use the stable end; 2: a page is read-only or a private copy, so the waiter cannot be counted and checks every millisecond.
  * `topics`: the topics word that the caller has processed; another value ends the wait; -1: ignored. */
