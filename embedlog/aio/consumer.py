@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 
-TURN = 500  # records returned before the loop runs other tasks
+RECORDS_PER_TURN = 500  # records returned before the loop runs other tasks
 
 
 class _Fetch:
@@ -80,9 +80,9 @@ class AsyncConsumer(Generic[K, V]):
         self._closed = False
         self._executor = Executor("embedlog-async-consumer")
         self._one_task = OneTask("this consumer")
-        self._handed_count = 0  # since the loop last ran other tasks
+        self._returned_count = 0  # since the loop last ran other tasks
         self._woken = False
-        self._straggling = False
+        self._call_continues = False
         self._bridge = Bridge()
 
     # ---- subscription ----------------------------------------------------------------------------
@@ -136,11 +136,11 @@ class AsyncConsumer(Generic[K, V]):
             consumer = await self._made()
             if not self._has_ahead(consumer):
                 await self._fetch(consumer, lambda reading: reading.ahead(limit), timeout)
-            elif self._handed_count >= TURN:
-                self._handed_count = 0
+            elif self._returned_count >= RECORDS_PER_TURN:
+                self._returned_count = 0
                 await asyncio.sleep(0)
             records = _fetched_only(consumer, lambda reading: reading.collect(limit)) or []
-            self._handed_count += len(records)
+            self._returned_count += len(records)
             return records
 
     async def __aiter__(self) -> AsyncIterator[Record[K, V]]:
@@ -150,17 +150,17 @@ class AsyncConsumer(Generic[K, V]):
             if run is None:
                 return
             while operator.length_hint(run):
-                for record in self._turn(run):
+                for record in self._slice(run):
                     yield record
                 if self._is_due():
                     break
                 await asyncio.sleep(0)
 
-    def _turn(self, run: Iterator[Record[K, V]]) -> Iterator[Record[K, V]]:
+    def _slice(self, run: Iterator[Record[K, V]]) -> Iterator[Record[K, V]]:
         """The next records of a run; in a group at most until the group must be read again."""
-        turn = islice(run, TURN)
+        rows = islice(run, RECORDS_PER_TURN)
         group = None if self._sync is None else self._sync._group
-        return turn if group is None else until(turn, group.until_ns)
+        return rows if group is None else until(rows, group.until_ns)
 
     def _is_due(self) -> bool:
         group = None if self._sync is None else self._sync._group
@@ -172,7 +172,7 @@ class AsyncConsumer(Generic[K, V]):
             consumer = await self._made()
             if not self._has_ahead(consumer):
                 await self._fetch(consumer, lambda reading: reading.ahead(1), consumer._api_timeout_s(None))
-            return _fetched_only(consumer, Collector.lend)
+            return _fetched_only(consumer, Collector.open_iterator)
 
     async def batches(self, timeout: float | None = None) -> AsyncIterator[Batch]:
         """The same records in columns, one Batch per fetch, with the same positions; ends after `timeout` seconds without any."""
@@ -190,7 +190,7 @@ class AsyncConsumer(Generic[K, V]):
     def _has_ahead(self, consumer: Consumer[K, V]) -> bool:
         """Whether fetched records can be returned without reading the log. Raises as a wait would."""
         consumer._using()
-        consumer._reading.recall()
+        consumer._reading.close_iterator()
         if self._is_due() or not any(cursor.has_records for cursor in consumer._reading.rotation.turns()):
             return False
         consumer._waiting.raise_if_interrupted()
@@ -206,17 +206,17 @@ class AsyncConsumer(Generic[K, V]):
 
         def wait() -> None:
             with consumer._using():
-                consumer._reading.recall()
+                consumer._reading.close_iterator()
                 consumer._waiting.wait_for(fetch, timeout, consumer._subscription)
 
-        def given_up(happens: bool) -> None:
+        def cancelled(continues: bool) -> None:
             fetch.end()
             self._engine.wake(consumer._waiting)
-            self._given_up(happens)
+            self._on_cancelled(continues)
 
-        self._handed_count = 0
+        self._returned_count = 0
         self._bridge.loop = asyncio.get_running_loop()
-        await self._executor.run(wait, given_up)
+        await self._executor.run(wait, cancelled)
         found: Found | None = fetch.found
         return found
 
@@ -315,7 +315,7 @@ class AsyncConsumer(Generic[K, V]):
             consumer._waiting.stop()  # ends the thread's wait; the close runs after it
             self._bridge.loop = asyncio.get_running_loop()
             await self._executor.run(lambda: consumer.close(timeout))
-        self._executor.dismiss()
+        self._executor.shutdown()
 
     async def __aenter__(self) -> Self:
         with self._one_task:
@@ -345,20 +345,20 @@ class AsyncConsumer(Generic[K, V]):
         with self._one_task:
             consumer = await self._made()
             self._bridge.loop = asyncio.get_running_loop()
-            return await self._executor.run(lambda: call(consumer), self._given_up)
+            return await self._executor.run(lambda: call(consumer), self._on_cancelled)
 
-    def _given_up(self, happens: bool) -> None:
+    def _on_cancelled(self, continues: bool) -> None:
         """A task was cancelled; its call may still run on the thread."""
-        self._straggling = self._straggling or happens
+        self._call_continues = self._call_continues or continues
 
     async def _made(self) -> Consumer[K, V]:
         """The synchronous consumer, created on the thread: subscribing reads files."""
         if self._closed:
             raise ClosedError("this consumer was closed; create another with log.async_consumer(…)")
-        if self._sync is not None and not self._straggling:
+        if self._sync is not None and not self._call_continues:
             return self._sync
-        made = await self._executor.run(self._make, self._given_up)  # after the calls that still run
-        self._straggling = False
+        made = await self._executor.run(self._make, self._on_cancelled)  # after the calls that still run
+        self._call_continues = False
         return made
 
     def _make(self) -> Consumer[K, V]:

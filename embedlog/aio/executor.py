@@ -55,12 +55,12 @@ class Job(Generic[Outcome]):
         except BaseException as error:  # noqa: BLE001  (the thread's edge: the waiting task receives the exception)
             problem = error
         try:
-            self.loop.call_soon_threadsafe(self._tell, outcome, problem)
+            self.loop.call_soon_threadsafe(self._deliver, outcome, problem)
         except RuntimeError:
             if not self.loop.is_closed():  # no task waits any more
                 raise
 
-    def _tell(self, outcome: Any, problem: BaseException | None) -> None:
+    def _deliver(self, outcome: Any, problem: BaseException | None) -> None:
         if self.waiter.done():  # cancelled
             return
         if problem is None:
@@ -83,10 +83,10 @@ class Executor:
         self._busy: list[None] = []  # one entry per unfinished job
         self._thread_count = 0
         self._lock = threading.Lock()
-        self._end = weakref.finalize(self, _dismiss, self._jobs, limit)
+        self._end = weakref.finalize(self, _shutdown, self._jobs, limit)
 
-    async def run(self, call: Callable[[], Outcome], given_up: Callable[[bool], object] | None = None) -> Outcome:
-        """`call()` on a thread. If the task is cancelled, `given_up(whether the call still happens)` is called.
+    async def run(self, call: Callable[[], Outcome], cancelled: Callable[[bool], object] | None = None) -> Outcome:
+        """`call()` on a thread. If the task is cancelled, `cancelled(whether the call still continues)` is called.
 
         Raises ForkedError.
         """
@@ -98,9 +98,9 @@ class Executor:
             return await job.waiter
         except BaseException as error:  # also GeneratorExit: the loop discards the task
             if not job.failed_of(error):
-                happens = not job.withdraw()
-                if given_up is not None:
-                    given_up(happens)
+                continues = not job.withdraw()
+                if cancelled is not None:
+                    cancelled(continues)
             raise
 
     def post(self, call: Callable[[], None]) -> None:
@@ -117,7 +117,7 @@ class Executor:
             arguments = (self._jobs, self._busy)
             threading.Thread(target=_work, args=arguments, name=f"{self._name}-{self._thread_count}", daemon=True).start()
 
-    def dismiss(self) -> None:
+    def shutdown(self) -> None:
         """End the threads after the queued calls. Idempotent."""
         self._end()
 
@@ -129,7 +129,7 @@ def _work(jobs: SimpleQueue[Job[Any] | None], busy: list[None]) -> None:
         del job  # an idle thread references no job
 
 
-def _dismiss(jobs: SimpleQueue[Job[Any] | None], limit: int) -> None:
+def _shutdown(jobs: SimpleQueue[Job[Any] | None], limit: int) -> None:
     for _ in range(limit):
         jobs.put(None)
 

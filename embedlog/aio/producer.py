@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Done = TypeVar("Done")
 
-TURN = 500  # records accepted before the loop runs other tasks
+RECORDS_PER_TURN = 500  # records accepted before the loop runs other tasks
 THREADS = 4  # for calls that wait: a flush, columns without buffer memory
 CHECK_S = 1.0  # validity of the metadata of a topic without a fast path
 
@@ -66,9 +66,9 @@ class AsyncProducer(Generic[K, V]):
         self._steps = Executor("embedlog-async-producer-steps")  # one thread: topics, transactions and close, in order
         self._routes: dict[str, Router] = {}
         self._known: dict[str, tuple[TopicTarget, float]] = {}
-        self._line: deque[asyncio.Future[None]] = deque()
-        self._left_count = TURN  # records left for the fast path; 0 while calls wait for memory
-        self._orphans: list[threading.Event] = []  # batches of cancelled tasks that a thread still sends
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._records_left = RECORDS_PER_TURN  # records left for the fast path; 0 while calls wait for memory
+        self._unfinished_batches: list[threading.Event] = []  # batches of cancelled tasks that a thread still sends
 
     # ---- records ---------------------------------------------------------------------------------
 
@@ -87,7 +87,7 @@ class AsyncProducer(Generic[K, V]):
         A cancelled call has not accepted the record. After the return the record is sent, even if the task is cancelled.
         Raises, and fails the future, as `Producer.send` does.
         """
-        self._left_count = left_count = self._left_count - 1
+        self._records_left = left_count = self._records_left - 1
         if left_count > 0:
             try:
                 future = self._routes[topic].append(value, key, partition, timestamp_ms, headers)
@@ -95,11 +95,11 @@ class AsyncProducer(Generic[K, V]):
                 future = None
             if future is not None:
                 return future
-        return await self._send_carefully(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
+        return await self._send_checked(ProducerRecord(topic, value, key, partition, timestamp_ms, headers))
 
-    async def _send_carefully(self, given: ProducerRecord) -> Future:
-        if self._left_count <= 0:
-            self._left_count = 0 if self._line else TURN
+    async def _send_checked(self, given: ProducerRecord) -> Future:
+        if self._records_left <= 0:
+            self._records_left = 0 if self._waiting else RECORDS_PER_TURN
             await asyncio.sleep(0)
         pipeline = (await self._made())._pipeline
         check_call(given)
@@ -137,39 +137,39 @@ class AsyncProducer(Generic[K, V]):
     async def _put(self, pipeline: Pipeline, topic_target: TopicTarget, item: Item) -> Future:
         """Append the record to its partition queue as soon as there is memory and no earlier call waits."""
         route: Router = topic_target.route  # type: ignore[assignment]  # set by topic_target()
-        future = None if self._line else route.append(*item)
+        future = None if self._waiting else route.append(*item)
         if future is not None:
             return future
         try:
             async with asyncio.timeout(self._config.max_block_ms / 1000):
-                return await self._in_line(pipeline, route, item)
+                return await self._append_in_turn(pipeline, route, item)
         except TimeoutError:
             raise pipeline.exhausted() from None
 
-    async def _in_line(self, pipeline: Pipeline, route: Router, item: Item) -> Future:
-        ticket = asyncio.get_running_loop().create_future()
-        self._line.append(ticket)
-        self._left_count = 0  # no record overtakes the waiting ones
+    async def _append_in_turn(self, pipeline: Pipeline, route: Router, item: Item) -> Future:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        self._records_left = 0  # no record overtakes the waiting ones
         try:
-            if self._line[0] is not ticket:
-                await ticket
+            if self._waiting[0] is not waiter:
+                await waiter
             while True:
                 pipeline.check_usable()
                 future = route.append(*item, True)
                 if future is not None:
                     return future
-                await self._memory_for(pipeline, item)
+                await self._wait_for_memory(pipeline, item)
         finally:
-            self._line.remove(ticket)
-            if self._line and not self._line[0].done():
-                self._line[0].set_result(None)
+            self._waiting.remove(waiter)
+            if self._waiting and not self._waiting[0].done():
+                self._waiting[0].set_result(None)
 
-    async def _memory_for(self, pipeline: Pipeline, item: Item) -> None:
+    async def _wait_for_memory(self, pipeline: Pipeline, item: Item) -> None:
         """Wait until the buffer has memory for the record, or the task is cancelled."""
         value, key, _, _, headers = item
         size = record_size(value, key, headers)
-        given_up: list[bool] = []
-        await self._executor.run(lambda: pipeline.wait_for_memory(size, lambda: bool(given_up)), given_up.append)
+        cancelled: list[bool] = []
+        await self._executor.run(lambda: pipeline.wait_for_memory(size, lambda: bool(cancelled)), cancelled.append)
 
     async def send_batch(
         self,
@@ -183,11 +183,11 @@ class AsyncProducer(Generic[K, V]):
     ) -> Future[list[tuple[str, int, int, int]]]:
         """Wait until all rows are in the buffer and return the future of their result, which can be awaited.
 
-        A call that is cancelled before a thread began has accepted nothing; later, all rows are sent; the error's note says it.
+        A call that is cancelled before a thread began has accepted nothing. Later, all rows are sent. The error's note says it.
         """
         producer = await self._made()
         ended = threading.Event()
-        happens_anyway: list[bool] = []
+        continued: list[bool] = []
 
         def call() -> Future:
             try:
@@ -195,21 +195,21 @@ class AsyncProducer(Generic[K, V]):
             finally:
                 ended.set()
 
-        def given_up(happens: bool) -> None:
-            happens_anyway.append(happens)
-            if happens:
-                self._orphans = [each for each in self._orphans if not each.is_set()] + [ended]
+        def cancelled(continues: bool) -> None:
+            continued.append(continues)
+            if continues:
+                self._unfinished_batches = [each for each in self._unfinished_batches if not each.is_set()] + [ended]
 
         try:
-            return await self._executor.run(call, given_up)
+            return await self._executor.run(call, cancelled)
         except asyncio.CancelledError as error:
-            error.add_note(f"send_batch to {topic}: {'the rows are sent' if any(happens_anyway) else 'nothing was accepted'}")
+            error.add_note(f"send_batch to {topic}: {'the rows are sent' if any(continued) else 'nothing was accepted'}")
             raise
 
-    def _await_orphans(self, timeout: float | None) -> float | None:
+    def _await_unfinished(self, timeout: float | None) -> float | None:
         """On a thread: wait for the batches of cancelled tasks; return the remaining seconds of `timeout`."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        for ended in self._orphans:
+        for ended in self._unfinished_batches:
             ended.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
         return None if deadline is None else max(0.0, deadline - time.monotonic())
 
@@ -222,7 +222,7 @@ class AsyncProducer(Generic[K, V]):
         """
         timeout = seconds(timeout, "flush()")
         producer = await self._made()
-        await self._executor.run(lambda: producer._flush(self._await_orphans(timeout)))
+        await self._executor.run(lambda: producer._flush(self._await_unfinished(timeout)))
         producer._failures.raise_unreported()  # here: after a cancellation the next call reports the failures
 
     async def close(self, timeout: float | None = None) -> None:
@@ -240,14 +240,14 @@ class AsyncProducer(Generic[K, V]):
         try:
             if producer is not None:
                 # not after the calls that wait for memory: it ends their wait
-                await self._steps.run(lambda: producer._end(self._await_orphans(timeout)))
+                await self._steps.run(lambda: producer._end(self._await_unfinished(timeout)))
         except asyncio.CancelledError:
             if producer is not None:
                 self._steps.post(producer._failures.log_unreported)  # after the end
             raise
         finally:
-            self._executor.dismiss()
-            self._steps.dismiss()
+            self._executor.shutdown()
+            self._steps.shutdown()
 
     # ---- transactions ----------------------------------------------------------------------------
 
@@ -308,11 +308,11 @@ class AsyncProducer(Generic[K, V]):
 
     async def _step(self, name: str, call: Callable[[Producer], Done]) -> Done:
         producer = await self._made()
-        happens_anyway: list[bool] = []
+        continued: list[bool] = []
         try:
-            return await self._steps.run(lambda: call(producer), happens_anyway.append)
+            return await self._steps.run(lambda: call(producer), continued.append)
         except asyncio.CancelledError as error:
-            error.add_note(f"{name}: {'it continues to its end' if any(happens_anyway) else 'it did not begin'}")
+            error.add_note(f"{name}: {'it continues to its end' if any(continued) else 'it did not begin'}")
             raise
 
     # ---- metadata and metrics --------------------------------------------------------------------

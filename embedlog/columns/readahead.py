@@ -30,19 +30,19 @@ def read_ahead(
 
     The thread ends at its next step after the iterator is closed or freed.
     """
-    line = _Line(fetch, decode, depth, more)
+    queue = _ReadAhead(fetch, decode, depth, more)
     try:
         while True:
-            piece = line.take()
+            piece = queue.take()
             if piece is None:
                 return
             yield piece[0]
             del piece  # free the memory of this piece before the next one is requested
     finally:
-        line.stop()
+        queue.stop()
 
 
-class _Line(Generic[Fetched, Piece]):
+class _ReadAhead(Generic[Fetched, Piece]):
     """The queue between two threads. `_changed` guards all fields but the callables; `_fetching` is the right to fetch."""
 
     def __init__(
@@ -58,7 +58,7 @@ class _Line(Generic[Fetched, Piece]):
         self._taken = 0  # pieces that the consumer has: the number of the next one
         self._ready: dict[int, tuple[Piece] | Exception] = {}
         self._ended = False  # the last fetch returned None
-        self._helper: threading.Thread | None = None
+        self._thread: threading.Thread | None = None
         self._pid = os.getpid()
 
     # ---- the consumer's thread ----
@@ -67,7 +67,7 @@ class _Line(Generic[Fetched, Piece]):
         """The next piece; None after the last. Raises the error of its fetch or decoding."""
         while True:
             with self._changed:
-                while not (turn := self._turn_locked()):
+                while not (action := self._action_locked()):
                     self._changed.wait()
                 if self._taken in self._ready:
                     found = self._ready.pop(self._taken)
@@ -76,23 +76,23 @@ class _Line(Generic[Fetched, Piece]):
                     if isinstance(found, Exception):
                         raise found
                     return found
-                if turn == "end":
+                if action == "end":
                     return None
             self._prepare()
-            self._start_helper()
+            self._start_thread()
 
-    def _turn_locked(self) -> str:
-        """The next action of the consumer: "take", "help", "end", or "" to wait."""
+    def _action_locked(self) -> str:
+        """The next action of the consumer: "take", "prepare", "end", or "" to wait."""
         if self._taken in self._ready:
             return "take"
         if self._ended:
             return "end" if self._taken >= self._begun else ""
-        return "" if self._fetching else "help"
+        return "" if self._fetching else "prepare"
 
-    def _start_helper(self) -> None:
-        if self._helper is None and not self._ended and self._more():  # without a helper no other thread fetches
-            self._helper = threading.Thread(target=self._help, name="embedlog-read-ahead", daemon=True)
-            self._helper.start()
+    def _start_thread(self) -> None:
+        if self._thread is None and not self._ended and self._more():  # without it no other thread fetches
+            self._thread = threading.Thread(target=self._run_thread, name="embedlog-read-ahead", daemon=True)
+            self._thread.start()
 
     def stop(self) -> None:
         """Begins no further piece. In a forked child the other thread does not exist, and its locks are undefined."""
@@ -136,9 +136,9 @@ class _Line(Generic[Fetched, Piece]):
                 self._fetching, self._ended = False, True
             self._changed.notify_all()
 
-    # ---- the helper's thread ----
+    # ---- the second thread ----
 
-    def _help(self) -> None:
+    def _run_thread(self) -> None:
         while True:
             with self._changed:
                 while not self._ended and (self._fetching or self._begun - self._taken >= self._depth):

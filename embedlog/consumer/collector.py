@@ -62,7 +62,7 @@ class Collector:
         self._isolation = config.isolation_level
         self._reset = Reset(config.auto_offset_reset)
         self._max_bytes = config.fetch_max_bytes
-        self._lent = False
+        self._iterating = False
         self._group: Group | None = None
         self.fetches = True  # False: only records fetched before are returned, and no file is read
 
@@ -146,7 +146,7 @@ class Collector:
             return records
         return records[:seen_count] + self.interceptors.on_consume(records[seen_count:])
 
-    def lend(self) -> Iterator[Record] | None:
+    def open_iterator(self) -> Iterator[Record] | None:
         """An iterator over the fetched records of the next partition that has any."""
         for cursor in self.rotation.turns():
             while self._ready(cursor):
@@ -155,8 +155,8 @@ class Collector:
                     if not cursor.has_records:
                         continue
                 self.rotation.drained(cursor)
-                self._lent = True
-                return cursor.lend()
+                self._iterating = True
+                return cursor.open_iterator()
         return None
 
     def batch(self) -> Batch | None:
@@ -236,9 +236,9 @@ class Collector:
                     raise
                 logger.warning("%s; continuing at %d", problem, cursor.position)
 
-    def recall(self) -> None:
-        """Return unread records of a lent iterator to the cursor; the next call returns them."""
-        if self._lent:
+    def close_iterator(self) -> None:
+        """Return unread records of an open iterator to the cursor; the next call returns them."""
+        if self._iterating:
             for cursor in self.rotation:
-                cursor.recall()
-            self._lent = False
+                cursor.close_iterator()
+            self._iterating = False

@@ -180,7 +180,7 @@ class Consumer(Generic[K, V]):
         if timeout != 0.0:
             timeout = seconds(timeout, "poll()")
         with self._using():
-            self._reading.recall()
+            self._reading.close_iterator()
             return self._waiting.wait_for(lambda: self._reading.collect(limit), timeout, self._subscription) or []
 
     def __iter__(self) -> Iterator[Record[K, V]]:
@@ -198,8 +198,8 @@ class Consumer(Generic[K, V]):
         if self._closed:
             return None
         with self._using():
-            self._reading.recall()
-            run = self._waiting.wait_for(self._reading.lend, self._api_timeout_s(None), self._subscription)
+            self._reading.close_iterator()
+            run = self._waiting.wait_for(self._reading.open_iterator, self._api_timeout_s(None), self._subscription)
             return run if run is None or self._group is None else until(run, self._group.until_ns)
 
     def batches(self, timeout: float | None = None) -> Iterator[Batch]:
@@ -211,7 +211,7 @@ class Consumer(Generic[K, V]):
         timeout = seconds(timeout, "batches()")
         while not self._closed:
             with self._using():
-                self._reading.recall()
+                self._reading.close_iterator()
                 batch = self._waiting.wait_for(self._reading.batch, self._api_timeout_s(timeout), self._subscription)
             if batch is None:
                 return
@@ -259,7 +259,7 @@ class Consumer(Generic[K, V]):
         """Return no records of these partitions until `resume`; fetched records are kept."""
         with self._using():
             for cursor in [self._cursor(tp) for tp in partitions]:
-                cursor.recall()
+                cursor.close_iterator()
                 cursor.paused = True
 
     def resume(self, *partitions: TopicPartition) -> None:

@@ -98,7 +98,7 @@ class Cursor:
     """
 
     __slots__ = (
-        "_ahead", "_epoch", "_next", "_out", "_returned_count", "bounds", "checked_epoch", "dropped_count", "fresh",
+        "_ahead", "_epoch", "_iterator", "_next", "_returned_count", "bounds", "checked_epoch", "dropped_count", "fresh",
         "intercepted", "lag", "lead", "partition", "paused", "reset", "seen_end", "tail", "tp",
     )  # fmt: skip
 
@@ -120,14 +120,14 @@ class Cursor:
         self._epoch = -1  # leader epoch of the record before `_next`; -1: unknown
         self._ahead: list[Record] = []  # fetched records in order; those from `_returned_count` on were not returned
         self._returned_count = 0
-        self._out: Any = None  # a lent list iterator over the rest of `_ahead`
+        self._iterator: Any = None  # an open list iterator over the rest of `_ahead`
 
     # ---- position ----
 
     @property
     def position(self) -> int:
         """Offset of the next record to return, or -1 before it is known."""
-        if self._out is not None:
+        if self._iterator is not None:
             self._settle()
         return self._ahead[self._returned_count].offset if self._returned_count < len(self._ahead) else self._next
 
@@ -153,7 +153,7 @@ class Cursor:
 
     @property
     def has_records(self) -> bool:
-        if self._out is not None:
+        if self._iterator is not None:
             self._settle()
         return self._returned_count < len(self._ahead)
 
@@ -165,12 +165,12 @@ class Cursor:
 
     def fill(self, records: list[Record], next_offset: int, epoch: int = -1) -> None:
         """Take the records of a fetch; `next_offset` is the position after them, `epoch` the leader epoch before it."""
-        self._ahead, self._returned_count, self._next, self._out = records, 0, next_offset, None
+        self._ahead, self._returned_count, self._next, self._iterator = records, 0, next_offset, None
         self._epoch, self.intercepted = epoch, False
 
     def stands_at(self, offset: int) -> bool:
         """Whether the position is `offset`, and no records are fetched ahead."""
-        return self._next == offset and not self._ahead and self._out is None
+        return self._next == offset and not self._ahead and self._iterator is None
 
     def move(self, offset: int, epoch: int) -> None:
         """Set the position after records that were returned from another source. REQUIRES: no records fetched ahead."""
@@ -192,32 +192,32 @@ class Cursor:
         self._returned_count = begin + count
         return ahead[begin : self._returned_count]
 
-    def lend(self) -> Iterator[Record]:
+    def open_iterator(self) -> Iterator[Record]:
         """An iterator over the remaining records.
 
         The position follows it without a call per record: it is read from the iterator.
         """
         self._settle()
-        self._out = iter(self._ahead)
-        self._out.__setstate__(self._returned_count)
-        return self._out  # type: ignore[no-any-return]
+        self._iterator = iter(self._ahead)
+        self._iterator.__setstate__(self._returned_count)
+        return self._iterator  # type: ignore[no-any-return]
 
     def _settle(self) -> None:
-        """Update the position from a lent iterator."""
-        if self._out is not None:
-            self._returned_count = len(self._ahead) - self._out.__length_hint__()
+        """Update the position from an open iterator."""
+        if self._iterator is not None:
+            self._returned_count = len(self._ahead) - self._iterator.__length_hint__()
 
-    def recall(self) -> None:
-        """End a lent iterator; the next call returns its unread records."""
-        if self._out is not None:
+    def close_iterator(self) -> None:
+        """End an open iterator; the next call returns its unread records."""
+        if self._iterator is not None:
             self._settle()
-            self._out.__setstate__(len(self._ahead))
-            for _ in self._out:  # ends at once; only an exhausted list iterator releases its list
+            self._iterator.__setstate__(len(self._ahead))
+            for _ in self._iterator:  # ends at once; only an exhausted list iterator releases its list
                 pass
-            self._out = None
+            self._iterator = None
 
     def _drop(self) -> None:
-        self.recall()
+        self.close_iterator()
         self.dropped_count += len(self._ahead) - self._returned_count
         self._ahead, self._returned_count = [], 0
 

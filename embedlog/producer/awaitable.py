@@ -24,32 +24,32 @@ _here = threading.local()  # the bridge to this thread's running loop
 class Bridge:
     """Passes results into one loop: the waiting futures, and whether a wake-up is scheduled.
 
-    **Threads:** `tell` from any, everything else in the loop's own.
+    **Threads:** `wake` from any, everything else in the loop's own.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._arrived: deque[asyncio.Future[None]] = deque()
-        self._told = False
-        self._hasty: list[Future] = []
+        self._wake_scheduled = False
+        self._unsent: list[Future] = []
 
-    def hasten(self, future: Future) -> None:
+    def send_soon(self, future: Future) -> None:
         """Send the batch of `future` at the end of this iteration of the loop."""
-        if not self._hasty:
+        if not self._unsent:
             self.loop.call_soon(self._send)
-        self._hasty.append(future)
+        self._unsent.append(future)
 
     def _send(self) -> None:
-        futures, self._hasty = self._hasty, []
+        futures, self._unsent = self._unsent, []
         for future in futures:
             future.hasten()
 
-    def tell(self, waiter: asyncio.Future[None]) -> None:
+    def wake(self, waiter: asyncio.Future[None]) -> None:
         """The result that `waiter` waits for is known."""
         self._arrived.append(waiter)
-        if self._told:
+        if self._wake_scheduled:
             return
-        self._told = True
+        self._wake_scheduled = True
         try:
             self.loop.call_soon_threadsafe(self._wake)
         except RuntimeError:
@@ -57,7 +57,7 @@ class Bridge:
                 raise
 
     def _wake(self) -> None:
-        self._told = False  # before the loop below: a later arrival schedules another wake-up
+        self._wake_scheduled = False  # before the loop below: a later arrival schedules another wake-up
         while self._arrived:
             waiter = self._arrived.popleft()
             if not waiter.done():
@@ -69,8 +69,8 @@ def await_future(future: Future) -> Generator[Any, None, Any]:
     if not future.done():
         bridge = _bridge()
         waiter: asyncio.Future[None] = bridge.loop.create_future()
-        bridge.hasten(future)
-        future._observe(lambda _: bridge.tell(waiter))  # a task cancelled meanwhile does not receive a failure
+        bridge.send_soon(future)
+        future._observe(lambda _: bridge.wake(waiter))  # a task cancelled meanwhile does not receive a failure
         yield from waiter
     return future.result()
 

@@ -59,7 +59,7 @@ def test_calls_of_one_thread_keep_their_order_and_the_loop_goes_on() -> None:
         await asyncio.gather(*rest)
         assert order == list(range(50))
         assert len(threads("crew-order")) == 1
-        executor.dismiss()
+        executor.shutdown()
 
     asyncio.run(main())
     wait_until(lambda: not threads("crew-order"))
@@ -79,8 +79,8 @@ def test_a_crew_grows_only_while_all_are_busy() -> None:
         for gate in gates:
             gate.go.set()
         await asyncio.gather(*tasks)
-        executor.dismiss()
-        executor.dismiss()
+        executor.shutdown()
+        executor.shutdown()
 
     asyncio.run(main())
     wait_until(lambda: not threads("crew-grows"))
@@ -117,7 +117,7 @@ def test_what_a_call_raises_reaches_the_task(raised: BaseException) -> None:
         except BaseException as error:  # noqa: BLE001
             return error
         finally:
-            executor.dismiss()
+            executor.shutdown()
         return None
 
     found = asyncio.run(main())

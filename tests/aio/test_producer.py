@@ -251,7 +251,7 @@ def test_a_send_that_is_cancelled_took_nothing_and_those_behind_it_get_their_tur
         async with log.async_producer(**SMALL) as producer:
             await producer.send_batch("one", [])
             tasks = [asyncio.create_task(producer.send("one", b"%0500d" % number)) for number in range(100)]
-            await turns_until(lambda: stuck.reached.is_set() and len(producer._line) > 20)
+            await turns_until(lambda: stuck.reached.is_set() and len(producer._waiting) > 20)
             taken = [task.done() for task in tasks].count(True)
             for task in tasks[taken : taken + 5]:  # the first of them has a thread waiting for it
                 task.cancel()
@@ -299,7 +299,7 @@ def test_closing_ends_those_who_wait_for_room(log: embedlog.Log, stuck: Stuck) -
     async def main() -> None:
         producer = log.async_producer(**SMALL)
         tasks = [asyncio.create_task(producer.send("one", b"%0500d" % number)) for number in range(100)]
-        await turns_until(lambda: stuck.reached.is_set() and len(producer._line) > 20)
+        await turns_until(lambda: stuck.reached.is_set() and len(producer._waiting) > 20)
         closing = asyncio.create_task(producer.close(0.05))
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert sum(isinstance(result, ClosedError) for result in results) > 20  # which ones is not defined: tasks overtake
@@ -411,11 +411,11 @@ def test_a_loop_closed_while_its_task_waits_for_room_leaves_the_line_usable(log:
 
     async def fill() -> None:
         tasks = [asyncio.create_task(producer.send("one", b"%0500d" % number)) for number in range(100)]
-        await turns_until(lambda: len(producer._line) > 20)
+        await turns_until(lambda: len(producer._waiting) > 20)
         assert tasks
 
     run(fill())  # cancels what is left
-    assert not producer._line
+    assert not producer._waiting
     stuck.go.set()
 
     async def main() -> None:

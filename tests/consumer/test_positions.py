@@ -82,32 +82,32 @@ def test_the_position_is_the_next_record_across_gaps() -> None:
 
 def test_a_lent_iterator_moves_the_position_as_it_is_read() -> None:
     standing = cursor(5, 6, 7)
-    lent = standing.lend()
+    iterator = standing.open_iterator()
     assert standing.position == 5
-    next(lent)
+    next(iterator)
     assert standing.position == 6
-    next(lent)
-    next(lent)
+    next(iterator)
+    next(iterator)
     assert standing.position == 8
-    assert next(lent, None) is None
+    assert next(iterator, None) is None
     assert standing.position == 8
 
 
 def test_a_recalled_iterator_is_exhausted_and_its_rest_is_handed_out_next() -> None:
     standing = cursor(5, 6, 7)
-    lent = standing.lend()
-    next(lent)
-    standing.recall()
-    assert next(lent, None) is None
+    iterator = standing.open_iterator()
+    next(iterator)
+    standing.close_iterator()
+    assert next(iterator, None) is None
     assert [each.offset for each in standing.take(9)] == [6, 7]
 
 
 def test_a_seek_ends_a_lent_iterator() -> None:
     standing = cursor(5, 6, 7)
-    lent = standing.lend()
-    next(lent)
+    iterator = standing.open_iterator()
+    next(iterator)
     standing.seek(40)
-    assert next(lent, None) is None
+    assert next(iterator, None) is None
     assert standing.position == 40
     assert not standing.has_records
 
