@@ -168,7 +168,7 @@ class Engine:
             syncers=KeptDescriptors(shares.syncers),
             refresh=self._refresh_live if self.read_only else None,
             held_lock=None if self.read_only else directory.held_lock,
-            retake=directory.retake,
+            reacquire=directory.reacquire,
         )
 
     def _refresh_live(self) -> bool:
@@ -192,7 +192,7 @@ class Engine:
         self.check_open()
         if self.read_only:
             raise ReadOnlyError("the log was opened read-only; without read_only=True it can be changed", path=self.path)
-        self.directory.check_still_in()
+        self.directory.check_lock()
 
     def _topics_moving(self, done: bool) -> None:
         """Wake the processes that follow the topics."""

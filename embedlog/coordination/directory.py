@@ -104,7 +104,7 @@ class Directory:
         try:
             with self._open_lock.hold(self._deadline()):
                 try:
-                    self._come_in(prepare)
+                    self._join(prepare)
                 except BaseException:
                     self._unlock()
                     raise
@@ -112,7 +112,7 @@ class Directory:
             self._release_all()
             raise
 
-    def _come_in(self, prepare: Callable[[bool], None]) -> None:
+    def _join(self, prepare: Callable[[bool], None]) -> None:
         first = self._take_lock()
         if first:
             self._begin_incarnation()
@@ -140,15 +140,15 @@ class Directory:
         if self.page is not None:
             self.incarnation = self.page.incarnation()
             if state == 1:
-                self._check_same_way(self.page)
+                self._check_access_mode(self.page)
         seen = ((mark.inode, mark.modified_ns) if mark else None, self.incarnation)
         if seen != self.seen:
             self._classify(mark, self.page)
         self.seen = seen
-        if state != 1 or self.page is None or self._was_left(self.page):
+        if state != 1 or self.page is None or self._is_unused(self.page):
             return False
         if self.clean and self.foreign:
-            raise self._bystander()
+            raise self._foreign_holder()
         return True
 
     def _probe(self) -> int:
@@ -179,14 +179,14 @@ class Directory:
                 raise DirectoryInUseError("the directory is held exclusively: a Kafka broker is running on it", path=path)
             self._lock_fd = fd
             self._read_mark()
-            if self._still_ours(fd, path, settle=first and self.foreign):
-                return first or self._no_process_in(path)
+            if self._is_current(fd, path, settle=first and self.foreign):
+                return first or self._no_process(path)
             files.close(fd)
             self._lock_fd = -1
             if system.boot_ns() > deadline:
                 raise DirectoryInUseError("another process keeps replacing the lock file", path=path)
 
-    def _no_process_in(self, path: Path) -> bool:
+    def _no_process(self, path: Path) -> bool:
         """Whether none of the shared holders of `.lock` is an embedlog process: any reader of the file can hold it. REQUIRES the
         open lock.
 
@@ -194,15 +194,15 @@ class Directory:
         information about the time before must not be used.
         """
         if self.foreign and self.page is not None:
-            raise self._bystander()
-        return self.clean or (self.page is not None and self._was_left(self.page))
+            raise self._foreign_holder()
+        return self.clean or (self.page is not None and self._is_unused(self.page))
 
-    def _bystander(self) -> DirectoryInUseError:
+    def _foreign_holder(self) -> DirectoryInUseError:
         path = self.path / file_names.BROKER_LOCK
         holder = lock_holders.held_by(path, others=True) or "a process that is not visible"
         return DirectoryInUseError("a process that is not embedlog holds the lock file, shared", path=path, found=holder)
 
-    def _was_left(self, page: system.Page) -> bool:
+    def _is_unused(self, page: system.Page) -> bool:
         """Whether the page proves that no embedlog process is in: an open clears the mark's words, and processes end with the
         boot.
         """
@@ -211,7 +211,7 @@ class Directory:
         boot, then = boot_number(), page.word(BOOT)
         return not self._by_locks and 0 not in (boot, then) and boot != then
 
-    def _still_ours(self, fd: int, path: str | Path, settle: bool) -> bool:
+    def _is_current(self, fd: int, path: str | Path, settle: bool) -> bool:
         if settle:
             time.sleep(SETTLING_S)
         held, named = files.facts(fd, path), files.facts_of(path)
@@ -222,11 +222,11 @@ class Directory:
         found = files.facts(self._lock_fd)
         return os.fspath(self.path / file_names.BROKER_LOCK), found.device, found.inode
 
-    def check_still_in(self) -> None:
+    def check_lock(self) -> None:
         """Raises StorageError if the directory or its lock file was replaced since the open."""
-        if self.still_in():
+        if self.holds_lock():
             return
-        self._check_there()
+        self._check_exists()
         path = self.path / file_names.BROKER_LOCK
         raise StorageError(
             f"the lock file of this directory was {'replaced' if files.exists(path) else 'removed'}; a broker may be using it:"
@@ -234,23 +234,23 @@ class Directory:
             path=path,
         )
 
-    def _check_there(self) -> None:
+    def _check_exists(self) -> None:
         if not files.is_directory(self.path):
             raise StorageError("the log directory is gone: it was removed or renamed", errno=errno.ENOENT, path=self.path)
 
-    def retake(self) -> None:
+    def reacquire(self) -> None:
         """Hold `.lock` again after its removal or replacement.
 
         Raises DirectoryInUseError if another process uses or used the directory.
         """
-        if self.still_in():
+        if self.holds_lock():
             return
-        self._check_there()
+        self._check_exists()
         path = self.path / file_names.BROKER_LOCK
         fd = files.open_file(path, files.CREATE, self._mode)
         try:
             free = system.lock_try(fd, False) == 0
-            if not free or not self._still_ours(fd, path, settle=False) or files.exists(self.path / file_names.CLEAN_MARK):
+            if not free or not self._is_current(fd, path, settle=False) or files.exists(self.path / file_names.CLEAN_MARK):
                 raise DirectoryInUseError(
                     "the lock file was removed, and another process uses or used the directory: open it again", path=path
                 )
@@ -260,11 +260,11 @@ class Directory:
         files.close(self._lock_fd)
         self._lock_fd = fd
 
-    def still_in(self) -> bool:
+    def holds_lock(self) -> bool:
         """Whether `.lock` is still the file that we hold: if not, a broker may have started, and writing must stop."""
         if self.read_only:
             return True
-        return self._lock_fd >= 0 and self._still_ours(self._lock_fd, self._lock_name, settle=False)
+        return self._lock_fd >= 0 and self._is_current(self._lock_fd, self._lock_name, settle=False)
 
     # ---- incarnations ----------------------------------------------------------------------------
 
@@ -337,11 +337,11 @@ class Directory:
                 expected=system.PAGE_VERSION,
                 found=page.version(),
             )
-        self._check_same_way(page)
+        self._check_access_mode(page)
         self.incarnation, self.visit = page.incarnation(), read_visit(self.path)
         self.clean, self.foreign = bool(page.word(WAS_CLEAN)), bool(page.word(WAS_FOREIGN))
 
-    def _check_same_way(self, page: system.Page) -> None:
+    def _check_access_mode(self, page: system.Page) -> None:
         """Raises StateError: processes that map pages and processes that copy them under locks would undo each other's
         changes.
         """
@@ -367,7 +367,7 @@ class Directory:
         try:
             with self._open_lock.hold(self._deadline()):
                 try:
-                    last = system.lock_try(self._lock_fd, True) == 0 and self.still_in()
+                    last = system.lock_try(self._lock_fd, True) == 0 and self.holds_lock()
                     if last:
                         close_all()
                         self._write_mark()

@@ -24,7 +24,7 @@ from embedlog import _logging
 from embedlog._native import system
 from embedlog.coordination import replay
 from embedlog.coordination.host import PartitionHost
-from embedlog.coordination.replay import DiscerningView, View
+from embedlog.coordination.replay import TransactionalView, View
 from embedlog.errors import (
     ClosedError,
     DurabilityError,
@@ -67,7 +67,7 @@ class _Mirror(Generic[V]):
         self.partition = partition
         self.make_view = make_view
         view = make_view()
-        self.discerning = isinstance(view, DiscerningView)
+        self.transactional = isinstance(view, TransactionalView)
         self.state = _ReplayState(-1, -1, view)
         self.topics = 1  # the topics' version at the last lookup of the partition; odd: a change was in progress
         self.mutex = threading.Lock()  # for updates of the position; never held during a wait or a read
@@ -263,7 +263,7 @@ def _catch_up(mirror: _Mirror[V], state: _ReplayState[V], now: Published, limit_
         if found.next_offset <= state.position:
             break
         with in_file(found.path, found.position):
-            records = replay.read(found.data, found.batches, state.position, mirror.discerning)
+            records = replay.read(found.data, found.batches, state.position, mirror.transactional)
             state = _move(mirror, state, state._replace(position=found.next_offset), records)
         taken += len(found.data)
     return True
@@ -273,7 +273,7 @@ def _move(mirror: _Mirror[V], before: _ReplayState[V], after: _ReplayState[V], r
     """Apply records and advance the position, unless another thread was faster; returns the present one."""
     with mirror.mutex:
         if mirror.state is before:
-            records.into(after.view)
+            records.apply_to(after.view)
             mirror.state = after
         return mirror.state
 

@@ -1,7 +1,7 @@
 """Applies records of an internal topic to a view, in log order; records of transactions with their outcome.
 
-REPLAY-1  a view that is not discerning gets every record as it is: its topic contains no transactions
-REPLAY-2  a discerning view gets records of a transaction as pending, and the transaction's marker as their outcome
+REPLAY-1  a view that is not transactional gets every record as it is: its topic contains no transactions
+REPLAY-2  a transactional view gets records of a transaction as pending, and the transaction's marker as their outcome
 REPLAY-3  everything is decoded before the first record is applied: a read is applied as a whole or not at all
 """
 
@@ -25,7 +25,7 @@ class View(Protocol):
 
 
 @runtime_checkable
-class DiscerningView(View, Protocol):
+class TransactionalView(View, Protocol):
     """A view in which a transaction's records count only once it is committed."""
 
     def apply_pending(self, producer_id: int, key: bytes, value: bytes | None) -> None:
@@ -35,7 +35,7 @@ class DiscerningView(View, Protocol):
         """Apply the end of a producer's transaction."""
 
 
-class _Turn(NamedTuple):
+class _Change(NamedTuple):
     """A row where the kind of records changes: `records` of an open transaction, or the end of one."""
 
     row: int
@@ -48,19 +48,19 @@ class Records(NamedTuple):
     """Records in log order, ready to be applied."""
 
     records: list[Record]
-    turns: list[_Turn]
+    changes: list[_Change]
 
-    def into(self, view: View) -> None:
+    def apply_to(self, view: View) -> None:
         """Apply all of them."""
         row = 0
-        for turn in self.turns:
-            assert isinstance(view, DiscerningView)
-            _apply(view, self.records[row : turn.row])
-            row = turn.row + turn.records
-            if turn.commit is not None:
-                view.settle(turn.producer_id, turn.commit)
-            for key, value in self.records[turn.row : row]:
-                view.apply_pending(turn.producer_id, key, value)
+        for change in self.changes:
+            assert isinstance(view, TransactionalView)
+            _apply(view, self.records[row : change.row])
+            row = change.row + change.records
+            if change.commit is not None:
+                view.settle(change.producer_id, change.commit)
+            for key, value in self.records[change.row : row]:
+                view.apply_pending(change.producer_id, key, value)
         _apply(view, self.records[row:] if row else self.records)
 
 
@@ -72,7 +72,7 @@ def _apply(view: View, records: list[Record]) -> None:
 NONE = Records([], [])
 
 
-def read(data: Any, batches: Batches, position: int, discerning: bool) -> Records:
+def read(data: Any, batches: Batches, position: int, transactional: bool) -> Records:
     """The records from offset `position` on. Raises CorruptRecordError."""
     records: list[Record] = []
     offsets: list[int] = []
@@ -84,16 +84,16 @@ def read(data: Any, batches: Batches, position: int, discerning: bool) -> Record
         first = bisect_left(found, position)
         records += [(keys[row] or b"", values[row]) for row in range(first, columns.count)]
         offsets += found[first:]
-    return Records(records, _turns(data, batches, offsets, position) if discerning else [])
+    return Records(records, _changes(data, batches, offsets, position) if transactional else [])
 
 
-def _turns(data: Any, batches: Batches, offsets: list[int], position: int) -> list[_Turn]:
+def _changes(data: Any, batches: Batches, offsets: list[int], position: int) -> list[_Change]:
     transactional = np.flatnonzero(batches["attributes"] & TRANSACTIONAL)
     if not len(transactional):
         return []
     found = batches[transactional]
     ends = {marker.offset: marker.kind == COMMIT for marker in markers(data, found)}
-    turns = []
+    changes = []
     for base, delta, attributes, producer_id in zip(
         found["base_offset"].tolist(),
         found["last_offset_delta"].tolist(),
@@ -103,7 +103,7 @@ def _turns(data: Any, batches: Batches, offsets: list[int], position: int) -> li
     ):
         row = bisect_left(offsets, base)
         if not attributes & CONTROL:
-            turns.append(_Turn(row, producer_id, bisect_left(offsets, base + delta + 1) - row))
+            changes.append(_Change(row, producer_id, bisect_left(offsets, base + delta + 1) - row))
         elif base >= position and base in ends:  # otherwise compaction emptied it, since no data of the transaction is left
-            turns.append(_Turn(row, producer_id, commit=ends[base]))
-    return turns
+            changes.append(_Change(row, producer_id, commit=ends[base]))
+    return changes

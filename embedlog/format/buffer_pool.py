@@ -53,7 +53,7 @@ class Lease:
         return view
 
 
-class _Loan:
+class _LeasedBlock:
     """The base of a leased array: it returns the block when it is freed."""
 
     __slots__ = ("__array_interface__", "_block", "_pool")
@@ -64,7 +64,7 @@ class _Loan:
         self.__array_interface__: dict[str, Any] = {"version": 3, "typestr": "|u1", "shape": (size,), "data": place}
 
     def __del__(self) -> None:
-        self._pool._give_back(self._block)
+        self._pool._return_block(self._block)
 
 
 class BufferPool:
@@ -84,7 +84,7 @@ class BufferPool:
             block = self._free[rounded].pop()
         except (KeyError, IndexError):
             block = self._new(rounded)
-        return Lease(np.asarray(_Loan(self, block, size)))
+        return Lease(np.asarray(_LeasedBlock(self, block, size)))
 
     @property
     def free_bytes(self) -> int:
@@ -97,7 +97,7 @@ class BufferPool:
         except OSError as error:
             raise MemoryError(f"no {size} bytes for a buffer: {error}") from error
 
-    def _give_back(self, block: Block) -> None:
+    def _return_block(self, block: Block) -> None:
         # The sum may miss a block that another thread returns at the same time: it is a bound, not an account.
         if self.free_bytes + block.size > self._free_bytes_max:
             self._forget_others(block.size)

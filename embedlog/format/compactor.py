@@ -146,7 +146,7 @@ def _new_horizon(before: np.void, after: np.void) -> bool:
 def _plain_body(data: Any, row: np.void, position: int, limit: int) -> memoryview:
     try:
         return plain_section(memoryview(data).cast("B"), row, position, limit)
-    except compression.Beyond:
+    except compression.LimitExceeded:
         raise too_large(row, limit) from None
 
 

@@ -90,7 +90,7 @@ _COMPRESS: tuple[Callable[[Any, int | None], Buffer], ...] = (
 # ---- decompress ----------------------------------------------------------------------------------
 
 
-class Beyond(Exception):
+class LimitExceeded(Exception):
     """The output is larger than the limit."""
 
 
@@ -101,12 +101,12 @@ def decompress(codec: int, data: Buffer, limit: int = LIMIT_BYTES) -> Buffer:
     """
     try:
         return expand(codec, data, limit)
-    except Beyond:
+    except LimitExceeded:
         raise CorruptRecordError("uncompressed size of a batch", expected=f"at most {limit}", found="more") from None
 
 
 def expand(codec: int, data: Buffer, limit: int) -> Buffer:
-    """As `decompress`, but raises Beyond for more than `limit` bytes: the caller may decode them in another way."""
+    """As `decompress`, but raises LimitExceeded for more than `limit` bytes: the caller may decode them in another way."""
     if not 0 <= codec < len(CODECS):
         raise CorruptRecordError("codec of a batch", expected="0 to 4", found=codec)
     try:
@@ -122,7 +122,7 @@ def _drain(read: Callable[[memoryview], int], guess: int, limit: int) -> Buffer:
     while True:
         if size == len(room):
             if size > limit:
-                raise Beyond
+                raise LimitExceeded
             larger = np.empty(min(2 * size, limit + 1), np.uint8)
             larger[:size] = room
             room = larger
@@ -131,7 +131,7 @@ def _drain(read: Callable[[memoryview], int], guess: int, limit: int) -> Buffer:
             return room.data[:size]
         size += got
         if size > limit:
-            raise Beyond
+            raise LimitExceeded
 
 
 def _decompress_gzip(data: Buffer, limit: int) -> Buffer:
@@ -146,7 +146,7 @@ def _decompress_gzip(data: Buffer, limit: int) -> Buffer:
             piece = member.decompress(packed, limit - size + 1)
             size += len(piece)
             if size > limit:
-                raise Beyond
+                raise LimitExceeded
             pieces.append(piece)
             at += len(packed) - len(member.unused_data)
             step *= 2
@@ -157,7 +157,7 @@ def _decompress_gzip(data: Buffer, limit: int) -> Buffer:
 def _decompress_snappy(data: Buffer, limit: int) -> Buffer:
     plain = snappy.decompress(data, limit)
     if plain is None:
-        raise Beyond
+        raise LimitExceeded
     return plain
 
 
@@ -186,7 +186,7 @@ def _decompress_lz4(data: Buffer, limit: int) -> Buffer:
 def _decompress_zstd(data: Buffer, limit: int) -> Buffer:
     known = zstandard.frame_content_size(data)
     if known > limit:
-        raise Beyond
+        raise LimitExceeded
     packed_bytes = memoryview(data).nbytes
     guess = min(known, ZSTD_RATIO_MAX * packed_bytes) if known > 0 else FIRST_GUESS * packed_bytes
     reader = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True)

@@ -86,7 +86,7 @@ def decode_some(
     if survey.kinds & NOT_PLAIN:
         try:
             rows, bodies = _first_bodies(data, found, 0, limit, alone_bytes)
-        except compression.Beyond:
+        except compression.LimitExceeded:
             return Part(None, 0)
         decoded = job.from_bodies(rows, bodies)
         return Part(decoded, _reach(batches, found, len(rows)))
@@ -160,7 +160,7 @@ def _first_bodies(
 ) -> tuple[Batches, list[memoryview]]:
     """The sections of the first batches; all but the first one have about GROUP_BYTES at most.
 
-    Raises CorruptRecordError for a first batch beyond `limit`, and Beyond for one of more than `alone_bytes`.
+    Raises CorruptRecordError for a first batch beyond `limit`, and LimitExceeded for one of more than `alone_bytes`.
     """
     sections = _Sections(data, batches, position)
     bodies: list[memoryview] = []
@@ -186,7 +186,7 @@ class _Sections:
         self._group_bytes = 0  # uncompressed so far; a later addition corrects one that is lost to another thread
 
     def plain(self, number: int, limit: int) -> memoryview:
-        """Uncompressed. Raises CorruptRecordError with the batch's position, and Beyond."""
+        """Uncompressed. Raises CorruptRecordError with the batch's position, and LimitExceeded."""
         row = self.rows[number]
         if row["magic"] < 2:
             start = int(row["position"]) - self._position
@@ -206,7 +206,7 @@ class _Sections:
             return None
         try:
             plain = self.plain(number, limit)
-        except compression.Beyond:
+        except compression.LimitExceeded:
             self._group_bytes = GROUP_BYTES
             return None
         self._group_bytes += len(plain)
@@ -216,12 +216,12 @@ class _Sections:
         """Uncompressed, or CorruptRecordError."""
         try:
             return self.plain(number, min(limit, DATA_BYTES_MAX))
-        except compression.Beyond:
+        except compression.LimitExceeded:
             raise too_large(self.rows[number], limit) from None
 
 
 def plain_section(view: memoryview, row: Any, position: int, limit: int) -> memoryview:
-    """A batch's records section, uncompressed. Raises CorruptRecordError, and Beyond for more than `limit`."""
+    """A batch's records section, uncompressed. Raises CorruptRecordError, and LimitExceeded for more than `limit`."""
     start, size = int(row["position"]) - position, int(row["size"])
     try:
         plain = compression.expand(int(row["attributes"]) & CODEC_MASK, view[start + HEADER_SIZE : start + size], limit)

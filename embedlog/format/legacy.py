@@ -93,7 +93,7 @@ def _timestamp(view: memoryview, magic: int) -> int:
 def messages(view: memoryview, limit: int) -> tuple[list[Message], bool]:
     """The records of one whole message, and whether their timestamps are append times.
 
-    Raises CorruptRecordError, and `compression.Beyond` for more than `limit` uncompressed bytes.
+    Raises CorruptRecordError, and `compression.LimitExceeded` for more than `limit` uncompressed bytes.
     """
     offset, _, _, magic, attributes = HEAD.unpack_from(view)
     timestamp, append_time = _timestamp(view, magic), magic == 1 and bool(attributes & LOG_APPEND_TIME)

@@ -129,7 +129,7 @@ class AppendLock:
         elif code == system.MUST_REMAP:
             state.remap_mutexed()
         elif code == system.LOST_DIRECTORY:
-            state.context.retake()
+            state.context.reacquire()
             self.writer.guard_directory()
         elif code in (system.MUST_ROLL, system.IS_POISONED):
             full = self.writer.native().segment_base

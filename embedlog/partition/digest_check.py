@@ -38,7 +38,7 @@ class DigestCheck:
         """The digests of a segment from a number on; none if there are no more, or if their file is missing."""
         handles = self._state.context.handles
         try:
-            handle = handles.borrow(self._directory, info.base, file_names.DIGESTS) if number < info.index_entries else None
+            handle = handles.acquire(self._directory, info.base, file_names.DIGESTS) if number < info.index_entries else None
         except StorageError as problem:
             if problem.errno != 2:
                 raise

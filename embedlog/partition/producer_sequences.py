@@ -212,7 +212,7 @@ class ProducerSequences:
         """The batches of a segment from a position on, and a function that reads the markers among them."""
         partition = self._partition
         path = file_names.segment_path(partition.path, info.base)
-        with partition.context.handles.borrow(str(partition.path), info.base, file_names.LOG) as fd:
+        with partition.context.handles.acquire(str(partition.path), info.base, file_names.LOG) as fd:
             while position < info.size:
                 rows = np.empty(ROWS_AT_ONCE, BATCH)
                 try:

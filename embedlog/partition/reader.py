@@ -293,7 +293,7 @@ class Reader:
     def _indexed(self, info: SegmentInfo, suffix: str, search: Callable[[int], T], otherwise: T) -> T:
         """The result of a search in an index; `otherwise` if the index is missing or too short: time is lost, not data."""
         try:
-            with self.handles.borrow(self._directory, info.base, suffix) as fd:
+            with self.handles.acquire(self._directory, info.base, suffix) as fd:
                 return search(fd)
         except CorruptRecordError:
             return otherwise
@@ -318,7 +318,7 @@ class Reader:
             size = min(want, info.size - hint.position)
             spare = min(SPARE_BYTES, info.size - hint.position - size)
             room = pool.lease(size + spare).view if pool is not None else memoryview(bytearray(size + spare))
-            with self.handles.borrow(self._directory, info.base, file_names.LOG) as fd:
+            with self.handles.acquire(self._directory, info.base, file_names.LOG) as fd:
                 got = files.pread_into(fd, room[:size], hint.position, path)
                 scanned = scan(room[:got], chain)
                 if scanned.need and len(scanned.batches) and got - scanned.consumed >= AGAIN_BYTES_MIN:

@@ -35,7 +35,7 @@ class Tail:
         self._place = (state.topic, state.number)
         self._handles = state.context.handles
         self._pid = os.getpid()
-        self._kept = self._handles.keep(*self._file)
+        self._kept = self._handles.acquire_kept(*self._file)
         if self._kept is not None:
             self._tailing.use(self._kept.fd)
         self.offset = now.log_end
@@ -47,7 +47,7 @@ class Tail:
         if (
             kept := getattr(self, "_kept", None)
         ) is not None and self._pid == os.getpid():  # not in a forked child, where the locks may be held for ever
-            self._handles.let_go(kept)
+            self._handles.release_kept(kept)
 
     def records(self) -> list[Record] | None:
         """The records published since the last call. `offset` is then after them, and after markers.
@@ -55,7 +55,7 @@ class Tail:
         None: fetch from the unchanged `offset`, and drop this tail.
         """
         if self._kept is None:
-            code, size_bytes, end = self._read_borrowed()
+            code, size_bytes, end = self._read_acquired()
         elif self._kept.forgotten:  # the partition was closed, or its files were replaced
             return None
         else:
@@ -71,13 +71,13 @@ class Tail:
             self.offset, self.end, self.size_bytes = self._tailing.offset, end, size_bytes
         return found
 
-    def _read_borrowed(self) -> tuple[int, int, int]:
-        """Read with a borrowed descriptor: many partitions are tailed."""
+    def _read_acquired(self) -> tuple[int, int, int]:
+        """Read with a shared descriptor: many partitions are tailed."""
         state = self._state
         if state.closed or state.page_file is None:
             return system.TAIL_OTHERWISE, 0, 0
         try:
-            with self._handles.borrow(*self._file) as fd:
+            with self._handles.acquire(*self._file) as fd:
                 self._tailing.use(fd)
                 return self._tailing.read()
         except StorageError:

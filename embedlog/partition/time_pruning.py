@@ -61,7 +61,7 @@ class TimePruning:
     def _reaching(self, info: SegmentInfo, time_ms: int) -> int:
         """The last offset of the first batch of this time or later, by the index. REQUIRES: there is one."""
         try:
-            with self._reader.handles.borrow(str(self._state.path), info.base, file_names.TIME_INDEX) as fd:
+            with self._reader.handles.acquire(str(self._state.path), info.base, file_names.TIME_INDEX) as fd:
                 found = index.time_ceiling(fd, info.time_entries, info.base, time_ms)
         except (StorageError, CorruptRecordError) as problem:
             if isinstance(problem, StorageError) and problem.errno != 2:

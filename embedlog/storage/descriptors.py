@@ -17,7 +17,7 @@ KEPT_DIVISOR = 4  # kept descriptors use at most this part of the limit
 
 
 class Handle:
-    """A borrowed open file; `with` returns the descriptor and gives it back."""
+    """An open file in use. `with` returns the descriptor and releases the file."""
 
     __slots__ = ("_cache", "fd", "forgotten", "users")
 
@@ -31,7 +31,7 @@ class Handle:
         return self.fd
 
     def __exit__(self, *_: object) -> None:
-        self._cache.give_back(self)
+        self._cache.release(self)
 
 
 class Handles:
@@ -44,30 +44,30 @@ class Handles:
         self._open: OrderedDict[Key, Handle] = OrderedDict()
         self._kept_count = 0
 
-    def keep(self, directory: str, base: int, suffix: str) -> Handle | None:
-        """As `borrow`, until `let_go`; None if the limit of kept descriptors is reached. Raises StorageError."""
+    def acquire_kept(self, directory: str, base: int, suffix: str) -> Handle | None:
+        """As `acquire`, until `release_kept`; None if the limit of kept descriptors is reached. Raises StorageError."""
         with self._mutex:
             if self._kept_count >= self._limit // KEPT_DIVISOR:
                 return None
             self._kept_count += 1
         try:
-            return self.borrow(directory, base, suffix)
+            return self.acquire(directory, base, suffix)
         except BaseException:
             with self._mutex:
                 self._kept_count -= 1
             raise
 
-    def let_go(self, handle: Handle) -> None:
+    def release_kept(self, handle: Handle) -> None:
         with self._mutex:
             self._kept_count -= 1
-        self.give_back(handle)
+        self.release(handle)
 
-    def borrow(self, directory: str, base: int, suffix: str) -> Handle:
+    def acquire(self, directory: str, base: int, suffix: str) -> Handle:
         """An open file of a segment for reading, valid until the `with` block ends. Raises StorageError."""
         key = (directory, base, suffix)
         if self._fresh:
             made = Handle(self, files.open_file(f"{directory}/{file_names.file_name(base, suffix)}", files.READ))
-            made.forgotten = True  # closed when it is given back
+            made.forgotten = True  # closed when it is released
             return made
         with self._mutex:
             handle = self._open.get(key)
@@ -93,14 +93,14 @@ class Handles:
                 return
             files.close(self._open.pop(key).fd)
 
-    def give_back(self, handle: Handle) -> None:
+    def release(self, handle: Handle) -> None:
         with self._mutex:
             handle.users -= 1
             if handle.forgotten and handle.users == 0:
                 files.close(handle.fd)
 
     def forget(self, directory: str | None = None) -> None:
-        """Close the files of this directory (None: all files); a file in use closes when its last user gives it back."""
+        """Close the files of this directory (None: all files); a file in use closes when its last user releases it."""
         with self._mutex:
             for key in [key for key in self._open if directory is None or key[0] == directory]:
                 handle = self._open.pop(key)

@@ -40,7 +40,7 @@ class Discerning(Plain):
 def fed(data: bytes, view: Plain, position: int = 0) -> list[Event]:
     found = scan(data, Chain(0))
     assert found.problem is None
-    replay.read(memoryview(data), found.batches, position, isinstance(view, replay.DiscerningView)).into(view)
+    replay.read(memoryview(data), found.batches, position, isinstance(view, replay.TransactionalView)).apply_to(view)
     return view.events
 
 

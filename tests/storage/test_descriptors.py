@@ -16,26 +16,26 @@ def directory(tmp_path: Path, count: int) -> str:
 
 def test_only_a_part_of_the_room_can_be_kept(tmp_path: Path) -> None:
     handles, place = Handles(8), directory(tmp_path, 9)
-    kept = [handles.keep(place, base, ".log") for base in range(8)]
+    kept = [handles.acquire_kept(place, base, ".log") for base in range(8)]
     assert [handle is not None for handle in kept] == [True] * (8 // KEPT_DIVISOR) + [False] * (8 - 8 // KEPT_DIVISOR)
     assert kept[0] is not None
-    handles.let_go(kept[0])
-    last = handles.keep(place, 8, ".log")
+    handles.release_kept(kept[0])
+    last = handles.acquire_kept(place, 8, ".log")
     assert last is not None
     for handle in (*kept[1:], last):
         if handle is not None:
-            handles.let_go(handle)
+            handles.release_kept(handle)
     handles.forget()
 
 
 def test_what_is_kept_stays_open_and_is_closed_behind_the_last_user(tmp_path: Path) -> None:
     handles, place = Handles(8), directory(tmp_path, 1)
-    kept = handles.keep(place, 0, ".log")
+    kept = handles.acquire_kept(place, 0, ".log")
     assert kept is not None
     handles.forget(place)
     assert kept.forgotten
     assert Path(f"/proc/self/fd/{kept.fd}").exists()
-    handles.let_go(kept)
+    handles.release_kept(kept)
     assert not Path(f"/proc/self/fd/{kept.fd}").exists()
 
 

@@ -14,12 +14,12 @@ STATE_TOPIC = "__transaction_state"
 # ---- the directory -----------------------------------------------------------------------------------
 
 
-@replaces("no_stat_again", "embedlog.coordination.directory:Directory._still_ours")
+@replaces("no_stat_again", "embedlog.coordination.directory:Directory._is_current")
 def _ours_without_a_look(original, self, fd, path, settle):
     return True
 
 
-@replaces("no_settle", "embedlog.coordination.directory:Directory._still_ours")
+@replaces("no_settle", "embedlog.coordination.directory:Directory._is_current")
 def _looked_at_without_a_delay(original, self, fd, path, settle):
     return original(self, fd, path, False)
 
