@@ -24,7 +24,7 @@ class Source(Protocol):
     def counters(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
         """Totals since the start, and maxima since the last call."""
 
-    def turn_window(self) -> None:
+    def rotate_window(self) -> None:
         """The newer window becomes the older one, whose values are dropped."""
 
 
@@ -52,7 +52,7 @@ class Metrics:
         """Add to totals, and raise maxima to at least `peaks`."""
         with self._lock:
             if self._clock() >= self.due:
-                self._turn_locked()
+                self._rotate_locked()
             for name, amount in amounts.items():
                 self._totals[name] += amount
             if peaks:
@@ -62,7 +62,7 @@ class Metrics:
         """Begin a new window if the newer one is full. For clients with a source, at least once per window while they count."""
         with self._lock:
             if self._clock() >= self.due:
-                self._turn_locked()
+                self._rotate_locked()
 
     def spent(self, name: str, seconds: float) -> None:
         """Add the duration of a call."""
@@ -101,7 +101,7 @@ class Metrics:
 
     def _update_locked(self) -> None:
         if self._clock() >= self.due:
-            self._turn_locked()
+            self._rotate_locked()
         elif self.source is not None:
             self._pull_locked(self.source)
 
@@ -115,15 +115,15 @@ class Metrics:
         self._totals.update(totals)
         self._raise_locked(peaks)
 
-    def _turn_locked(self) -> None:
+    def _rotate_locked(self) -> None:
         """What the source counted until now belongs to the window that ends."""
         now = self._clock()
         idle = now - self._newer.began >= 2 * WINDOW_S
         if self.source is not None:
             self._pull_locked(self.source)
-            self.source.turn_window()
+            self.source.rotate_window()
             if idle:
-                self.source.turn_window()
+                self.source.rotate_window()
         self._older = _Window(now - WINDOW_S, self._totals) if idle else self._newer
         self._newer = _Window(now, self._totals)
         self.due = now + WINDOW_S

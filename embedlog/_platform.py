@@ -16,7 +16,7 @@ from embedlog.errors import UnsupportedPlatformError
 MACHINES = frozenset({"x86_64", "aarch64"})  # as `uname -m` spells them
 
 
-def complaint(system: str = sys.platform, machine: str | None = None) -> str | None:
+def unsupported_reason(system: str = sys.platform, machine: str | None = None) -> str | None:
     """Why embedlog cannot run here, in one line, or None if it can."""
     machine = platform.machine() if machine is None else machine
     if system.startswith("linux") and machine in MACHINES:
@@ -24,6 +24,6 @@ def complaint(system: str = sys.platform, machine: str | None = None) -> str | N
     return f"embedlog runs on Linux on x86-64 and arm64 only; this is {system} on {machine}"
 
 
-_complaint = complaint()
-if _complaint is not None:
-    raise UnsupportedPlatformError(_complaint)
+_unsupported_reason = unsupported_reason()
+if _unsupported_reason is not None:
+    raise UnsupportedPlatformError(_unsupported_reason)

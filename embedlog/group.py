@@ -166,24 +166,24 @@ def join(
         return Refusal.FENCED_INSTANCE_ID
     if rejoining and before is None:
         return Refusal.UNKNOWN_MEMBER_ID
-    if not _speaks_with(group, member, protocol_type, member.member_id if holder is None else holder):
+    if not _supports_protocols(group, member, protocol_type, member.member_id if holder is None else holder):
         return Refusal.INCONSISTENT_GROUP_PROTOCOL
     if before is not None:
         return _join_again(group, before, member, now_ms)
     if holder is not None:
-        return _take_place(group, group.members[holder], member, now_ms)
+        return _replace_static(group, group.members[holder], member, now_ms)
     if sum(not _same_process_slot(each, member) for each in group.members.values()) >= limits.max_size:
         return Refusal.GROUP_MAX_SIZE_REACHED
     return _join_anew(group, member, protocol_type, limits, now_ms)
 
 
-def _speaks_with(group: Group, member: Member, protocol_type: str, but: str) -> bool:
+def _supports_protocols(group: Group, member: Member, protocol_type: str, except_id: str) -> bool:
     """Whether it shares a protocol with all other members; its own previous protocols are ignored."""
     names = {name for name, _ in member.protocols}
     if not names or not protocol_type or (group.members and group.protocol_type != protocol_type):
         return False
     for other in group.members.values():
-        if other.member_id != but:
+        if other.member_id != except_id:
             names.intersection_update(name for name, _ in other.protocols)
     return bool(names)
 
@@ -217,7 +217,7 @@ def _join_again(group: Group, before: Member, member: Member, now_ms: int) -> Gr
     return _prepare(again, now_ms, {member.member_id})
 
 
-def _take_place(group: Group, before: Member, member: Member, now_ms: int) -> Group:
+def _replace_static(group: Group, before: Member, member: Member, now_ms: int) -> Group:
     """A new process with the instance id of a static member replaces it, under a new member id."""
     member = replace(member, joined=True, assignment=before.assignment, others=member.others or before.others)
     members = {each.member_id: each for each in (member if each is before else each for each in group.members.values())}
@@ -305,7 +305,7 @@ def sync(
 
     Members without an assignment get an empty one; assignments of unknown members are ignored.
     """
-    refusal = standing(old, member_id, instance_id)
+    refusal = member_refusal(old, member_id, instance_id)
     if old is None or refusal is not None:
         return refusal or Refusal.UNKNOWN_MEMBER_ID
     if generation != old.generation:
@@ -343,7 +343,7 @@ def evict(old: Group, verdicts: Mapping[str, Verdict], now_ms: int) -> Group:
     A late round concerns all members that it waits for: dynamic members are removed, static ones keep their last subscription.
     """
     found = {member_id: verdict for member_id, verdict in verdicts.items() if member_id in old.members}
-    gone = {member_id for member_id, verdict in found.items() if _must_go(old, old.members[member_id], verdict)}
+    gone = {member_id for member_id, verdict in found.items() if _must_remove(old, old.members[member_id], verdict)}
     preparing = old.state is State.PREPARING_REBALANCE and not old.delayed
     missing = old.missing() if preparing else []
     overdue = any(found.get(member_id) is Verdict.LATE for member_id in missing)
@@ -352,7 +352,7 @@ def evict(old: Group, verdicts: Mapping[str, Verdict], now_ms: int) -> Group:
     return _advance(_without(old, gone, now_ms), now_ms, overdue)
 
 
-def _must_go(group: Group, member: Member, verdict: Verdict) -> bool:
+def _must_remove(group: Group, member: Member, verdict: Verdict) -> bool:
     if verdict is Verdict.LATE:
         return group.state is State.COMPLETING_REBALANCE and group.leader == member.member_id
     return verdict is Verdict.EXPIRED or member.instance_id is None
@@ -384,7 +384,7 @@ def may_commit(
         return Refusal.COORDINATOR_NOT_AVAILABLE
     if generation < 0 and old.state is State.EMPTY:
         return None
-    refusal = standing(old, member_id, instance_id)
+    refusal = member_refusal(old, member_id, instance_id)
     if refusal is None and generation != old.generation:
         refusal = Refusal.ILLEGAL_GENERATION
     if refusal is None and old.state is State.COMPLETING_REBALANCE and not transactional:
@@ -392,7 +392,7 @@ def may_commit(
     return refusal
 
 
-def standing(old: Group | None, member_id: str, instance_id: str | None) -> Refusal | None:
+def member_refusal(old: Group | None, member_id: str, instance_id: str | None) -> Refusal | None:
     """The reason why this is not a member; None if it is one.
 
     A replaced static member gets its own error: if it joined again under a new id, two processes would fence each other forever.

@@ -197,7 +197,7 @@ def is_abandoned(state: Transaction, alive: bool, now: Moment) -> bool:
     return now.monotonic_ns - state.began.monotonic_ns > state.timeout_ms * 1_000_000
 
 
-def give_up(old: Transaction | None, seen: Transaction, next_id: int, now: Moment) -> Transaction | None:
+def abort_abandoned(old: Transaction | None, seen: Transaction, next_id: int, now: Moment) -> Transaction | None:
     """Abort an abandoned transaction; None if it is not the same transaction now. This fences its owner."""
     if old is None or old.status is not Status.ONGOING or (old.producer_id, old.epoch) != (seen.producer_id, seen.epoch):
         return None

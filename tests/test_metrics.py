@@ -31,7 +31,7 @@ class Counting:
         self.most = 0.0
         return {"fetch": self.count}, peaks
 
-    def turn_window(self) -> None:
+    def rotate_window(self) -> None:
         self.turns += 1
 
     def fetch(self, size: float) -> None:

@@ -60,7 +60,7 @@ def test_init_of_an_unsettled_id_waits(status: Status) -> None:
 
 
 def test_init_behind_an_open_transaction_is_two_epochs_on() -> None:
-    given_up = rules.give_up(state(Status.ONGOING), state(Status.ONGOING), NEW_ID, NOW)
+    given_up = rules.abort_abandoned(state(Status.ONGOING), state(Status.ONGOING), NEW_ID, NOW)
     assert given_up is not None
     assert (given_up.status, given_up.epoch, given_up.owner) == (Status.PREPARE_ABORT, 4, None)
     settled = rules.complete(given_up, given_up, NOW)
@@ -163,7 +163,7 @@ def test_an_end_by_who_is_no_longer_the_owner() -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_who_was_timed_out_is_fenced_whatever_he_wants(commit: bool) -> None:
-    given_up = rules.give_up(state(Status.ONGOING), state(Status.ONGOING), NEW_ID, NOW)
+    given_up = rules.abort_abandoned(state(Status.ONGOING), state(Status.ONGOING), NEW_ID, NOW)
     for now in (given_up, rules.complete(given_up, given_up, NOW)):  # type: ignore[arg-type]
         assert rules.end(now, ID, 3, MINE, commit, NEW_ID, NOW) is Refusal.PRODUCER_FENCED
         assert rules.register(now, ID, 3, [T0], NOW) is Refusal.PRODUCER_FENCED
@@ -195,7 +195,7 @@ def test_a_completion_needs_that_same_decision() -> None:
 def test_a_transaction_is_given_up_only_while_it_is_that_same_one() -> None:
     seen = state(Status.ONGOING)
     for other in (None, state(Status.ONGOING, 4), replace(seen, producer_id=1), state(Status.PREPARE_COMMIT, 4)):
-        assert rules.give_up(other, seen, NEW_ID, NOW) is None
+        assert rules.abort_abandoned(other, seen, NEW_ID, NOW) is None
 
 
 @pytest.mark.parametrize(("change", "alive", "after_ns", "expected"), [

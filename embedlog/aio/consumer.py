@@ -191,7 +191,7 @@ class AsyncConsumer(Generic[K, V]):
         """Whether fetched records can be returned without reading the log. Raises as a wait would."""
         consumer._using()
         consumer._reading.close_iterator()
-        if self._is_due() or not any(cursor.has_records for cursor in consumer._reading.rotation.turns()):
+        if self._is_due() or not any(cursor.has_records for cursor in consumer._reading.rotation.readable()):
             return False
         consumer._waiting.raise_if_interrupted()
         if consumer._group is not None:

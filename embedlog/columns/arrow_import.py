@@ -73,7 +73,7 @@ class Table:
     partitions: NDArray[np.int64] | None = None
 
 
-def speaks_arrow(source: object) -> bool:
+def has_arrow_interface(source: object) -> bool:
     return hasattr(source, "__arrow_c_array__") or hasattr(source, "__arrow_c_stream__")
 
 

@@ -44,9 +44,8 @@ def pieces_of(values: Any, keys: Any = None, timestamps_ms: Any = None, headers:
     Raises TypeError for unsupported types, InvalidRecordError for inconsistent columns.
     """
     _check_lengths(values, {"keys": keys, "timestamps": timestamps_ms, "headers": headers})
-    pieces = (
-        _table_pieces(values) if arrow_import.speaks_arrow(values) else ((piece,) for piece in _bytes_pieces(values, "value"))
-    )
+    is_table = arrow_import.has_arrow_interface(values)
+    pieces = _table_pieces(values) if is_table else ((piece,) for piece in _bytes_pieces(values, "value"))
     rows: Iterator[Piece] = (piece if isinstance(piece, Piece) else Piece(len(piece[0]), piece[0]) for piece in pieces)
     if keys is not None:
         rows = _with_keys(rows, keys)
@@ -98,12 +97,12 @@ def bytes_like(value: object, what: str) -> bytes | None:
     kind = type(value).__name__
     if what not in SERIALIZERS:
         raise TypeError(f"a {what} is bytes or None, not {kind}")
-    raise TypeError(f"a {what} is bytes, not {kind}: {_way_to_bytes(value, what)}")
+    raise TypeError(f"a {what} is bytes, not {kind}: {_conversion_hint(value, what)}")
 
 
-def _way_to_bytes(value: object, what: str) -> str:
+def _conversion_hint(value: object, what: str) -> str:
     """The hint for the conversion of the value to bytes."""
-    if isinstance(value, np.ndarray) or arrow_import.speaks_arrow(value):
+    if isinstance(value, np.ndarray) or arrow_import.has_arrow_interface(value):
         return "send_batch() takes columns and tables, each row is a record"
     if isinstance(value, str):
         return f"encode it, or give the producer a {SERIALIZERS[what]} such as embedlog.serializers.string"
@@ -123,7 +122,7 @@ def slice_column(column: BytesColumn | None, start: int, stop: int) -> BytesColu
 
 
 def _bytes_pieces(items: Any, what: str) -> Iterator[BytesColumn]:
-    if arrow_import.speaks_arrow(items):
+    if arrow_import.has_arrow_interface(items):
         return (arrow_import.bytes_column(node, what) for node in arrow_import.arrays(items) if node.length)
     if isinstance(items, np.ndarray):
         return _array_pieces(items, what)

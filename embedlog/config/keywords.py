@@ -20,7 +20,7 @@ Class = TypeVar("Class", bound=type)
 
 HOT = ("send", "poll")  # `poll` checks its keywords itself
 IN_SECONDS = "the time to wait is timeout=, in seconds"
-MEANT: Mapping[str, str] = {  # names in other clients → the hint for them
+HINTS: Mapping[str, str] = {  # names in other clients → the hint for them
     "timeout_ms": IN_SECONDS,
     "timeout_s": IN_SECONDS,
     "listener": "on_assigned, on_revoked and on_lost are callables",
@@ -32,7 +32,7 @@ MEANT: Mapping[str, str] = {  # names in other clients → the hint for them
 def unknown_keyword(call: str, wrong: str, known: tuple[str, ...]) -> UnknownOptionError:
     """The error for an unknown keyword of a call."""
     near = nearest(wrong, known)
-    hint = MEANT.get(wrong) or (f"did you mean {near[0]}?" if near else f"it takes {', '.join(known) or 'none'}")
+    hint = HINTS.get(wrong) or (f"did you mean {near[0]}?" if near else f"it takes {', '.join(known) or 'none'}")
     return UnknownOptionError(f"{call} has no argument {wrong}; {hint}")
 
 

@@ -111,7 +111,7 @@ class Collector:
         fetcher, before = self.fetcher, self.fetcher.size_bytes
         seen_count = 0
         try:
-            for cursor in self.rotation.turns():
+            for cursor in self.rotation.readable():
                 if cursor.tail is None and not self._ready(cursor):
                     continue
                 taken.append((cursor, cursor.position, cursor.epoch))
@@ -148,7 +148,7 @@ class Collector:
 
     def open_iterator(self) -> Iterator[Record] | None:
         """An iterator over the fetched records of the next partition that has any."""
-        for cursor in self.rotation.turns():
+        for cursor in self.rotation.readable():
             while self._ready(cursor):
                 if self.interceptors:
                     cursor.replace_ahead(self.interceptors.on_consume)
@@ -166,7 +166,7 @@ class Collector:
 
     def chunk(self) -> tuple[Cursor, Chunk] | None:
         """The chunk that `batch` would return; no position moves."""
-        for cursor in self.rotation.turns():
+        for cursor in self.rotation.readable():
             chunk = self._in_range(cursor, self.fetcher.columns)
             if chunk is not None:
                 return cursor, chunk
@@ -182,7 +182,7 @@ class Collector:
     def ahead(self, limit: int) -> bool:
         """Fetch until `limit` or all available records can be returned; no position moves over a record (COLLECTOR-3)."""
         count = 0
-        for cursor in self.rotation.turns():
+        for cursor in self.rotation.readable():
             try:
                 if self._ready(cursor):
                     count += cursor.ahead_count

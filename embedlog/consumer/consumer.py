@@ -84,7 +84,7 @@ class Consumer(Generic[K, V]):
         self._engine = engine
         self._closed = False
         self._closer: int | None = None
-        self._name = self._config.client_id or _made_up(self._config)
+        self._name = self._config.client_id or _default_client_id(self._config)
         self._thread_guard = ThreadGuard(self._name)
         self._subscription = Subscription(engine, exclude_internal=self._config.exclude_internal_topics)
         self._reading = Collector(engine, self._config)
@@ -410,7 +410,7 @@ class Consumer(Generic[K, V]):
         return self._thread_guard
 
 
-def _made_up(config: ConsumerConfig) -> str:
+def _default_client_id(config: ConsumerConfig) -> str:
     number = next(_numbers)
     if config.group_id is None:
         return f"consumer-{number}"

@@ -61,10 +61,10 @@ class ConsumerMetrics:
         fetcher.size_max_bytes, fetcher.spent_max_s, waiting.poll_gap_max_s = 0, 0.0, 0.0
         return totals, peaks
 
-    def turn_window(self) -> None:
+    def rotate_window(self) -> None:
         for cursor in self._reading.rotation:
-            cursor.lag.turn_window()
-            cursor.lead.turn_window()
+            cursor.lag.rotate_window()
+            cursor.lead.rotate_window()
 
     # ---- report ----------------------------------------------------------------------------------
 

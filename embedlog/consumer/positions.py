@@ -75,7 +75,7 @@ class Spread:
         self.count += 1
         self.total += value
 
-    def turn_window(self) -> None:
+    def rotate_window(self) -> None:
         """The values of the older window are dropped."""
         older = Spread()
         older.count, older.total, older.least, older.most = self.count, self.total, self.least, self.most
@@ -268,7 +268,7 @@ class Rotation:
         self._row = deque(kept + [cursor for cursor in wanted.values() if id(cursor) not in known])
         self._cursors = wanted
 
-    def turns(self) -> Iterator[Cursor]:
+    def readable(self) -> Iterator[Cursor]:
         """Each cursor that may be read, once, from the front of the queue. `drained` ends its turn."""
         return iter([cursor for cursor in self._row if not cursor.paused and not cursor.fresh])
 

@@ -32,18 +32,18 @@ class Subscription:
         self.kind, self.topics, self._pattern = "", frozenset(), None
 
     def assign(self) -> None:
-        self._turn_to("assigned")
+        self._set_kind("assigned")
 
     def subscribe(self, topics: Iterable[str] | None, pattern: str | re.Pattern[str] | None) -> None:
         """Subscribe to topics by name, or by a pattern that the whole name matches; replaces the previous subscription."""
         if (topics is None) == (pattern is None):
             raise TypeError("subscribe() takes either topics or a pattern")
         if pattern is not None:
-            self._turn_to("pattern")
+            self._set_kind("pattern")
             self._pattern = re.compile(pattern)
             return
         names = _names(topics)
-        self._turn_to("topics")
+        self._set_kind("topics")
         self.topics = names
 
     def trial(self, topics: Iterable[str] | None, pattern: str | re.Pattern[str] | None) -> Subscription:
@@ -78,7 +78,7 @@ class Subscription:
         self.refresh()
         return [TopicPartition(name, number) for name in sorted(self.topics) for number in self._engine.topic(name).here]
 
-    def _turn_to(self, kind: str) -> None:
+    def _set_kind(self, kind: str) -> None:
         by_topic = {"topics", "pattern"}
         if self.kind and self.kind != kind and not {self.kind, kind} <= by_topic:
             raise StateError("topics, patterns and assigned partitions exclude one another: unsubscribe() first")

@@ -170,9 +170,9 @@ class Waiter:
             until = min(until, self._stuck_since + RESOLVE_S)
         if now < short_until:
             until = min(until, short_until)
-            tails = [(cursor.partition, self._end(cursor)) for cursor in self._rotation.turns()]
+            tails = [(cursor.partition, self._end(cursor)) for cursor in self._rotation.readable()]
         else:
-            tails = [(cursor.partition, cursor.seen_end) for cursor in self._rotation.turns()]
+            tails = [(cursor.partition, cursor.seen_end) for cursor in self._rotation.readable()]
         if self.duty is not None:
             return self._sleep_in_group(self.duty, now, until, tails)
         if self._engine.wait(tails, until - now, self, self._committed, self._topics):
@@ -207,7 +207,7 @@ class Waiter:
         if now >= short_until or (deadline is not None and now >= deadline):
             return False
         known = 0
-        for cursor in self._rotation.turns():
+        for cursor in self._rotation.readable():
             unread = None if cursor.has_records or cursor.position < 0 else cursor.partition.unread_bytes(cursor.position)
             if unread is None:
                 return False  # fetched ahead, or not at the end of the log: enough data
@@ -218,7 +218,7 @@ class Waiter:
 
     def _ended_transactions(self, now: float) -> bool:
         """Whether a blocking transaction was ended. WAITER-4: at most every RESOLVE_S, and first after RESOLVE_S."""
-        stuck = [cursor for cursor in self._rotation.turns() if is_stuck(cursor)]
+        stuck = [cursor for cursor in self._rotation.readable() if is_stuck(cursor)]
         if not stuck:
             self._stuck_since = None
         elif self._stuck_since is None:

@@ -79,7 +79,7 @@ def read(directory: str, topic: str, marks_path: str, number: int, read_count: A
             if go.is_set() and (paused := consumer.paused()):
                 consumer.resume(*paused)
             records = consumer.poll(timeout=0.02, max_records=LINES_PER_POLL)
-            for tp, start, end in stretches(records):
+            for tp, start, end in ranges(records):
                 marks.take(tp, start, end)
             if records:
                 read_count.value += len(records)
@@ -90,7 +90,7 @@ def read(directory: str, topic: str, marks_path: str, number: int, read_count: A
         marks.close()
 
 
-def stretches(records: Iterable[Any]) -> list[tuple[TopicPartition, int, int]]:
+def ranges(records: Iterable[Any]) -> list[tuple[TopicPartition, int, int]]:
     """Runs of consecutive lines of one partition: start and end."""
     found: list[tuple[TopicPartition, int, int]] = []
     for record in records:

@@ -20,7 +20,7 @@ from embedlog.format.producer_state import Producer, ProducerState, add_sequence
 from embedlog.format.record_columns import TRANSACTIONAL, Batches, Stamp
 
 
-def judge(state: ProducerState, stamp: Stamp, rows: Batches) -> int | EmbedlogError:
+def check_sequences(state: ProducerState, stamp: Stamp, rows: Batches) -> int | EmbedlogError:
     """How many of the first batches are in the partition already, or the error that forbids the first one."""
     if (problem := _not_as_stamped(stamp, rows[0])) is not None:
         return problem

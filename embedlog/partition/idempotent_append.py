@@ -20,7 +20,7 @@ class _Undone(Exception):
 
 
 def append(lock: AppendLock, stamp: Stamp, progress: AppendProgress, deadline_ns: int) -> int:
-    """Read the log, then append, or find the run there; a code of the C core. Raises the error of `sequence_rules.judge`."""
+    """Read the log, then append, or find the run there; a code of the C core. Raises errors of `sequence_rules`."""
     lock.producers.catch_up()
     try:
         verdict, code = _append_checked(lock, stamp, progress, deadline_ns)
@@ -38,7 +38,7 @@ def _append_checked(
 ) -> tuple[int | EmbedlogError, int]:
     producers = lock.producers
     with lock.exclusive_mutexed(deadline_ns) as held:
-        verdict = sequence_rules.judge(held.producer_state(held.now), stamp, progress.rows_left)
+        verdict = sequence_rules.check_sequences(held.producer_state(held.now), stamp, progress.rows_left)
         if verdict != 0:
             return verdict, system.APPENDED
         writer = lock.writer.native()

@@ -38,21 +38,21 @@ def retain(lock: AppendLock) -> int:
         return 0
     with lock.exclusive() as held:
         now = held.now
-        doomed = _deletable(lock, now)
-        if doomed and doomed[-1].base == now.segment_base:
+        deletable = _deletable(lock, now)
+        if deletable and deletable[-1].base == now.segment_base:
             now = roll(held, now)
-        if not doomed:
+        if not deletable:
             return 0
         files.sync_directory(state.path)  # the remaining names first: a roll leaves its names to the next sync
-        start = max(now.log_start, doomed[-1].next_offset)
+        start = max(now.log_start, deletable[-1].next_offset)
         state.mark_dirty()  # the close must note the new start, else the deleted segments would be reported as missing
         _publish_start(held, now, start)
-        for info in doomed:
+        for info in deletable:
             segment.set_aside(state.path, info.base)
         files.sync_directory(state.path)
         held.segments.forget()
-    logger.info("%s: %d segments below offset %d are deleted by retention", state.name, len(doomed), start)
-    return len(doomed)
+    logger.info("%s: %d segments below offset %d are deleted by retention", state.name, len(deletable), start)
+    return len(deletable)
 
 
 def _deletable(lock: AppendLock, now: Published) -> list[SegmentInfo]:
@@ -62,7 +62,7 @@ def _deletable(lock: AppendLock, now: Published) -> list[SegmentInfo]:
     by_policy = "delete" in config.cleanup_policy
     excess = sum(info.size for info in infos) - config.retention_bytes if by_policy and config.retention_bytes >= 0 else -1
     wall_ms = system.wall_ms()
-    doomed: list[SegmentInfo] = []
+    deletable: list[SegmentInfo] = []
     for info in infos:
         active = info.base == now.segment_base
         if info.next_offset > now.high_watermark or (active and now.segment_size == 0):
@@ -73,8 +73,8 @@ def _deletable(lock: AppendLock, now: Published) -> list[SegmentInfo]:
         if not (below_start or too_much or too_old):
             break
         excess -= info.size
-        doomed.append(info)
-    return doomed
+        deletable.append(info)
+    return deletable
 
 
 def _all_on_disk(lock: AppendLock, now: Published) -> list[SegmentInfo]:

@@ -240,7 +240,7 @@ class Pipeline:
         `ended()`.
         """
         timeout_s = self._config.max_block_ms / 1000
-        self._accumulator.wait_for_memory(lambda: ended() or self._has_room(size), timeout_s)
+        self._accumulator.wait_for_memory(lambda: ended() or self._has_memory(size), timeout_s)
 
     def exhausted(self) -> BufferExhaustedError:
         """The error for a wait for memory that timed out."""
@@ -307,7 +307,7 @@ class Pipeline:
                 if earliest_ms is not None:
                     self._warn_of_seconds(topic_target, earliest_ms)
                 for share in shares(piece, topic_target, partition, chooser, self._config.partitioner_ignore_keys):
-                    self._ship(batch_send, topic_target, piece, share, single_ms)
+                    self._send_share(batch_send, topic_target, piece, share, single_ms)
         except FAILS_THE_FUTURE as failure:
             error, lost = failure, max(1, row_count - batch_send.row_count)
             self._failures.count(lost)
@@ -316,7 +316,7 @@ class Pipeline:
             batch_send.finish(error, lost)
         return future
 
-    def _ship(
+    def _send_share(
         self, batch_send: BatchSend, topic_target: TopicTarget, piece: Piece, share: Share, timestamp_ms: int | None
     ) -> None:
         """Encode one share and append its runs to the queue."""
@@ -336,7 +336,7 @@ class Pipeline:
             compressed_max=self._engine.config.max_decompressed_batch_bytes,
         ):
             if not self._accumulator.has_memory(run.size) or self._rows.waiting:
-                self._wait_for(partial(self._has_room, run.size))
+                self._wait_for(partial(self._has_memory, run.size))
             if not self._accumulator.on_thread():
                 batch_send.wait_below(AHEAD_BYTES, self._config.max_block_ms / 1000)
             number = topic_target.route.stick(run.size) if share.partition == STICK and topic_target.route else share.partition
@@ -350,7 +350,7 @@ class Pipeline:
                 self.check_usable()
                 raise InvalidTransactionStateError("the transaction ended during send_batch")
 
-    def _has_room(self, size: int) -> bool | None:
+    def _has_memory(self, size: int) -> bool | None:
         return self._accumulator.has_memory(size) or None
 
     def _serialized_list(self, what: str, given: ProducerRecord, items: Any) -> Any:

@@ -56,7 +56,7 @@ class Producer(Generic[K, V]):
         self._pid = os.getpid()
         self._closed = False
         self._name = _name(config)
-        _tell_of_changes(config, self._name)
+        _notify_changes(config, self._name)
         self._delivery = Sender(engine, config, self._name)
         self._failures = self._delivery.failures
         self._accumulator = Accumulator(
@@ -289,7 +289,7 @@ def _name(config: ProducerConfig) -> str:
     return printable(config.client_id or f"producer-{config.transactional_id or next(_numbers)}")  # it occurs in log messages
 
 
-def _tell_of_changes(config: ProducerConfig, name: str) -> None:
+def _notify_changes(config: ProducerConfig, name: str) -> None:
     """Log options that changed because they contradict others that the user set, as Kafka's clients do."""
     if not config.enable_idempotence and "enable_idempotence" not in config.given:
         logger.info("%s is not idempotent, because of acks, retries or max.in.flight.requests.per.connection", name)

@@ -31,7 +31,7 @@ class OffsetPublisher:
 
     def __init__(self, directory: str, group_id: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._group_id, self._clock = group_id, clock
-        self._told: dict[Place, int] = {}
+        self._reported: dict[Place, int] = {}
         self._due_s = 0.0
         self._warned: set[str] = set()
         try:
@@ -60,7 +60,7 @@ class OffsetPublisher:
 
     def publish(self, reached: Mapping[Place, int], ends: Mapping[Place, int]) -> None:
         """Publish that all records before these offsets were read; `ends` are the present ends of the partitions."""
-        if reached == self._told and self._clock() < self._due_s:
+        if reached == self._reported and self._clock() < self._due_s:
             return
         wait_s = AGAIN_S
         try:
@@ -71,7 +71,7 @@ class OffsetPublisher:
         except embedlog.EmbedlogError as problem:
             wait_s = RETRY_S
             self._warn("failed", f"offsets were not published, the query continues: {problem}")
-        self._told, self._due_s = dict(reached), self._clock() + wait_s
+        self._reported, self._due_s = dict(reached), self._clock() + wait_s
 
     def _forward(self, reached: Mapping[Place, int], ends: Mapping[Place, int]) -> dict[embedlog.TopicPartition, int]:
         """The offsets that do not move the group back (SPARKPUBLISH-2)."""

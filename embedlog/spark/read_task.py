@@ -82,7 +82,7 @@ class _Reading:
                     yield from self._of(self._scan())
                     return
                 except embedlog.OffsetOutOfRangeError:  # retention deleted records after the plan was made
-                    if not self._skip_the_loss():
+                    if not self._skip_lost():
                         raise
         except embedlog.EmbedlogError as problem:
             number = getattr(problem, "partition", None)
@@ -127,7 +127,7 @@ class _Reading:
             self._left = {each: start for each, start in self._left.items() if each >= number}  # partitions come in order
             self._left[number] = batch.column("offset")[last].as_py() + 1
 
-    def _skip_the_loss(self) -> bool:
+    def _skip_lost(self) -> bool:
         """Continue at the present start of each partition; False if nothing is missing. Raises OffsetOutOfRangeError if fatal."""
         found = False
         for here in self._log.describe_topic(self._topic).partitions:

@@ -56,8 +56,8 @@ class BatchWriter(DataSourceArrowWriter):
 
     @without_internal_frames
     def commit(self, messages: list[Message | None]) -> None:
-        who = WriteId(self._settings.transactional_id, self._settings.batch_id)
-        transactional_write.commit(self._settings, who, _staged(messages), self._area, overwrite=self._overwrite)
+        write_id = WriteId(self._settings.transactional_id, self._settings.batch_id)
+        transactional_write.commit(self._settings, write_id, _staged(messages), self._area, overwrite=self._overwrite)
 
     def abort(self, messages: list[Message | None]) -> None:
         self._area.clear()
@@ -88,8 +88,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if not any(each.rows for each in found):
             return  # no rows: nothing to write, and no number to record
         query = found[0].query
-        who = WriteId(self._settings.transactional_id or f"embedlog-spark-{query}", batchId, query)
-        transactional_write.commit(self._settings, who, found, self._area(query))
+        write_id = WriteId(self._settings.transactional_id or f"embedlog-spark-{query}", batchId, query)
+        transactional_write.commit(self._settings, write_id, found, self._area(query))
 
     def abort(self, messages: list[Message | None], batchId: int) -> None:  # noqa: N803
         staging.discard(each.path for each in _staged(messages) if each.path)

@@ -73,11 +73,11 @@ class StagingArea:
 
     staging: str
     driver: str
-    who: str
+    writer: str
 
     @property
     def path(self) -> str:
-        return os.path.join(self.staging, self.driver, self.who)
+        return os.path.join(self.staging, self.driver, self.writer)
 
     @contextlib.contextmanager
     def file(self, batch: int, task: int) -> Iterator[tuple[Any, str]]:
@@ -104,11 +104,11 @@ class StagingArea:
         _leave(self.path)
 
 
-def staging_area(staging: str, who: str, driver: str = "") -> StagingArea:
+def staging_area(staging: str, writer: str, driver: str = "") -> StagingArea:
     """The area of this name of a driver; the default is the driver of this process, and valid only in the driver."""
-    name = quote(who, safe="")
+    name = quote(writer, safe="")
     if len(name) > READABLE_BYTES or name in (".", ".."):
-        name = hashlib.sha256(who.encode()).hexdigest()
+        name = hashlib.sha256(writer.encode()).hexdigest()
     return StagingArea(staging, driver or driver_name(), name)
 
 

@@ -53,16 +53,16 @@ class WriteId:
 
 
 def commit(
-    settings: WriteSettings, who: WriteId, staged: Sequence[Staged], area: StagingArea, *, overwrite: bool = False
+    settings: WriteSettings, write_id: WriteId, staged: Sequence[Staged], area: StagingArea, *, overwrite: bool = False
 ) -> bool:
     """Write a batch and remove its staged files and those of dead drivers. Returns and raises as `write`."""
     remove_dead(settings.staging)
-    written = write(settings, who, staged, overwrite=overwrite)
-    area.clear(who.batch if who.query else None)
+    written = write(settings, write_id, staged, overwrite=overwrite)
+    area.clear(write_id.batch if write_id.query else None)
     return written
 
 
-def write(settings: WriteSettings, who: WriteId, staged: Sequence[Staged], *, overwrite: bool = False) -> bool:
+def write(settings: WriteSettings, write_id: WriteId, staged: Sequence[Staged], *, overwrite: bool = False) -> bool:
     """Write the staged rows as one transaction; False if this batch was written before.
 
     Raises UnknownTopicOrPartitionError, InvalidTopicError, RecordTooLargeError, InvalidRecordError, PolicyViolationError and
@@ -75,33 +75,33 @@ def write(settings: WriteSettings, who: WriteId, staged: Sequence[Staged], *, ov
     config = {"transaction.max.timeout.ms": timeout_ms, "shared": settings.shared}
     with embedlog.open(settings.directory, create=False, config=config) as log:
         topics = _check(log, settings.topic, files, overwrite)
-        if not (files or who.name or overwrite):
+        if not (files or write_id.name or overwrite):
             return False
-        written = _Write(log, settings, who, files).run(topics if overwrite else [], timeout_ms)
+        written = _Write(log, settings, write_id, files).run(topics if overwrite else [], timeout_ms)
         try:
             log.housekeep(due_only=True)  # Spark may be the only writer of this log
         except embedlog.EmbedlogError as problem:
-            logger.warning("housekeeping after %s failed: %s", who, problem)
+            logger.warning("housekeeping after %s failed: %s", write_id, problem)
         return written
 
 
 class _Write:
     """The write of one batch."""
 
-    def __init__(self, log: embedlog.Log, settings: WriteSettings, who: WriteId, files: Sequence[Staged]) -> None:
-        self._log, self._settings, self._who, self._files = log, settings, who, files
+    def __init__(self, log: embedlog.Log, settings: WriteSettings, write_id: WriteId, files: Sequence[Staged]) -> None:
+        self._log, self._settings, self._write_id, self._files = log, settings, write_id, files
         self._first: dict[TopicPartition, int] = {}  # offset of the first new record
-        self._id = who.name or f"embedlog-spark-{secrets.token_hex(16)}"
+        self._id = write_id.name or f"embedlog-spark-{secrets.token_hex(16)}"
 
     def run(self, overwritten: Sequence[str], timeout_ms: int) -> bool:
         """False if it was written before; `overwritten`: topics whose present records are deleted."""
-        if self._who.name:
-            self._log.keep_group(self._who.name)
+        if self._write_id.name:
+            self._log.keep_group(self._write_id.name)
         with self._producer(timeout_ms) as producer:
             producer.init_transactions()
-            marks = self._log.group_offsets(self._who.name) if self._who.name else {}
+            marks = self._log.group_offsets(self._write_id.name) if self._write_id.name else {}
             if self._is_written(marks):
-                logger.info("%s has been written before", self._who)
+                logger.info("%s has been written before", self._write_id)
                 self._delete_before(_starts(marks) if overwritten else {})
                 return False
             _check_files(self._files)  # not before: the files of a written batch may be removed already
@@ -110,7 +110,7 @@ class _Write:
                 self._send(producer)
                 if overwritten:
                     starts |= self._first
-                if self._who.name:
+                if self._write_id.name:
                     self._mark(producer, starts)
             self._delete_before(starts)
         return True
@@ -135,25 +135,26 @@ class _Write:
         mark = max((offset for place, offset in marks.items() if place.topic == OFFSETS_TOPIC), default=None)
         if mark is None:
             return False
-        if mark.metadata != self._who.query:
+        if mark.metadata != self._write_id.query:
+            name = self._write_id.name
             raise embedlog.ConfigError(
-                f"transactionalId {self._who.name!r} belongs to another stream or job, whose last batch was {mark.offset - 1}: a"
+                f"transactionalId {name!r} belongs to another stream or job, whose last batch was {mark.offset - 1}: a"
                 " new checkpoint begins a new stream with other batches. Choose another transactionalId, or release the old one:"
-                f" log.delete_group({self._who.name!r})",
-                expected=f"query {mark.metadata or 'none: a job'}", found=f"query {self._who.query or 'none: a job'}",
+                f" log.delete_group({name!r})",
+                expected=f"query {mark.metadata or 'none: a job'}", found=f"query {self._write_id.query or 'none: a job'}",
             )  # fmt: skip
-        if mark.offset <= self._who.batch:
+        if mark.offset <= self._write_id.batch:
             return False
-        if not self._who.query and self._who.batch + 1 < mark.offset:
+        if not self._write_id.query and self._write_id.batch + 1 < mark.offset:
             logger.warning("%s is not written: batch %d was written before, and batchId must increase from job to job",
-                           self._who, mark.offset - 1)  # fmt: skip
+                           self._write_id, mark.offset - 1)  # fmt: skip
         return True
 
     def _mark(self, producer: embedlog.Producer, starts: Mapping[TopicPartition, int]) -> None:
         offsets = {place: OffsetAndMetadata(start) for place, start in starts.items()}
-        number = group_partition(self._who.name, len(self._log.describe_topic(OFFSETS_TOPIC).partitions))
-        offsets[TopicPartition(OFFSETS_TOPIC, number)] = OffsetAndMetadata(self._who.batch + 1, self._who.query)
-        producer.send_offsets_to_transaction(offsets, GroupMetadata(self._who.name))
+        number = group_partition(self._write_id.name, len(self._log.describe_topic(OFFSETS_TOPIC).partitions))
+        offsets[TopicPartition(OFFSETS_TOPIC, number)] = OffsetAndMetadata(self._write_id.batch + 1, self._write_id.query)
+        producer.send_offsets_to_transaction(offsets, GroupMetadata(self._write_id.name))
 
     # ---- rows ------------------------------------------------------------------------------------
 

@@ -403,5 +403,5 @@ def test_a_table_needs_no_pyarrow_to_be_understood() -> None:
         def __arrow_c_array__(self, requested_schema: object = None) -> Any:
             return pa.record_batch({"value": [b"x"]}).__arrow_c_array__()
 
-    assert arrow_import.speaks_arrow(Foreign())
+    assert arrow_import.has_arrow_interface(Foreign())
     assert values_of(Foreign()) == [b"x"]

@@ -124,7 +124,7 @@ def named(*names: str) -> list[Cursor]:
 
 
 def row(rotation: Rotation) -> list[str]:
-    return [each.tp.topic for each in rotation.turns()]
+    return [each.tp.topic for each in rotation.readable()]
 
 
 def test_a_drained_partition_goes_to_the_back() -> None:

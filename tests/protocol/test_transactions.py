@@ -149,7 +149,7 @@ def test_txn_6_an_id_that_was_in_a_transaction_is_lifted_behind_its_end(
         dead = begun(short)
         dead.write(b"theirs")
         if decided:  # and no marker written
-            given_up = lambda old: machine.give_up(old, old, new_producer_id(), now())  # noqa: E731
+            given_up = lambda old: machine.abort_abandoned(old, old, new_producer_id(), now())  # noqa: E731
             short._engine.transactions.decide("id", given_up, soon())
         orphan(log, 2, epoch=7, producer_id=dead.owner.stamp.producer_id)
     due(log)
@@ -274,7 +274,7 @@ def test_txn_2_helpers_may_do_it_all_at_once(log: embedlog.Log, path: Path) -> N
     state = writer.state()
     assert state is not None
     decided = log._engine.transactions.decide(
-        "id", lambda old: old and machine.give_up(old, old, new_producer_id(), now()), soon()
+        "id", lambda old: old and machine.abort_abandoned(old, old, new_producer_id(), now()), soon()
     )
     assert decided is not None
     logs = [embedlog.open(path, config=QUIET) for _ in range(3)]

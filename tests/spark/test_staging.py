@@ -66,8 +66,8 @@ def test_discarding_leaves_what_others_have(place: str) -> None:
 
 
 def test_a_name_of_any_kind_makes_one_directory(place: str) -> None:
-    for who in ("../../etc", ".", "", "a/b", "ä" * 200):
-        leave(staging.staging_area(place, who))
+    for writer in ("../../etc", ".", "", "a/b", "ä" * 200):
+        leave(staging.staging_area(place, writer))
     rooms = os.listdir(os.path.join(place, staging.driver_name()))
     assert len(rooms) == 5
 

@@ -126,7 +126,7 @@ class World:
         """Until the group is stable with this process in it, the leader assigns; else why not."""
         while True:
             group = self.group
-            if group is None or (refusal := rules.standing(group, me.member_id, me.instance)) is not None:
+            if group is None or (refusal := rules.member_refusal(group, me.member_id, me.instance)) is not None:
                 return Refusal.UNKNOWN_MEMBER_ID if group is None else refusal  # type: ignore[return-value]
             if group.state is State.COMPLETING_REBALANCE and group.leader == me.member_id:
                 generation = group.generation

@@ -224,7 +224,7 @@ class World:
 
     def _give_up(self, name: str, seen: Transaction) -> Known:
         before = self.known
-        new = rules.give_up(before.state, seen, self._new_id(), self.now)
+        new = rules.abort_abandoned(before.state, seen, self._new_id(), self.now)
         assert new is not None
         decided = self._decide(new, before)
         self._note(f"{name} gives up {decided.txn}")

@@ -32,7 +32,7 @@ from embedlog.coordination.groups.commit_checks import (
 from embedlog.coordination.groups.group_view import GroupEntries
 from embedlog.coordination.host import Host
 from embedlog.coordination.internal_topic import Decision, InternalTopic, Record, java_partition
-from embedlog.coordination.transactions.support import asks_for_durability, put_on_disk
+from embedlog.coordination.transactions.support import asks_for_durability, sync_data
 from embedlog.errors import DeadlineError, UnknownTopicOrPartitionError
 from embedlog.format.record_columns import Stamp
 from embedlog.group import Group, Refusal
@@ -123,7 +123,7 @@ class Offsets:
         while (partition := self._append(number, records, wanted, partial(self.admit, group_id, admission), until)) is None:
             self.check_topics(wanted)
         if asks_for_durability(partition):
-            put_on_disk(partition, until)
+            sync_data(partition, until)
 
     def _append(
         self,

@@ -97,7 +97,7 @@ class Owner:
         self._all = transactions
         self._process_slot: ProcessSlot | None = None
         self._id: tuple[int, int] | None = None
-        self._touched = False  # whether a registration was attempted in this transaction
+        self._registration_tried = False  # whether a registration was attempted in this transaction
         self._opened: dict[TopicPartition, _Written] = {}
 
     @property
@@ -138,13 +138,13 @@ class Owner:
         assert self._process_slot is not None
         if old is not None and old.status is Status.ONGOING:  # of any owner: a new start ends it
             claimed = self._id is None or self._id == (old.producer_id, old.epoch)
-            given_up = machine.give_up(old, old, new_producer_id(), now()) if claimed else None
-            return given_up or Refusal.PRODUCER_FENCED
+            aborted = machine.abort_abandoned(old, old, new_producer_id(), now()) if claimed else None
+            return aborted or Refusal.PRODUCER_FENCED
         return machine.initialize(old, self._process_slot, self.timeout_ms, new_producer_id(), now(), self._id)
 
     def begin(self) -> None:
         """Begin a transaction, without any effect on the log."""
-        self._touched, self._opened = False, {}
+        self._registration_tried, self._opened = False, {}
 
     def begin_in(self, runs: Sequence[tuple[Partition, EncodedRun, AppendProgress]], deadline_ns: int | None = None) -> None:
         """Register several partitions in one record, and write the first run of each under the same lock, if that needs no long
@@ -154,20 +154,20 @@ class Owner:
         """
         until, stamp = self._all.deadline(deadline_ns), self.stamp
         fresh = {(each[0].topic, each[0].number): each for each in runs}
-        for where in [where for where, (partition, _, _) in fresh.items() if self._wrote_to(partition)]:
+        for where in [where for where, (partition, _, _) in fresh.items() if self._has_data_in(partition)]:
             del fresh[where]
         if not fresh:
             return
         for partition, _, _ in fresh.values():
             partition.open()
-        self._touched = True
+        self._registration_tried = True
         with self._deciding(until) as decision:
             if self._register(decision, stamp, fresh) is not None:
                 return
-            enough_ns = system.boot_ns() + SHARE_NS
+            until_ns = system.boot_ns() + SHARE_NS
             for where, (partition, run, progress) in fresh.items():
                 write = partial(self._write_first, partition, run, progress)
-                if system.boot_ns() >= enough_ns or _unless_locked(write, until) is None:
+                if system.boot_ns() >= until_ns or _unless_locked(write, until) is None:
                     return
                 self._opened[where] = _Written(partition.topic_id, progress.pieces[-1][1])
 
@@ -186,15 +186,15 @@ class Owner:
         where, until = (partition.topic, partition.number), self._all.deadline(deadline_ns)
         if progress is not None and progress.complete:  # done by `begin_in`
             done = _flushed(partition, progress.appended(), until)
-        elif self._wrote_to(partition):
+        elif self._has_data_in(partition):
             done = partition.append(run, deadline_ns=until, stamp=self.stamp, progress=progress)
         else:
             done = _flushed(partition, self._append_first(partition, run, where, until, progress), until)
-        before = self._opened[where].end if self._wrote_to(partition) else 0
+        before = self._opened[where].end if self._has_data_in(partition) else 0
         self._opened[where] = _Written(partition.topic_id, max(before, done.last_offset + 1))
         return done
 
-    def _wrote_to(self, partition: Partition) -> bool:
+    def _has_data_in(self, partition: Partition) -> bool:
         """Whether this partition contains data of this transaction, and is not one of a newer topic with the same name."""
         written = self._opened.get((partition.topic, partition.number))
         return written is not None and written.topic_id == partition.topic_id
@@ -202,7 +202,7 @@ class Owner:
     def _append_first(
         self, partition: Partition, run: EncodedRun, where: TopicPartition, deadline_ns: int, progress: AppendProgress | None
     ) -> Appended:
-        stamp, done, self._touched = self.stamp, None, True
+        stamp, done, self._registration_tried = self.stamp, None, True
         partition.open()  # may be slow
         write = partial(self._write_first, partition, run, progress)
         while done is None:
@@ -225,13 +225,13 @@ class Owner:
         Raises FencedError, InvalidTransactionStateError, LockTimeoutError, StorageError. After the last two the same call may be
         repeated, and after a commit no other one: it may have been decided.
         """
-        if not self._touched:
+        if not self._registration_tried:
             return
         until, (producer_id, epoch), process_slot = self._all.deadline(deadline_ns), self._identity(), self._process_slot
         if process_slot is None:
             raise StateError(f"transactional id {self.transactional_id!r}: the owner was closed")
         if commit:
-            self._put_on_disk(until)
+            self._sync_data(until)
 
         def event(old: Transaction | None) -> Transaction | Refusal:
             mine = old is not None and (old.producer_id, old.epoch) == (producer_id, epoch)
@@ -245,9 +245,9 @@ class Owner:
         self._id = machine.following(decided)
         self.begin()
 
-    def _put_on_disk(self, deadline_ns: int) -> None:
+    def _sync_data(self, deadline_ns: int) -> None:
         """Sync the data of this transaction, where its topics require that."""
-        written = [each for each in self._all.host.existing(self._opened) if self._wrote_to(each)]  # not in deleted topics
+        written = [each for each in self._all.host.existing(self._opened) if self._has_data_in(each)]  # not in deleted topics
         for partition in to_be_durable(written):
             partition.sync_to(self._opened[partition.topic, partition.number].end, deadline_ns)
 
@@ -271,7 +271,7 @@ class Owner:
 
     def _open_with(self, commit: OffsetCommit, where: TopicPartition, deadline_ns: int) -> bool:
         """Register and append under both locks; False if a wait or a read is needed without them first."""
-        stamp, self._touched = self.stamp, True
+        stamp, self._registration_tried = self.stamp, True
         try:
             with self._deciding(deadline_ns) as decision:
                 problem = self._register(decision, stamp, (where,))

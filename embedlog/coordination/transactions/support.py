@@ -55,6 +55,6 @@ def to_be_durable(partitions: Iterable[Partition]) -> list[Partition]:
     return [each for each in every if asks_for_durability(each) or (asked and is_internal(each.topic))]
 
 
-def put_on_disk(partition: Partition, deadline_ns: int) -> None:
+def sync_data(partition: Partition, deadline_ns: int) -> None:
     """Sync all published records. Raises DurabilityError."""
     partition.sync_to(partition.published().log_end, deadline_ns)

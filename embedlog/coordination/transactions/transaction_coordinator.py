@@ -29,7 +29,7 @@ from embedlog.coordination.internal_topic import InternalTopic
 from embedlog.coordination.producer_ids import new_producer_id
 from embedlog.coordination.transactions import recovery
 from embedlog.coordination.transactions.owner import Owner, TransactionHost
-from embedlog.coordination.transactions.support import Concurrent, now, put_on_disk, refused, to_be_durable
+from embedlog.coordination.transactions.support import Concurrent, now, refused, sync_data, to_be_durable
 from embedlog.coordination.transactions.transaction_records import encode, encode_key
 from embedlog.coordination.transactions.transaction_view import Entries
 from embedlog.errors import (
@@ -136,13 +136,13 @@ class Transactions:
         targets = self.host.existing(sorted(seen.partitions))  # in the order of locks
         durable = to_be_durable(targets)
         if durable:
-            put_on_disk(self.topic.partition(self.topic.partition_of(name)), deadline_ns)
+            sync_data(self.topic.partition(self.topic.partition_of(name)), deadline_ns)
         system.point("txn-decided")
         for partition in targets:
             self._mark(partition, seen, deadline_ns)
             system.point("txn-marked")
         for partition in durable:
-            put_on_disk(partition, deadline_ns)
+            sync_data(partition, deadline_ns)
         self.decide(name, lambda old: machine.complete(old, seen, now()), deadline_ns)
         system.point("txn-completed")
 
@@ -207,7 +207,7 @@ class Transactions:
             if not machine.is_abandoned(state, alive, now()):
                 return False
             system.point("txn-giving-up")
-            event = lambda old: machine.give_up(old, state, new_producer_id(), now())  # noqa: E731
+            event = lambda old: machine.abort_abandoned(old, state, new_producer_id(), now())  # noqa: E731
             decided = self.decide(name, event, deadline_ns)
             if decided is None:
                 return False

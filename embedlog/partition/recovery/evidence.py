@@ -95,16 +95,16 @@ class Evidence:
             bases = self._above_start(bases)
         if closed is None or not loading.clean:
             return bases
-        strays = [base for base in bases if base > closed.base]
-        for base in strays:
+        leftovers = [base for base in bases if base > closed.base]
+        for base in leftovers:
             if segment.size_of(self._directory, base):
                 path = file_names.segment_path(self._directory, base)
                 raise CorruptRecordError(
                     "a segment after the log end", path=path, expected=f"none above {closed.base}", found=base
                 )
-        if strays and loading.write:
-            logger.warning("set aside empty segments after the end of %s: %s", self._directory, strays)
-            for base in strays:
+        if leftovers and loading.write:
+            logger.warning("set aside empty segments after the end of %s: %s", self._directory, leftovers)
+            for base in leftovers:
                 segment.set_aside(self._directory, base)
         return [base for base in bases if base <= closed.base]
 
@@ -315,7 +315,7 @@ class Run:
 
     def __init__(self, base: int) -> None:
         self.gapless = True
-        self.leapt = False  # whether offsets are missing before the last batch
+        self.has_gap = False  # whether offsets are missing before the last batch
         self.gaps: list[tuple[int, int]] = []  # the first ones: missing from, to
         self._end = base
 
@@ -325,7 +325,7 @@ class Run:
         before = np.concatenate(([self._end], ends[:-1]))
         leaps = np.flatnonzero(bases != before)
         self.gapless = self.gapless and not len(leaps)
-        self.leapt = bool(len(leaps)) and int(leaps[-1]) == len(bases) - 1
+        self.has_gap = bool(len(leaps)) and int(leaps[-1]) == len(bases) - 1
         if len(self.gaps) < GAPS_NAMED_MAX:
             self.gaps += [(int(before[at]), int(bases[at])) for at in leaps[:GAPS_NAMED_MAX]]
         self._end = int(ends[-1])

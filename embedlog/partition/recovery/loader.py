@@ -69,7 +69,7 @@ class _Loader:
         self.chain = Chain()
         self.seen_epochs: list[tuple[int, int]] = []
         self.read_again: list[int] = []
-        self.saw_producers = False
+        self.has_producers = False
 
     def run(self) -> Loaded:
         self._check_range()
@@ -245,7 +245,7 @@ class _Loader:
             return files.pread(fd, len(builder.times), 0, path) == bytes(builder.times)
 
     def _note_epochs(self, batches: object) -> None:
-        self.saw_producers = self.saw_producers or bool((batches["producer_id"] >= 0).any())  # type: ignore[index]
+        self.has_producers = self.has_producers or bool((batches["producer_id"] >= 0).any())  # type: ignore[index]
         epochs, bases = batches["leader_epoch"].tolist(), batches["base_offset"].tolist()  # type: ignore[index]
         latest = self.seen_epochs[-1][0] if self.seen_epochs else -1
         for epoch, base in zip(epochs, bases, strict=True):
@@ -260,14 +260,14 @@ class _Loader:
 
         An orderly close leaves no torn bytes, except after the known part of the segment (`proven`). A torn write makes no batch
         of lower offsets with a valid checksum. Where offsets may be missing, such a batch means that its own offset is damaged,
-        or the one before it, which leapt. A torn write also makes no offset that is outside the range of the segment.
+        or the one before it, which has_gap. A torn write also makes no offset that is outside the range of the segment.
         """
         durable, lost_from = self.evidence.end, self.chain.next_offset
         torn = not self.loading.clean or proven or lost_from == self.loading.recovery_point > 0
         torn = torn and (problem is None or problem.torn)
         if torn and lost_from >= durable and self.evidence.gaps_in(base, last=False):
             lower = self._lower_at(path, end, size)
-            torn = lower is None or lower >= (lost_from if run.leapt else durable)
+            torn = lower is None or lower >= (lost_from if run.has_gap else durable)
         if lost_from < durable or not torn:
             raise CorruptRecordError(
                 problem.message if problem else "the file ends inside a batch that was durable",
@@ -354,9 +354,9 @@ class _Loader:
         self.epochs.truncate_from_start(start)
         epoch = max(self.epochs.latest_epoch, 0)
         if not history.index_holds(self.directory, segments[-1]):  # it is continued, so it must be complete
-            self.read_again, self.saw_producers = [*self.read_again, segments[-1].base], True
+            self.read_again, self.has_producers = [*self.read_again, segments[-1].base], True
         past = history.load(
-            self.directory, segments, end=end, clean=loading.clean, read_again=self.read_again, replay=self.saw_producers
+            self.directory, segments, end=end, clean=loading.clean, read_again=self.read_again, replay=self.has_producers
         )
         past.state.expire(system.wall_ms(), loading.producer_expiration_ms)
         segments[:] = [history.with_index(self.directory, info, past, last=info is segments[-1]) for info in segments]

@@ -68,13 +68,13 @@ class Script:
         there = len(self.stage.opened.describe_topic(TOPIC).partitions) == 3
         self.twice(there, lambda: self.stage.opened.create_partitions(TOPIC, 3), InvalidPartitionsError)
 
-    def twice(self, there: bool, make: Step, complaint: type[EmbedlogError]) -> None:
+    def twice(self, there: bool, make: Step, unsupported_reason: type[EmbedlogError]) -> None:
         """A try that failed late may have made it, or what it left may be finished by the next one, which then complains."""
-        again, self.tried = complaint in self.tried, self.tried | {complaint}
+        again, self.tried = unsupported_reason in self.tried, self.tried | {unsupported_reason}
         if not there:
             try:
                 make()
-            except complaint:
+            except unsupported_reason:
                 if not again:
                     raise
 

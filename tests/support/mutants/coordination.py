@@ -52,7 +52,7 @@ def _begun_in_nothing(original, self, runs, deadline_ns=None):
 
 @replaces("register_apart", "embedlog.coordination.transactions.owner:Owner._append_first")
 def _written_after_the_lock(original, self, partition, run, where, deadline_ns, progress):
-    stamp, self._touched = self.stamp, True
+    stamp, self._registration_tried = self.stamp, True
     with self._deciding(deadline_ns) as decision:
         problem = self._register(decision, stamp, (where,))
     if problem is not None:
@@ -60,18 +60,18 @@ def _written_after_the_lock(original, self, partition, run, where, deadline_ns, 
     return self._write_first(partition, run, progress, deadline_ns=deadline_ns)
 
 
-@replaces("data_unsynced", "embedlog.coordination.transactions.owner:Owner._put_on_disk")
+@replaces("data_unsynced", "embedlog.coordination.transactions.owner:Owner._sync_data")
 def _data_may_be_lost(original, self, deadline_ns):
     return None
 
 
-@replaces("prepare_unsynced", "embedlog.coordination.transactions.support:put_on_disk")
+@replaces("prepare_unsynced", "embedlog.coordination.transactions.support:sync_data")
 def _the_decision_may_be_lost(original, partition, deadline_ns):
     if partition.topic != STATE_TOPIC:
         original(partition, deadline_ns)
 
 
-@replaces("markers_unsynced", "embedlog.coordination.transactions.support:put_on_disk")
+@replaces("markers_unsynced", "embedlog.coordination.transactions.support:sync_data")
 def _markers_may_be_lost(original, partition, deadline_ns):
     if partition.topic == STATE_TOPIC:
         original(partition, deadline_ns)

@@ -77,7 +77,7 @@ def _advanced_without_waiting(original, group, now_ms, overdue=False):
     return original(group, now_ms, True)
 
 
-@replaces("static_member_dies", "embedlog.group:_must_go")
+@replaces("static_member_dies", "embedlog.group:_must_remove")
 def _gone_like_a_dynamic_member(original, group, member, verdict):
     return original(group, replace(member, instance_id=None), verdict)
 
