@@ -1,7 +1,8 @@
 """Offset and time index of a segment (format.md 2.2, 2.3, 2.5).
 
 INDEX-1  losing an index loses time, never data: `Builder` makes it again from the batches
-INDEX-2  an entry names the last offset and the first byte of one batch; every user of an entry compares it with the batch there
+INDEX-2  an entry names the last offset and the first byte of one batch; every user of an entry compares it with the batch there.
+         A time entry names the largest timestamp so far, and the last offset of the first batch that has it
 INDEX-3  the number of valid entries comes from the page or from the file's size, never from what the entries hold
 INDEX-4  beside each offset entry goes the digest of all batches before it (`digests`)
 INDEX-5  entries are written at number x size, never appended: a failed append leaves nothing that the next one does not overwrite
@@ -9,6 +10,7 @@ INDEX-5  entries are written at number x size, never appended: a failed append l
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -16,9 +18,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlog._native import codec
+from embedlog._native import codec, system
 from embedlog.errors import CorruptRecordError
-from embedlog.format.record_batch import Batches
+from embedlog.format.record_batch import BATCH, Batches
 from embedlog.storage import file_names, files, interval_digests
 from embedlog.storage.manifest import EMPTY_MS
 
@@ -32,6 +34,33 @@ class Place(NamedTuple):
     number: int
     last_offset: int
     position: int
+
+
+class Time(NamedTuple):
+    """An entry of a time index: a timestamp, and an offset of the first batch that has it."""
+
+    timestamp_ms: int
+    offset: int
+
+    @classmethod
+    def read(cls, raw: bytes, base: int) -> Time:
+        timestamp_ms, relative = TIME_ENTRY.unpack(raw)
+        return cls(timestamp_ms, base + relative)
+
+    def row(self, batches: Batches) -> int | None:
+        """The row of the batch with this offset, if the batch has this timestamp; None if the entry is wrong."""
+        at = int(np.searchsorted(batches["base_offset"], self.offset, "right")) - 1
+        if at < 0 or self.offset > batches["base_offset"][at] + batches["last_offset_delta"][at]:
+            return None
+        return at if batches["max_timestamp"][at] == self.timestamp_ms else None
+
+
+class Last(NamedTuple):
+    """The end of an index file: its number of entries, the last one, and the one before."""
+
+    count: int = 0
+    entry: tuple[int, int] | None = None
+    before: tuple[int, int] | None = None
 
 
 class Cut(NamedTuple):
@@ -85,10 +114,22 @@ def _entry(fd: int, number: int) -> tuple[int, int] | None:
     return None if len(raw) < OFFSET_ENTRY.size else (OFFSET_ENTRY.unpack(raw)[0], OFFSET_ENTRY.unpack(raw)[1])
 
 
-def time_floor(fd: int, entries: int, base: int, timestamp_ms: int) -> int:
-    """The offset at which a search for a time can start: no earlier record is as new as `timestamp_ms`."""
+def time_floor(fd: int, entries: int, base: int, timestamp_ms: int, lateness_ms: int = -1) -> Time | None:
+    """The entry at which a search for a time can start; None: at the segment's start. The caller compares it with its batch.
+
+    No record before the batch of an entry is newer than its time plus `lateness_ms` (-1: not known). That proves the last entry
+    at or below the time. Otherwise the entry before it is used: if one of the two is damaged, the other one is the proof, because
+    their times and offsets rise.
+    """
     found = codec.time_floor_file(fd, entries, timestamp_ms) if entries else None
-    return int(base + TIME_ENTRY.unpack(found[1])[1]) if found is not None else base
+    if found is None:
+        return None
+    last = Time.read(found[1], base)
+    if 0 <= lateness_ms < timestamp_ms - last.timestamp_ms:
+        return last
+    raw = files.pread(fd, TIME_ENTRY.size, (found[0] - 1) * TIME_ENTRY.size, file_names.TIME_INDEX) if found[0] else b""
+    before = Time.read(raw, base) if len(raw) == TIME_ENTRY.size else None
+    return before if before is not None and before.timestamp_ms < last.timestamp_ms and before.offset < last.offset else None
 
 
 def time_ceiling(fd: int, entries: int, base: int, timestamp_ms: int) -> int | None:
@@ -99,29 +140,31 @@ def time_ceiling(fd: int, entries: int, base: int, timestamp_ms: int) -> int | N
     return int(base + TIME_ENTRY.unpack(raw)[1]) if len(raw) == TIME_ENTRY.size else None
 
 
-def last_entry(path: Path, layout_: struct.Struct) -> tuple[int, int] | None:
-    """The last entry of an index file, None if it is empty or absent. Raises CorruptRecordError for a broken size."""
+def last(path: Path, layout_: struct.Struct) -> Last:
+    """The end of an index file; no entries if it is absent. Raises CorruptRecordError for a broken size."""
     found = files.facts_of(path)
     if found is None or found.size < layout_.size:
-        return None
+        return Last()
     if found.size % layout_.size:
         raise CorruptRecordError(
             "invalid size of an index", path=path, expected=f"a multiple of {layout_.size}", found=found.size
         )
+    size = min(found.size, 2 * layout_.size)
     with files.opened(path) as fd:
-        first, second = layout_.unpack(files.pread(fd, layout_.size, found.size - layout_.size, path))
-    return first, second
+        raw = files.pread(fd, size, found.size - size, path)
+    if len(raw) < size:
+        raise CorruptRecordError("an index was shortened while it was read", path=path, expected=found.size)
+    entries = list(layout_.iter_unpack(raw))
+    return Last(found.size // layout_.size, entries[-1], entries[-2] if len(entries) > 1 else None)
 
 
-def last_time_entry(path: Path, base: int, end: int) -> tuple[int, int] | None:
-    """The last entry of the time index of a segment with the offsets [base, end): timestamp in ms, relative offset.
-
-    (-1, 0) if the index is empty or absent. None if the entry names no record of the segment: the index must be rebuilt.
-    """
-    timestamp, relative = found = last_entry(path, TIME_ENTRY) or (-1, 0)
-    if found != (-1, 0) and (timestamp < 0 or not base <= base + relative < end):
-        return None
-    return found
+def names_its_batch(fd: int, place: Place, base: int, size: int) -> bool:
+    """Whether the batch at the position of an offset entry is the one that the entry names, by its header."""
+    row = np.zeros(1, BATCH)
+    with contextlib.suppress(CorruptRecordError):
+        count, _ = system.walk_headers(fd, place.position, size, row, base)
+        return count == 1 and int(row["base_offset"][0]) + int(row["last_offset_delta"][0]) == place.last_offset
+    return False
 
 
 class Builder:

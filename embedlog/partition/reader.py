@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
@@ -228,7 +228,7 @@ class Reader:
     def _enter(self, info: SegmentInfo, offset: int) -> tuple[Place, _Hint]:
         """The start of a read: an index entry, if its chain digest is known or the segment has none."""
         place = self.place(info, offset)
-        if place.number < 0 or place.position >= info.size:
+        if place.number < 0:
             return NOWHERE, self._start(info)
         chain = self._digests.seed(info, place)
         if chain is None and info.digested:
@@ -280,9 +280,10 @@ class Reader:
         nowhere = Place(-1, info.base - 1, 0)
         if info.index_entries == 0 or offset <= info.base:
             return nowhere
-        return self._indexed(
+        place = self._indexed(
             info, file_names.INDEX, lambda fd: index.offset_floor(fd, info.index_entries, info.base, offset), nowhere
         )
+        return place if 0 <= place.position < info.size else nowhere
 
     def cut(self, info: SegmentInfo, position: int, after: int) -> index.Cut | None:
         """A cut of a segment at or below byte `position`, or else the next one, but above `after`; None without an entry."""
@@ -395,10 +396,7 @@ class Reader:
         return self._undisturbed(found_in)
 
     def _time_in(self, info: SegmentInfo, timestamp_ms: int, now: Published, committed: bool) -> OffsetAndTimestamp | None:
-        offset = max(self._time_start(info, timestamp_ms), now.log_start)
-        end = min(info.next_offset, self._limit(now, committed, None))
-        while offset < end:
-            found = self.fetch(offset, max_bytes=1 << 16, committed=committed, upto=end, pool=None)
+        for found in self._searched(info, timestamp_ms, now, self._limit(now, committed, None)):
             for at in np.flatnonzero(found.batches["max_timestamp"] >= timestamp_ms):
                 with in_file(found.path, found.position):
                     rows = decode_some(
@@ -415,14 +413,36 @@ class Reader:
                     return OffsetAndTimestamp(
                         int(rows.offsets[0]), int(rows.timestamps[0]), int(found.batches["leader_epoch"][at])
                     )
+        return None
+
+    def _searched(self, info: SegmentInfo, timestamp_ms: int, now: Published, limit: int) -> Iterator[Fetched]:
+        """The batches of a segment below the limit, without those that are older than a time by the time index."""
+        offset, end = max(info.base, now.log_start), min(info.next_offset, limit)
+        entry = self._time_place(info, timestamp_ms)
+        if entry is not None and offset < entry.offset < info.next_offset:
+            found = self._fetched_at(entry.offset, max(end, entry.offset + 1))
+            if entry.row(found.batches) is not None:  # else the index is wrong: search from the start
+                offset = found.next_offset
+                if entry.offset < end:
+                    yield found
+        while offset < end:
+            found = self._fetched_at(offset, end)
+            yield found
             if found.next_offset <= offset:
                 break
             offset = found.next_offset
-        return None
 
-    def _time_start(self, info: SegmentInfo, timestamp_ms: int) -> int:
+    def _fetched_at(self, offset: int, end: int) -> Fetched:
+        return self.fetch(offset, max_bytes=1 << 16, committed=False, upto=end, pool=None)
+
+    def _time_place(self, info: SegmentInfo, timestamp_ms: int) -> index.Time | None:
+        """The entry of a time index at which a search begins; None: at the start of the segment."""
+        lateness_ms = info.lateness_ms if info.min_timestamp >= 0 else -1
         if info.time_entries == 0:
-            return info.base
+            return None
         return self._indexed(
-            info, file_names.TIME_INDEX, lambda fd: index.time_floor(fd, info.time_entries, info.base, timestamp_ms), info.base
+            info,
+            file_names.TIME_INDEX,
+            lambda fd: index.time_floor(fd, info.time_entries, info.base, timestamp_ms, lateness_ms),
+            None,
         )

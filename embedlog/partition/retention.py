@@ -4,6 +4,7 @@ RETENTION-1  only a prefix of whole segments is deleted; the search stops at the
 RETENTION-2  the log start is in the manifest, on disk, and published before a file is renamed: it explains a missing file
 RETENTION-3  files are renamed first and unlinked after `file.delete.delay.ms`: readers in other processes can finish
 RETENTION-4  only here the wall clock decides; a segment without a timestamp counts by the modification time of its file
+RETENTION-5  an index alone deletes nothing: the batch headers must be as old as a broker's time index states
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from embedlog.errors import OffsetOutOfRangeError
 from embedlog.partition.append_lock import AppendLock
 from embedlog.partition.held import Held
 from embedlog.partition.roll import roll
+from embedlog.partition.segment_info import newest_header
 from embedlog.partition.state import PartitionState
 from embedlog.partition.sync import Syncer
 from embedlog.storage import checkpoints, file_names, files
@@ -69,7 +71,7 @@ def _deletable(lock: AppendLock, now: Published) -> list[SegmentInfo]:
             break
         below_start = not active and info.next_offset <= now.log_start
         too_much = excess >= 0 and excess - info.size >= 0
-        too_old = by_policy and config.retention_ms >= 0 and wall_ms - _newest(lock.state, info) > config.retention_ms
+        too_old = by_policy and config.retention_ms >= 0 and _is_older(lock.state, info, wall_ms - config.retention_ms)
         if not (below_start or too_much or too_old):
             break
         excess -= info.size
@@ -87,11 +89,12 @@ def _all_on_disk(lock: AppendLock, now: Published) -> list[SegmentInfo]:
     return there + infos
 
 
-def _newest(state: PartitionState, info: SegmentInfo) -> int:
-    if info.max_timestamp >= 0:
-        return info.max_timestamp
-    found = files.facts_of(file_names.segment_path(state.path, info.base))
-    return found.modified_ns // 1_000_000 if found else system.wall_ms()
+def _is_older(state: PartitionState, info: SegmentInfo, time_ms: int) -> bool:
+    """Whether all records of a segment are older. A time that only a broker's time index states is compared with the log."""
+    if info.max_timestamp < 0:
+        found = files.facts_of(file_names.segment_path(state.path, info.base))
+        return found is not None and found.modified_ns // 1_000_000 < time_ms
+    return info.max_timestamp < time_ms and (info.min_timestamp >= 0 or newest_header(state.path, info) < time_ms)
 
 
 def _publish_start(held: Held, now: Published, start: int) -> Published:

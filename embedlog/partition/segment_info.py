@@ -2,19 +2,35 @@
 
 SEGMENTINFO-1  every field of a description is named here once
 SEGMENTINFO-2  a description made from files alone has no digest and no lower bound of timestamps, and offsets may be missing
+SEGMENTINFO-3  its largest timestamp is that of the batch that the last time-index entry names, and of no later batch that is read
 """
 
 from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Final, NamedTuple
 
-from embedlog import index
+import numpy as np
+
+from embedlog import index, segment
 from embedlog._native import system
 from embedlog._native.system import Published
+from embedlog.errors import CorruptRecordError
 from embedlog.format.aborted_transactions import ENTRY_SIZE
-from embedlog.storage import file_names
+from embedlog.format.record_batch import BATCH, Batches, Chain, joined
+from embedlog.format.record_columns import OFFSET_MAX
+from embedlog.storage import file_names, files
 from embedlog.storage.manifest import CLOSED, DIGESTED, EMPTY_MS, GAPLESS, SEALED, SegmentInfo, Start
+
+HEADERS_AT_ONCE: Final = 64
+
+
+class FromFiles(NamedTuple):
+    """A description made from files, and the offset after the last batch; None if its header cannot be read."""
+
+    info: SegmentInfo
+    end: int | None
 
 
 def start_of(now: Published, visit: int) -> Start:
@@ -63,26 +79,76 @@ def built_info(builder: index.Builder, size: int, next_offset: int, digest: int,
     )
 
 
-def info_from_files(directory: Path, base: int, size: int, next_offset: int) -> SegmentInfo | None:
+def info_from_files(directory: Path, base: int, size: int, next_offset: int) -> FromFiles | None:
     """A segment as its files describe it: the last time-index entry of a sealed segment has its largest timestamp.
 
-    None if that entry names no record of the segment. Raises CorruptRecordError for an index of a broken size.
+    None if that entry is wrong: it names no batch of its time, or a newer batch follows the last entry of the offset index.
+    If batches there cannot be read, the times are unknown. Raises CorruptRecordError for an index of a broken size.
     """
-    time_path = file_names.segment_path(directory, base, file_names.TIME_INDEX)
-    newest = index.last_time_entry(time_path, base, next_offset)
-    if newest is None:
+    times = index.last(file_names.segment_path(directory, base, file_names.TIME_INDEX), index.TIME_ENTRY)
+    offsets = index.last(file_names.segment_path(directory, base, file_names.INDEX), index.OFFSET_ENTRY)
+    timestamp, relative = times.entry or (-1, 0)
+    rising = times.before is None or (times.before[0] < timestamp and times.before[1] < relative)
+    if times.entry is not None and (timestamp < 0 or not 0 <= relative < next_offset - base or not rising):
         return None
-    timestamp, relative = newest
-    return SegmentInfo(
+    info = SegmentInfo(
         base,
         size,
         next_offset,
         timestamp,
         base + relative,
-        index_entries=index.count(file_names.segment_path(directory, base, file_names.INDEX), index.OFFSET_ENTRY.size),
-        time_entries=index.count(time_path, index.TIME_ENTRY.size),
+        index_entries=offsets.count,
+        time_entries=times.count,
         transaction_entries=transactions_in(directory, base),
     )
+    path = file_names.segment_path(directory, base)
+    with files.opened(path) as fd:
+        rows = _rows(fd, path, base, offsets.entry[1] if offsets.entry is not None else 0, size)
+        if rows is None:
+            return FromFiles(info._replace(max_timestamp=-1, max_timestamp_offset=base, time_entries=0), None)
+        if times.count and not _is_newest(info, rows, fd, path):
+            return None
+    return FromFiles(info, int(rows["base_offset"][-1] + rows["last_offset_delta"][-1]) + 1 if len(rows) else base)
+
+
+def _is_newest(info: SegmentInfo, rows: Batches, fd: int, path: Path) -> bool:
+    """Whether the last time-index entry names a batch of its time, and none of the last batches (`rows`) is newer."""
+    entry = index.Time(info.max_timestamp, info.max_timestamp_offset)
+    if (rows["max_timestamp"][rows["records"] > 0] > entry.timestamp_ms).any():  # a cleaner leaves batches without records
+        return False
+    found: Batches | None = rows
+    if info.index_entries and (not len(rows) or entry.offset < rows["base_offset"][0]):
+        with files.opened(path.with_suffix(file_names.INDEX)) as opened:
+            place = index.offset_floor(opened, info.index_entries, info.base, entry.offset)
+        found = _rows(fd, path, info.base, place.position, info.size, entry.offset)
+    return found is not None and entry.row(found) is not None
+
+
+def newest_header(directory: Path, info: SegmentInfo) -> int:
+    """The largest timestamp in the batch headers of a segment, which are all read; -1 if they cannot be read."""
+    path = file_names.segment_path(directory, info.base)
+    with files.opened(path) as fd:
+        rows = _rows(fd, path, info.base, 0, info.size)
+    return -1 if rows is None else int(rows["max_timestamp"][rows["records"] > 0].max(initial=-1))
+
+
+def _rows(fd: int, path: Path, base: int, start: int, size: int, last: int = OFFSET_MAX) -> Batches | None:
+    """The headers of the batches from byte `start` on, at least up to the offset `last`; None if they cannot be read."""
+    if not 0 <= start <= size:
+        return None
+    parts: list[Batches] = []
+    at = start
+    try:
+        while at < size and (not parts or parts[-1]["base_offset"][-1] <= last):
+            rows = np.empty(HEADERS_AT_ONCE, BATCH)
+            count, at = system.walk_headers(fd, at, size, rows, base)
+            parts.append(rows[:count])
+    except CorruptRecordError:  # of an old format, or damaged
+        walk = segment.Walk(fd, path, Chain(gaps_allowed=True), start, size)
+        parts = list(walk)
+        if walk.problem is not None or walk.end < size:
+            return None
+    return joined(parts) if parts else np.empty(0, BATCH)
 
 
 def transactions_in(directory: Path, base: int) -> int:

@@ -109,8 +109,9 @@ class SegmentList:
                 continue
             info = known.get(base)
             if info is None or info.size != facts.size:
-                info = info_from_files(directory, base, facts.size, following) or SegmentInfo(
-                    base, facts.size, following, transaction_entries=transactions_in(directory, base)
-                )  # without indexes it is read whole
+                described = info_from_files(directory, base, facts.size, following)
+                info = described.info if described is not None else None
+            if info is None:  # without a time index it is read whole
+                info = SegmentInfo(base, facts.size, following, transaction_entries=transactions_in(directory, base))
             found.append(info)
         return found

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from embedlog import _logging, segment
+from embedlog import _logging, index, segment
 from embedlog._native import system
 from embedlog._native.system import Published
 from embedlog.errors import ClosedError, DurabilityError, LockTimeoutError, StorageError
@@ -286,7 +286,8 @@ class Syncer:
     def _rewrite(self, info: SegmentInfo, fd: int, durable: int) -> None:
         """Write the same bytes again through this descriptor: a failed write-back left them clean in the cache."""
         path = file_names.segment_path(self._state.path, info.base)
-        at = self._reader.place(info, durable).position
+        place = self._reader.place(info, durable)
+        at = place.position if index.names_its_batch(fd, place, info.base, info.size) else 0
         walk = segment.Walk(fd, path, Chain(gaps_allowed=True), at, info.size)
         for view, batches in walk.chunks():
             ends = batches["base_offset"] + batches["last_offset_delta"]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,7 @@ import embedlog
 from embedlog._native import system
 from embedlog.partition.partition import Partition
 from embedlog.storage import control_page as page
-from embedlog.storage import file_names, locks
+from embedlog.storage import file_names, files, locks
 from tests.faults.harness.processes import Nursery
 from tests.faults.harness.stage import Play
 from tests.faults.power.powerloss import changes
@@ -233,3 +235,38 @@ def test_a_slot_of_the_durable_record_that_is_on_disk_is_written_over_only_behin
             fresh = change.number
             assert fresh != on_disk
     assert synced == 3
+
+
+@pytest.mark.parametrize("moved", [1, 3, -1])
+def test_a_damaged_index_leaves_no_byte_out_when_a_failed_sync_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: int
+) -> None:
+    """The offset index names the place at which the rewrite begins: an entry that points too far would omit batches."""
+    with opened(tmp_path / "log") as log:
+        log.create_topic("t", config={**QUIET, "index.interval.bytes": 100})
+        append(log, 6)
+        log.flush()
+        append(log, 6)
+        system.fault_arm(["fdatasync"], 1, "fail", errno.EIO, name=".log")
+        with pytest.raises(embedlog.DurabilityError):
+            log.flush()
+        system.fault_off()
+        file = tmp_path / "log" / "t-0" / f"{0:020d}.index"
+        partition = log._engine.partition("t", 0)
+        entries = list(struct.iter_unpack(">ii", file.read_bytes()[: 8 * partition.published().index_entries]))
+        number = max(at for at, (relative, _) in enumerate(entries) if relative <= 6)
+        with file.open("r+b") as index:
+            index.seek(8 * number)
+            index.write(struct.pack(">ii", entries[number][0], entries[number + moved][1] if moved > 0 else -1))
+        real, written = files.write_all, []
+
+        def noted(fd: int, data: Any, position: int, path: Any = "") -> None:
+            if str(path).endswith(".log"):
+                written.append((position, position + len(data)))
+            real(fd, data, position, path)
+
+        monkeypatch.setattr(files, "write_all", noted)
+        log.flush()
+        found = partition.fetch(6, max_bytes=1)
+        assert min(start for start, _ in written) <= found.position + int(found.batches["position"][0])
+        assert max(end for _, end in written) == partition.published().segment_size

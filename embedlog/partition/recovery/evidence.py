@@ -20,19 +20,17 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from embedlog import index, segment
-from embedlog._native import system
+from embedlog import segment
 from embedlog._native.system import Published
 from embedlog.errors import CorruptRecordError
 from embedlog.format.record_batch import Problem
-from embedlog.format.record_columns import BATCH, Batches
+from embedlog.format.record_columns import Batches
 from embedlog.partition.segment_info import info_from_files, transactions_in
 from embedlog.storage import checkpoints, file_names, files, interval_digests
 from embedlog.storage.manifest import DIGESTED, GAPLESS, Manifest, SegmentInfo
 
 logger = logging.getLogger("embedlog")
 
-_HEADERS_AT_ONCE: Final = 64
 GAPS_NAMED_MAX: Final = 3  # a compacted topic has many
 
 
@@ -216,34 +214,14 @@ class Evidence:
             raise self._missing(info.next_offset, f"offset {info.next_offset}", f"offset {following}")
 
     def _from_files(self, base: int, size: int, following: int) -> SegmentInfo | None:
-        """A sealed segment that an orderly broker left: its last time-index entry has its largest timestamp.
-
-        None if that entry names no record of the segment.
-        """
-        info = info_from_files(self._directory, base, size, following)
-        if info is None:
+        """A sealed segment that an orderly broker left; None if its last time-index entry is wrong."""
+        found = info_from_files(self._directory, base, size, following)
+        if found is None:
             return None
         epoch = self._epochs.epoch_for(following - 1) if following > base else -1
-        end = following if self.loading.gaps_allowed else self._end_of(base, size)
-        if end is not None:
-            self.name_gap(end, following)
-        return info._replace(epoch=max(epoch, 0))
-
-    def _end_of(self, base: int, size: int) -> int | None:
-        """The offset after the last batch of a segment, by the headers after its last index entry; None if unreadable."""
-        path = file_names.segment_path(self._directory, base)
-        last = index.last_entry(file_names.segment_path(self._directory, base, file_names.INDEX), index.OFFSET_ENTRY)
-        rows, end, at = np.empty(_HEADERS_AT_ONCE, BATCH), base, last[1] if last is not None else 0
-        if not 0 <= at <= size:
-            return None
-        with files.opened(path) as fd:
-            while at < size:
-                try:
-                    count, at = system.walk_headers(fd, at, size, rows, base)
-                except CorruptRecordError:
-                    return None  # of an old format, or damaged: a full read shows which
-                end = int(rows["base_offset"][count - 1]) + int(rows["last_offset_delta"][count - 1]) + 1
-        return end
+        if found.end is not None:
+            self.name_gap(found.end, following)
+        return found.info._replace(epoch=max(epoch, 0))
 
     def described(self, base: int, size: int) -> SegmentInfo | None:
         """The description of the whole last segment; after a broker only if the size is unchanged."""

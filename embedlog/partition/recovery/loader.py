@@ -124,7 +124,7 @@ class _Loader:
         return self._scan(base, path, size, following)
 
     def _last_position(self, base: int) -> int:
-        last = index.last_entry(file_names.segment_path(self.directory, base, file_names.INDEX), index.OFFSET_ENTRY)
+        last = index.last(file_names.segment_path(self.directory, base, file_names.INDEX), index.OFFSET_ENTRY).entry
         return last[1] if last else 0
 
     def _from_last_entry(self, base: int, path: Path, size: int) -> SegmentInfo | None:
@@ -132,13 +132,12 @@ class _Loader:
         paths = segment.paths(self.directory, base)
         if paths.offset_index.name not in self.names or paths.time_index.name not in self.names:
             return None
-        last = index.last_entry(paths.offset_index, index.OFFSET_ENTRY)
+        entries, last, _ = index.last(paths.offset_index, index.OFFSET_ENTRY)
         start = last[1] if last else 0
         known = self.evidence.described(base, size)
         states = known is not None and known.digested
         if (last and not 0 <= start < size) or (known is not None and known.size != size):
             return None  # it points outside the log, or the size of the log has changed
-        entries = index.count(paths.offset_index, index.OFFSET_ENTRY.size)
         state = self._seed(base, entries, start) if states else interval_digests.State()
         if state is None:
             return None  # a digest record is missing: that costs time
@@ -150,10 +149,10 @@ class _Loader:
             return None
         if known is not None and (chain.next_offset != known.next_offset or (states and chain.digest != known.digest)):
             return None  # a full read shows what is wrong
-        found = info_from_files(self.directory, base, size, chain.next_offset)
-        if found is None or (known is not None and _times(known) != _times(found)):
+        described = info_from_files(self.directory, base, size, chain.next_offset)
+        if described is None or (known is not None and _times(known) != _times(described.info)):
             return None  # the time index was changed: make it again
-        found = found._replace(epoch=max(chain.epoch, self.chain.epoch, 0), kind=CLOSED)
+        found = described.info._replace(epoch=max(chain.epoch, self.chain.epoch, 0), kind=CLOSED)
         if known is None and size == 0:
             return found._replace(flags=GAPLESS | DIGESTED, min_timestamp=EMPTY_MS)
         if known is None:
