@@ -4,6 +4,7 @@ ENGINE-1  opening reads one file of topics; a partition is opened when it is fir
 ENGINE-2  an engine belongs to the process that opened it: in a forked child it refuses
 ENGINE-3  closing is idempotent; the last process out leaves the directory as Kafka leaves it after an orderly shutdown
 ENGINE-4  closing order: producers and consumers, services, dirty partitions (by the last process), handles of this process
+ENGINE-5  an exception at any step of an opening, also an interrupt, releases everything that was acquired
 """
 
 from __future__ import annotations
@@ -74,21 +75,23 @@ class Engine:
         self.registry = TopicRegistry(self.path, mode)
         self.registry.moving = self._topics_moving
         self.registry.word = self.mapped_topics_version
-        self.topic_changes = TopicChanges(self)
         self.directory = Directory(
             self.path, read_only=read_only, mode=mode, lock_timeout_ms=self.config.lock_timeout_ms, shared=self.config.shared
         )
-        try:
+        with contextlib.ExitStack() as undo:
+            self.topic_changes = TopicChanges(self)
+            undo.callback(self.topic_changes.close)
+            undo.callback(self.directory.release)
             self.directory.enter(self._prepare)
-        except BaseException:
-            self.topic_changes.close()
-            raise
-        self.context = self._make_context()
-        self.transactions: Transactions = Transactions(self)
-        self.groups: Groups = Groups(self, self.transactions)
-        if self._half_deleted:
-            self._finish_deletions()
-        _open_engines.add(self)
+            self.context = self._make_context()
+            self.transactions: Transactions = Transactions(self)
+            undo.callback(self.transactions.close)
+            self.groups: Groups = Groups(self, self.transactions)
+            undo.callback(self.close)
+            if self._half_deleted:
+                self._finish_deletions()
+            _open_engines.add(self)
+            undo.pop_all()
 
     def attach(self, service: Service) -> None:
         """Stop this service when the engine is closed."""
@@ -129,9 +132,6 @@ class Engine:
                 pass
         except EmbedlogError as problem:  # the topic stays unusable, and the next change tries again
             logger.warning("the deletion of a topic is incomplete: %s", problem)
-        except BaseException:
-            self.close()
-            raise
 
     def _known(self) -> dict[str, Topic]:
         return {topic.name: topic for topic in self.registry.all()}

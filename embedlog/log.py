@@ -64,16 +64,19 @@ class Log:
     ) -> None:
         where = location.checked(path)
         engine = Engine(where, read_only=read_only, create=create, config=parse(LogConfig, config, **settings))
-        self.path, self.read_only, self.config = engine.path, engine.read_only, engine.config
-        self._engine = engine
-        self._topics, self._groups = TopicAdmin(engine), GroupAdmin(engine)
+        self._housekeeper: Housekeeper | None = None
         try:
-            self._housekeeper = None if read_only else Housekeeper(engine)
-            if self._housekeeper is not None:
+            self.path, self.read_only, self.config = engine.path, engine.read_only, engine.config
+            self._engine = engine
+            self._topics, self._groups = TopicAdmin(engine), GroupAdmin(engine)
+            if not read_only:
+                self._housekeeper = Housekeeper(engine)
                 engine.attach(self._housekeeper)
                 if self.config.housekeeping:
                     self._housekeeper.start()
         except BaseException:
+            if self._housekeeper is not None:
+                self._housekeeper.stop()
             engine.close()
             raise
 

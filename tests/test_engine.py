@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
+import os
+import random
+import shutil
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
 import embedlog
 from embedlog.coordination.topic_changes import TopicChanges
 from embedlog.errors import UnknownTopicOrPartitionError
-from embedlog.topic import Topic
+from embedlog.storage import file_names
+from embedlog.topic import Topic, TopicRegistry
+
+PACKAGE = str(Path(embedlog.__file__).parent)
 
 
 @pytest.fixture
@@ -74,3 +83,68 @@ def test_open_that_is_interrupted_in_the_deletion_of_a_topic_leaves_the_director
             embedlog.open(tmp_path / "log")
     with embedlog.open(tmp_path / "log", shared="locks") as log:
         assert log.topics() == []
+
+
+CLEANUP = {"close", "_unlock", "unlock", "release", "leave", "left", "__exit__"}  # an interrupt of these is not repeated
+
+
+def interrupted_at(number: int, opening: Callable[[], embedlog.Log]) -> embedlog.Log | None:
+    """The log, or None if an interrupt came at the call of a function of the package with this number."""
+    left = number
+
+    def traced(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal left
+        code = frame.f_code
+        usual = code.co_name not in CLEANUP and not code.co_flags & inspect.CO_GENERATOR  # the end of a generator is a call, too
+        if event == "call" and usual and PACKAGE in code.co_filename:
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+
+    sys.settrace(traced)
+    try:
+        return opening()
+    except KeyboardInterrupt:
+        return None
+    finally:
+        sys.settrace(None)
+
+
+def held_files(root: Path) -> list[str]:
+    """Descriptors and mappings of files of a directory in this process."""
+    links = [
+        os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if Path(f"/proc/self/fd/{name}").exists()
+    ]
+    mapped = [line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if str(root) in line]
+    return [each for each in links + mapped if str(root) in each]
+
+
+@pytest.mark.parametrize("read_only", [False, True], ids=["writer", "reader"])
+@pytest.mark.parametrize("state", ["closed", "half deleted", "from a broker"])
+def test_an_interrupt_at_any_step_of_an_opening_releases_everything(
+    tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, read_only: bool, state: str
+) -> None:
+    monkeypatch.setattr("embedlog.coordination.directory.SETTLING_S", 0)
+    root = tmp_path / "log"
+    with embedlog.open(root, config={"housekeeping": False}) as log:
+        log.create_topic("t")
+        log.create_topic("gone")
+    if state == "half deleted":
+        registry = TopicRegistry(root)
+        registry.load()
+        registry.change([replace(registry.live("gone"), state="deleting")], ())
+    elif state == "from a broker":
+        (root / file_names.CLEAN_MARK).write_text('{"version":0}')
+    whole = root.rename(tmp_path / "whole")
+
+    steps, every = 0, 3 if state == "closed" else 8
+    for number in range(rng.randrange(1, every + 1), 10_000, every):
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.copytree(whole, root)
+        opened = interrupted_at(number, lambda: embedlog.open(root, read_only=read_only, config={"housekeeping": False}))
+        if opened is not None:
+            opened.close()
+            break
+        steps = number
+        assert not held_files(root), number
+    assert steps > (20 if read_only else 50)

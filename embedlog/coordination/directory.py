@@ -109,7 +109,7 @@ class Directory:
                     self._unlock()
                     raise
         except BaseException:
-            self._release_all()
+            self.release()
             raise
 
     def _join(self, prepare: Callable[[bool], None]) -> None:
@@ -172,17 +172,14 @@ class Directory:
         path = self.path / file_names.BROKER_LOCK
         deadline = self._deadline()
         while True:
-            fd = files.open_file(path, files.CREATE, self._mode)
+            fd = self._lock_fd = files.open_file(path, files.CREATE, self._mode)
             first = system.lock_try(fd, True) == 0
             if not first and system.lock_try(fd, False) < 0:
-                files.close(fd)
                 raise DirectoryInUseError("the directory is held exclusively: a Kafka broker is running on it", path=path)
-            self._lock_fd = fd
             self._read_mark()
             if self._is_current(fd, path, settle=first and self.foreign):
                 return first or self._no_process(path)
-            files.close(fd)
-            self._lock_fd = -1
+            self._unlock()
             if system.boot_ns() > deadline:
                 raise DirectoryInUseError("another process keeps replacing the lock file", path=path)
 
@@ -362,7 +359,7 @@ class Directory:
     def leave(self, close_all: Callable[[], None]) -> None:
         """Close the directory; the last process runs `close_all` and, if that succeeds, writes the clean mark."""
         if self._open_lock is None:
-            self._release_all()
+            self.release()
             return
         try:
             with self._open_lock.hold(self._deadline()):
@@ -374,7 +371,7 @@ class Directory:
                 finally:
                     self._unlock()
         finally:
-            self._release_all()
+            self.release()
 
     def _write_mark(self) -> None:
         write_clean_mark(self.path, mode=self._mode, incarnation=self.incarnation)
@@ -391,7 +388,8 @@ class Directory:
         fd, self._lock_fd = self._lock_fd, -1
         files.close(fd)
 
-    def _release_all(self) -> None:
+    def release(self) -> None:
+        """Give everything back without an orderly close. Idempotent."""
         self._unlock()
         if self._open_lock is not None:
             self._open_lock.close()

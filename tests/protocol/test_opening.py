@@ -386,7 +386,7 @@ def test_what_a_broker_appended_is_not_written_over_beside_a_bystander(
 
 def test_who_leaves_is_taken_for_no_broker_by_who_comes_in_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last one out holds `.lock` exclusively: it has to let it go before it opens the door."""
-    real, seen = Directory._release_all, []
+    real, seen = Directory.release, []
 
     def late(self: Directory) -> None:
         if not seen:
@@ -396,13 +396,13 @@ def test_who_leaves_is_taken_for_no_broker_by_who_comes_in_next(tmp_path: Path, 
         real(self)
 
     log = embedlog.open(tmp_path / "log", config={"housekeeping": False})
-    monkeypatch.setattr(Directory, "_release_all", late)
+    monkeypatch.setattr(Directory, "release", late)
     log.close()
     assert seen
 
 
 def test_who_fails_to_come_in_is_taken_for_no_broker_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, seen = Directory._release_all, []
+    real, seen = Directory.release, []
 
     def late(self: Directory) -> None:
         if not seen:
@@ -414,7 +414,7 @@ def test_who_fails_to_come_in_is_taken_for_no_broker_either(tmp_path: Path, monk
     def fails(first: bool) -> None:
         raise KeyError(first)
 
-    monkeypatch.setattr(Directory, "_release_all", late)
+    monkeypatch.setattr(Directory, "release", late)
     tmp_path.joinpath("log").mkdir()
     directory = Directory(tmp_path / "log", read_only=False, mode=0o666, lock_timeout_ms=1000, shared="mapped")
     with pytest.raises(KeyError):
