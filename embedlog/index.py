@@ -58,7 +58,7 @@ class Time(NamedTuple):
 class Last(NamedTuple):
     """The end of an index file: its number of entries, the last one, and the one before."""
 
-    count: int = 0
+    entries: int = 0
     entry: tuple[int, int] | None = None
     before: tuple[int, int] | None = None
 
@@ -154,8 +154,8 @@ def last(path: Path, layout_: struct.Struct) -> Last:
         raw = files.pread(fd, size, found.size - size, path)
     if len(raw) < size:
         raise CorruptRecordError("an index was shortened while it was read", path=path, expected=found.size)
-    entries = list(layout_.iter_unpack(raw))
-    return Last(found.size // layout_.size, entries[-1], entries[-2] if len(entries) > 1 else None)
+    ends = list(layout_.iter_unpack(raw))
+    return Last(found.size // layout_.size, ends[-1], ends[-2] if len(ends) > 1 else None)
 
 
 def names_its_batch(fd: int, place: Place, base: int, size: int) -> bool:

@@ -71,12 +71,9 @@ class Log:
             self._topics, self._groups = TopicAdmin(engine), GroupAdmin(engine)
             if not read_only:
                 self._housekeeper = Housekeeper(engine)
-                engine.attach(self._housekeeper)
                 if self.config.housekeeping:
                     self._housekeeper.start()
         except BaseException:
-            if self._housekeeper is not None:
-                self._housekeeper.stop()
             engine.close()
             raise
 

@@ -36,12 +36,17 @@ class Housekeeper:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._lock = locks.LockFile(engine.path / file_names.HOUSEKEEPER, engine.config.file_mode)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._seen_unsynced = -1
         self._unsynced: set[tuple[str, int]] = set()
         self._cleaned: dict[tuple[str, int], int | None] = {}  # compacted, but not yet in the checkpoint
+        self._lock = locks.LockFile(engine.path / file_names.HOUSEKEEPER, engine.config.file_mode)
+        try:
+            engine.attach(self)
+        except BaseException:
+            self._lock.close()
+            raise
 
     def start(self) -> None:
         thread = threading.Thread(target=self._run, name=f"embedlog housekeeper {self._engine.path.name}", daemon=True)

@@ -97,8 +97,8 @@ def info_from_files(directory: Path, base: int, size: int, next_offset: int) -> 
         next_offset,
         timestamp,
         base + relative,
-        index_entries=offsets.count,
-        time_entries=times.count,
+        index_entries=offsets.entries,
+        time_entries=times.entries,
         transaction_entries=transactions_in(directory, base),
     )
     path = file_names.segment_path(directory, base)
@@ -106,7 +106,7 @@ def info_from_files(directory: Path, base: int, size: int, next_offset: int) -> 
         rows = _rows(fd, path, base, offsets.entry[1] if offsets.entry is not None else 0, size)
         if rows is None:
             return FromFiles(info._replace(max_timestamp=-1, max_timestamp_offset=base, time_entries=0), None)
-        if times.count and not _is_newest(info, rows, fd, path):
+        if times.entries and not _is_newest(info, rows, fd, path):
             return None
     return FromFiles(info, int(rows["base_offset"][-1] + rows["last_offset_delta"][-1]) + 1 if len(rows) else base)
 
