@@ -118,8 +118,8 @@ def time_floor(fd: int, entries: int, base: int, timestamp_ms: int, lateness_ms:
     """The entry at which a search for a time can start; None: at the segment's start. The caller compares it with its batch.
 
     No record before the batch of an entry is newer than its time plus `lateness_ms` (-1: not known). That proves the last entry
-    at or below the time. Otherwise the entry before it is used: if one of the two is damaged, the other one is the proof, because
-    their times and offsets rise.
+    at or below the time. Otherwise the entry before it is used. If one of the two is damaged, the other one is the proof, because
+    times and offsets rise.
     """
     found = codec.time_floor_file(fd, entries, timestamp_ms) if entries else None
     if found is None:
