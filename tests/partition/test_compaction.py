@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,11 @@ import pytest
 import embedlog
 from embedlog import TopicPartition
 from embedlog._native import system
-from embedlog.errors import EmbedlogError
-from embedlog.partition.compaction import cleaner
+from embedlog.errors import EmbedlogError, StorageError
+from embedlog.partition.compaction import cleaner, swap
 from embedlog.storage import file_names
 from embedlog.storage.manifest import SegmentInfo
+from tests.faults.power.powerloss import Disk, changes, materialise
 from tests.support.batches import crc32c
 
 TP = TopicPartition("t", 0)
@@ -133,6 +136,50 @@ def test_a_control_page_lost_during_a_pass_loses_no_segment(tmp_path: Path, monk
         assert log._engine.partition("t", 0).published().purged_to > 0, "the next pass does the work"
     with opened(tmp_path / "log") as log:
         assert table(rows(log)) == dict(pairs)
+
+
+@pytest.mark.parametrize("repaired", [False, True])
+def test_no_power_loss_during_a_swap_loses_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repaired: bool) -> None:
+    """Any of the renames of a swap may be on the disk, and any may be missing: renames are not ordered without a sync.
+
+    The same holds for a repair that finishes the swap of a process that failed after the first renames.
+    """
+
+    def failing(*_: object) -> None:
+        monkeypatch.undo()
+        raise StorageError("a failed rename", errno=errno.EIO)
+
+    root, recording, opens = tmp_path / "log", tmp_path / "recording", 0
+    pairs = [(b"k%d" % (n % 10), b"v%d" % n * 20) for n in range(60)]
+    fd = os.open(recording, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    system.record_to(fd)
+    try:
+        with opened(root) as log:
+            log.create_topic("t", config=COMPACT)
+            put(log, pairs)
+            log.flush()
+            log.alter_topic("t", {"segment.bytes": 100_000})  # several segments become one
+            before = sum(1 for _ in changes(recording))
+            if repaired:
+                monkeypatch.setattr(swap, "_set_aside", failing)
+            log.housekeep()
+            assert table(rows(log)) == dict(pairs)
+    finally:
+        system.record_to(-1)
+        os.close(fd)
+    disk, partition = Disk(root), str(root / "t-0")
+    for at, change in enumerate(changes(recording)):
+        renamed = disk.folders[partition].pending if at > before else []
+        if change.kind == "fsync" and change.name == partition and any(None in names.values() for names in renamed):
+            for state in disk.states_by_name(partition):
+                target = tmp_path / f"cut-{opens}"
+                materialise(state, root, target, list(disk.folders))
+                with opened(target) as log:
+                    assert table(rows(log)) == dict(pairs), f"{opens}: {sorted(Path(name).name for name in state)}"
+                shutil.rmtree(target)
+                opens += 1
+        disk.replay(change)
+    assert opens > 20
 
 
 def test_a_map_that_is_too_small_takes_several_passes(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ SEGMENTSWAP-1  the swap happens under the append lock with the generation odd; a
 SEGMENTSWAP-2  `purged_to` is raised with the swap: a view that was read below it is read again (tombstones may be gone)
 SEGMENTSWAP-3  a swap begins only if all new files are there: a load of the partition, after its control page was lost, removes
                them
+SEGMENTSWAP-4  each kind of rename is on disk before the next one: a power loss may keep any of the renames since the last sync
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ def _swap(held: Held, now: Published, group: list[SegmentInfo], made: SegmentInf
     manifest.refresh()
     held.replace_manifest(now, [info for info in manifest.segments.values() if info.base not in bases])
     _rename_all(directory, made.base, file_names.CLEANED, file_names.SWAP)
+    files.sync_directory(directory)  # SEGMENTSWAP-4: a load removes `.cleaned` and `.deleted`, if both are there
     system.point("swap-step")
     _set_aside(directory, group, made)
     system.point("swap-step")

@@ -55,6 +55,8 @@ def settle(directory: Path, known: Mapping[int, SegmentInfo], *, write: bool, fo
     if write:
         for name in sorted(gone):
             files.unlink(directory / name, missing_ok=True)
+        if swaps:
+            files.sync_directory(directory)  # SEGMENTSWAP-4: no old segment may remain in the range of the new one
         for name in swaps:
             files.rename(directory / name, directory / name.removesuffix(file_names.SWAP))
         if swaps:
