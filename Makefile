@@ -1,5 +1,5 @@
-# Everything a contributor needs; each target creates what it lacks below .venv and build/.
-# Every missing tool (Python, compiler, network, Java, Maven) is reported in one line.
+# The commands of a contributor. Each target first creates its environment and its outputs below .venv and build/.
+# A missing tool (Python, compiler, network, Java, Maven) is reported in one line.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -10,16 +10,16 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 py
 CC ?= cc
 VENV ?= .venv
 BIN := $(VENV)/bin
-# One worker more than cores: tests wait for clocks, brokers and Spark about half of their time.
+# One worker more than cores: tests wait for timers, brokers and Spark about half of their time.
 JOBS ?= $(shell echo $$(($$(nproc) + 1)))
 NATIVE := setup.py pyproject.toml $(wildcard embedlog/_native/*/*.c embedlog/_native/*/*.h embedlog/_native/build.py)
-# The C core with mutants, which the tests switch on. Only this environment gets it: a wheel never sets the variable.
+# The C core with mutants, which the tests switch on. Only this environment has it: the build of a wheel never sets the variable.
 TEST_BUILD := EMBEDLOG_TEST_BUILD=1
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := -n $(JOBS) --dist loadgroup
-# A test that hangs fails by itself. A worker that dies may leave xdist waiting for ever (its issue 1378): then the run is
-# interrupted, says what it knows, and has failed.
+# A test that hangs fails after its own timeout. After the death of a worker xdist may wait without end (its issue 1378): then
+# this timeout interrupts the run, which prints its report and fails.
 WITHIN := timeout --foreground --signal=INT --kill-after=60
 SANITIZE := build/sanitize
 ARM_FLAGS := -O3 -std=c11 -fvisibility=hidden -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -DPy_LIMITED_API=0x030B0000 \
@@ -28,71 +28,71 @@ CAMPAIGN := build/faults
 comma := ,
 FIGURES := build/figures.txt
 KAFKAS := 4.3.1 4.4.0
-# Tests make, sync and delete hundreds of thousands of small files: in memory, where there are two GB of it. (Rented disks do
-# 250 syncs a second: three workers wait for them more than they work.) What failed is kept.
+# Tests create, sync and delete hundreds of thousands of small files: in memory, if it has two GB free. (A rented disk makes
+# 250 syncs a second, so three workers would mostly wait.) The files of failed tests are kept.
 MEMORY := $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 2000000 ] 2>/dev/null && echo /dev/shm)
 IN_MEMORY = dir=$$(mktemp -d -p "$(MEMORY)" -t embedlog-tests-XXXXXX); chmod 755 $$dir; TMPDIR=$$dir
 OR_KEPT = || { echo "embedlog: files of the failed tests are kept in $$dir$(HINT)" >&2; exit 1; }; rm -rf $$dir
 
-# Spark needs Java; where there is none, its tests say so and are left out.
+# Spark needs Java; without it, its tests are skipped with a message.
 EXTRAS := test,check$(if $(shell command -v java 2>/dev/null),$(comma)spark)
 
-say_no = { echo 'embedlog: $(1)' >&2; exit 1; }
+fail = { echo 'embedlog: $(1)' >&2; exit 1; }
 
 .PHONY: help install demo demo-spark test test-kafka test-spark test-faults test-sanitize test-arm test-slow \
     test-all fuzz check bench docs clean
 
 help:
-	@echo 'make demo           write, tail, share, search and read the standard library as a topic: a few seconds'
-	@echo 'make demo-spark     a web server'\''s log through Spark, each session written once: tables and a chart'
+	@echo 'make demo           a demonstration with the standard library as a topic: write, tail, share, search, read; a few seconds'
+	@echo 'make demo-spark     a demonstration with Spark: a web server'\''s log, each session written once, tables and a chart'
 	@echo 'make test           the suite: below 8 minutes on two cores'
-	@echo 'make test-kafka     all that asks a real Kafka, of each version: $(KAFKAS)'
-	@echo 'make test-faults    all experiments, mutants and models: about two hours on two cores (RESUME=1 goes on)'
-	@echo 'make test-spark     all that needs Spark, in sessions and small clusters'
-	@echo 'make test-sanitize  the suite with every line of C watched (ASan, UBSan)'
-	@echo 'make fuzz           the C core under fuzzers (clang, ASan, UBSan): FUZZ_RUNS executions of each harness'
-	@echo 'make test-arm       the C core compiled for arm64, and run where there is an emulator'
-	@echo 'make test-slow      the suite with its slow tests and all that asks a real Kafka'
-	@echo 'make test-all       all of these, with the figures of all at the end'
+	@echo 'make test-kafka     the tests with a real Kafka, for each version: $(KAFKAS)'
+	@echo 'make test-faults    all experiments, mutants and models: about two hours on two cores (RESUME=1 continues)'
+	@echo 'make test-spark     the tests with Spark, in sessions and small clusters'
+	@echo 'make test-sanitize  the suite with sanitizers for the C core (ASan, UBSan)'
+	@echo 'make fuzz           the C core with libFuzzer (clang, ASan, UBSan): FUZZ_RUNS executions of each harness'
+	@echo 'make test-arm       the C core compiled for arm64, and run if there is an emulator'
+	@echo 'make test-slow      the suite with its slow tests and the tests with a real Kafka'
+	@echo 'make test-all       all of these tests, with their counts at the end'
 	@echo 'make check          ruff and strict mypy; mypy and pyright over the code of the documents'
 	@echo 'make bench          the benchmarks'
-	@echo 'make docs           write anew what docs/ takes from the code'
+	@echo 'make docs           generate the tables of docs/ from the code'
 
-# ---- what everything needs -------------------------------------------------------------------------------------------
+# ---- the environment -------------------------------------------------------------------------------------------------
 
 $(VENV)/.tools:
-	@[ -n "$(PYTHON)" ] || $(call say_no,no Python >= 3.11 on the path (looked for python3 and python3.11 to python3.14))
-	@command -v $(CC) >/dev/null || $(call say_no,no C compiler on the path: install gcc or clang (or set CC))
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || $(call say_no,$(PYTHON) cannot make environments: install python3-venv)
+	@[ -n "$(PYTHON)" ] || $(call fail,no Python >= 3.11 on the path (looked for python3 and python3.11 to python3.14))
+	@command -v $(CC) >/dev/null || $(call fail,no C compiler on the path: install gcc or clang (or set CC))
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || $(call fail,$(PYTHON) cannot make environments: install python3-venv)
 	@$(PYTHON) -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null \
-	    || $(call say_no,$(PYTHON) has no Python.h: install python3-dev)
+	    || $(call fail,$(PYTHON) has no Python.h: install python3-dev)
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
 	@$(PIP) 'setuptools>=77' 'cffi>=1.17' >$(VENV)/install.txt 2>&1 \
-	    || $(call say_no,pip cannot fetch packages: is there a network and a package index? ($(VENV)/install.txt))
+	    || $(call fail,pip cannot fetch packages: is there a network and a package index? ($(VENV)/install.txt))
 	@touch $@
 
 $(VENV)/.built: $(VENV)/.tools $(NATIVE)
 	@echo 'embedlog: installing into $(VENV)'
 	@$(TEST_BUILD) $(PIP) --no-build-isolation -e '.[$(EXTRAS)]' >$(VENV)/install.txt 2>&1 || { \
 	    grep -qi 'error: command' $(VENV)/install.txt \
-	    && { grep -m 5 'error:' $(VENV)/install.txt; $(call say_no,the C core does not compile: see $(VENV)/install.txt); } \
-	    || $(call say_no,pip cannot install what pyproject.toml asks for: see $(VENV)/install.txt); }
+	    && { grep -m 5 'error:' $(VENV)/install.txt; $(call fail,the C core does not compile: see $(VENV)/install.txt); } \
+	    || $(call fail,pip cannot install the dependencies of pyproject.toml: see $(VENV)/install.txt); }
 	@touch $@
 
 install: $(VENV)/.built
 
-# What Spark Connect needs beside Spark: for the long tests of Spark alone.
+# The dependencies of Spark Connect: only the long tests of Spark need them.
 $(VENV)/.connect: $(VENV)/.built
 	@! command -v java >/dev/null || $(TEST_BUILD) $(PIP) --no-build-isolation -e '.[connect]' >$(VENV)/install.txt 2>&1 \
-	    || $(call say_no,pip cannot install what Spark Connect needs: see $(VENV)/install.txt)
+	    || $(call fail,pip cannot install the dependencies of Spark Connect: see $(VENV)/install.txt)
 	@touch $@
 
 demo: install
 	@$(BIN)/python -m embedlog.demo $(ARGS)
 
-# Asked before anything is installed. An environment that was made before there was Java has no Spark yet: then once more.
+# Java is checked before the installation. An environment from before Java has no Spark: then it is installed once more.
 demo-spark:
-	@command -v java >/dev/null || $(call say_no,no java on the path: Spark needs Java 17)
+	@command -v java >/dev/null || $(call fail,no java on the path: Spark needs Java 17)
 	@$(MAKE) --no-print-directory install
 	@$(BIN)/python -c 'import pyspark' 2>/dev/null || { rm $(VENV)/.built; $(MAKE) --no-print-directory install; }
 	@$(BIN)/python examples/weblog_demo.py $(ARGS)
@@ -102,39 +102,39 @@ demo-spark:
 test: install
 	@$(IN_MEMORY) $(WITHIN) 50m $(PYTEST) $(PARALLEL) -m 'not slow and not faults' $(ARGS) $(OR_KEPT)
 
-# One broker a run. `make test` asks the first of these versions; the others are asked here and by `make test-slow`.
+# One broker per run. `make test` uses the first of these versions; this target and `make test-slow` use all of them.
 test-kafka: install
 	@for version in $(KAFKAS); do echo "=== Kafka $$version"; \
 	    $(IN_MEMORY) EMBEDLOG_KAFKA=$$version $(PYTEST) -m kafka $(ARGS) $(OR_KEPT); done
 
 test-spark: install $(VENV)/.connect
-	@command -v java >/dev/null || $(call say_no,no java on the path: Spark needs Java 17)
+	@command -v java >/dev/null || $(call fail,no java on the path: Spark needs Java 17)
 	@$(IN_MEMORY) $(PYTEST) -m spark $(ARGS) $(OR_KEPT)
 
-# RESUME=1 goes on where a run of the same code was broken off: what has passed since is not run again.
-test-faults: HINT = ; RESUME=1 leaves out what passed
+# RESUME=1 continues an interrupted run of the same code: it runs only the pieces that have not passed.
+test-faults: HINT = ; RESUME=1 runs only the pieces that have not passed
 test-faults: install
 	@mkdir -p $(CAMPAIGN) && { [ -n "$(RESUME)" ] || rm -f $(CAMPAIGN)/*; }
 	@[ -e $(CAMPAIGN)/seed ] || echo $$((RANDOM << 15 | RANDOM)) >$(CAMPAIGN)/seed
 	@$(IN_MEMORY) EMBEDLOG_CAMPAIGN=$(CAMPAIGN) EMBEDLOG_SEED=$${EMBEDLOG_SEED:-$$(cat $(CAMPAIGN)/seed)} \
 	    $(WITHIN) 5h $(PYTEST) $(PARALLEL) -v -m faults $(ARGS) || [ $$? = 5 -a -n "$(RESUME)" ] $(OR_KEPT)
 
-# A build of its own, so that the usual one stays as it is. A Java process cannot live under ASan's allocator.
+# A separate build, so that the usual one is unchanged. A Java process cannot run with ASan's allocator.
 test-sanitize: install
-	@[ -e "$$($(CC) -print-file-name=libasan.so)" ] || $(call say_no,$(CC) has no libasan: install the sanitizer runtime)
+	@[ -e "$$($(CC) -print-file-name=libasan.so)" ] || $(call fail,$(CC) has no libasan: install the sanitizer runtime)
 	@rm -rf $(SANITIZE)/reports && mkdir -p $(SANITIZE)/reports
 	@$(TEST_BUILD) EMBEDLOG_SANITIZE=1 $(BIN)/python setup.py -q build --build-base $(SANITIZE) --build-lib $(SANITIZE)/lib \
 	    >$(SANITIZE)/build.txt 2>&1 \
-	    || { tail -5 $(SANITIZE)/build.txt; $(call say_no,the C core does not compile with sanitizers: see $(SANITIZE)/build.txt); }
+	    || { tail -5 $(SANITIZE)/build.txt; $(call fail,the C core does not compile with sanitizers: see $(SANITIZE)/build.txt); }
 	@$(IN_MEMORY) $(WITHIN) 60m env LD_PRELOAD="$$($(CC) -print-file-name=libasan.so):$$($(CC) -print-file-name=libubsan.so)" \
 	    ASAN_OPTIONS=detect_leaks=0:log_path=$(CURDIR)/$(SANITIZE)/reports/asan \
 	    UBSAN_OPTIONS=print_stacktrace=1:log_path=$(CURDIR)/$(SANITIZE)/reports/ubsan EMBEDLOG_SANITIZE=1 \
 	    $(PYTEST) $(PARALLEL) -p no:faulthandler -o timeout=900 -o 'pythonpath=$(SANITIZE)/lib .' \
 	    -m 'not slow and not faults and not kafka and not spark' $(ARGS) $(OR_KEPT)
 	@! compgen -G '$(SANITIZE)/reports/*' >/dev/null \
-	    || { head -40 $(SANITIZE)/reports/*; $(call say_no,the sanitizers complain: see $(SANITIZE)/reports); }
+	    || { head -40 $(SANITIZE)/reports/*; $(call fail,the sanitizers found errors: see $(SANITIZE)/reports); }
 
-# A missing tool is reported and is no failure: few machines have a cross compiler.
+# A missing tool is reported and is no failure, because few machines have a cross compiler.
 test-arm: $(VENV)/.tools
 	@compiler=$$(command -v aarch64-linux-gnu-gcc \
 	        || { command -v zig >/dev/null && echo 'zig cc -target aarch64-linux-musl'; } || true); \
@@ -162,19 +162,19 @@ test-slow: install $(VENV)/.connect
 	@for version in $(wordlist 2,9,$(KAFKAS)); do echo "=== Kafka $$version"; \
 	    $(IN_MEMORY) EMBEDLOG_KAFKA=$$version $(WITHIN) 60m $(PYTEST) -m 'kafka and not faults' $(ARGS) $(OR_KEPT); done
 
-# Every part runs, whatever becomes of the others; then all the figures together.
+# Every part runs, also after the failure of another one; then the counts of all parts are printed.
 test-all: install check
 	@mkdir -p $(dir $(FIGURES)); rm -f $(FIGURES); failed=; for part in test-slow test-sanitize test-arm test-faults; do \
 	    echo "=== $$part" | tee -a $(FIGURES); \
 	    EMBEDLOG_FIGURES=$(FIGURES) $(MAKE) --no-print-directory $$part || failed+=" $$part"; \
-	done; cat $(FIGURES); [ -z "$$failed" ] || $(call say_no,failed:$$failed)
+	done; cat $(FIGURES); [ -z "$$failed" ] || $(call fail,failed:$$failed)
 
 check: install
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(PYTEST) -q tests/project/test_types.py
 
-# ---- measuring and writing -------------------------------------------------------------------------------------------
+# ---- benchmarks and documents ----------------------------------------------------------------------------------------
 
 bench: install
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -37,7 +37,7 @@ CONTROLS = 96  # numbers are read from the end of an input: so many bytes after 
 SEEDS_MAX = 400
 
 
-def say_no(words: str) -> None:
+def fail(words: str) -> None:
     sys.exit(f"embedlog: {words}")
 
 
@@ -48,8 +48,8 @@ def run(*words: str | Path) -> None:
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
     if done.returncode:
         if "libclang_rt" in done.stderr:
-            say_no(MISSING)
-        say_no(f"the fuzz harnesses do not compile:\n{done.stderr}")
+            fail(MISSING)
+        fail(f"the fuzz harnesses do not compile:\n{done.stderr}")
 
 
 def build(clang: str) -> list[Path]:
@@ -115,7 +115,7 @@ def seeds(rng: random.Random) -> tuple[list[bytes], list[bytes]]:
 def write_seeds(rng: random.Random) -> None:
     data, indexes = seeds(rng)
     if not data or not indexes:
-        say_no("the golden directories in tests/data have no batches")
+        fail("the golden directories in tests/data have no batches")
     for program in sorted(HERE.glob("*.c")):
         folder = OUT / "corpus" / program.stem
         folder.mkdir(parents=True, exist_ok=True)
@@ -147,7 +147,7 @@ def fuzz(program: Path, runs: int, seed: int) -> tuple[str, int, str]:
 def main() -> None:
     clang = os.environ.get("FUZZ_CC") or shutil.which("clang")
     if not clang:
-        say_no(MISSING)
+        fail(MISSING)
     assert clang
     runs, jobs = int(os.environ.get("FUZZ_RUNS", "10000000")), int(os.environ.get("FUZZ_JOBS", str(os.cpu_count() or 1)))
     seed = int(os.environ.get("EMBEDLOG_SEED", "0")) % 2**31 or random.randrange(1, 2**31)
@@ -163,7 +163,7 @@ def main() -> None:
             failed |= bool(finding) or executions < runs
             print(f"fuzz: {name:10} {executions:12,} executions, {finding or 'no finding'}", flush=True)
     if failed:
-        say_no("the fuzzers found something")
+        fail("a fuzzer found an error")
 
 
 if __name__ == "__main__":
