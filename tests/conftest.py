@@ -1,4 +1,4 @@
-"""What all tests share: seeds that are printed, golden directories, one broker for the whole run.
+"""Fixtures and hooks of all tests: printed seeds, golden directories, one broker for the whole run.
 
 The environment is prepared once, so that processes which tests start find this embedlog and no other.
 """
@@ -105,7 +105,7 @@ _BASELINE = pytest.StashKey[leaks.Snapshot]()
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_temporary_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A system's temporary directory of this process alone, for its children too: what is left there was left by a test."""
+    """A temporary directory of this process and its children alone: a test created every file that remains there."""
     tmp_path_factory.getbasetemp()  # stays in the real one
     own = tempfile.mkdtemp(prefix="embedlog-tests-")
     os.chmod(own, 0o1777)  # as /tmp: some tests run as other users
@@ -134,7 +134,7 @@ def _leaks(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> Iterator[Any]:
-    """What a fixture of a wider scope opens while a test runs belongs to the fixture."""
+    """Resources that a fixture of a wider scope opens during a test belong to the fixture."""
     item = getattr(request, "_pyfuncitem", None)
     baseline = None if fixturedef.scope == "function" or item is None else item.stash.get(_BASELINE, None)
     if baseline is None:
@@ -151,7 +151,7 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.Fix
 
 @pytest.fixture
 def until_end() -> Iterator[contextlib.ExitStack]:
-    """Takes what a test opens without `with`: it is closed when the test ends."""
+    """Takes resources that a test opens without `with`: they are closed when the test ends."""
     with contextlib.ExitStack() as stack:
         yield stack
 
@@ -174,7 +174,7 @@ def groups(log: embedlog.Log) -> Groups:
     return log._engine.groups
 
 
-# ---- what a real Kafka wrote -----------------------------------------------------------------------------------------
+# ---- directories of a real Kafka -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
@@ -201,7 +201,7 @@ def golden_copy(golden: Path, tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def golden_expected(golden: Path) -> Callable[[str, str], list[dict[str, object]]]:
-    """`golden_expected("clean", "corners")`: what a real client read from that topic, one dict a record."""
+    """`golden_expected("clean", "corners")`: the records of that topic as a real client read them, one dict each."""
 
     def expected(name: str, topic: str) -> list[dict[str, object]]:
         lines = (golden / name / "expected" / f"{topic}.jsonl").read_text().splitlines()
@@ -215,7 +215,7 @@ def golden_expected(golden: Path) -> Callable[[str, str], list[dict[str, object]
 
 @pytest.fixture(scope="session")
 def kafka() -> None:
-    """Skips, with the one line that says what is missing, where no real Kafka can be had."""
+    """Skips without a real Kafka, with one line that names the missing tool."""
     try:
         oracle.class_path()
         oracle.class_path(oracle.KAFKA_VERSION)
@@ -262,7 +262,7 @@ def nursery() -> Iterator[Nursery]:
 
 @pytest.fixture(autouse=True)
 def _no_victims_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """No process of one test lives on into the next."""
+    """No process of one test exists in the next one."""
     nursery = request.getfixturevalue("nursery") if "nursery" in request.fixturenames else None
     yield
     if nursery is not None:

@@ -90,7 +90,7 @@ def test_unknown_topics_strange_claims_and_empty_groups_do_no_harm(name: str) ->
     assert sorted(shares(name, {"A": 1}, a="A", b="A", c="A").values()) == ["", "", "A0"]
 
 
-# ---- what Kafka's own classes decided ----------------------------------------------------------------
+# ---- the results of Kafka's own classes --------------------------------------------------------------
 
 
 def decided() -> Iterator[tuple[str, bool, dict[str, Member], dict[str, int], Assignment]]:
@@ -132,7 +132,7 @@ def test_groups_are_assigned_as_kafkas_classes_assigned_them() -> None:
     assert steps > 800
 
 
-# ---- what must hold for any group --------------------------------------------------------------------
+# ---- invariants of all groups ------------------------------------------------------------------------
 
 TOPICS = "ABCD"
 

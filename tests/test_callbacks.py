@@ -1,4 +1,4 @@
-"""Code of the user's that raises what is no Exception: it ends no thread of ours and keeps no other from being called."""
+"""User code that raises exceptions outside of Exception: it ends no thread of the library and prevents no other callback."""
 
 from __future__ import annotations
 

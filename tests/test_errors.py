@@ -1,4 +1,4 @@
-"""The tree of errors: what a message holds, what `except` catches, what survives a process pool."""
+"""The tree of errors: the content of a message, the classes of `except`, and errors through a process pool."""
 
 from __future__ import annotations
 

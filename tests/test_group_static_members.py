@@ -168,13 +168,13 @@ def saying(name: str, owned: int, generation: int) -> rules.Member:
 def test_who_has_given_partitions_up_brings_the_second_round_about() -> None:
     first = stable(saying("a", 2, 1), saying("b", 0, 1))
     again = taken(rules.join(first, saying("b", 1, 2), LIMITS, LATER))
-    assert (again.state, again.missing()) == (State.PREPARING_REBALANCE, ["a"]), "a follower: what it owns has changed"
+    assert (again.state, again.missing()) == (State.PREPARING_REBALANCE, ["a"]), "a follower: its partitions have changed"
     second = taken(rules.join(again, saying("a", 1, 2), LIMITS, LATER))
     assert (second.state, second.generation) == (State.COMPLETING_REBALANCE, first.generation + 1)
 
 
 def test_a_follower_may_ask_for_a_round_once_in_a_generation() -> None:
-    """Its subscription names the generation in which it got what it owns, so coming again says something new, once."""
+    """Its subscription names the generation of its partitions, so a repeated join changes something, once."""
     group = stable(saying("a", 1, 1), saying("b", 1, 1))
     asked = taken(rules.join(group, saying("b", 1, 2), LIMITS, LATER))
     assert asked.state is State.PREPARING_REBALANCE

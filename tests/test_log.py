@@ -26,7 +26,7 @@ def closed(made: Any) -> Any:
     return made
 
 
-# What takes settings: (call with settings, an option, a value, how to read it back).
+# Calls with settings: (call with settings, an option, a value, how to read it back).
 TAKERS: dict[str, tuple[Callable[..., Any], str, Any, Callable[[Any], Any]]] = {
     "producer": (lambda log, *a, **k: closed(log.producer(*a, **k)), "linger.ms", 7, lambda made: made._config.linger_ms),
     "consumer": (lambda log, **k: closed(log.consumer("t", **k)), "max.poll.records", 7, lambda m: m._config.max_poll_records),

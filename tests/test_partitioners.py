@@ -1,4 +1,4 @@
-"""Partitioners: what a user's callable is given, by its signature; where round robin begins."""
+"""Partitioners: the arguments of a user's callable, by its signature; the first partition of round robin."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = producer_helpers.log
 
 
 class Json:
-    """Serializers that leave a trace of what they were given."""
+    """Serializers that record their input."""
 
     @staticmethod
     def serialize(topic: str, headers: list[Any], data: Any) -> bytes:

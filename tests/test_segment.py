@@ -1,4 +1,4 @@
-"""What is cut off a segment is kept aside, unless there is nothing in it."""
+"""Bytes that are truncated from a segment are kept in a file, unless there are none."""
 
 from __future__ import annotations
 

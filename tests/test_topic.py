@@ -240,7 +240,7 @@ def test_a_topic_that_is_not_live_cannot_be_used(tmp_path: Path, state: str | No
 
 
 def test_what_a_newer_version_added_in_no_utf8_stays_as_it_is(tmp_path: Path) -> None:
-    """JSON can spell a lone surrogate: it is read, and was what the next change of any topic failed of."""
+    """JSON can spell a lone surrogate: it was read, and the next change of any topic failed because of it."""
     registry = TopicRegistry(tmp_path)
     registry.load()
     registry.put(Topic("t", new_id(), 1, others={"added": "\ud800"}))

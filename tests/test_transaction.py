@@ -139,7 +139,7 @@ def test_an_end_decides_once_and_completes_once(commit: bool) -> None:
     assert rules.complete(done, decided, NOW) is None
     assert rules.end(done, ID, 3, MINE, commit, NEW_ID, NOW) is done
     assert rules.following(done) == (ID, 4)
-    assert rules.end(done, ID, 3, MINE, not commit, NEW_ID, NOW) is Refusal.PRODUCER_FENCED, "what is decided stays"
+    assert rules.end(done, ID, 3, MINE, not commit, NEW_ID, NOW) is Refusal.PRODUCER_FENCED, "a decision is final"
 
 
 @pytest.mark.parametrize(("status", "commit", "answer"), [

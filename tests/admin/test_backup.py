@@ -89,7 +89,7 @@ def test_the_copy_holds_the_same_and_is_a_closed_log_directory(log: embedlog.Log
         assert [each.log_start_offset for each in mine.partitions] == [17, 0]
         assert rows(copy) == rows(log)
         fill(copy, 10)
-        assert len(rows(copy)) == len(rows(log)) + 10, "the copy goes on by itself"
+        assert len(rows(copy)) == len(rows(log)) + 10, "the copy accepts appends of its own"
     assert content(target) != rows(log)
 
 
@@ -142,7 +142,7 @@ def test_a_copy_of_a_copy_and_a_copy_by_a_reader(log: embedlog.Log, tmp_path: Pa
     assert content(tmp_path / "three") == expected
 
 
-# ---- what a broker wrote ---------------------------------------------------------------------------------------------
+# ---- the directory of a broker ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["clean", "unclean"])
@@ -277,7 +277,7 @@ def test_a_damaged_transaction_index_is_made_anew(
     golden_copy: Callable[[str], Path], golden_expected: Expected, tmp_path: Path, how: str
 ) -> None:
     source = golden_copy("clean")
-    with embedlog.open(source, config=QUIET) as log:  # a manifest remembers how many entries there are
+    with embedlog.open(source, config=QUIET) as log:  # a manifest stores its number of entries
         log.describe_topic("transactions")
     for index in source.glob("transactions-*/*.txnindex"):
         if how == "cut":
@@ -330,7 +330,7 @@ def test_a_closed_log_makes_no_backup(log: embedlog.Log, tmp_path: Path) -> None
     assert not (tmp_path / "copy").exists()
 
 
-# ---- broken off ------------------------------------------------------------------------------------------------------
+# ---- interrupted -----------------------------------------------------------------------------------------------------
 
 
 def test_progress_tells_bytes_and_may_end_it(log: embedlog.Log, tmp_path: Path) -> None:

@@ -399,7 +399,7 @@ def test_a_static_member_that_will_not_come_back_gives_its_place_away(log: embed
         until(lambda: consumer.poll(timeout=0.01) == [] and len(consumer.assignment()) > 0, "it to be alone")
         log.remove_group_members("g")
         assert log.describe_group("g").state == "Empty"
-        until(lambda: consumer.poll(timeout=0.01) == [] and len(log.describe_group("g").members) == 1, "it to join anew")
+        until(lambda: consumer.poll(timeout=0.01) == [] and len(log.describe_group("g").members) == 1, "it to join again")
     with pytest.raises(embedlog.GroupNotFoundError):
         log.remove_group_members("unknown")
 

@@ -109,7 +109,7 @@ def test_a_topic_that_cannot_be_leaves_no_trace(log: Any, arguments: tuple[Any, 
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, step: int, *, ever_after: bool) -> Callable[[], bool]:
-    """Let the `step`th change of the disk fail for want of space; returns whether it came to that."""
+    """Let the `step`th change of the disk fail for want of space; returns whether that step was reached."""
     done = [0]
 
     def wrap(act: Callable[..., Any]) -> Callable[..., Any]:
@@ -129,7 +129,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, step: int, *, ever_after: bool) -> 
 @pytest.mark.parametrize("ever_after", [False, True], ids=["once", "from then on"])
 @pytest.mark.parametrize("act", ["create", "grow"])
 def test_a_full_disk_at_any_step_is_taken_back(tmp_path: Path, act: str, ever_after: bool) -> None:
-    """Afterwards the topics are those of before, or (if even taking back failed) what was asked for, whole."""
+    """Afterwards the topics are those of before, or (if the rollback failed, too) those of the request, complete."""
     for step in range(1, 60):
         with embedlog.open(tmp_path / str(step), config=QUIET) as log:
             log.create_topic("events", 1)

@@ -1,4 +1,4 @@
-"""Groups in event loops: the same membership, listeners that are coroutines, and what cancelling leaves."""
+"""Groups in event loops: the same membership, listeners that are coroutines, and the state after a cancellation."""
 
 from __future__ import annotations
 

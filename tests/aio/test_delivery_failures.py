@@ -1,4 +1,4 @@
-"""What the asyncio producer loses and no task asks about: raised by its verbs, or logged where a task was cancelled."""
+"""Unobserved failures of the asyncio producer: raised by its methods, or logged if a task was cancelled."""
 
 from __future__ import annotations
 

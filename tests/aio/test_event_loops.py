@@ -16,7 +16,7 @@ from embedlog.aio.consumer import AsyncConsumer
 from tests.aio.test_consumer import FROM_START, TP, fill, first_of_iteration, numbers, waiting
 from tests.support.event_loops import Slow, Ticker, count_calls_from_threads, run, while_files_are_slow
 
-# ---- the loop goes on --------------------------------------------------------------------------------------------------
+# ---- the loop is never blocked -----------------------------------------------------------------------------------------
 
 
 async def first_of_batches(consumer: AsyncConsumer) -> None:

@@ -24,7 +24,7 @@ def threads(name: str) -> list[threading.Thread]:
 
 
 class Gate:
-    """A call that says when it began and returns when it is let go."""
+    """A call that signals its begin, and returns at a signal."""
 
     def __init__(self) -> None:
         self.began, self.go = threading.Event(), threading.Event()
@@ -153,7 +153,7 @@ def test_a_cancelled_call_that_nobody_took_does_not_happen() -> None:
 
 
 def test_an_outcome_that_crosses_a_cancellation_counts_as_given_up() -> None:
-    """The call is done and its outcome in the loop, but the task is cancelled before it runs: it never sees the outcome."""
+    """The call is done and its outcome in the loop, but the task is cancelled before it runs: it never gets the outcome."""
 
     async def main() -> None:
         executor, told, jobs = Executor("executor"), [], []

@@ -159,7 +159,7 @@ def test_settings_are_checked_before_anything_is_awaited(log: embedlog.Log) -> N
         log.async_producer(linger_ms=-1)
 
 
-# ---- the loop goes on --------------------------------------------------------------------------------------------------
+# ---- the loop is never blocked -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_sends_wait_for_room_in_the_order_of_coming(log: embedlog.Log, stuck: St
     async def main() -> None:
         async with log.async_producer(**SMALL) as producer:
             order: list[int] = []
-            await producer.send_batch("one", [])  # it knows the topic
+            await producer.send_batch("one", [])  # it has looked the topic up
 
             async def one(number: int) -> None:
                 await producer.send("one", b"%0500d" % number)
@@ -414,7 +414,7 @@ def test_a_loop_closed_while_its_task_waits_for_room_leaves_the_line_usable(log:
         await turns_until(lambda: len(producer._waiting) > 20)
         assert tasks
 
-    run(fill())  # cancels what is left
+    run(fill())  # cancels the remaining ones
     assert not producer._waiting
     stuck.go.set()
 

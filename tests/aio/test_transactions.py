@@ -1,4 +1,4 @@
-"""Transactions for asyncio: the loop goes on, and cancelling leaves them committed, aborted or not begun, and says so."""
+"""Transactions for asyncio: the loop is never blocked; after a cancellation they are committed, aborted or not begun."""
 
 from __future__ import annotations
 

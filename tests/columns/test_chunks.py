@@ -162,7 +162,7 @@ def test_a_batch_beyond_the_bound_is_an_error_that_names_it(tmp_path: Path, way:
             WAYS[way](log)
         assert (told.value.path, told.value.position) == (str(path / "t-0" / LOG_NAME), len(small))
         consumer = log.consumer("t", auto_offset_reset="earliest")
-        assert [record.value for record in consumer.poll(0)] == [b"small"]  # what comes before is handed out
+        assert [record.value for record in consumer.poll(0)] == [b"small"]  # the records before it are returned
     with embedlog.open(path, config={"max.decompressed.batch.bytes": 3 << 20}, read_only=True) as log:
         assert WAYS[way](log)
 
@@ -191,14 +191,14 @@ def out_of_order(base: int) -> bytes:
 
 
 def garbage(base: int, codec: int) -> bytes:
-    """A batch that says it is compressed, and is not."""
+    """A batch that is marked as compressed, and is not."""
     raw = batch(base, [Row(b"a", timestamp_ms=9)])
     tail = struct.pack(">h", codec) + raw[23:]
     return raw[:17] + struct.pack(">I", crc32c(tail)) + tail
 
 
 def miscounted(base: int, codec: int) -> bytes:
-    """A batch that says it holds a thousand records, and holds one."""
+    """A batch whose count is a thousand, and that has one record."""
     raw = bytearray(packed(batch(base, [Row(b"a", timestamp_ms=9)], last_offset_delta=999), codec))
     raw[57:61] = struct.pack(">i", 1000)
     raw[17:21] = struct.pack(">I", crc32c(bytes(raw[21:])))

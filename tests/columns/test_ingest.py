@@ -330,7 +330,7 @@ def test_an_empty_format_is_none_that_we_know() -> None:
     schema = _rows.arrow_schema(("", "x", True, (), None))
     node = _rows.arrow_from_array(schema, _rows.arrow_array((1, 0, 0, (None, b"abcd", b"efgh"), (), None)))
     assert node[1] == ""
-    assert node[5] == (), "no views of what has no format"
+    assert node[5] == (), "no views of formats without views"
 
 
 @pytest.mark.parametrize("format_", ["ix", "c1", "Ll"])

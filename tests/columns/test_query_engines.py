@@ -148,7 +148,7 @@ def test_random_predicates_give_the_rows_that_polars_alone_would_give(log: embed
         assert lazy.head(7).filter(predicate).select(columns).collect().equals(whole.head(7).filter(predicate).select(columns))
 
 
-# ---- what is read ----------------------------------------------------------------------------------------------------
+# ---- input -----------------------------------------------------------------------------------------------------------
 
 
 class Spy:
@@ -336,7 +336,7 @@ def test_rows_of_every_engine_are_written(log: embedlog.Log, engine: str) -> Non
 
 
 def test_a_topic_is_copied_through_each_engine(log: embedlog.Log) -> None:
-    """All columns that `send_batch` knows come through: a scan's own output is its input."""
+    """All columns of `send_batch` are accepted: a scan's own output is its input."""
     log.create_topic("copy", partitions=2)
     columns = ["key", "value", "headers", "timestamp", "partition"]
     scan = log.scan("events", columns=columns)
@@ -348,7 +348,7 @@ def test_a_topic_is_copied_through_each_engine(log: embedlog.Log) -> None:
                      for r in log.scan("events", partitions=n).records()]  # fmt: skip
 
 
-# ---- what is missing -------------------------------------------------------------------------------------------------
+# ---- missing packages ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

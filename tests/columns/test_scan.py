@@ -165,7 +165,7 @@ def test_wrong_bounds_are_refused_when_the_scan_is_made(engine: FakeEngine, boun
 
 
 def test_narrowed_bounds_are_checked_but_may_cross(engine: FakeEngine) -> None:
-    """A query may ask for what contradicts itself, and gets nothing."""
+    """A query with contradictory bounds is allowed, and returns nothing."""
     scan = scan_of(engine, "a", start_offset=20)
     assert places(scan.narrowed(end_offset=10)) == [] == places(scan.narrowed(start_offset=30, end_offset=25))
     for key in (5, TopicPartition("b", 0)):

@@ -74,7 +74,7 @@ def joined(world: World, **options: Any) -> Any:
 
 
 def group_of(attribute: str) -> Callable[[World], object]:
-    """What can be seen of a group with one member."""
+    """The visible state of a group with one member."""
 
     def observe(world: World) -> object:
         joined(world)

@@ -31,7 +31,7 @@ def with_old_segments(world: World, **config: Any) -> None:
 
 
 def rounds(world: World, done: Callable[[], bool]) -> bool:
-    """Whether something is done by rounds of a housekeeper that only does what is due, over a few milliseconds."""
+    """Whether a housekeeper does this in rounds of a few milliseconds, if only due work is done."""
     for _ in range(30):
         world.log.housekeep(due_only=True)
         if done():
@@ -320,7 +320,7 @@ TABLE: dict[str, Effect] = {
     "log_flush_offset_checkpoint_interval_ms": Seen(checkpointed, [(1, True), (HOUR_MS, False)]),
     "producer_id_expiration_ms": Seen(producers_known, [(2**31 - 1, 1), (1, 0)]),
     "transaction_max_timeout_ms": Elsewhere(
-        "coordination/test_transactions.py::test_the_longest_timeout_is_the_logs", "it is about what an owner may ask for"
+        "coordination/test_transactions.py::test_the_longest_timeout_is_the_logs", "it limits the timeout of an owner"
     ),
     "transactional_id_expiration_ms": Seen(transactional_id, [(DAY_MS, True), (1, False)]),
     "transaction_abort_timed_out_transaction_cleanup_interval_ms": Seen(aborted_when_due, [(1, True), (HOUR_MS, False)]),

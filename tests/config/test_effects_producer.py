@@ -30,7 +30,7 @@ def sent(world: World) -> str | None:
 
 
 def acknowledged(world: World) -> tuple[int, str | None]:
-    """The offset of a record, and what one meets in a topic that one directory does not satisfy."""
+    """The offset of a record, or its error in a topic that one directory does not satisfy."""
     world.topic()
     world.log.create_topic("two", config={"min.insync.replicas": 2})
     producer = world.producer()
@@ -189,7 +189,7 @@ def stored(world: World) -> tuple[Any, Any]:
 
 
 def flush_behind_a_loss(world: World) -> str | None:
-    """A record that is too large, and whose future is not asked."""
+    """A record that is too large, and whose future is not observed."""
     world.topic()
     producer = world.producer(max_request_size=100)
     producer.send("t", b"x" * 200)

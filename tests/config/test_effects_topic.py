@@ -26,7 +26,7 @@ def two_segments(world: World, **config: Any) -> None:
 
 
 def sent(*values: bytes | None, key: bytes | None = b"k", after_ms: int | None = None, **config: Any) -> Any:
-    """What a record meets."""
+    """The result of a record."""
 
     def observe(world: World) -> object:
         world.topic(**config)
@@ -43,7 +43,7 @@ def log_start(world: World) -> int:
 
 
 def segments(*times_ms: int, **config: Any) -> Any:
-    """How many segments records of about 170 bytes come to lie in."""
+    """The number of segments of records of about 170 bytes."""
 
     def observe(world: World) -> int:
         world.topic(**config)

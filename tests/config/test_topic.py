@@ -1,4 +1,4 @@
-"""Options: every name, type and range attacked; contradictions; what a topic inherits; nothing ignored in silence."""
+"""Options: every name, type and range with wrong input; contradictions; inherited values; no setting is silently ignored."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ KAFKAS = {
 }  # fmt: skip
 
 
-# ---- what is written at the fields ---------------------------------------------------------------
+# ---- the documentation of the fields -------------------------------------------------------------
 
 
 @each_option
@@ -68,7 +68,7 @@ def test_every_option_is_documented_and_takes_its_own_default(cls: type[Options]
     assert known.doc.endswith((".", "…"))
     assert known.allowed()
     default = next(each.default for each in dataclasses.fields(cls) if each.name == name)
-    if (cls, name) != (ConsumerConfig, "enable_auto_commit"):  # which needs a group, once it is asked for
+    if (cls, name) != (ConsumerConfig, "enable_auto_commit"):  # which needs a group, if it is set
         assert getattr(parse(cls, {dotted(name): default}), name) == default
     if known.kind not in ("callable", "objects") and default is not None and name != "enable_auto_commit":
         text = {row[0]: row[1] for row in rows(cls)}[dotted(name)]
@@ -292,7 +292,7 @@ def test_a_contradiction_with_a_default_gives_way() -> None:
     assert parse(ConsumerConfig, group_id="g").enable_auto_commit
 
 
-# ---- what a topic inherits -----------------------------------------------------------------------
+# ---- settings that a topic inherits --------------------------------------------------------------
 
 
 def test_a_topic_inherits_the_logs_defaults_and_overrides_them() -> None:

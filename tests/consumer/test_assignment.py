@@ -1,4 +1,4 @@
-"""What members say and leaders make of it: round trips, user data, and every assignment that must not be."""
+"""Subscriptions and the assignments made of them: round trips, user data, and every invalid assignment."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_cooperative_only_if_all_of_them_are() -> None:
     assert not is_cooperative(strategies(["cooperative-sticky", "range"]))
 
 
-# ---- what members say --------------------------------------------------------------------------------------------------
+# ---- subscriptions of members ------------------------------------------------------------------------------------------
 
 
 def test_a_members_word_reaches_the_assignor() -> None:
@@ -100,7 +100,7 @@ def test_a_member_that_speaks_in_riddles_subscribes_to_nothing() -> None:
     assert members_of(group) == {"m": Reader(frozenset())}
 
 
-# ---- what leaders say --------------------------------------------------------------------------------------------------
+# ---- assignments of leaders --------------------------------------------------------------------------------------------
 
 
 def test_an_assignment_is_one_for_every_member() -> None:
@@ -153,7 +153,7 @@ def test_an_assignor_cannot_change_what_it_is_given() -> None:
 
 @pytest.mark.parametrize("name", ASSIGNORS)
 def test_where_partitions_are_missing_those_that_are_here_are_shared(name: str) -> None:
-    """Numbered as if they were all there, which is all that an assignor can tell apart; owners keep what they have."""
+    """Numbered as if they were all there, because an assignor cannot distinguish them; owners keep their partitions."""
     here = {"a": [2, 5, 9, 2**31 - 1], "b": range(2)}
     everything = {TopicPartition(topic, number) for topic, numbers in here.items() for number in numbers}
     members = {"m": Reader(["a", "b"]), "n": Reader(["a", "b"])}
@@ -170,7 +170,7 @@ def test_a_cooperative_assignor_gives_nobody_what_another_one_holds() -> None:
     strategy = Strategy("mine", lambda members, counts: {"m": [A0], "n": [A1]}, True)
     with pytest.raises(AssignorError, match="a-1 to 'n' while 'm' still owns it"):
         assign(strategy, members, {"a": range(2)}, True)
-    assert assign(strategy, members, {"a": range(2)}, False)  # eager: everything was given up before
+    assert assign(strategy, members, {"a": range(2)}, False)  # eager: everything was revoked before
 
 
 def test_two_that_claim_one_partition_are_no_handover() -> None:

@@ -126,7 +126,7 @@ def test_a_waiting_poll_returns_when_something_comes(engine: FakeEngine, consume
 
 
 def test_a_committed_reader_sleeps_while_a_transaction_is_open(engine: FakeEngine, consumer: Any) -> None:
-    """It must not spin because the log is longer than what it may see."""
+    """It must not spin because the log is longer than its visible part."""
     engine.partition("b", 0).append([b"x"], producer=7)
     reader = consumer("b", isolation_level="read_committed")
     assert reader.poll(timeout=0.02) == []

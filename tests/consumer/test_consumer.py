@@ -139,7 +139,7 @@ def test_batches_step_over_markers(engine: FakeEngine, consumer: Any) -> None:
     assert reader.position(TopicPartition("b", 0)) == 8
 
 
-# ---- what cannot be handed out --------------------------------------------------------------------------------------
+# ---- records that cannot be returned --------------------------------------------------------------------------------
 
 
 def test_a_poison_record_waits_for_those_before_it_and_stays(engine: FakeEngine, consumer: Any) -> None:

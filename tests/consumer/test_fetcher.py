@@ -27,7 +27,7 @@ def engine() -> FakeEngine:
 
 
 def cut(partition: FakePartition, end: int) -> None:
-    """The log ends at `end` again, and goes on in a new epoch."""
+    """The log ends at `end` again, and continues in a new epoch."""
     partition.stored = [each for each in partition.stored if each.last < end]
     partition.log_end = end
     epochs = [(epoch, start) for epoch, start in partition.epochs if start < end]
@@ -43,7 +43,7 @@ def seven(partition: FakePartition) -> None:
         partition.append([b"%d" % number])
 
 
-# ---- what the reset policy makes of it ---------------------------------------------------------------------------------
+# ---- the reset policy after a truncation -------------------------------------------------------------------------------
 
 
 def test_with_none_the_error_says_where_the_log_parted_ways(engine: FakeEngine, consumer: Any) -> None:

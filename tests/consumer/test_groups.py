@@ -43,7 +43,7 @@ with embedlog.open(path, config={"group.min.session.timeout.ms": 100, "housekeep
 
 
 class Process:
-    """A member in a process of its own; `heard` is what it said."""
+    """A member in a process of its own; `heard` is its output."""
 
     def __init__(self, path: Path, client_id: str, **config: Any) -> None:
         arguments = [sys.executable, "-c", MEMBER, str(path), client_id, repr({**QUICK, **config})]
@@ -92,7 +92,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + RETRY_S
     pause = threading.Event()
     while not condition():
-        assert time.monotonic() < deadline, f"in vain: {what}"
+        assert time.monotonic() < deadline, f"not in time: {what}"
         pause.wait(0.005)
 
 
@@ -146,7 +146,7 @@ def test_a_frozen_process_is_given_up_and_knows_it_when_it_goes_on(log: embedlog
     first, second = process("first", auto_commit_interval_ms=100_000, **kind), process("second", **kind)  # holds no lock for long
     until(lambda: first.holds(2) and second.holds(2), "two members share four partitions")
     send(log, 40)
-    until(lambda: len(first.read()) >= 20 and len(first.read() | second.read()) == 40, "both read what is theirs")
+    until(lambda: len(first.read()) >= 20 and len(first.read() | second.read()) == 40, "the records of both")
     had = first.read()
     first.signal(signal.SIGSTOP)
     until(lambda: second.assigned_count() >= 4, "the other one has them all")

@@ -1,4 +1,4 @@
-"""Interceptors of a consumer: what they see and change, and that they cannot break the reading."""
+"""Interceptors of a consumer: their input, their changes, and that they cannot break the reading."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ A0 = TopicPartition("a", 0)
 
 
 class Watching:
-    """Notes what it is shown; `change` makes what goes on."""
+    """Notes its input; `change` makes its output."""
 
     def __init__(self, change: Callable[[list[Any]], Any] = lambda records: records) -> None:
         self.shown: list[list[int]] = []
@@ -50,7 +50,7 @@ def test_they_see_what_a_poll_is_about_to_return_in_a_row(consumer: Any) -> None
     reader = consumer("a", interceptor_classes=[first, second], max_poll_records=4)
     assert [record.offset for record in reader.poll()] == [1, 2, 3]
     assert (first.shown, second.shown) == ([[0, 1, 2, 3]], [[1, 2, 3]])
-    assert reader.position(A0) == 4  # what an interceptor leaves out was read all the same
+    assert reader.position(A0) == 4  # the position counts records that an interceptor drops
     reader.poll()
     assert first.shown[1] == [4, 5, 6, 7]
 

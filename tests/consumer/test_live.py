@@ -60,7 +60,7 @@ def test_a_waiting_poll_is_woken_by_another_process(log: embedlog.Log) -> None:
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_one_who_stands_at_the_end_is_given_whatever_comes(log: embedlog.Log, codec: str) -> None:
-    """Plain batches take a short way from there; what is not plain must come all the same, and what follows it."""
+    """Plain batches take a fast path from there; others must come all the same, and the batches after them."""
     with log.consumer("t", auto_offset_reset="earliest") as consumer, log.producer(compression_type=codec) as producer:
         for turn in range(4):
             sent = [b"%d-%d " % (turn, number) * 20 for number in range(50)]
@@ -114,7 +114,7 @@ def test_an_interrupt_ends_a_wait_at_once(log: embedlog.Log) -> None:
 
 @pytest.mark.timeout(method="thread")  # it takes SIGALRM for itself
 def test_interrupts_at_any_moment_lose_nothing(log: embedlog.Log, rng: random.Random) -> None:
-    """Interrupts strike while records are collected; what a poll did not return is returned by a later one."""
+    """Interrupts strike while records are collected; the next poll returns the records that an interrupted one did not."""
     count = 20_000
     send(log, [b"%d" % n for n in range(count)])
     got: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Members under random orders of events: no partition has two owners, nothing is skipped; and what an assignor must not do."""
+"""Members under random orders of events: no partition has two owners, nothing is skipped; and invalid results of assignors."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_an_assignor_that_does_what_it_must_not_is_the_leaders_error_and_the_gro
         other = member("a", partition_assignment_strategy=[fine])
         run_duties(leader)  # alone it harms no member
         run_duties(other)
-    for _ in range(2):  # the next poll asks it again
+    for _ in range(2):  # the next poll calls it again
         with pytest.raises(AssignorError, match=assignor.__name__):
             leader.poll()
         assert engine.group().state is State.COMPLETING_REBALANCE
@@ -276,7 +276,7 @@ class World:
         self.engine.groups.decide("g", lambda old: old and evict(old, {member_id: Verdict.EXPIRED}, 0))
 
     def check(self) -> None:
-        """Of members of the present generation, no two hold one partition; and what is committed never falls."""
+        """Of members of the present generation, no two own one partition; and committed offsets never fall."""
         group = self.engine.groups.current("g")
         if group is not None:
             held = [

@@ -1,4 +1,4 @@
-"""What may happen to a member between two of its steps: interrupts, locks that others hold, places that others take.
+"""Events between two steps of a member: interrupts, locks that others hold, places that others take.
 
 The groups are in memory, under the real rules (tests/support/fake_groups.py).
 """
@@ -114,7 +114,7 @@ def test_a_commit_while_a_member_waits_for_its_assignment_is_for_later(
     first, second = member("a", **config), member("a", **config)
     settle(first)
     run_duties(second)
-    first._group.membership.step(1 << 62)  # it has joined, and not looked again
+    first._group.membership.step(1 << 62)  # it has joined, and not read the group again
     assert engine.group().state is State.COMPLETING_REBALANCE
     reader = second
     if state is State.STABLE:
@@ -151,7 +151,7 @@ def test_an_automatic_commit_in_the_middle_of_a_rebalance_waits(engine: GroupEng
 def test_a_listener_may_end_or_change_the_subscription(
     engine: GroupEngine, member: Any, config: dict[str, Any], moment: str, verb: str
 ) -> None:
-    """What the step that called it goes on with must not bring the member back into a group that it has left."""
+    """The step that called it must not bring the member back into a group that it has left."""
     reader, other = member(**config), member(**config)
 
     def enough(_: object) -> None:

@@ -1,4 +1,4 @@
-"""Positions: what a cursor hands out, gives back and forgets; where the reset policy leads; whose turn it is."""
+"""Positions of a cursor: advance, rewind, reset policy, and the order of the partitions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Bounds(NamedTuple):
 
 
 class Dated:
-    """A partition that knows its bounds, and one record per second from offset 3."""
+    """A partition with bounds, and one record per second from offset 3."""
 
     topic, number = "t", 0
 

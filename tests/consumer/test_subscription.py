@@ -1,4 +1,4 @@
-"""What a consumer reads: topics, patterns, assigned partitions, and those that come later."""
+"""The partitions of a consumer: topics, patterns, assigned partitions, and later ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def engine() -> FakeEngine:
     return FakeEngine(a=3, b=1)
 
 
-# ---- what is read ---------------------------------------------------------------------------------------------------
+# ---- subscriptions --------------------------------------------------------------------------------------------------
 
 
 def test_polling_nothing_is_a_state_error(consumer: Any) -> None:

@@ -55,7 +55,7 @@ def test_a_dead_owners_transaction_is_ended_by_who_waits_behind_it(log: embedlog
     write(log, None, b"behind")
     with log.consumer("t", auto_offset_reset="earliest", isolation_level="read_committed") as reader:
         assert values_of(reader.poll()) == [b"before"]
-        assert reader.poll(timeout=0.3) == []  # its owner lives, and has time
+        assert reader.poll(timeout=0.3) == []  # its owner is alive, and its timeout is not over
         owner.close()
         assert values_of(reader.poll(timeout=30)) == [b"behind"]
         assert reader.end_offsets([T0]) == {T0: 4}  # with the marker
@@ -128,7 +128,7 @@ def tail_of(reader: embedlog.Consumer) -> object:
 
 
 def test_a_reader_at_the_end_follows_transactions_as_they_end(log: embedlog.Log) -> None:
-    """The short way goes on over open transactions and markers; where something was aborted the ordinary one takes over."""
+    """The fast path continues over open transactions and markers; after an abort the ordinary one takes over."""
     owner = log._engine.transactions.owner("x", 60_000)
     owner.init()
     write(log, None, b"first")

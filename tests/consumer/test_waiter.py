@@ -90,12 +90,12 @@ def test_polls_that_find_nothing_ask_the_system_nothing(real: embedlog.Log) -> N
     assert calls == 0
 
 
-# ---- what wakes it ----------------------------------------------------------------------------------------------------
+# ---- events that wake it ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No look at the topics but those that are asked for."""
+    """Topics are looked up only for explicit calls."""
     monkeypatch.setattr(waiter, "TOPICS_CHECK_S", 3600.0)
 
 
@@ -187,7 +187,7 @@ def test_a_poll_that_may_wait_waits_for_fetch_min_bytes(engine: FakeEngine, cons
         assert engine.sleeping.wait(10)
         fill(engine.partition("a", 1), 20)
 
-    reader.poll()  # positions are known from here on, and what is there was taken
+    reader.poll()  # positions are known from here on, and the present records were taken
     fill(engine.partition("a", 0), 1)
     assert len(during(act, lambda: reader.poll(timeout=60))) == 21
 
@@ -232,7 +232,7 @@ class Helper:
     def resolve(self, partition: FakePartition) -> bool:
         self.asked.append(time.monotonic())
         if len(self.asked) < 3:
-            return False  # its owner lives, and it is in time
+            return False  # its owner is alive and in time
         partition.end(3, 1)
         return True
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a directory that is to be opened: a typed error with the facts, nothing written, usable after."""
+"""Bad directories at opening: a typed error with the facts, nothing written, usable after the correction."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ DIRECTORIES: list[tuple[str, Callable[[Path], None], type[Exception], str]] = [
     ("newer manifest", newer_manifest, UnsupportedFormatError, "found 4"),
     ("newer page", lambda path: newer_page(path / "t-0" / "embedlog.page"), UnsupportedFormatError, "newer embedlog"),
     ("newer identity", changed("meta.properties", b"version=1", b"version=2"), UnsupportedFormatError, "0 or 1"),
-    ("identity of rubbish", changed("meta.properties", b"node.id=1", b"node.id=x"), ForeignDirectoryError, "node.id"),
+    ("corrupt identity", changed("meta.properties", b"node.id=1", b"node.id=x"), ForeignDirectoryError, "node.id"),
     ("newer topic id file", changed("t-0/partition.metadata", b"version: 0", b"version: 1"), UnsupportedFormatError, "metadata"),
     ("newer checkpoint", rewritten("recovery-point-offset-checkpoint", b"1\n0\n"), UnsupportedFormatError, "checkpoint"),
     ("malformed checkpoint", rewritten("log-start-offset-checkpoint", b"0\n1\nt 0\n"), ForeignDirectoryError, "line 3"),
@@ -123,8 +123,8 @@ DIRECTORIES: list[tuple[str, Callable[[Path], None], type[Exception], str]] = [
 ]
 
 
-PAGES_OF_A_WRITER = {"newer control page", "newer page"}  # a reader of a directory at rest looks at no page
-NOT_ASKED_BY_A_READER = {"newer identity", "identity of rubbish"}
+PAGES_OF_A_WRITER = {"newer control page", "newer page"}  # a reader of a closed directory reads no page
+NOT_ASKED_BY_A_READER = {"newer identity", "corrupt identity"}
 
 
 @pytest.mark.parametrize("read_only", [False, True], ids=["writer", "reader"])
@@ -251,7 +251,7 @@ def test_damage_in_what_a_stranger_left_is_an_error_and_never_cut_away(closed: P
 
 
 def test_a_swap_that_was_broken_off_is_finished_by_a_writer_and_never_read_past(closed: Path) -> None:
-    """Compaction renames its output in the end; a reader must not take what is not renamed yet for a hole."""
+    """Compaction renames its output at its end; a reader must not take a file before its renaming for a gap."""
     base = sorted((closed / "t-0").glob("*.log"))[1].stem
     for suffix in ("log", "index", "timeindex"):
         path = closed / "t-0" / f"{base}.{suffix}"

@@ -75,7 +75,7 @@ def two_topics(path: Path) -> Path:
 
 @pytest.mark.parametrize("visit", ["kept", "damaged"])
 def test_what_a_broker_changed_is_no_damage_even_if_it_is_looked_at_much_later(tmp_path: Path, visit: str) -> None:
-    """It removes the first segments of a topic and begins others; we come twice before we look at that topic."""
+    """It removes the first segments of a topic and begins others; this library opens twice before it opens that topic."""
     path = two_topics(tmp_path / "log")
     first, second, *_, last = logs(path)
     for each in (first, second):

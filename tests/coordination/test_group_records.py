@@ -1,4 +1,4 @@
-"""Keys and values of `__consumer_offsets`: Kafka's bytes, what a broker wrote, what we add, and what is broken."""
+"""Keys and values of `__consumer_offsets`: Kafka's bytes, a broker's records, the library's additions, and damage."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_older_groups_lack_what_came_later() -> None:
 
 
 def test_kafka_reads_ours_as_it_reads_its_own() -> None:
-    """A reader that knows no tag of ours finds the fields of version 4, and tagged fields to pass over."""
+    """A reader that knows no tag of this library finds the fields of version 4, and tagged fields to skip."""
     ours = encode_group(GROUP)
     theirs = bytes.fromhex(V4)
     assert ours.startswith(theirs[:-2]), "everything before the member's tagged fields"

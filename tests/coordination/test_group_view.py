@@ -1,4 +1,4 @@
-"""What the records of a partition of `__consumer_offsets` add up to: groups, offsets, and what transactions hold back."""
+"""The view of a partition of `__consumer_offsets`: groups, offsets, and records that transactions hold back."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_broken_value_is_nobody_elses_trouble() -> None:
 
 
 def test_what_was_decoded_from_old_bytes_is_not_taken_for_what_the_new_ones_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One thread asks while another applies: between looking at the bytes and keeping what they say, they are replaced."""
+    """One thread reads while another applies: between reading and storing the bytes, they are replaced."""
     view = GroupEntries()
     old, new = stable(A), stable(A, B)
     view.apply(encode_group_key("g"), encode_group(old))
@@ -241,7 +241,7 @@ def test_random_histories_end_as_a_compacted_log_says(seed: int) -> None:
         assert {tp.partition for tp in view.pending("g")} == waiting
 
 
-# ---- what a broker wrote -----------------------------------------------------------------------------
+# ---- the records of a broker -------------------------------------------------------------------------
 
 
 def golden_view(golden: Path, name: str, until: int | None = None) -> GroupEntries:

@@ -202,7 +202,7 @@ def test_an_administrator_resets_while_the_group_is_empty(groups: Groups) -> Non
 
 
 class Seen:
-    """An observer that has made up its mind; under the lock it asks once more."""
+    """An observer with a verdict; under the lock it checks once more."""
 
     def __init__(self, verdicts: dict[str, Verdict], confirmed: dict[str, Verdict] | None = None) -> None:
         self.found, self.confirmed = verdicts, verdicts if confirmed is None else confirmed

@@ -1,4 +1,4 @@
-"""Lock, catch up, decide, append: a counter that processes and threads raise, and what must not be believed of old looks."""
+"""Lock, catch up, decide, append: a counter that processes and threads raise; and stale views that must not be used."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_the_segment_rolls_under_a_decision(log: embedlog.Log) -> None:
 
 
 def test_a_rest_that_is_too_long_is_read_outside_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others append between the look and the lock: what is read inside stays bounded, and the decision is right."""
+    """Others append between the look and the lock: reading under the lock stays bounded, and the decision is right."""
     monkeypatch.setattr(internal_topic, "REST_BYTES", 2000)
     monkeypatch.setattr(internal_topic, "REPLAY_BYTES", 1000)
     with embedlog.open(tmp_path / "log") as one, embedlog.open(tmp_path / "log") as two:

@@ -1,4 +1,4 @@
-"""What an observer makes of the others' signs of life, and when it must not."""
+"""The verdicts of an observer on the process slots of members, and the times when it must have none."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Stage:
         return (watch or self.watch).verdicts(group, me)
 
     def look_for(self, group: Group, ms: int, step_ms: int = 1000) -> dict[str, Verdict]:
-        """Look again and again; what the last look said."""
+        """Repeated looks; the result of the last one."""
         found = self.see(group)
         for _ in range(ms // step_ms):
             self.clock.passes(step_ms)
@@ -198,7 +198,7 @@ def test_an_observer_that_was_away_itself_evicts_nobody_at_once(stage: Stage) ->
     stage.clock.passes(3_600_000)
     assert stage.see(group) == {}
     assert stage.look_for(group, 4_000) == {}
-    assert stage.look_for(group, 1_000) == {"b": Verdict.EXPIRED}, "but it does not begin anew each time"
+    assert stage.look_for(group, 1_000) == {"b": Verdict.EXPIRED}, "but its count does not restart each time"
 
 
 def test_who_looks_seldom_finds_out_in_the_end(stage: Stage) -> None:
@@ -356,7 +356,7 @@ def test_a_stranger_and_whoever_wants_the_whole_look_at_all(stage: Stage) -> Non
     assert len(stage.another().verdicts(group, None)) == 30
     assert len(stage.another().verdicts(group, "another")) == 30
     watch = stage.another()
-    watch.verdicts(group, "000")  # the first look sees all members
+    watch.verdicts(group, "000")  # the first look covers all members
     assert len(watch.verdicts(group, "000")) == member_watch.RING
     assert len(watch.verdicts(group, "000", whole=True)) == 29
 

@@ -314,7 +314,7 @@ VERBS = {"commit": (commits, 1), "in-transaction": (transacts, 1), "first-use": 
 def test_a_call_that_fails_is_an_error_of_ours_and_harms_nothing(
     path: Path, verb: Callable[[embedlog.Log, int], None], step: int
 ) -> None:
-    """Whatever call of the operating system fails: the error is typed, an offset is the old or the new one, and all goes on."""
+    """For every failing call of the operating system: a typed error, an old or a new offset, and later commits work."""
     with embedlog.open(path, config=QUIET) as log:
         log.create_topic("t", 2)
         verb(log, 0)
@@ -322,7 +322,7 @@ def test_a_call_that_fails_is_an_error_of_ours_and_harms_nothing(
     log = embedlog.open(path, config=QUIET)
     try:
         while struck:
-            if step > 1:  # what a commit meets for the first time in a process
+            if step > 1:  # the first commit in a process makes more calls
                 log.close()
                 log = embedlog.open(path, config=QUIET)
             system.fault_counters(reset=True)

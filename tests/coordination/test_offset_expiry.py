@@ -37,7 +37,7 @@ EXPIRY = {
     "empty for long": (replace(emptied(), changed_ms=since(OLD)), ONE, OLD + 5, True),
     "empty for a while": (replace(emptied(), changed_ms=since(YOUNG)), ONE, OLD, False),
     "empty for long, committed since": (replace(emptied(), changed_ms=since(OLD)), ONE, YOUNG, False),
-    "empty, no one knows since when": (replace(emptied(), changed_ms=-1), ONE, OLD, True),
+    "empty, for an unknown time": (replace(emptied(), changed_ms=-1), ONE, OLD, True),
     "stable, topic that is read": (stable(A), ONE, OLD, False),
     "stable, topic that is not read any more": (stable(A), OTHER, OLD, True),
     "stable, topic not read, young": (stable(A), OTHER, YOUNG, False),

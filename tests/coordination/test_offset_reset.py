@@ -1,4 +1,4 @@
-"""Reset targets: what `to=` can say, and where it leads, as in Kafka's own tool; what can be read in two ways is refused."""
+"""Reset targets: the forms of `to=`, and their offsets, as in Kafka's own tool; ambiguous input is refused."""
 
 from __future__ import annotations
 

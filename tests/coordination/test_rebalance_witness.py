@@ -1,4 +1,4 @@
-"""What E15 calls a violation: two at work on one partition in one generation, and both may commit."""
+"""The violations of E15: two members process one partition in one generation, and both may commit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HOLDER, MET = (11, 4), (12, 9)  # (pid, window)
 
 
 def judge(*, holder_counted: int | None, met_in: int) -> list[str]:
-    """One met another at work while it knew of generation `met_in`; the other's commit counted in `holder_counted`, if at all."""
+    """A member found another at work in its generation `met_in`; the other's commit counted in `holder_counted`, if at all."""
     told, ledger = Told(), Ledger("g")
     told.take(HOLDER[0], ("processed", HOLDER[1], TP, 0, 5, 1, None, []))
     told.take(MET[0], ("processed", MET[1], TP, 0, 5, met_in, HOLDER, []))
@@ -34,7 +34,7 @@ def test_two_at_work_in_one_generation_are_a_violation() -> None:
     [
         (None, "the holder's commit was refused"),
         (13, "the holder committed before the other one's generation began"),
-        (16, "the one that met it had been frozen, and replaced, before it looked"),
+        (16, "the later one had been frozen, and replaced, before it checked"),
     ],
 )
 def test_one_of_an_earlier_generation_may_still_be_at_work(holder_counted: int | None, why: str) -> None:

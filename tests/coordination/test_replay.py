@@ -1,4 +1,4 @@
-"""What transactions wrote reaches a view in log order, apart from the rest, with the marker that settles it."""
+"""The records of transactions reach a view in log order, apart from the rest, with their marker."""
 
 from __future__ import annotations
 

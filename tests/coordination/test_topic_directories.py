@@ -201,7 +201,7 @@ def test_a_partition_is_retired_before_its_directory_is_renamed(tmp_path: Path) 
 
 
 def test_a_deletion_does_not_touch_a_new_topic_of_the_same_name(tmp_path: Path) -> None:
-    """DIR-1: the id says whose directory it is; a broker may have made the name anew while the deletion was half done."""
+    """DIR-1: the id identifies the directory; a broker may have created the name again during the deletion."""
     topic = created(tmp_path, partitions=1)
     found = registry(tmp_path)
     found.put(replace(topic, state="deleting"))
@@ -308,7 +308,7 @@ def test_a_partition_that_came_to_one_brokers_share_is_seen(tmp_path: Path, fore
     assert not registry_changes({"events": seen}, scan_directories(tmp_path), foreign=foreign)
     growing = replace(topic, partitions=3, only=(0,), growing=6)
     (seen,) = registry_changes({"events": replace(growing, only=(1,))}, scan_directories(tmp_path), foreign=foreign).topics
-    assert (seen.partitions, seen.growing, seen.only) == (3, 6, (0, 1)), "what is being made is not here yet"
+    assert (seen.partitions, seen.growing, seen.only) == (3, 6, (0, 1)), "partitions under creation are not there yet"
     for number in (1, 2, 4):
         (tmp_path / f"events-{number}").mkdir()
         identity.write_topic_id(tmp_path / f"events-{number}", topic.topic_id)

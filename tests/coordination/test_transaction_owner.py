@@ -31,7 +31,7 @@ def test_several_partitions_are_begun_under_one_lock_and_by_one_record(log: embe
         assert writer.owner.append(partition, run, progress=progress)[:2] == (0, 0), "written before: their offset"
         assert partition.bounds().log_end == 1
     run, progress = writer.begin_in(1)[1]
-    assert progress.start == 0, "what was begun before goes on by itself"
+    assert progress.start == 0, "earlier work continues by itself"
     writer.write(again=run, partition=1)
     assert state.bounds().log_end == before + 1
     writer.commit()

@@ -1,4 +1,4 @@
-"""Keys and values of `__transaction_state`: Kafka's bytes, what a broker wrote, what we add, and what is broken."""
+"""Keys and values of `__transaction_state`: Kafka's bytes, a broker's records, the library's additions, and damage."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_the_last_of_several_calls_counts(log: embedlog.Log, other: embedlog.Log
 
 
 def test_a_plain_commit_behind_it_in_the_log_counts_more(log: embedlog.Log, other: embedlog.Log, path: Path) -> None:
-    """Compaction would keep the later record alone: what counts must not depend on it."""
+    """Compaction would keep the later record alone: the result must not depend on it."""
     writer = begun(log)
     writer.owner.add_offsets({ONE: 5, TWO: 5}, NO_MEMBER)
     other._engine.groups.commit("g", {ONE: 7})

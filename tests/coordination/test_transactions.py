@@ -46,7 +46,7 @@ def log(path: Path) -> Iterator[embedlog.Log]:
         yield opened
 
 
-# ---- what is seen --------------------------------------------------------------------------------
+# ---- visibility ----------------------------------------------------------------------------------
 
 
 def test_records_of_all_partitions_are_seen_together_or_never(log: embedlog.Log, other: embedlog.Log) -> None:
@@ -181,14 +181,14 @@ def test_an_id_that_has_no_place_in_a_record_is_refused(log: embedlog.Log, name:
         log._engine.transactions.owner(name, 1000)
 
 
-# ---- what others left ----------------------------------------------------------------------------
+# ---- unfinished work of other processes ----------------------------------------------------------
 
 
 def test_a_dead_owners_transaction_is_aborted_by_who_waits(log: embedlog.Log, path: Path) -> None:
     with embedlog.open(path, config=QUIET) as short:
         writer = begun(short)
         writer.write(b"left open", partition=1)
-        assert not help_out(log, 1), "its owner lives and has time"
+        assert not help_out(log, 1), "its owner is alive, and its timeout is not over"
     assert last_stable(log, 1) == (0, 1)
     assert help_out(log, 1)
     assert last_stable(log, 1) == (2, 2)
@@ -320,7 +320,7 @@ def test_a_brokers_open_transaction_is_ended_here(golden_copy: Callable[[str], P
         assert b"on it goes" in committed(log, "transactions")
 
 
-# ---- what became of it ---------------------------------------------------------------------------
+# ---- outcomes ------------------------------------------------------------------------------------
 
 
 def test_init_tells_what_became_of_the_last_transaction_and_of_which(log: embedlog.Log, other: embedlog.Log) -> None:

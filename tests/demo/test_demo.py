@@ -1,4 +1,4 @@
-"""The demo does the main job on small texts, says what it found, and fails loudly where it must."""
+"""The demo does the main job on small texts, prints its findings, and fails with an error where it must."""
 
 from __future__ import annotations
 

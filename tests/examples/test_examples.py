@@ -1,4 +1,4 @@
-"""Every example runs, is a model of the public API, and gives what plain Python makes of the same input."""
+"""Every example runs, shows the public API, and has the result of plain Python for the same input."""
 
 from __future__ import annotations
 
@@ -201,13 +201,13 @@ def in_ms(text: str) -> int:
 
 
 def peers_of(documents: list[dict[str, Any]]) -> set[tuple[str, str]]:
-    """What is said of peers that are not up."""
+    """The output about peers that are not up."""
     peers = ((name, peer) for each in documents for name, its in each["upstreams"].items() for peer in its["peers"])
     return {(f"{name} {peer['server']}", f"is {peer['state']}") for name, peer in peers if peer["state"] != "up"}
 
 
 def failures_of(documents: list[dict[str, Any]], starts: set[int]) -> set[tuple[str, str]]:
-    """What is said of zones: the counter at the end of each window in which it grew."""
+    """The output about zones: the counter at the end of each window in which it grew."""
     said = set()
     for start in starts:
         inside = [each["server_zones"] for each in documents if start <= each["timestamp"] < start + 300_000]

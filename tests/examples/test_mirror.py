@@ -27,7 +27,7 @@ sys.path.append(str(examples.EXAMPLES))
 
 
 def here(path: Path, topic: str) -> list[Row]:
-    """What a reader of committed data gets in the log directory: partition by partition, all that a mirror carries."""
+    """The records of a reader of committed data in the log directory: partition by partition, all fields that a mirror copies."""
     with embedlog.open(path, read_only=True) as log:
         found = log.scan(topic, isolation_level="read_committed").records()
         return sorted(

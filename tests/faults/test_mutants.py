@@ -1,6 +1,6 @@
 """Every mutant patches names that exist, is used by a test that must fail with it, and is listed in the table.
 
-The library itself knows nothing of mutants.
+The library itself contains no mutant.
 """
 
 from __future__ import annotations

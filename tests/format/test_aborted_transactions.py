@@ -50,7 +50,7 @@ def test_damage_is_told_with_its_place(data: bytes, base: int, position: int, me
 def test_a_newer_entry_is_named() -> None:
     with pytest.raises(UnsupportedFormatError, match="expected version 0, found 256"):
         decode(b"\x01" + WORKED[1:], 0)
-    assert len(decode(b"\x00\x07" + WORKED[2:], 0)) == 1, "Kafka looks at the high byte only"
+    assert len(decode(b"\x00\x07" + WORKED[2:], 0)) == 1, "Kafka checks the high byte only"
 
 
 def test_a_lookup_ends_where_nothing_further_can_matter() -> None:

@@ -1,4 +1,4 @@
-"""The scan: what is torn, flipped, out of order or a lie, each with its own message; and nothing read beyond the end."""
+"""The scan: torn, flipped, reordered and forged batches, each with its own message; and nothing read beyond the end."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_tail_cut_at_every_byte_is_no_damage() -> None:
 
 
 def test_nothing_is_read_beyond_the_end() -> None:
-    """The buffer ends where its pages end; what is cut off would be read from a page that is not there."""
+    """The buffer ends where its pages end; a read beyond it would hit an unmapped page."""
     whole = chain_of()
     room = mmap.mmap(-1, 2 * mmap.PAGESIZE)
     for cut in range(1, 70):
@@ -103,7 +103,7 @@ def test_every_flipped_bit_is_found_or_outside_the_checksum() -> None:
         chain = Chain(next_offset=5, epoch=0)
         found = scan(bad, chain)
         if found.problem is None and len(found.batches):
-            assert 12 <= bit // 8 < 16, bit  # the leader epoch: only the digest sees it
+            assert 12 <= bit // 8 < 16, bit  # the leader epoch: only the digest covers it
             assert chain.digest != good.digest
 
 

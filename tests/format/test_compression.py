@@ -1,4 +1,4 @@
-"""The codecs: what Kafka writes is read, what is written Kafka reads, and a bomb costs no memory."""
+"""The codecs: Kafka's output is read, Kafka reads the library's output, and a decompression bomb costs no memory."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def bomb(codec: int) -> bytes:
     if codec == ZSTD:
         streamed = zstandard.ZstdCompressor(write_content_size=False).compressobj()
         return b"".join(streamed.compress(bytes(1 << 20)) for _ in range(BOMB_MIB)) + streamed.flush()
-    return b"\xff\xff\xff\x1f" + b"\0" * 50  # a snappy block that says it is as large
+    return b"\xff\xff\xff\x1f" + b"\0" * 50  # a snappy block with this size in its header
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -1,4 +1,4 @@
-"""Subscriptions and assignments: Kafka's bytes, of every version, and what is broken."""
+"""Subscriptions and assignments: Kafka's bytes, of every version, and damaged ones."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def decoded(data: bytes, **how: Any) -> Decoded:
     return decode(data, found.batches, **how)
 
 
-# ---- what is there -------------------------------------------------------------------------------
+# ---- valid batches -------------------------------------------------------------------------------
 
 
 def test_random_logs_as_the_twin_reads_them(rng: random.Random) -> None:
@@ -179,7 +179,7 @@ def test_results_outlive_the_pool_and_the_data(rng: random.Random) -> None:
     assert reads(kept) == expected
 
 
-# ---- what is broken ------------------------------------------------------------------------------
+# ---- damaged batches -----------------------------------------------------------------------------
 
 
 def with_records(records: bytes, count: int = 1, last_delta: int = 0) -> bytes:
@@ -291,7 +291,7 @@ def test_words_for_every_problem() -> None:
     assert len(set(native.PROBLEM_TEXTS.values())) == len(native.PROBLEM_TEXTS)
 
 
-# ---- what Kafka wrote ----------------------------------------------------------------------------
+# ---- batches of Kafka ----------------------------------------------------------------------------
 
 
 def _as_expected(content: bytes | None) -> object:

@@ -223,7 +223,7 @@ def encoded_over_itself(end: int, capacity: int = 1000) -> tuple[int, np.ndarray
 @pytest.mark.parametrize("end", [0, 3, 5, 300, 800, 3000, 3001, -1, 2**31 - 1])
 @pytest.mark.parametrize("capacity", [477, 1000])
 def test_headers_that_change_between_measuring_and_writing_refuse_the_run(end: int, capacity: int) -> None:
-    """A record that is not what its length says would be sealed, acknowledged, and never read again."""
+    """A record whose size differs from its length field would be sealed, acknowledged, and never read again."""
     written, behind = encoded_over_itself(end, capacity)
     assert written == native.ECHANGED
     assert (behind == 0xAA).all(), "nothing is written beyond the run's memory"
@@ -234,7 +234,7 @@ def test_headers_that_stay_what_they_were_are_written() -> None:
 
 
 def test_columns_that_change_in_another_thread_make_readable_batches_or_none(rng: random.Random) -> None:
-    """Everything that may change while it is read does, at any moment; what is sealed is read back whole."""
+    """Every input that may change during the encoding does, at any moment; sealed records are read back complete."""
     count = 300
     rows = [Row(b"v" * 20, b"k" * 9, [("name", b"value")], n) for n in range(count)]
     columns = columns_of(rows, np.int32)

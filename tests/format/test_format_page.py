@@ -1,4 +1,4 @@
-"""The examples of docs/format.md are what the code reads and writes."""
+"""The examples of docs/format.md are the bytes that the code reads and writes."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ NO_PRODUCERS = bytes.fromhex("000148674bc700000000")
 
 
 def rows(*batches: dict[str, int]) -> Any:
-    """BATCH rows; what a batch does not say is that of a data batch of one record."""
+    """BATCH rows; missing fields are those of a data batch of one record."""
     found = np.zeros(len(batches), BATCH)
     found["producer_id"] = -1
     for row, batch in zip(found, batches, strict=True):

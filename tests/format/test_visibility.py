@@ -12,7 +12,7 @@ from embedlog.format.visibility import seen
 
 
 class Item(NamedTuple):
-    """A batch in short: its producer, and what it is."""
+    """A batch in short: its producer, and its kind."""
 
     producer: int
     kind: str  # plain, data, commit, abort
@@ -103,7 +103,7 @@ def test_nothing_dropped_is_no_copy() -> None:
 def test_random_histories_as_the_slow_twin(rng: random.Random) -> None:
     for _ in range(300):
         items, aborted = history(rng, rng.randrange(1, 40))
-        begin = rng.randrange(len(items))  # a fetch begins anywhere; the list has what overlaps it
+        begin = rng.randrange(len(items))  # a fetch begins anywhere; the list has the overlapping entries
         part = items[begin:]
         overlapping = [each for each in aborted if abort_marker(items, *each) >= part[0].offset]
         rng.shuffle(overlapping)

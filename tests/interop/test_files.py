@@ -27,13 +27,13 @@ START_MS = 1_700_000_000_000
 SEGMENT_FILES = {".log", ".index", ".timeindex", ".txnindex"}
 pytestmark = pytest.mark.xdist_group("kafka")  # one worker: what is written is written once
 
-# what a broker says when it does not trust what it finds
+# messages of a broker that does not trust a log
 MISTRUST = ("ecovering", "ebuilding index", "orrupt", "truncat", "Could not find", "stray", "ERROR")
 
 
 @dataclass
 class Sent:
-    """What was sent to one topic: the rows that a consumer must get, by partition."""
+    """The records sent to one topic: the rows that a consumer must get, by partition."""
 
     topic: str
     config: dict[str, Any] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Writer:
             to.add(partition, key, value, (), time_ms)
 
 
-# ---- what is written -------------------------------------------------------------------------------------------------
+# ---- the written directory -------------------------------------------------------------------------------------------
 
 
 def text(number: int, size: int) -> bytes:
@@ -162,7 +162,7 @@ def by_processes(out: Writer, directory: Path) -> None:
 
 
 def compacted(out: Writer) -> None:
-    """Cleaned twice, in two codecs: what stays, stays at its offset."""
+    """Cleaned twice, in two codecs: remaining records keep their offsets."""
     for codec in ("none", "lz4"):
         to = out.topic(f"compacted-{codec}", 1, cleanup_policy="compact", segment_bytes=8000, min_cleanable_dirty_ratio=0.01)
         for start in (0, 600):
@@ -240,7 +240,7 @@ def test_embedlog_reads_back_what_was_sent(written: Written) -> None:
 
 
 def test_there_were_many_segments_and_batches(written: Written) -> None:
-    """What the judges see below is worth seeing."""
+    """The input of the comparisons below is not empty."""
     assert len(list((written.directory / "by-size-0").glob("*.log"))) > 5
     assert len(list((written.directory / "by-time-0").glob("*.log"))) > 5
     assert len(list((written.directory / "by-processes-0").glob("*.log"))) > 1
@@ -272,7 +272,7 @@ def test_dump_log_reads_snapshots_and_transaction_indexes(written: Written, kafk
 
 @pytest.fixture(scope="session")
 def serving(written: Written, broker: oracle.Broker) -> Iterator[oracle.Broker]:
-    """The run's broker, with what embedlog wrote moved in below it."""
+    """The run's broker, with embedlog's partitions moved into its directory."""
     counts = {name: sent.partition_count for name, sent in written.topics.items()}
     client.create_topics(broker.bootstrap, counts)
     broker.stop()
@@ -351,5 +351,5 @@ def test_kafkas_own_consumer_reads_it(written: Written, serving: oracle.Broker) 
 
 
 def encoded(text: Any) -> object:
-    """What the console consumer printed, in the words of the expectation."""
+    """The output of the console consumer, in the form of the expectation."""
     return shown(None if text is None else text.encode("latin-1"))

@@ -37,7 +37,7 @@ both_levels = pytest.mark.parametrize("isolation", ISOLATION)
 
 
 def wanted(expected: list[dict[str, object]], isolation: str) -> list[dict[str, object]]:
-    """The expectation at one isolation level, without the column that says so."""
+    """The expectation at one isolation level, without the column of that level."""
     rows = [row for row in expected if isolation == "read_uncommitted" or row["committed"]]
     return [{name: value for name, value in row.items() if name != "committed"} for row in rows]
 

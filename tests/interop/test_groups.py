@@ -105,7 +105,7 @@ def test_dump_log_decodes_all_that_our_groups_wrote(kafka: None, written: Path) 
 
 @pytest.fixture(scope="module")
 def serving(kafka: None, written: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[oracle.Broker]:
-    """A broker of its own on a copy of what we wrote, `__consumer_offsets` included."""
+    """A broker of its own on a copy of embedlog's directory, `__consumer_offsets` included."""
     from confluent_kafka import Consumer
     from confluent_kafka import TopicPartition as Place
 
@@ -122,7 +122,7 @@ def serving(kafka: None, written: Path, tmp_path_factory: pytest.TempPathFactory
 
 
 def listed(text: str) -> dict[tuple[str, str, str], list[str]]:
-    """What the tool says of offsets: by group, topic, partition."""
+    """The offsets in the tool's output: by group, topic, partition."""
     heads = ("by hand ", "emptied ", "stable ", "preparing ", "partly ", "static ")
     found = {}
     for line in text.splitlines():
@@ -146,7 +146,7 @@ def test_a_broker_lists_our_groups_as_we_do_and_we_go_on_with_what_it_leaves(
         for each in group.partitions:
             if each.committed is not None:
                 assert told[name, TOPIC, str(each.partition)][:3] == [str(each.position), "20", str(each.lag)], said
-    stable = {name: group for name, group in described.items() if name != "preparing"}  # there the broker goes on at once
+    stable = {name: group for name, group in described.items() if name != "preparing"}  # there the broker continues at once
     assert {place for place in told if place[0] in stable} == {
         (name, TOPIC, str(each.partition)) for name, group in stable.items() for each in group.partitions
     }

@@ -148,7 +148,7 @@ def test_a_log_directory_may_be_reached_through_a_link(closed: Path) -> None:
     assert not (closed.parent / "nowhere").exists()
 
 
-# ---- what older brokers and other ones of a cluster left -----------------------------------------
+# ---- files of older brokers and of other brokers of a cluster ------------------------------------
 
 
 @pytest.mark.parametrize("order", [(True, False), (False, True)], ids=["read first", "written first"])

@@ -105,7 +105,7 @@ def test_dump_log_decodes_every_state_that_we_wrote(kafka: None, written: Path) 
 
 @pytest.fixture(scope="module")
 def serving(kafka: None, written: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[oracle.Broker]:
-    """A broker of its own on a copy of what we wrote, `__transaction_state` included."""
+    """A broker of its own on a copy of embedlog's directory, `__transaction_state` included."""
     from confluent_kafka import Producer
 
     broker = oracle.Broker(tmp_path_factory.mktemp("broker") / "log")
@@ -131,7 +131,7 @@ def test_a_broker_takes_our_transactions_over_and_we_take_them_back(
     counts = {TOPIC: PARTITIONS}
     assert values(client.read(serving.bootstrap, counts)[TOPIC]) == all_of_it
     got = until_committed(serving, b"decided")
-    assert got == [*ours, client.shown(b"decided")], "what is decided is carried out, what is open stays open"
+    assert got == [*ours, client.shown(b"decided")], "a decided transaction is completed, an open one stays open"
     heir = Producer({"bootstrap.servers": serving.bootstrap, "transactional.id": "left", "log_level": 0})
     heir.init_transactions(60)
     got = until_committed(serving, b"behind")

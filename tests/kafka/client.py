@@ -1,4 +1,4 @@
-"""A real client (librdkafka) at a real broker: what it gets, in the words of the golden directories' `expected` files."""
+"""A real client (librdkafka) at a real broker: its records, in the form of the golden directories' `expected` files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHOWN_BYTES_MAX = 300  # longer keys and values are shown by size and digest
 
 
 def shown(data: bytes | None) -> object:
-    """Bytes as JSON: null, base64, or size and SHA-256 of what is long."""
+    """Bytes as JSON: null, base64, or size and SHA-256 of long ones."""
     if data is None:
         return None
     if len(data) > SHOWN_BYTES_MAX:
@@ -70,7 +70,7 @@ def messages(bootstrap: str, topics: Mapping[str, int], isolation: str = "read_u
 
 
 def read(bootstrap: str, topics: Mapping[str, int], isolation: str = "read_uncommitted") -> dict[str, list[dict[str, object]]]:
-    """What a consumer gets of each topic from its beginning, in the words of the `expected` files."""
+    """The records of each topic from its beginning, in the form of the `expected` files."""
     rows: dict[str, list[dict[str, object]]] = {topic: [] for topic in topics}
     for message in messages(bootstrap, topics, isolation):
         kind, time_ms = message.timestamp()

@@ -6,7 +6,7 @@
 Two log directories come out. `clean/` was shut down in order, `unclean/` belongs to a broker that was killed in the middle of
 writing. Beside each, `expected/` holds a file per topic: a JSON line per record that a consumer gets (tests/data/README.md).
 `--part N` writes an N-th of the records that only say more of the same, `--suffix -V` names the directories `clean-V` and so on.
-The archives in tests/data were made in this way; a new one replaces one only together with what the tests say about it.
+The archives in tests/data were made in this way; a new one replaces one only together with the expectations of the tests.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def compacted(broker: Broker, topic: str, rng: random.Random) -> None:
 
 
 def is_tidy(broker: Broker) -> bool:
-    """Whether what the broker does in the background is done: it has compacted, cut off, and taken old files away."""
+    """Whether the background work of the broker is done: it has compacted, truncated, and removed old files."""
     checkpoint = broker.log_dir / "cleaner-offset-checkpoint"
     cleaned = checkpoint.exists() and "compacted 0 " in checkpoint.read_text()
     cut = not (broker.log_dir / "records-deleted-0" / f"{0:020}.log").exists()

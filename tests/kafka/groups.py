@@ -35,7 +35,7 @@ def record_count(number: int) -> int:
 
 @dataclass(frozen=True)
 class GroupScenario:
-    """What happens to one group. `defined`: assignments are compared as they are, else by sizes and by what stayed."""
+    """The steps of one group. `defined`: assignments are compared as they are, else by sizes and by kept partitions."""
 
     name: str
     steps: Sequence[Step]
@@ -125,7 +125,7 @@ def delete_offsets(*tps: str) -> Step:
     return ("delete_offsets", tps)
 
 
-# ---- what both drivers do ----------------------------------------------------------------------------------------------
+# ---- the common part of both drivers -----------------------------------------------------------------------------------
 
 
 class Driver:
@@ -281,7 +281,7 @@ class Driver:
         """Values and timestamps of a partition's first records."""
         yield from ((b"%d" % each, START_MS + each * STEP_MS) for each in range(record_count(number)))
 
-    # ---- what a client brings ------------------------------------------------------------------------
+    # ---- the steps of a client -----------------------------------------------------------------------
 
     def make_topic(self, topic: str, count: int) -> None:
         raise NotImplementedError
@@ -316,7 +316,7 @@ class Driver:
         raise NotImplementedError
 
     def described(self) -> tuple[str, str, dict[str, list[str]]]:
-        """State, assignor, and what each member was given."""
+        """State, assignor, and the assignment of each member."""
         raise NotImplementedError
 
     def committed(self) -> dict[Name, tuple[int, str]]:

@@ -1,4 +1,4 @@
-"""The driver that plays group scenarios at a real broker: confluent-kafka, and Kafka's own tool for what that has no verb for."""
+"""The driver that runs group scenarios at a real broker: confluent-kafka, and Kafka's own tool for the rest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOT_YET = ("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COO
 
 
 class KafkaDriver(Driver):
-    """confluent-kafka at the broker; what it has no verb for, Kafka's own tool does."""
+    """confluent-kafka at the broker; Kafka's own tool for steps that it does not support."""
 
     def __init__(self, scenario: GroupScenario, broker: oracle.Broker, prefix: str = "") -> None:
         from confluent_kafka import Consumer
@@ -50,7 +50,7 @@ class KafkaDriver(Driver):
         self.one(lambda: self.admin.delete_topics([self.topic(topic)]))
 
     def one(self, ask: Callable[[], Mapping[Any, Any]]) -> Any:
-        """The answer for the one group; asked again while its coordinator still reads the partition."""
+        """The answer for the one group; repeated while its coordinator still reads the partition."""
         from confluent_kafka import KafkaException
 
         deadline = time.monotonic() + WAIT_S
@@ -187,7 +187,7 @@ class KafkaDriver(Driver):
 
 
 def how(to: Any) -> list[str]:
-    """The tool's options for what `to` says in embedlog."""
+    """The tool's options for `to` of embedlog."""
     if isinstance(to, str):
         return [f"--to-{to}"]
     if isinstance(to, int):

@@ -50,7 +50,7 @@ TOOLS = {
     "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
 }
 OF_THE_BROKER = frozenset({"broker", "storage"})  # they belong to the broker's version
-# dump-log exits 0 whatever it finds; these are the words of its complaints.
+# dump-log exits 0 in any case; these are its error messages.
 COMPLAINT = re.compile(
     r"isvalid: false|Mismatches in |Found timestamp mismatch|Found out of order|Non-consecutive offsets in "
     r"|Found .* invalid bytes|^Exception|Index offset: \d+, log offset"
@@ -61,11 +61,11 @@ FILES_PER_DUMP = 200  # of one command line
 
 
 class OracleUnavailable(RuntimeError):
-    """Java, Maven or the jars cannot be had here; the message says which, in one line."""
+    """Java, Maven or the jars are missing here; the message names them, in one line."""
 
 
 class OracleComplaint(AssertionError):
-    """Kafka does not accept what it was shown; the message holds its own words."""
+    """Kafka refuses its input; the message has Kafka's own text."""
 
 
 # ---- the jars --------------------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def command(
 def tool(
     name: str, *arguments: str | Path, timeout: float = 300, check: bool = True, version: str = KAFKA_VERSION, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run one of TOOLS to its end and return what it printed."""
+    """Run one of TOOLS to its end and return its output."""
     options = {"encoding": "utf-8", "errors": "replace", **options}
     line = command(name, *arguments, version=version)
     answer = subprocess.run(line, capture_output=True, text=True, timeout=timeout, **options)
@@ -234,7 +234,7 @@ class Broker:
             time.sleep(0.05)  # a foreign process; its port is the only sign, and the deadline is above
 
     def said(self) -> str:
-        """What the broker has logged: its recovery decisions are there."""
+        """The log output of the broker: its recovery decisions are there."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def forget(self) -> None:
@@ -294,7 +294,7 @@ class Broker:
             }  # fmt: skip
 
 
-# ---- serving what another program wrote ------------------------------------------------------------------------------
+# ---- serving the files of another program ----------------------------------------------------------------------------
 
 
 def topics_in(directory: Path) -> dict[str, int]:

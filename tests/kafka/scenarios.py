@@ -25,7 +25,7 @@ Row = tuple[bytes | None, bytes | None, Sequence[tuple[str, bytes | None]], int 
 
 @dataclass(frozen=True)
 class Scenario:
-    """What happens to one topic. `producers` says how each `who` is configured, in keywords that both clients know."""
+    """The steps of one topic. `producers` has each `who`'s configuration, in keywords of both clients."""
 
     name: str
     steps: Sequence[Step]
@@ -75,7 +75,7 @@ def aborted(who: str, *rows: Row) -> list[Step]:
     return [begin(who), send(who, *rows), abort(who)]
 
 
-# ---- what both drivers do ----------------------------------------------------------------------------------------------
+# ---- the common part of both drivers -----------------------------------------------------------------------------------
 
 
 class Driver:

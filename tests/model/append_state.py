@@ -57,7 +57,7 @@ class Process(NamedTuple):
     open: frozenset = frozenset()        # descriptors, by segment base
     fresh: frozenset = frozenset()       # those opened while published > durable
     stale: bool = False                  # opened in between (only without `open_then_compare`)
-    look: tuple = ()                     # last look at the page (only without `catch_up`)
+    look: tuple = ()                     # last read of the page (only without `catch_up`)
 
 
 class State(NamedTuple):
@@ -91,7 +91,7 @@ def name(me):
 
 
 def idle(p):
-    """Between two calls a process remembers its descriptors and nothing else."""
+    """Between two calls a process keeps its descriptors and nothing else."""
     return Process(at="idle", open=p.open, fresh=p.fresh, look=p.look)
 
 

@@ -165,7 +165,7 @@ def run(job):
 
 
 def fast_jobs():
-    """What fits into seconds: each small scenario whole, and each mutant that one of them shows."""
+    """The part that fits into seconds: each small scenario complete, and each mutant that one of them shows."""
     for model, names in FAST.items():
         for scenario in names:
             yield Job(model, (), (scenario,), LIMIT[False])

@@ -56,7 +56,7 @@ class Process(NamedTuple):
     age: int = 0                    # of its last heartbeat
     lapsed: bool = False            # it has noticed a gap between its heartbeats
     taker: int = 0                  # the next owner of the partition
-    lost: bool = False              # it was evicted as expired, and has not looked since
+    lost: bool = False              # it was evicted as expired, and has not read the group since
 
 
 class Watch(NamedTuple):            # the observer's memory
@@ -78,7 +78,7 @@ class State(NamedTuple):
     problem: str = ""
     kills: int = 0
     stops: int = 0                  # how often the first one may freeze for good
-    freezes: int = 0                # how often one may be evicted that only slept, without a look at clocks
+    freezes: int = 0                # how often one may be evicted that only slept, without a check of clocks
     expiries: int = 0               # ... by the observer's clock
     lates: int = 0                  # ... as one that does not come in time
 
@@ -177,7 +177,7 @@ class Groups:
         yield f"{name(me)} joins again", become(record(state, self._advance(group)), me, p)
 
     def _wait(self, state, me, p):
-        """Look at the record until the round is over."""
+        """Read the record until the round is over."""
         group = state.group
         here = member(group, p.id)
         seen = p._replace(lapsed=False, lost=False)

@@ -2,7 +2,7 @@
 
 An append under one lock is one step here (the append model looks inside). Only the first batch of
 a transaction in a partition is two: register in `__transaction_state`, then write.
-`txn` in a log entry is what the checker knows and the protocol does not: whose record it really is.
+`txn` in a log entry is known to the checker and not to the protocol: the true transaction of the record.
 """
 
 from itertools import product
@@ -49,7 +49,7 @@ class Process(NamedTuple):
     txn: int = 0
     todo: tuple = ()
     helping: object = None    # the Prepare that it saw
-    after: str = ""           # where to go on when the help is done
+    after: str = ""           # the next step after the help
 
 
 class State(NamedTuple):
@@ -60,7 +60,7 @@ class State(NamedTuple):
     lock: object = None                        # of `__transaction_state`, where held over two steps
     decided: frozenset = frozenset()           # (txn, outcome) that was ever written
     wrote: frozenset = frozenset()             # (txn, partition) that holds data
-    last: tuple = ()                           # last decision, as the checker knows it
+    last: tuple = ()                           # last decision, known to the checker
     forgot: bool = False                       # a producer got another answer
     sweep: bool = False                        # recovery after a reboot is due
     txns: int = 0                              # transactions that may still begin
@@ -107,7 +107,7 @@ class Transactions:
             return "T4 init_transactions does not know the outcome of the last transaction"
         now = state.status[-1]
         if now.word in ("Empty", "Complete") and not state.sweep and any(stored(state, n) > now.epoch for n in (0, 1)):
-            return "T5 an id goes on below an epoch that a partition has stored"
+            return "T5 an id continues below an epoch that a partition has stored"
         return None
 
     def satisfied(self, state):
@@ -133,7 +133,7 @@ class Transactions:
             yield from self._power_losses(state)
 
     def _new(self, state, me, p):
-        """init_transactions: fence the predecessor, finish or abort what it left."""
+        """init_transactions: fence the predecessor, finish or abort its transaction."""
         if state.lock is not None:
             return
         now = state.status[-1]
@@ -351,7 +351,7 @@ def append(state, partition, entry):
 
 
 def stored(state, partition):
-    """The producer epoch that the partition remembers."""
+    """The stored producer epoch of the partition."""
     return max((e.epoch for e in state.logs[partition][state.known[partition]:]), default=0)
 
 

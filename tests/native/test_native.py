@@ -64,7 +64,7 @@ def test_a_build_for_production_has_no_fault_injection_and_no_mutants(tmp_path: 
 
 
 def test_folders_include_only_what_they_may() -> None:
-    """The C core below knows no file above it; `objects`, the other extension, knows the codec only."""
+    """The C core below uses no file above it; `objects`, the other extension, uses the codec only."""
     wrong = [
         f"{path.relative_to(NATIVE)}: {included}"
         for path in sorted(NATIVE.rglob("*.[ch]"))

@@ -151,7 +151,7 @@ def test_a_list_becomes_the_column_of_the_slow_way(rng: random.Random) -> None:
         bits = np.empty(7, np.uint8) if nulls else None
         end, size = _rows.column_fill(own, len(seen), data, offsets, bits)
         assert end > len(seen)
-        assert own[len(seen) : end] == [None] * (end - len(seen)), "they are given up where they were taken"
+        assert own[len(seen) : end] == [None] * (end - len(seen)), "they are released where they were taken"
         seen += BytesColumn(data[:size], offsets[: end - len(seen) + 1], bits)
     assert seen == items
 
@@ -276,7 +276,7 @@ FREED_DEEP = """
 
 
 def test_records_of_bytes_are_freed_deep_in_a_chain_of_containers(tmp_path: Path) -> None:
-    """Python 3.14 puts off what is to be freed deep in the stack, by a link in front of the object."""
+    """Python 3.14 delays the release of objects deep in the stack, by a link before the object."""
     done = run_program(FREED_DEEP, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "freed" in done.stdout

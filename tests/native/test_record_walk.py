@@ -1,4 +1,4 @@
-"""The one walk over the records of a batch: what one reader refuses, every reader refuses, whatever checksum vouches for it."""
+"""The one walk over the records of a batch: a record that one reader refuses, every reader refuses, with any valid checksum."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sealed(base_offset: int, section: bytes, records: int, last_delta: int, numb
 
 
 def wire(delta: int, *, key: bytes = b"k", value: bytes = b"value", headers: bytes = b"\0", size: int | None = None) -> bytes:
-    """One record; `headers` with their count, `size` what it says of itself."""
+    """One record; `headers` with their count, `size` is its size field."""
     body = b"\0" + varint(0) + varint(delta) + varint(len(key)) + key + varint(len(value)) + value + headers
     return varint(len(body) if size is None else size) + body
 
@@ -112,7 +112,7 @@ def test_what_is_right_is_taken_by_every_walk(walk: str) -> None:
 
 
 def test_more_records_than_a_section_can_hold_ask_for_no_memory() -> None:
-    """A compressed batch may promise 2^31 records: what that would take is not asked for."""
+    """A compressed batch may declare 2^31 records: the memory for them is not allocated."""
     data = sealed(0, b"".join(PLAIN), 2**31 - 1, 2**31 - 1, compression.LZ4)
     batches = scan(data, Chain()).batches
     for name, walk in WALKS.items():

@@ -49,7 +49,7 @@ def test_pages_are_unmapped_with_their_last_reference(tmp_path: Path) -> None:
 
     def mapped() -> int:
         lines = Path("/proc/self/maps").read_text().splitlines()
-        return sum("embedlog.page" in line and str(tmp_path) in line for line in lines)  # what other tests left is not counted
+        return sum("embedlog.page" in line and str(tmp_path) in line for line in lines)  # without mappings of other tests
 
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
         log.create_topic("t", partitions=5)

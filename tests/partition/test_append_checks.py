@@ -1,4 +1,4 @@
-"""What the log refuses of what producers send (Kafka's checks on append), by record and by column: typed, and alone."""
+"""Kafka's checks on append, by record and by column: each refusal has a typed error, and concerns one record only."""
 
 from __future__ import annotations
 

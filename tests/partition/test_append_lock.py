@@ -16,7 +16,7 @@ from embedlog.format.encoder import encode_records
 def test_a_page_that_is_destroyed_before_the_segment_is_opened_does_not_give_the_lock_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To map the page again would close the lock file: the append would go on without the lock."""
+    """To map the page again would close the lock file: the append would continue without the lock."""
     batch = encode_records([(b"k", b"v")], system.wall_ms())
     with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
         log.create_topic("t")

@@ -1,4 +1,4 @@
-"""What is known of a partition's files, against files that are not so: an error, in every way of opening, never a shorter log."""
+"""Recorded facts about a partition's files, against other files: an error, in every way of opening, never a shorter log."""
 
 from __future__ import annotations
 

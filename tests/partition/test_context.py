@@ -13,7 +13,7 @@ import embedlog
 from embedlog.partition import sync
 from embedlog.partition.context import Shares
 
-OWN = 12  # descriptors of a log itself: locks of the directory, its pages, what is open for a moment
+OWN = 12  # descriptors of a log itself: locks of the directory, its pages, files that are open for a moment
 
 
 def descriptors() -> int:

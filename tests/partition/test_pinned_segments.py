@@ -69,7 +69,7 @@ def test_files_that_cannot_be_opened_between_two_changes_end_a_readers_backup(
 
 
 def test_a_topic_is_copied_while_it_is_compacted_all_the_time(tmp_path: Path) -> None:
-    """In the middle of each segment's copying all of the log is compacted anew."""
+    """In the middle of each segment's copy the whole log is compacted again."""
     config = {"cleanup.policy": "compact", "segment.bytes": 2000, "min.cleanable.dirty.ratio": 0.01, "file.delete.delay.ms": 0}
     with embedlog.open(tmp_path / "log", config=QUIET | {"log.initial.task.delay.ms": 0}) as log:
         log.create_topic("c", config=config)

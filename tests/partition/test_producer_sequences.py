@@ -1,4 +1,4 @@
-"""Idempotence and transactions inside one partition: what is refused, what is recognised, what readers may see."""
+"""Idempotence and transactions inside one partition: refused batches, repeats, visible records."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_each_check_is_what_keeps_the_batch_out(partition: Partition, mutant_nam
 
 
 def known(partition: Partition, anew: bool = False) -> tuple[object, ...]:
-    """What a process knows of the producers; of their batches the last one, which a snapshot remembers as well."""
+    """The producer states of a process: with the last batch of each, as in a snapshot."""
     if anew:
         partition._producers.forget()
     state = partition._present()
@@ -174,7 +174,7 @@ def known(partition: Partition, anew: bool = False) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("append_time", [False, True])
 def test_what_is_kept_of_own_appends_is_what_the_log_says(tmp_path: Path, append_time: bool) -> None:
-    """Two processes' worth of transactions and plain records at random; each knows what a third one reads."""
+    """Two processes' worth of transactions and plain records at random; the expectation of a third reader."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -345,7 +345,7 @@ def test_a_run_of_many_batches_that_went_in_partly(log: embedlog.Log) -> None:
         assert send(partition, stamp, broken_at * 100 + 40) == (start + 40, start + 40)
 
 
-# ---- what else changes a partition -----------------------------------------------------------------------
+# ---- other changes of a partition ------------------------------------------------------------------------
 
 
 def test_idle_producers_are_forgotten_but_not_what_is_open(tmp_path: Path) -> None:
@@ -360,7 +360,7 @@ def test_idle_producers_are_forgotten_but_not_what_is_open(tmp_path: Path) -> No
             pass
         log.housekeep()
         assert (partition.stored_epoch(A), partition.stored_epoch(B)) == (-1, 4)
-        assert send(partition, Stamp(A, 3), 1) == (2, 2), "this process remembers its own last append"
+        assert send(partition, Stamp(A, 3), 1) == (2, 2), "this process has its own last append in its cache"
         assert send(partition, Stamp(A + 9, 0), 77) == (3, 3)
 
 

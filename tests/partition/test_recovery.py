@@ -1,4 +1,4 @@
-"""Loading: what is remembered of files is believed only as long as they are those files."""
+"""Loading: cached facts about files are used only as long as the files are unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading a partition whose caches lie: what an index says is believed only where the log agrees."""
+"""Loading a partition with wrong caches: an index counts only where the log agrees."""
 
 from __future__ import annotations
 

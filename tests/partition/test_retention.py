@@ -1,4 +1,4 @@
-"""Deleting the front of a log: what is deleted stays deleted, what is not stays readable, whatever comes in between."""
+"""Deletion at the front of a log: deleted records stay deleted, the others stay readable, after any interruption."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SMALL = {"flush.ms": 3_600_000, "segment.bytes": 400}
 
 @pytest.mark.parametrize("points_first", [False, True])
 def test_records_deleted_up_to_a_segments_border_stay_deleted(tmp_path: Path, points_first: bool) -> None:
-    """Its files go with the next round: until then only the checkpoint knows."""
+    """Its files are deleted in the next round: until then only the checkpoint has the new start."""
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config=SMALL)
         append(log, 6)

@@ -121,7 +121,7 @@ def test_writers_that_find_a_segment_full_at_once_roll_it_once(tmp_path: Path) -
 
 
 def test_descriptors_given_back_under_a_sync_are_closed_behind_it(tmp_path: Path) -> None:
-    """Else the sync would go on with numbers that are other files' by then: it would sync, or write to, the wrong one."""
+    """Else the sync would continue with descriptors that belong to other files by then: it would sync or write the wrong one."""
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config=QUIET)
         append(log)

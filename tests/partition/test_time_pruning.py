@@ -1,4 +1,4 @@
-"""Bounds in time: what is left out holds nothing that was asked for, and little is read of the rest."""
+"""Bounds in time: skipped segments contain no requested record, and little is read of the rest."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def log_bytes(path: Path) -> int:
     return sum(file.stat().st_size for file in path.rglob("*.log"))
 
 
-# ---- every record that was asked for ---------------------------------------------------------------------------------
+# ---- every requested record ------------------------------------------------------------------------------------------
 
 
 def random_times(rng: random.Random, count: int) -> list[int]:
@@ -232,7 +232,7 @@ def test_segments_between_others_are_left_out(tmp_path: Path, bytes_read: Callab
 
 
 def test_a_reader_opens_no_index_that_it_does_not_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One partition of many, all of it: the others stay closed, and no index is asked where a segment begins."""
+    """One partition of many, complete: the others stay closed, and no index is read where a segment begins."""
     path, seen = tmp_path / "log", list[Path]()
     with opened(path) as log:
         log.create_topic("t", partitions=5, config={"segment.bytes": 8_000})
@@ -257,7 +257,7 @@ def test_a_reader_opens_no_index_that_it_does_not_need(tmp_path: Path, monkeypat
     assert len({parts for parts in inside if parts[-1].endswith(".log")}) > 3
 
 
-# ---- what is known is not believed blindly ---------------------------------------------------------------------------
+# ---- stored facts are verified ---------------------------------------------------------------------------------------
 
 
 def test_an_index_of_times_that_lies_hides_nothing(tmp_path: Path, rng: random.Random) -> None:
@@ -293,7 +293,7 @@ def test_without_index_or_manifest_everything_is_found(tmp_path: Path, rng: rand
 
 
 def test_a_brokers_segments_without_an_index_of_times_are_searched(tmp_path: Path) -> None:
-    """What says nothing about its times is no segment without any."""
+    """A segment without stored times is no segment without records in the range."""
     path = tmp_path / "log"
     with opened(path) as log:
         log.create_topic("t", config={"segment.bytes": 8_000})

@@ -39,7 +39,7 @@ def damaged(path: Path, segment_bytes: int) -> embedlog.Log:
 
 
 def records(partition: Partition) -> list[tuple[int, bytes]]:
-    with embedlog.open(partition.path.parent, config=QUIET) as log:  # another handle: nothing that is remembered
+    with embedlog.open(partition.path.parent, config=QUIET) as log:  # another handle: without cached state
         return [(record.offset, record.value) for record in log.scan("t").records()]
 
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a call on an open log: a typed error with the facts, nothing written, nothing lost, usable after.
+"""Bad calls on an open log: a typed error with the facts, nothing written, nothing lost, usable after.
 
 Directories that cannot be used are in `coordination/test_bad_directories.py`.
 """
@@ -51,7 +51,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[embedlog.Log]:
         log.create_topic("kept", config={"cleanup.policy": "compact"})
         fill(log)
         log.flush()
-        with log.producer() as producer:  # what a first use makes is there before
+        with log.producer() as producer:  # files of a first use exist before
             producer.send_batch("kept", [b"v"], [b"k"]).result(10)
             producer.send("t", b"", partition=1).result(10)
         log.delete_records({TP: 5})
@@ -225,7 +225,7 @@ STATES: list[Row] = [
     ("consumer closed", after_close("consumer", lambda made: made.poll()), ClosedError, "closed"),
     ("consumer closed, seek", after_close("consumer", lambda made: made.seek(TP, 0)), ClosedError, "closed"),
     ("consumer without assignment", consuming(lambda c: c.poll()), StateError, "assign"),
-    ("seek what is not assigned", consuming(lambda c: (c.assign([TP]), c.seek(TopicPartition("t", 1), 0))), StateError, "t"),
+    ("seek an unassigned partition", consuming(lambda c: (c.assign([TP]), c.seek(TopicPartition("t", 1), 0))), StateError, "t"),
     ("commit without a group", consuming(lambda c: c.commit()), EmbedlogError, "group"),
 ]
 
@@ -328,7 +328,7 @@ def test_a_topic_whose_growth_fails_at_any_sync_is_readable_at_once(tmp_path: Pa
             system.fault_arm(["fsync"], nth, "fail", errno.ENOSPC, sticky=True)
             try:
                 log.create_partitions("t", before + 1)
-            except (StorageError, InvalidPartitionsError):  # or what the last turn left half done was finished first
+            except (StorageError, InvalidPartitionsError):  # or the partial creation of the last turn was completed first
                 pass
             struck = system.fault_counters()[1]
             system.fault_off()
@@ -352,7 +352,7 @@ def test_a_topic_whose_creation_fails_at_any_sync_is_there_or_not(tmp_path: Path
             struck = system.fault_counters()[1]
             system.fault_off()
             if "t" not in log.topics():
-                with contextlib.suppress(TopicExistsError):  # what was left half done is finished first
+                with contextlib.suppress(TopicExistsError):  # a partial creation is completed first
                     log.create_topic("t", 2)
             assert len(log.describe_topic("t").partitions) == 2, nth
             producer.send("t", b"kept", partition=1).result(10)

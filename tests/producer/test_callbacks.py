@@ -1,4 +1,4 @@
-"""Callbacks and failures that were not asked about, without a thread and without a log."""
+"""Callbacks and unobserved failures, without a thread and without a log."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_failures_count_as_unheard_until_somebody_asks() -> None:
     futures[5].add_done_callback(print)
     futures[4]._observe(print)
     taken(target)[0].fail(LookupError("gone"), tally)
-    assert tally.unobserved == 5, "one has a callback; what the producer itself observes does not count"
+    assert tally.unobserved == 5, "one has a callback; failures that the producer itself observes do not count"
     assert isinstance(futures[0]._failure, LookupError)
     assert tally.unobserved == 5
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Records that fail and that no part of the program asks about: they are raised, or logged where nothing can be raised."""
+"""Failed records that the program does not observe: they are raised, or logged where nothing can be raised."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, log: embedlog.Log, error: Exception)
     monkeypatch.setattr(type(log._engine.partition("one", 0)), "append", append)
 
 
-# ---- what is raised ------------------------------------------------------------------------------
+# ---- raised failures -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -131,7 +131,7 @@ def test_every_end_in_order_raises_what_fails_unheard(tmp_path: Path, name: str,
 @pytest.mark.parametrize("heard", HEARD)
 @pytest.mark.parametrize("after", [False, True])
 def test_what_was_asked_about_is_not_raised(log: embedlog.Log, name: str, heard: str, after: bool) -> None:
-    """Also if it is asked about only when everything has failed."""
+    """Also if it is observed only when everything has failed."""
     with log.producer() as producer:
         future = WRONG[name][0](producer)
         if after:
@@ -219,7 +219,7 @@ def test_the_error_survives_pickling() -> None:
     ]
 
 
-# ---- what is logged ------------------------------------------------------------------------------
+# ---- logged failures -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("config", [{"on_delivery_error": "log"}, {"acks": "0"}])

@@ -16,7 +16,7 @@ log = producer_helpers.log
 
 
 class Batch:
-    """What a program holds while it sends."""
+    """An object that a program holds while it sends."""
 
 
 def test_a_frame_that_asked_one_of_many_futures_is_collected(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:

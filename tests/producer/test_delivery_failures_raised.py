@@ -1,4 +1,4 @@
-"""Failures of programs that neither flush nor close nor ask: their log says so, in time and without noise."""
+"""Failures of programs that neither flush nor close nor observe: a log message, in time and without repetition."""
 
 from __future__ import annotations
 

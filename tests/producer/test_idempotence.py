@@ -1,4 +1,4 @@
-"""How a run is put into its partition: what `acks=all` asks for where `min.insync.replicas` wants more than one directory."""
+"""Appends of a run: `acks=all` with a `min.insync.replicas` of more than one directory."""
 
 from __future__ import annotations
 

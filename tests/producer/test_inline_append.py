@@ -166,18 +166,18 @@ def test_a_failed_write_is_the_threads_to_repeat(log: embedlog.Log, producer: em
 
 
 class Struck(Exception):
-    """What the signal's handler raises."""
+    """The exception of the signal's handler."""
 
 
 @pytest.fixture
 def alarms() -> Iterator[Callable[[], None]]:
-    """Signals whose handler raises, at ever other points of what runs between arming and their coming."""
+    """Signals whose handler raises, at a later point each time between arming and delivery."""
     pauses = itertools.cycle([0.0002, 0.0001, 0.0003, 0.00005, 0.0005, 0.00015])
 
     def strike(number: int, frame: object) -> None:
         raise Struck
 
-    gc.disable()  # what a handler raises inside a collector's callback goes nowhere
+    gc.disable()  # an exception of a handler inside a collector's callback is lost
     before = signal.signal(signal.SIGALRM, strike)
     yield lambda: signal.setitimer(signal.ITIMER_REAL, next(pauses)) and None
     signal.setitimer(signal.ITIMER_REAL, 0)

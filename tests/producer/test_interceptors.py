@@ -1,4 +1,4 @@
-"""What interceptors see of a producer's records, and what they cannot break; serializers that are objects."""
+"""Interceptors of a producer: their input, and that they cannot break it; serializers that are objects."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_acknowledgements_come_on_the_producers_thread_in_append_order(log: embe
 
 
 class Tagging:
-    """As kafka-python's: sees the topic, and may add headers."""
+    """As kafka-python's: gets the topic, and may add headers."""
 
     def serialize(self, topic: str, headers: list[tuple[str, bytes]], data: Any) -> bytes:
         headers.append(("kind", type(data).__name__.encode()))

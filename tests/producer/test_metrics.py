@@ -1,4 +1,4 @@
-"""The numbers of a producer: sums for ever, rates and means of the last minute."""
+"""The metrics of a producer: sums without end, rates and means of the last minute."""
 
 from __future__ import annotations
 

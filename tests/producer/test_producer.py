@@ -1,4 +1,4 @@
-"""The producer over a real log: what it writes, what raises, what fails a future, and how topics change under it."""
+"""The producer over a real log: its records, raised errors, failed futures, and changes of topics meanwhile."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_records_without_keys_spread_over_the_partitions(log: embedlog.Log) -> N
     assert {record.partition for record in records(log, "t")} == {0, 1, 2, 3}
 
 
-# ---- what raises and what fails the future ------------------------------------------------------
+# ---- raised errors and failed futures -----------------------------------------------------------
 
 
 @pytest.mark.parametrize(

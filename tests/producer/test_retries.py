@@ -1,4 +1,4 @@
-"""Attempts that fail and are repeated: once, in order, as the same producer; and what happens when they are given up."""
+"""Failed and repeated attempts: once, in order, as the same producer; and the end of the retries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of records that are on their way when something goes wrong: each is in the log once, each callback runs once.
+"""Records in progress during an error: each is in the log once, each callback runs once.
 
 Every test ends a producer with callbacks and waiters pending; none calls `flush()` first.
 """
@@ -121,7 +121,7 @@ def test_a_close_without_time_fails_what_is_left_and_calls_each_back(log: embedl
     try:
         producer.close(0)
     except EmbedlogError:
-        pass  # it may say what was lost
+        pass  # it may report the lost records
     assert sorted(called) == list(range(1, 20))
     stuck.go.set()
     wait_until(lambda: len(called) == 20)
@@ -131,7 +131,7 @@ def test_a_close_without_time_fails_what_is_left_and_calls_each_back(log: embedl
     assert all(isinstance(futures[number].exception(), ClosedError) for number in range(1, 20))
 
 
-# ---- callbacks that do what they like ------------------------------------------------------------
+# ---- callbacks with calls of their own -----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_a_callback_that_sends_on_is_served_until_the_producer_is_closed(log: em
     assert sorted(future.result(0).offset for future in taken) == list(range(1, 101))
 
 
-# ---- what comes while it ends --------------------------------------------------------------------
+# ---- sends during the close ----------------------------------------------------------------------
 
 
 def send_until_refused(producer: embedlog.Producer, taken: list[embedlog.Future], batch: bool) -> None:

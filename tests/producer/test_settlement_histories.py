@@ -37,7 +37,7 @@ WAYS = (
 
 
 class History:
-    """One producer's life. Every value is sent once; what its future and its callback say is noted by value."""
+    """One producer. Every value is sent once; the results of its future and its callback are noted by value."""
 
     def __init__(self, path: Path, rng: random.Random, acks: str) -> None:
         self.rng = rng
@@ -60,7 +60,7 @@ class History:
             return [b"%d" % number for number in range(self.count - count, self.count)]
 
     def note(self, rows: list[bytes], future: embedlog.Future, end: Callable[[], None]) -> None:
-        """The call went through: what was sent, and what its callback does."""
+        """The call was accepted: its values, and the action of its callback."""
         self.sent[rows[0]], self.rows[rows[0]] = future, rows
         does = self.rng.choice(["nothing", "raise", "send", "end"])
         raised = self.rng.choice(RAISED)
@@ -145,7 +145,7 @@ class History:
 
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What callbacks raise here is raised on purpose, and logged by the thousand."""
+    """Callbacks raise on purpose here, and are logged a thousand times."""
     monkeypatch.setattr("sys.unraisablehook", lambda what: None)
     monkeypatch.setattr(logging.getLogger("embedlog.producer"), "disabled", True)
 

@@ -1,4 +1,4 @@
-"""The client's half of transactions: states, calls, what records and errors do to them; the log's half is a fake."""
+"""The client's half of transactions: states, calls, effects of records and errors; the log's half is a fake."""
 
 from __future__ import annotations
 
@@ -345,7 +345,7 @@ def test_a_close_that_cannot_end_the_transaction_says_so(
 def test_many_threads_send_until_the_commit_and_no_record_is_in_between(
     log: embedlog.Log, ready: embedlog.Producer, owner: FakeOwner
 ) -> None:
-    """What `send` took before the commit is written before it ends; what comes later is refused."""
+    """Records of `send` before the commit are written before it ends; later ones are refused."""
     taken: list[int] = [0] * 4
     written_at_end: list[int] = []
     real = owner.end

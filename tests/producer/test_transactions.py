@@ -1,4 +1,4 @@
-"""A producer's transactions in a real log: what readers of both kinds see, what fencing does, what becomes of a dead owner's."""
+"""A producer's transactions in a real log: both isolation levels, fencing, and the transactions of a dead owner."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_a_plain_producer_beside_it_is_not_part_of_it(log: embedlog.Log) -> None
 def test_a_topic_that_is_deleted_and_made_again_in_a_transaction_is_another_topic(
     log: embedlog.Log, batched: bool, flush_messages: str, end: str, again: bool
 ) -> None:
-    """What was written to the old topic is gone; the new one has no open transaction and no durable offset to wait for."""
+    """The records of the old topic are gone; the new one has no open transaction and no durable offset to wait for."""
     config = {"flush.messages": flush_messages}
     log.create_topic("again", config=config)
     with log.producer(transactional_id="x", max_block_ms=10_000) as producer:

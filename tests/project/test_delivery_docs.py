@@ -1,4 +1,4 @@
-"""The programs of docs/delivery.md, killed at random moments until all is read: they lose and double what they say."""
+"""The programs of docs/delivery.md, killed at random moments until all is read: losses and duplicates are as documented."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def prepared(tmp_path: Path, name: str) -> Path:
 
 @pytest.fixture(scope="module")
 def _fork_server() -> None:
-    """A process that has imported everything; it lives as long as this one."""
+    """A process that has imported everything; it runs as long as this one."""
     multiprocessing.get_context("forkserver").set_forkserver_preload(["embedlog", __name__])
     forkserver.ensure_running()
 

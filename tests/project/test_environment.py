@@ -190,7 +190,7 @@ def test_children_forked_amid_appends_are_stopped_by_no_lock(tmp_path: Path) -> 
 
 
 def test_a_lock_dies_with_the_parent_though_a_child_lives_on(tmp_path: Path) -> None:
-    """A child inherits the descriptors, and with them the locks: it lets go of them."""
+    """A child inherits the descriptors, and with them the locks: it releases them."""
     program = """
         import os, sys, embedlog
         log = embedlog.open(sys.argv[1], config={"housekeeping": False})
@@ -219,7 +219,7 @@ def test_a_lock_dies_with_the_parent_though_a_child_lives_on(tmp_path: Path) -> 
 
 
 def buffer_some(path: str, count: int) -> None:
-    """What a worker does that forgets to flush."""
+    """A worker that forgets to flush."""
     log = embedlog.open(path, config={"housekeeping": False})
     kept.append(log.producer(**LONG))
     for number in range(count):

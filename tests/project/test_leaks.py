@@ -90,7 +90,7 @@ def test_an_open_log_is_a_leak_unless_it_was_open_before(tmp_path: Path) -> None
         log.create_topic("t")
         with log.producer() as producer:
             producer.send("t", b"v").result()
-        assert left(during) == [], "what it opens below its directory is its own"
+        assert left(during) == [], "files below its own directory do not count"
     assert left(before) == []
 
 

@@ -1,4 +1,4 @@
-"""What the standard library's logging hears: one line for what changes, at INFO; nothing for each record; names stay one line."""
+"""Messages of the logging module: one line for each change, at INFO; none for each record; names stay one line."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_groups_life_is_told_line_by_line(log: embedlog.Log, lines: Callable[.
         assert [each for each in said if "no committed offsets of orders[0-2]: auto.offset.reset=earliest" in each], said
         while consumer.poll(0.0):
             pass
-        assert lines() == [], "reading says nothing"
+        assert lines() == [], "reading logs nothing"
         consumer.commit()
         with log.consumer("orders", group_id="g", auto_offset_reset="earliest") as second:
             while not (consumer.assignment() and second.assignment()):

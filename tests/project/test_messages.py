@@ -1,4 +1,4 @@
-"""What is said to the mistakes that users make: what is wrong, where, and the way on. No mistake is taken in silence.
+"""The messages for mistakes of users: the error, its place, and the correction. No mistake is silently accepted.
 
 Names of other libraries are among them: kafka-python, aiokafka, confluent-kafka and Kafka's first clients.
 """
@@ -255,7 +255,7 @@ def test_a_directory_that_may_not_be_written_says_how_to_read_it(
     assert "read_only" not in str(caught.value)
 
 
-# ---- what is no error, but probably a mistake ------------------------------------------------------------------------
+# ---- probable mistakes that are no errors ----------------------------------------------------------------------------
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:

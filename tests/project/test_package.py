@@ -1,4 +1,4 @@
-"""The package as a stranger meets it: what is installed, what an absent extra says, where it refuses to run."""
+"""The package from outside: its installed files, the message for an absent extra, the refusal on other systems."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_typed() -> None:
 
 @pytest.mark.parametrize(("module", "extra"), [("cramjam", "snappy"), ("pyarrow", "arrow")])
 def test_an_absent_extra_is_named(golden: Path, module: str, extra: str) -> None:
-    """Without the package the topic that needs it raises one typed error; everything else goes on."""
+    """Without the package the topic that needs it raises one typed error; everything else works."""
     program = f"""
 import sys
 sys.modules[{module!r}] = None  # as if it were not installed
@@ -108,7 +108,7 @@ def test_make_says_in_one_line_that_spark_needs_java(tmp_path: Path) -> None:
     ]
 
 
-# ---- what is shipped -------------------------------------------------------------------------------------------------
+# ---- the wheel -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

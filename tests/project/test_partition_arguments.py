@@ -1,4 +1,4 @@
-"""Every public verb that takes partitions, as a mapping's keys or in a list: what means nothing is an error."""
+"""Every public method that takes partitions, as a mapping's keys or in a list: an unknown partition is an error."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def in_transaction(log: embedlog.Log, offsets: Any) -> Any:
             producer.abort_transaction()
 
 
-# What takes a mapping: called with {key: 1}.
+# Methods that take a mapping: called with {key: 1}.
 MAPPINGS: dict[str, Verb] = {
     "scan(start_offset)": lambda log, given: log.scan("t", start_offset=given),
     "scan(end_offset)": lambda log, given: log.scan("t", end_offset=given),
@@ -72,7 +72,7 @@ MAPPINGS: dict[str, Verb] = {
     "delete_records": lambda log, given: log.delete_records(given),
     "reset_group_offsets": lambda log, given: log.reset_group_offsets("g", to=given),
 }
-# What takes a list, or the places one by one.
+# Methods that take a list, or the partitions one by one.
 LISTS: dict[str, Verb] = {
     "assign": lambda log, given: assigned(log, lambda consumer: consumer.assign(given)),
     "beginning_offsets": lambda log, given: assigned(log, lambda consumer: consumer.beginning_offsets(given)),
@@ -85,7 +85,7 @@ LISTS: dict[str, Verb] = {
     "current_lag": lambda log, given: assigned(log, lambda consumer: [consumer.current_lag(each) for each in given]),
     "seek": lambda log, given: assigned(log, lambda consumer: [consumer.seek(each, 0) for each in given]),
 }
-# Of partitions that are gone a group may still have offsets: these ask for, and forget, what there is.
+# A group may still have offsets of deleted partitions: these read and delete the present ones.
 FORGIVING: dict[str, Verb] = {
     "committed": lambda log, given: assigned(log, lambda consumer: consumer.committed(*given)),
     "delete_group_offsets": lambda log, given: log.delete_group_offsets("g", given),
@@ -151,7 +151,7 @@ def test_a_partition_alone_is_no_list_of_partitions(log: embedlog.Log) -> None:
 
 
 def test_offsets_for_a_reset_are_those_of_the_partitions_that_are_named(log: embedlog.Log) -> None:
-    """Neither half may name what the other does not."""
+    """Neither half may name a method that the other does not."""
     for topics in (HERE, [HERE], "u"):
         with pytest.raises(ConfigError, match="no match for"):
             log.reset_group_offsets("g", topics, to={HERE: 1, ("t", 1): 1})

@@ -33,7 +33,7 @@ ROOMS = {"files", "system"}  # have functions of the same names
 
 
 def raw_calls(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Line and text of each call that asks the operating system past `files`."""
+    """Line and text of each system call outside `files`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, f"import {alias.name}") for alias in node.names if alias.name.split(".")[0] in MODULES)

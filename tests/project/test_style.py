@@ -100,7 +100,7 @@ def test_nothing_is_left_for_later_and_no_machine_is_named(path: Path) -> None:
 
 @each_module
 def test_a_module_says_what_it_is(path: Path) -> None:
-    assert ast.get_docstring(tree(path)), "a module begins with what it does"
+    assert ast.get_docstring(tree(path)), "a module begins with its purpose"
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("test_*.py")), ids=name)

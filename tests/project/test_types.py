@@ -1,4 +1,4 @@
-"""What type checkers make of the API: documented code passes, misspelt options and wrong values do not; types exist at run time.
+"""Type checkers and the API: documented code passes, misspelt options and wrong values do not; types exist at run time.
 
 All code of the documents and the samples below goes through mypy and pyright once each; a checker that cannot run here is
 skipped with the reason.
@@ -29,7 +29,7 @@ from tests.project.test_docs import BLOCK, PAGES, PROGRAMS, program
 GENERIC = ("Producer", "Consumer", "Record", "AsyncProducer", "AsyncConsumer")
 APART = {"key_serializer", "value_serializer", "key_deserializer", "value_deserializer", "group_id"}
 
-# What is inferred: checkers compare each type with what is written here.
+# Inferred types: checkers compare each type with the one written here.
 RIGHT = """
 import json
 from typing import Any, assert_type
@@ -125,7 +125,7 @@ next(iter(log.consumer("t"))).value.encode()
 
 
 def stubs(folder: Path) -> Path:
-    """Of what the documents use beside embedlog nothing is judged: their types change with their versions."""
+    """The types of other packages in the documents are not compared: they change with their versions."""
     for name in ("duckdb", "fastavro", "pandas", "polars", "pyarrow", "pyarrow/compute", "pyspark", "pyspark/sql"):
         (folder / name).mkdir(parents=True)
         (folder / name / "__init__.pyi").write_text("from typing import Any\n\ndef __getattr__(name: str) -> Any: ...\n")
@@ -189,7 +189,7 @@ def test_every_option_is_typed_and_every_literal_is_taken(config: type[Options],
         assert type(None) in typing.get_args(hint) or not known.optional
 
 
-# What belongs to protocols that there is no server for; the option is known, its value refused with the reason.
+# Options of protocols that need a server; the option is known, its value refused with the reason.
 REFUSED_TODAY = {(ConsumerConfig, "group_protocol"), (ConsumerConfig, "group_remote_assignor")}
 
 

@@ -89,7 +89,7 @@ def test_lock_2_a_frozen_holder_is_named_when_the_deadline_passes(nursery: Nurse
     assert "TimeoutError" in refused.value.kinds
     assert str(holder.pid) in str(refused.value)
     assert 0.25 < spent < 5.0, spent
-    assert waiter.call("ends")[0][1] == 2, "readers go on"
+    assert waiter.call("ends")[0][1] == 2, "readers continue"
     holder.resume()
     play.finish_append(holder)
     play.append(waiter)
@@ -113,7 +113,7 @@ def killed_between_write_and_publish(play: Play) -> Verdict:
 
 
 def torn_then_killed(play: Play) -> Verdict:
-    """A writes half a batch that is larger than what B writes over it, and dies."""
+    """A writes half a batch that is larger than B's batch at the same position, and dies."""
     a, b = play.enter(), play.enter()
     play.append(a)
     a.arm(["pwrite"], "torn_kill", name=".log")
@@ -279,7 +279,7 @@ def test_read_1_damage_outside_kafkas_checksum_is_found(nursery: Nursery, tmp_pa
 
 
 def seek_into_a_changed_epoch(play: Play) -> Verdict:
-    """What a broker has written to has no digests of ours: the epoch cache says which epoch belongs to an offset."""
+    """The segments of a broker have no digests of this library: the epoch cache has the epoch of an offset."""
     a = play.enter()
     for _ in range(6):
         play.append(a)

@@ -78,7 +78,7 @@ def test_swap_1_the_next_housekeeper_finishes_a_swap_before_it_begins_its_own(
     seed: int,
     step: int,
 ) -> None:
-    """What the next one makes is `.cleaned`: beside a `.swap` that would mean that the swap was not reached."""
+    """The output of the next one is `.cleaned`: beside a `.swap` that would mean that the swap was not reached."""
     pairs = made(tmp_path / "log", seed)
     with opened(tmp_path / "log") as log:
         before = {offset: (key, value) for offset, key, value in rows(log)}
@@ -101,7 +101,7 @@ def test_swap_1_files_that_were_opened_before_a_swap_are_forgotten(
     seed: int,
     mutant: str,
 ) -> None:
-    """Without the generation a reader goes on in files that are not the segment's any more."""
+    """Without the generation a reader continues in files that are not the segment's any more."""
     pairs = made(tmp_path / "log", seed)
     cleaner = nursery.spawn()
     cleaner.mutate([mutant] if mutant else [])
@@ -124,7 +124,7 @@ def test_swap_1_what_was_read_before_a_swap_is_not_judged_by_what_is_there_behin
     monkeypatch: pytest.MonkeyPatch,
     mutant: str,
 ) -> None:
-    """The records of an aborted transaction, read a moment before they went: the index of what is there now does not know it."""
+    """The records of an aborted transaction, read a moment before their removal: the present index does not contain it."""
     with opened(tmp_path / "log") as log, opened(tmp_path / "log") as reader:
         log.create_topic("t", config=COMPACT)
         transact(log, 11, b"a", b"aborted", commit=False)
@@ -186,7 +186,7 @@ def test_what_is_undecided_replaces_nothing(tmp_path: Path, mutant: str) -> None
         assert (b"a" in table(rows(log, isolation_level="read_committed"))) == (mutant == "")
 
 
-# ---- SWAP-2: what was purged -------------------------------------------------------------------------------------------
+# ---- SWAP-2: purged offsets --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("mutant", "page_lost"), [("", False), ("", True), ("purge_unnoted", False), ("trust_old_look", False)])
@@ -229,7 +229,7 @@ def test_swap_2_who_looked_before_a_compaction_begins_again(tmp_path: Path, muta
 
 
 def frozen_housekeeper(nursery: Nursery, path: Path) -> Victim:
-    """It stopped when what it had made was on stable storage, and nothing was replaced yet."""
+    """It stopped when its output was on stable storage, and nothing was replaced yet."""
     frozen = nursery.spawn()
     frozen.call("open", str(path), **QUIET)
     frozen.arm(["fsync", "fdatasync"], "stop_after", name=".log.cleaned")
@@ -239,7 +239,7 @@ def frozen_housekeeper(nursery: Nursery, path: Path) -> Victim:
 
 
 def test_swap_3_there_is_one_housekeeper_at_a_time(nursery: Nursery, tmp_path: Path, seed: int) -> None:
-    """Two would write the same `.cleaned` files, or swap in what was made of segments that the other one has replaced."""
+    """Two would write the same `.cleaned` files, or swap in the output of segments that the other one has replaced."""
     pairs = made(tmp_path / "log", seed)
     frozen = frozen_housekeeper(nursery, tmp_path / "log")
     with opened(tmp_path / "log", **{"lock.timeout.ms": 300}) as log:

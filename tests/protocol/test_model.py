@@ -20,7 +20,7 @@ MODEL = Path(__file__).resolve().parent.parent / "model"
 
 
 def check(*arguments: str, timeout_s: float) -> str:
-    """Run `check.py`; its exit status says whether a rule has a hole or a mutant was missed."""
+    """Run `check.py`; its exit status is an error if a rule has a hole or a mutant was missed."""
     command = [sys.executable, "check.py", *arguments]
     done = subprocess.run(command, cwd=MODEL, capture_output=True, text=True, timeout=timeout_s, check=False)
     print(done.stdout)

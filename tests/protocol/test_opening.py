@@ -108,7 +108,7 @@ def test_open_1_the_lock_is_looked_at_again_after_locking(nursery: Nursery, tmp_
 
 
 def test_open_1_behind_foreign_use_the_lock_is_looked_at_once_more(nursery: Nursery, tmp_path: Path) -> None:
-    """The broker unlinks only after we have locked and looked: the second look, after the settling delay, sees it."""
+    """The broker unlinks only after the lock and the first check: the second check, after the settling delay, detects it."""
     play = Play(nursery, tmp_path / "log")
     broker = FakeBroker(play.directory)
     assert broker.start()
@@ -124,7 +124,7 @@ def test_open_1_behind_foreign_use_the_lock_is_looked_at_once_more(nursery: Nurs
 
 
 def nudged(victim: Victim) -> bool:
-    """Whether it has answered; if it froze once more, it goes on."""
+    """Whether it has answered; if it froze once more, it is resumed."""
     if state_of(victim.pid) == "T":
         victim.resume()
     return victim.note_waiting()

@@ -1,4 +1,4 @@
-"""The protocol's rules LOCK-3 and READ-2: locks are taken in one order, and what has no checksum is verified where it is used."""
+"""LOCK-3 and READ-2 of the protocol: locks are taken in one order, and data without a checksum is verified at its use."""
 
 from __future__ import annotations
 
@@ -97,5 +97,5 @@ def seek_by_a_lying_index(play: Play, suffix: str = ".index") -> Verdict:
             continue
         verdict.read += len(rows)
         if [(row.offset, mark_of(row.value)) for row in rows] != [(offset, play.acks[0, offset])]:
-            verdict.violations.append(f"offset {offset} was asked for, and {rows} came")
+            verdict.violations.append(f"offset {offset} was requested, and {rows} returned")
     return verdict

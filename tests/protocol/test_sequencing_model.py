@@ -73,7 +73,7 @@ def test_walking_over_headers_against_a_scan(tmp_path: Path, rng: random.Random)
 
 
 class Model:
-    """One partition as a list of entries; everything is looked up by walking through it."""
+    """One partition as a list of entries; every lookup is a walk through it."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, Stamp, int, int]] = []  # base offset, stamp, first sequence, count
@@ -135,7 +135,7 @@ def test_random_producers_in_several_processes_against_a_plain_model(tmp_path: P
         following = own[-1][2] + own[-1][3] if own else 0
         sequence, count = following, rng.randrange(1, 4)
         if own and rng.random() < 0.3:
-            _, _, sequence, count = own[-1]  # the last one only: a snapshot remembers no more
+            _, _, sequence, count = own[-1]  # the last one only: a snapshot has no more
         elif rng.random() < 0.1:
             sequence += 1
         transactional = producer != producers[0] and rng.random() < 0.8

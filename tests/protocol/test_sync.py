@@ -57,7 +57,7 @@ def rewritten_then_synced(found: list[Change], log: Path, low: int, high: int) -
 
 
 def failed_sync_then_another(play: Play) -> Verdict:
-    """Traces `append: without poison` and `without poison_rewrite`: the next sync says OK and means nothing."""
+    """Traces `append: without poison` and `without poison_rewrite`: the next sync succeeds and proves nothing."""
     a, b = play.enter(), play.enter()
     play.append(a)
     play.append(b)
@@ -166,7 +166,7 @@ def test_sync_4_the_mark_outlives_a_restart(nursery: Nursery, tmp_path: Path) ->
 
 
 def test_sync_4_bytes_lost_in_the_cache_are_told_and_the_log_goes_on(nursery: Nursery, tmp_path: Path) -> None:
-    """After a failed sync the page was dropped and reads back as zeroes: no rewrite can help, but it must not stop for ever."""
+    """After a failed sync the page was dropped and reads back as zeroes: no rewrite can help, but the log must stay usable."""
     play = Play(nursery, tmp_path / "log")
     a = play.enter()
     play.append(a)
@@ -252,7 +252,7 @@ def after_reboot(play: Play, target: Path) -> Path:
 
 
 def damage_below_durable(play: Play) -> Verdict:
-    """Trace `append: without durable_record`: a bad sector below what a flush had promised."""
+    """Trace `append: without durable_record`: a bad sector below the end of a completed flush."""
     a = play.enter()
     for _ in range(3):
         play.append(a)

@@ -19,7 +19,7 @@ from tests.support.mutants import mutated
 
 
 def answer_of(victim: Victim) -> Any:
-    """What an append came to: its offsets, or the name of its error."""
+    """The result of an append: its offsets, or the name of its error."""
     try:
         return victim.result()
     except RemoteError as refused:
@@ -52,7 +52,7 @@ def test_dir_1_the_flag_is_looked_at_under_the_append_lock(nursery: Nursery, tmp
 
 
 def appender_meets_a_new_topic_of_the_same_name(play: Play) -> Verdict:
-    """As before, but B also makes the topic anew and appends; A's old partition must not pass its own for the new one."""
+    """As before, but B also creates the topic again and appends; A must not take its old partition for the new one."""
     a, b = play.enter(), play.enter()
     play.append(a)
     old_id = id_bytes(b.call("on_log", "describe_topic", TOPIC).topic_id)
@@ -76,7 +76,7 @@ def test_dir_1_the_id_is_looked_at_when_the_page_is_mapped_again(nursery: Nurser
 
 
 def read_over_a_deletion(directory: Path) -> str:
-    """A reader has begun when another handle deletes the topic and makes it anew, with other records at the same offsets."""
+    """A reader has begun when another handle deletes the topic and creates it again, with other records at the same offsets."""
     quiet, values = {"housekeeping": False}, []
     with embedlog.open(directory, config=quiet) as reader, embedlog.open(directory, config=quiet) as other:
         partition = fill(other, "old", reader)
@@ -103,7 +103,7 @@ def fill(log: Any, word: str, reader: Any) -> Any:
 
 
 def test_dir_1_a_reader_never_gets_records_of_another_topic(tmp_path: Path) -> None:
-    """Readers look at the flag with every fetch: the segments that they have not opened yet would be the new topic's."""
+    """Readers check the flag at every fetch: the segments that they have not opened yet would be the new topic's."""
     assert read_over_a_deletion(tmp_path / "log") == "UnknownTopicOrPartitionError"
     with mutated("no_deleted_flag"):
         # at best a digest shows that these are not the batches it was made of
@@ -142,7 +142,7 @@ def test_dir_1_a_deleter_killed_on_the_way_is_survived(nursery: Nursery, tmp_pat
 
 
 def two_processes_write_one_checkpoint(play: Play) -> Verdict:
-    """Each knows its own partitions; what the other wrote must stay."""
+    """Each knows its own partitions; the entries of the other must stay."""
     a, b = play.enter(), play.enter()
     for partition in range(2):
         play.append(a, partition)

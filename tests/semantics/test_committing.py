@@ -31,7 +31,7 @@ __all__ = ["engine", "member"]
 
 
 class Clock:
-    """The consumer's idea of time, where commits are concerned."""
+    """The consumer's clock for commits."""
 
     def __init__(self, reader: Consumer) -> None:
         self.auto: Any = reader._group._auto  # type: ignore[union-attr]
@@ -124,7 +124,7 @@ def test_committing_automatically_at_a_rebalance_leaves_out_what_is_committed(en
     reader.enforce_rebalance()
     settle(reader)
     assert engine.committed() == {B0: 6}
-    reader.seek(B0, 4)  # below what is committed is news, too
+    reader.seek(B0, 4)  # an offset below the committed one is a change, too
     reader.enforce_rebalance()
     settle(reader)
     assert engine.committed() == {B0: 4}

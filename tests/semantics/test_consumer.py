@@ -150,7 +150,7 @@ def test_configuration_metadata_max_age_bounds_how_late_a_partition_is_noticed(e
     reader = consumer("b", metadata_max_age_ms=0)
     reader.poll()
     engine.grow("b", 2)
-    engine.word = 0  # no word of it: the longest time is the only hope
+    engine.word = 0  # without notices: only the longest wait ends it
     engine.partition("b", 1).append([b"x"])
     assert places(reader.poll()) == [(1, 0)]
 

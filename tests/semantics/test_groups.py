@@ -297,7 +297,7 @@ def test_positions_what_a_transaction_holds_back_waits_and_the_others_are_read(e
     assert places(reader.poll()) == [(1, 2)]
 
 
-# ---- what the group has against a member ------------------------------------------------------------------------------
+# ---- errors of the group ----------------------------------------------------------------------------------------------
 
 
 def test_no_common_assignor_is_refused(engine: GroupEngine, member: Any) -> None:

@@ -1,4 +1,4 @@
-"""Kafka's housekeeping of logs, row by row: when segments roll, what retention deletes, what the cleaner chooses and keeps.
+"""Kafka's housekeeping of logs, row by row: rolled segments, deleted segments, and the choice and output of the cleaner.
 
 The names say the row. What a pass makes of single batches is in test_compaction, crashes in test_faults_compaction.
 """
@@ -183,7 +183,7 @@ def test_what_is_above_the_last_stable_offset_is_not_cleaned() -> None:
 
 
 def test_nothing_is_cleaned_from_the_first_segment_with_a_record_that_is_younger_than_the_lag() -> None:
-    lag = {"min_lag_ms": NOW_MS - 1500}  # younger is what came after 1500
+    lag = {"min_lag_ms": NOW_MS - 1500}  # records after 1500 are younger
     assert rules.bounds(THREE, **USUAL | lag).end == 10
     odd = sealed((0, 10, 1000), (10, 20, 5000), (20, 30, 1100))
     assert rules.bounds(odd, **USUAL | lag).end == 10, "an old one after a young one waits, too"
@@ -273,7 +273,7 @@ def test_segments_become_one_up_to_the_size_of_one() -> None:
     assert [len(group) for group in rules.groups(far, segment_bytes=9000, index_bytes=48)] == [2, 1]
 
 
-# ---- what a pass keeps --------------------------------------------------------------------------------------------------
+# ---- the output of a pass -----------------------------------------------------------------------------------------------
 
 
 def test_records_without_keys_go(log: embedlog.Log) -> None:
@@ -310,7 +310,9 @@ def test_the_last_batch_of_a_producer_stays_if_need_be_empty(tmp_path: Path) -> 
 
 def test_the_last_batch_of_what_was_cleaned_stays_if_need_be_empty(log: embedlog.Log) -> None:
     log.create_topic("t", config={**COMPACT, "segment.bytes": 400})
-    send(log, *[None] * 5, keys=[b"a", b"a", b"b", b"c", b"c"])  # what is last of the sealed ones is replaced in them, too
+    send(
+        log, *[None] * 5, keys=[b"a", b"a", b"b", b"c", b"c"]
+    )  # the last values of the sealed segments are replaced in them, too
     with log.producer(linger_ms=0) as one:
         for _ in range(4):
             one.send_batch("t", [b"x" * 50] * 2, [b"d"] * 2).result(30)

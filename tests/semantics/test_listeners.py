@@ -1,4 +1,4 @@
-"""Kafka's rebalance listener, row by row, and what else a member of a group has: metadata calls, liveness, metrics.
+"""Kafka's rebalance listener, row by row, and other calls of a member of a group: metadata, liveness, metrics.
 
 The groups are in memory, under the real rules (tests/support/fake_groups.py).
 """

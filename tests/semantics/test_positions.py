@@ -77,7 +77,7 @@ def test_positions_by_duration_is_the_first_record_that_is_young_enough(tmp_path
 
 
 def test_positions_latest_does_not_skip_what_comes_to_a_new_partition(engine: FakeEngine, consumer: Any) -> None:
-    """Kafka does, until the position was looked up: the trap of its table. Here new partitions are read from their start."""
+    """Kafka does, until the position was looked up, as its table warns. Here new partitions are read from their start."""
     reader = consumer("b", auto_offset_reset="latest")
     engine.grow("b", 2)
     engine.partition("b", 1).append([b"first"])
@@ -119,7 +119,7 @@ def test_seeking_to_beginning_and_end_is_lazy_and_without_arguments_for_all(engi
         fill(engine.partition("a", number), 5)
     reader = consumer("a")
     reader.seek_to_end()
-    fill(engine.partition("a", 0), 5)  # the end is looked up when it is asked for
+    fill(engine.partition("a", 0), 5)  # the end is looked up at the first use
     assert (reader.position(A0), reader.position(A1)) == (10, 5)
     reader.seek_to_beginning(A1)
     assert (reader.position(A0), reader.position(A1)) == (10, 0)

@@ -1,4 +1,4 @@
-"""How a producer behaves, row by row of what Kafka documents: its options, the life of one record, the failures of a call.
+"""A producer's behaviour, row by row of Kafka's documentation: its options, one record's states, the failures of a call.
 
 Rows that need a server are listed with their reasons in docs/differences.md.
 """

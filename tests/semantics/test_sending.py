@@ -1,4 +1,4 @@
-"""How a producer behaves, row by row of what Kafka documents: the choice of the partition, batches, flush, close, callbacks."""
+"""A producer's behaviour, row by row of Kafka's documentation: the choice of the partition, batches, flush, close, callbacks."""
 
 from __future__ import annotations
 

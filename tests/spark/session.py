@@ -28,7 +28,7 @@ CONF = {
 
 
 def missing() -> str:
-    """What a session needs and this machine does not have, in one line; empty if it has everything."""
+    """The missing tools for a session on this machine, in one line; empty if it has everything."""
     if importlib.util.find_spec("pyspark") is None:
         return "no pyspark: pip install 'embedlog[spark]'"
     if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):

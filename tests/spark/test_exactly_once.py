@@ -58,7 +58,7 @@ def test_each_fault_is_mended_by_the_next_run(spark: Any, world: World, rng: ran
 
 
 def driver(world: World, *arguments: object) -> tuple[int, str]:
-    """A driver of its own, and all that belongs to it: how it ended, what it said last."""
+    """A driver of its own, and all its processes: its exit status and its last output."""
     command = [sys.executable, "-m", "tests.faults.spark.sparking", str(world.path.parent), *map(str, arguments)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
@@ -93,7 +93,7 @@ def test_what_a_killed_driver_left_another_one_mends(spark: Any, world: World, r
         world.scheme(where, f"driver {rng.randint(1, CALLS)}" if where == CALL else "driver")
         driver(world)
         struck += not world.left()
-        sparking.compare(*world.counts_so_far(), f"{where}, before anything is mended")
+        sparking.compare(*world.counts_so_far(), f"{where}, before any repair")
         problem = sparking.run(spark, world, "available", 30)
         assert not problem, f"after {where}: {problem}"
         sparking.compare(*world.counts(), where)

@@ -29,7 +29,7 @@ def test_what_is_done_is_told_and_what_is_planned_is_not(log: embedlog.Log) -> N
     assert query.plan(60)
     assert told(log) == {0: 0, 1: 0}  # where it begins
     query.run()
-    assert told(log) == {0: 0, 1: 0}  # Spark may still lose what came of it
+    assert told(log) == {0: 0, 1: 0}  # Spark may still lose its output
     assert query.plan(60)
     assert told(log) == {0: 30, 1: 30}
     query.run()

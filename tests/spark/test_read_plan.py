@@ -290,7 +290,7 @@ def test_a_directory_that_a_machine_does_not_see(tmp_path: Path) -> None:
 
 def test_damage_is_told_with_its_place(big: embedlog.Log) -> None:
     planned = tasks(big.path, "big")
-    big.flush()  # what is not synced yet is checked at the end of the fixture, too
+    big.flush()  # unsynced data is checked at the end of the fixture, too
     path = sorted((big.path / "big-1").glob("*.log"))[4]
     raw = bytearray(path.read_bytes())
     raw[100] ^= 1

@@ -1,4 +1,4 @@
-"""Writing from Spark: what a job leaves in the log, and what it does not leave when it fails."""
+"""Writing from Spark: the records of a job in the log, and of a failed one."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def test_spark_still_shares_pushed_filters_among_the_uses_of_one_load(spark: Any
             for each in filters:
                 if type(each).__name__ == "LessThan":
                     self.limit = each.value
-                yield each  # Spark is asked to apply all of them again
+                yield each  # Spark has to apply all of them again
 
         def partitions(self) -> list[Any]:
             return [InputPartition(self.limit)]

@@ -92,7 +92,7 @@ def test_who_cannot_be_known_to_be_dead_is_left_alone(place: str) -> None:
     ]  # fmt: skip
     gone = [
         f"driver-{machine}-{boot}-{processes}-{pid}-{int(started) + 1}",  # its number is another process's by now
-        f"driver-{machine}-{boot[::-1]}-{processes}-{pid}-{started}",  # before this machine was started anew
+        f"driver-{machine}-{boot[::-1]}-{processes}-{pid}-{started}",  # before this machine was restarted
     ]
     for name in kept + gone:
         os.makedirs(os.path.join(place, name, "job"))

@@ -34,7 +34,7 @@ def append(log: embedlog.Log, count: int, partitions: int = 2, topic: str = "t")
 
 
 class Query:
-    """What Spark does with a source: offsets go through JSON, ends are kept, the very first start is not."""
+    """The calls of Spark to a source: offsets pass through JSON, ends are kept, the very first start is not."""
 
     def __init__(self, log: embedlog.Log, clock: Any = lambda: 0.0, **options: str) -> None:
         given = {"path": str(log.path), "subscribe": "t", "startingOffsets": "earliest"} | options
@@ -93,7 +93,7 @@ def test_a_limit_is_shared_by_how_far_partitions_are_behind(log: embedlog.Log) -
 
 
 def test_a_restart_before_the_first_commit_loses_nothing(log: embedlog.Log) -> None:
-    """Spark does not keep where the first batch began: asked again, "latest" is later than the end that was kept."""
+    """Spark does not keep the begin of the first batch: requested again, "latest" is later than the end that was kept."""
     query = Query(log, startingOffsets="latest")
     assert query.batch() == 0
     append(log, 20)
@@ -145,7 +145,7 @@ def test_little_waits_for_more_but_not_for_ever(log: embedlog.Log) -> None:
     append(log, 60)
     assert query.batch(10**9) == 60
     append(log, 1)
-    assert query.batch(None) == 1  # a trigger without limits takes what there is
+    assert query.batch(None) == 1  # a trigger without limits takes all present records
     query.follower.close()
 
 

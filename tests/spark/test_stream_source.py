@@ -1,4 +1,4 @@
-"""Streams in a real Spark: triggers, limits, restarts, what progress reports say."""
+"""Streams in a real Spark: triggers, limits, restarts, progress reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From staged files into the log: what is written, once, as a whole; what is refused before anything is. No Spark."""
+"""From staged files into the log: records are written once, as a whole, and refused before the first one. No Spark."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_job_with_a_name_is_done_even_if_it_had_no_rows(log: embedlog.Log) -> 
 
 
 def test_a_zombie_is_fenced_and_writes_nothing(log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver that comes to life again in the middle of a batch that another one has written meanwhile."""
+    """A driver that resumes in the middle of a batch that another one has written meanwhile."""
     slow, quick = Driver(log, "t"), Driver(log, "t")
     send, reached, goes_on = transactional_write._Write._send, threading.Event(), threading.Event()
 
@@ -237,7 +237,7 @@ def test_a_batch_that_is_written_needs_its_files_no_more(log: embedlog.Log) -> N
     assert seen(log) == [b"row"]
 
 
-# ---- what is refused -------------------------------------------------------------------------------------------------
+# ---- refusals --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What tasks of a write do with rows: which columns they take, what they note of them, what they leave in files. No Spark."""
+"""The tasks of a write: their input columns, their notes, their files. No Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 
 def kind(text: str) -> Any:
-    """A type of Spark's, as far as it is looked at."""
+    """A type of Spark, as far as it is used."""
     if text != "headers":
         return SimpleNamespace(simpleString=lambda: text)
     fields = [SimpleNamespace(name="key", dataType=kind("string")), SimpleNamespace(name="value", dataType=kind("binary"))]

@@ -1,4 +1,4 @@
-"""Kafka's checkpoint files: what a broker reads is read, what it would choke on is refused, and never written."""
+"""Kafka's checkpoint files: a broker's files are read; files that a broker would refuse are refused, and never written."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_what_is_written_to_a_held_page_reaches_its_file_though_it_is_closed(tmp
         page.unpin()
         page.set(system.WORD_SYNC_FROM, 99)
         assert (tmp_path / "log" / "t-0" / file_names.PAGE).read_bytes() == after
-        assert partition.published().log_end == 0  # it is mapped anew
+        assert partition.published().log_end == 0  # it is mapped again
 
 
 def test_a_sync_beside_a_close_leaves_no_intent(tmp_path: Path) -> None:

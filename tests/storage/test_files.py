@@ -1,4 +1,4 @@
-"""Files of a directory that may come from a stranger: what is opened, what is read whole, what temporaries are called."""
+"""Files of a directory of another party: types that are opened, sizes that are read, names of temporary files."""
 
 from __future__ import annotations
 

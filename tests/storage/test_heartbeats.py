@@ -153,7 +153,7 @@ def test_a_beat_that_cannot_be_written_is_none(mine: Liveness, begin: Begin, mut
     assert lease.expired
     if mutant:
         with mutated(mutant):
-            assert not lease.expired, "the mutant believes that it holds what others may have taken"
+            assert not lease.expired, "the mutant still counts its lease as valid, though others may have taken its place"
     lease.renew()
     assert not lease.expired
     os.close(writing)
@@ -169,7 +169,7 @@ def test_the_thread_takes_no_signals(begin: Begin) -> None:
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         assert blocked >> (number - 1) & 1, signal.Signals(number).name
     lease.end()
-    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set(), "and the others' mask is what it was"
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set(), "and the mask of the others is unchanged"
 
 
 @pytest.mark.parametrize("times", [(0, 1, 1), (1, 0, 1), (1, 1, 0), (-1, 1, 1)])
@@ -280,7 +280,7 @@ def test_life_1_a_forked_child_does_not_keep_its_parent_alive(
         wait_for_beat(here, process_slot)
         victim.kill()
         assert here.slot_state(process_slot).held == bool(mutant)
-        assert state_of(child) in ("S", "R"), "and yet the child lives"
+        assert state_of(child) in ("S", "R"), "and yet the child runs"
     finally:
         os.kill(child, signal.SIGKILL)
 

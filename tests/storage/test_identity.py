@@ -1,4 +1,4 @@
-"""Identities: what a broker wrote is understood and kept, what it would refuse is refused here too."""
+"""Identities: a broker's files are understood and kept; files that a broker would refuse are refused here, too."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def test_a_valid_batch_in_the_place_of_another_is_noticed_in_the_middle(tmp_path
 def test_no_wrong_record_comes_out_wherever_reading_begins(
     tmp_path: Path, damage: Callable[[Path, int], None], seed: int
 ) -> None:
-    """Every batch damaged in turn, from random places: what comes out is right, up to a typed error."""
+    """Every batch damaged in turn, from random places: returned records are right, up to a typed error."""
     rng = random.Random(seed)
     with filled(tmp_path) as log:
         file = segment_of(tmp_path)
@@ -166,7 +166,7 @@ def test_no_wrong_record_comes_out_wherever_reading_begins(
                     for row in found.batches:
                         at, size = int(row["position"]), int(row["size"])
                         there = found.position + at
-                        assert found.data[at : at + size] == whole[there : there + size], f"batch {number} was handed out"
+                        assert found.data[at : at + size] == whole[there : there + size], f"batch {number} was returned"
                     offset = found.next_offset
             except CorruptRecordError:
                 noticed += 1
@@ -264,7 +264,7 @@ def test_a_failed_append_takes_its_digests_back(tmp_path: Path) -> None:
     assert agree(tmp_path / "t-0")
 
 
-# ---- what is lost of them --------------------------------------------------------------------------
+# ---- lost digests ----------------------------------------------------------------------------------
 
 
 def read_from_everywhere(log: embedlog.Log) -> None:
@@ -330,7 +330,7 @@ def test_what_a_broker_has_written_has_no_digests(tmp_path: Path) -> None:
 
 
 def test_damage_is_noticed_in_the_recovery_of_what_was_published(nursery: Nursery, tmp_path: Path) -> None:
-    """All processes are killed; what the records say is compared before they are made again."""
+    """All processes are killed; the digests are compared with the records before they are made again."""
     play = Play(nursery, tmp_path / "log", config=CONFIG)
     a = play.enter()
     for _ in range(20):

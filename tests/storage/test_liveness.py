@@ -78,7 +78,7 @@ def test_a_forked_child_does_not_keep_its_parent_alive(until_end: ExitStack, nur
     here = until_end.enter_context(closing(Liveness(tmp_path)))
     assert here.probe(process_slot)
     victim.kill()
-    until(lambda: not here.probe(process_slot), "the child to have given up what it inherited", 10)
+    until(lambda: not here.probe(process_slot), "the child to release its inherited descriptors", 10)
 
 
 def test_a_forked_child_begins_no_life_with_what_it_inherited(until_end: ExitStack, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which texts are taken for the path of a log, and what is made of a path where nothing is."""
+"""The texts that are accepted as the path of a log, and a path without a directory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """shared="locks": nothing that is mapped is trusted. Pages are read and written under locks, data is written through.
 
-The file system here is a local one, with the mode forced: what it shows is that processes agree without any mapping.
+The file system here is a local one, with the mode forced: the tests show that processes agree without any mapping.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MODE = {"config": LOCKS}
 
 
 def maps_of(room: Path) -> list[str]:
-    """Our mappings of files below that; what other tests left is not counted."""
+    """The mappings of files below that; mappings of other tests are not counted."""
     return [line for line in Path("/proc/self/maps").read_text().splitlines() if "embedlog." in line and str(room) in line]
 
 
@@ -35,11 +35,11 @@ def test_no_control_page_is_mapped(tmp_path: Path) -> None:
         assert maps_of(tmp_path) == []
     with embedlog.open(tmp_path / "mapped") as log:
         log.create_topic("t")
-        assert maps_of(tmp_path), "what the other mode does is not seen by this test"
+        assert maps_of(tmp_path), "this test does not cover the other mode"
 
 
 def two_write_and_one_reads(play: Play) -> Verdict:
-    """Each sees what the others published, through rolls, although none of them shares memory with another."""
+    """Each gets the records that the others published, through rolls, although none of them shares memory with another."""
     a, b, reader = (play.enter(**MODE) for _ in range(3))
     verdict = Verdict()
     for turn in range(8):
@@ -48,7 +48,7 @@ def two_write_and_one_reads(play: Play) -> Verdict:
         if turn % 2:
             verdict.add(play.seen_by(reader))
             if reader.call("ends")[0][1] != 2 * turn + 2:
-                verdict.violations.append(f"turn {turn}: an old end is believed")
+                verdict.violations.append(f"turn {turn}: an old end is used")
     verdict.add(play.seen_by(a))
     verdict.add(play.seen_by(b))
     for each in (a, b, reader):

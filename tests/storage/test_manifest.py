@@ -1,4 +1,4 @@
-"""The manifest's file: what is appended to it counts, whatever of it is damaged, and it stays small."""
+"""The manifest's file: appended entries count, after any damage, and it stays small."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_manifest_that_is_damaged_in_the_middle_is_written_anew(closed: Path) 
 
 
 def test_who_goes_through_the_segments_is_not_disturbed(closed: Path) -> None:
-    """Another thread of the same process takes in what was appended, or begins anew."""
+    """Another thread of the same process reads the appended entries, or starts again."""
     manifest = Manifest(closed, TOPIC)
     manifest.refresh()
     seen = []

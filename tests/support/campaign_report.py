@@ -76,7 +76,7 @@ def leave_out_what_passed(config: pytest.Config, items: list[pytest.Item]) -> No
 
 
 def passed_before() -> list[dict[str, Any]]:
-    """What this campaign has noted of this code, in this run or before."""
+    """The passed pieces of this campaign and this code, in this run or before."""
     place = campaign()
     if place is None or not place.exists():
         return []

@@ -82,14 +82,14 @@ class Ticker:
         self._task.cancel()
 
     def check(self, delay_s: float) -> None:
-        """The files were slow, by `delay_s` a call, and the loop went on all the time."""
+        """The files were slow, by `delay_s` a call, and the loop was never blocked."""
         assert time.monotonic() - self._began >= delay_s, "no call was slow: this shows nothing"
         if self.count < 10 or self.gap_s >= delay_s * 0.8:
             raise Blocked(f"{self.count} turns, none for {self.gap_s:.3f} s, as long as a call to the file system took")
 
 
 def while_files_are_slow(directory: Path, kinds: list[str], attempt: Callable[[Path, Slow], Coroutine[Any, Any, None]]) -> None:
-    """Shows that no call of `kinds` is made on the loop's thread: each takes long, and the loop goes on.
+    """Shows that no call of `kinds` is made on the loop's thread: each takes long, and the loop is never blocked.
 
     A busy machine stops the loop as well, now and then, but not for as long as a call takes that takes ever longer.
     """

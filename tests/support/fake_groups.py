@@ -1,6 +1,6 @@
 """Groups in memory, for tests of members: the real rules over a dictionary, no files, leases that tests can end.
 
-Several consumers of one thread are members of one group here, polled by turns: what comes of it is the same every time.
+Several consumers of one thread are members of one group here, polled by turns: the result is the same every time.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def listening(reader: Consumer, *topics: str, **how: Any) -> Told:
 
 
 def run_duties(member: Consumer) -> None:
-    """What a poll does that hands out nothing."""
+    """The work of a poll that returns nothing."""
     with member._using():
         member._waiting.wait_for(lambda: None, 0.0, member._subscription)
 

@@ -1,4 +1,4 @@
-"""Words for tests of groups in a log: groups and offsets as they shall be."""
+"""Helpers for tests of groups in a log: groups and offsets in given states."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Violation(AssertionError):
 
 @dataclass
 class Process:
-    """What a process believes: it may be long out of the group."""
+    """The state of a process: it may have been evicted long ago."""
 
     name: str
     process_slot: ProcessSlot
@@ -63,7 +63,7 @@ class World:
         self.log.append(text)
 
     def decide(self, who: str, what: str, outcome: Group | Refusal) -> Group | Refusal:
-        """Append an outcome, after a look at what it changes."""
+        """Append an outcome, after a check of its changes."""
         self.now += 1
         if isinstance(outcome, Refusal):
             self.counts["refusals"] += 1
@@ -144,7 +144,7 @@ class World:
             yield
 
     def read(self, me: Process) -> Iterator[None]:
-        """Read and commit until the group wants another round, or it is out; why, if something was refused."""
+        """Read and commit until the group wants another round, or it is evicted; the reason, if a call was refused."""
         for _ in range(self.rng.randint(1, 8)):
             yield
             if me.owns and me.position < RECORDS:
@@ -243,7 +243,7 @@ class World:
                 self.decide("an observer", "ends the delay", rules.end_delay(self.group, self.now))
             if self.committed == RECORDS:
                 return
-        raise Violation("the group does not come to rest")
+        raise Violation("the group does not become stable")
 
     def lives(self, member: Member) -> bool:
         return any(
@@ -252,7 +252,7 @@ class World:
         )
 
 
-# ---- what always holds -------------------------------------------------------------------------------
+# ---- invariants --------------------------------------------------------------------------------------
 
 
 def describe(group: Group) -> str:
@@ -269,7 +269,7 @@ def check_group(group: Group) -> None:
         raise Violation(f"the protocol is {group.protocol} with {len(group.members)} members")
     for member_id, member in group.members.items():
         if member.member_id != member_id or group.protocol not in dict(member.protocols):
-            raise Violation(f"{member_id} does not speak {group.protocol}")
+            raise Violation(f"{member_id} does not support {group.protocol}")
     instances = [member.instance_id for member in group.members.values() if member.instance_id is not None]
     if len(set(instances)) < len(instances):
         raise Violation("an instance id twice")

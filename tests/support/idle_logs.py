@@ -1,4 +1,4 @@
-"""What the tests of bad input share: a log directory at rest, its bytes, and a use of it that notices whatever is wrong."""
+"""The common part of the tests of bad input: a closed log directory, its bytes, and a use of it that detects errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def closed(tmp_path: Path) -> Path:
 
 
 def use(directory: Path, read_only: bool) -> None:
-    """Open, append if that is allowed, read: whatever is wrong must be said by then."""
+    """Open, append if that is allowed, read: every error must be raised by then."""
     with embedlog.open(directory, read_only=read_only, config=QUIET) as log:
         if not read_only:
             with log.producer() as producer:

@@ -112,7 +112,7 @@ def open_logs() -> tuple[str, ...]:
 
 @dataclass
 class Snapshot:
-    """What the process holds at one moment."""
+    """The resources of the process at one moment."""
 
     descriptors: dict[int, str] = field(default_factory=descriptors)
     mappings: set[Mapping] = field(default_factory=mappings)
@@ -121,7 +121,7 @@ class Snapshot:
     logs: tuple[str, ...] = field(default_factory=open_logs)
 
     def granted(self, before: Snapshot, after: Snapshot) -> None:
-        """Add to this baseline what appeared between two snapshots (L3)."""
+        """Add the resources between two snapshots to this baseline (L3)."""
         self.descriptors |= {
             number: target for number, target in after.descriptors.items() if before.descriptors.get(number) != target
         }
@@ -161,7 +161,7 @@ class Snapshot:
 
 
 def left_since(before: Snapshot, grace_s: float = GRACE_S) -> list[str]:
-    """What was opened since `before` and stays open; empty for a clean test."""
+    """The resources that were opened since `before` and are still open; empty for a clean test."""
     now = Snapshot()
     if before.equals(now) or not before.leaks(now):
         return []

@@ -1,4 +1,4 @@
-"""Words for experiments with one setting: it goes in where it belongs, and what a user can see of it comes out."""
+"""Helpers for experiments with one setting: it is given in its place, and its visible effect is compared."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class World:
             found = found or error_name(error)
         return found
 
-    # ---- what can be seen of partition 0 of the topic `t` ----
+    # ---- visible facts of partition 0 of the topic `t` -------
 
     @property
     def partition(self) -> Any:
@@ -81,7 +81,7 @@ class World:
 
 @dataclass(frozen=True)
 class Seen:
-    """What is seen with each of some values of a setting: [(value, what is seen)]."""
+    """The effect of each of some values of a setting: [(value, effect)]."""
 
     observe: Callable[[World], object]
     cases: Sequence[tuple[Any, object]]
@@ -89,7 +89,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Differ:
-    """What is seen with each of these values is something else with each."""
+    """The effect of each of these values differs from all others."""
 
     observe: Callable[[World], object]
     values: Sequence[Any]
@@ -107,7 +107,7 @@ Effect = Seen | Differ | Elsewhere
 
 
 def check(effect: Effect, key: Key, room: Path) -> None:
-    """The effect is as the table says. Raises AssertionError."""
+    """The effect is that of the table. Raises AssertionError."""
     if isinstance(effect, Elsewhere):
         file, _, test = effect.where.partition("::")
         assert f"def {test}(" in (TESTS / file).read_text(), effect

@@ -16,7 +16,7 @@ HEADER = struct.Struct(">qiibIhiqqqhii")
 
 
 class Broken(Exception):
-    """The bytes are not what the format allows."""
+    """The bytes violate the format."""
 
 
 class Read(NamedTuple):
@@ -123,7 +123,7 @@ def cut(rows: Sequence[Row], batch_bytes: int) -> list[bytes]:
 
 
 def murmur2(key: bytes) -> int:
-    """As format.md, section 10, says it."""
+    """As in format.md, section 10."""
     m, mask = 0x5BD1E995, 0xFFFFFFFF
     h = 0x9747B28C ^ len(key)
     whole = len(key) & ~3

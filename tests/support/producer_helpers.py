@@ -1,4 +1,4 @@
-"""What the tests of the producer share: a log, a producer, and a way to hold its thread up inside `append`."""
+"""The common part of the tests of the producer: a log, a producer, and a way to stop its thread inside `append`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def wait_until(condition: Callable[[], object], timeout_s: float = 10.0) -> None
 
 
 class Stuck:
-    """Holds up the producer's thread inside `append` until it is let go."""
+    """Stops the producer's thread inside `append` until it is released."""
 
     def __init__(self, log: embedlog.Log, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.go = threading.Event(), threading.Event()

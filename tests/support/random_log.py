@@ -64,7 +64,7 @@ def _send(producer: embedlog.Producer, topic: str, rng: random.Random, rows: int
 
 
 def _power_loss(path: Path, rng: random.Random) -> None:
-    """The directory as it comes back with the beginning of a batch at its ends: what is appended then has a new leader epoch."""
+    """The directory after a recovery of torn batches at its ends: later appends have a new leader epoch."""
     (path / ".kafka_cleanshutdown").unlink(missing_ok=True)
     for page in [*path.rglob("embedlog.page"), path / "embedlog.control"]:
         page.write_bytes(bytes(page.stat().st_size))
@@ -85,7 +85,7 @@ def _transactions(log: embedlog.Log, rng: random.Random, rows: int) -> None:
 
 
 def consumed(log: embedlog.Log, topic: str, isolation: str) -> list[tuple[Any, ...]]:
-    """What a consumer gets, as rows in the order of partitions."""
+    """The records of a consumer, as rows in the order of partitions."""
     numbers = [each.partition for each in log.describe_topic(topic).partitions]
     with log.consumer(isolation_level=isolation, auto_offset_reset="earliest", consumer_timeout_ms=0) as consumer:
         consumer.assign([embedlog.TopicPartition(topic, number) for number in numbers])
@@ -94,7 +94,7 @@ def consumed(log: embedlog.Log, topic: str, isolation: str) -> list[tuple[Any, .
 
 
 def row_of(record: embedlog.Record) -> tuple[Any, ...]:
-    """Partition, offset, milliseconds, type of timestamp, key, value, headers: what each engine has to say of a record."""
+    """Partition, offset, milliseconds, type of timestamp, key, value, headers: the result of each engine for a record."""
     headers = tuple((name, value) for name, value in record.headers)
     key, value = record.key, record.value
     return record.partition, record.offset, record.timestamp_ms, record.timestamp_type, key, value, headers

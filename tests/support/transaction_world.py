@@ -22,7 +22,7 @@ PARTITIONS = (("t", 0), ("t", 1))
 
 
 class Entry(NamedTuple):
-    """`txn` is what the checker knows and the rules do not: whose record it really is."""
+    """`txn` is known to the checker and not to the rules: the true transaction of the record."""
 
     kind: str
     producer_id: int
@@ -31,7 +31,7 @@ class Entry(NamedTuple):
 
 
 class Known(NamedTuple):
-    """One record of the state topic, and what the checker knows of it."""
+    """One record of the state topic, with the checker's facts about it."""
 
     state: Transaction
     txn: int
@@ -127,7 +127,7 @@ class World:
     def _note(self, what: str) -> None:
         self.steps.append(what)
 
-    # ---- what processes do -----------------------------------------------------------------------
+    # ---- steps of processes ----------------------------------------------------------------------
 
     def producer(self, name: str, txns: int) -> tuple[ProcessSlot, Steps]:
         self.lives += 1
@@ -316,7 +316,7 @@ class World:
         if state is not None and state.status in SETTLED:
             stored = max(partition.stored_epoch(state.producer_id) for partition in self.partitions)
             if stored > state.epoch:
-                raise Violation(f"T5 an id would go on with epoch {state.epoch}, a partition has stored {stored}")
+                raise Violation(f"T5 an id would continue with epoch {state.epoch}, a partition has stored {stored}")
 
     def check_end(self) -> None:
         """Once all processes except a helper have gone, nothing stays open."""
@@ -328,7 +328,7 @@ class World:
         self.check()
         state = self.known.state
         if any(p.open_transactions() for p in self.partitions) or (state is not None and state.status not in SETTLED):
-            raise Violation("something stays open for ever")
+            raise Violation("something never ends")
 
 
 def run(rng: random.Random, *, cuts: bool = False, first_epoch: int = 0, steps: int = 70) -> World:

@@ -1,4 +1,4 @@
-"""Words for tests of transactions below the producer: an owner with its sequences, and what readers see."""
+"""Helpers for tests of transactions below the producer: an owner with its sequences, and the records of readers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run_of(stamp: Stamp, sequence: int, values: Sequence[bytes]) -> EncodedRun:
 
 
 class Writer:
-    """An owner that counts its sequences: what a producer does around it."""
+    """An owner that counts its sequences, as a producer does."""
 
     def __init__(self, log: embedlog.Log, name: str = "id", timeout_ms: int = 60_000) -> None:
         self.log = log
@@ -50,7 +50,7 @@ class Writer:
         return run_of(stamp, sequence, values)
 
     def begin_in(self, *partitions: int, topic: str = TOPIC) -> dict[int, tuple[EncodedRun, AppendProgress]]:
-        """What a producer's thread does first with what is due of several partitions; how far each of them came."""
+        """The first step of a producer's thread with due batches of several partitions; the progress of each."""
         runs = {number: self.prepare(b"x%d" % number, partition=number, topic=topic) for number in partitions}
         begun = {number: (run, AppendProgress(run)) for number, run in runs.items()}
         self.owner.begin_in([(self.log._engine.partition(topic, number), *each) for number, each in begun.items()])
@@ -72,7 +72,7 @@ def state_of(log: embedlog.Log, name: str) -> Transaction | None:
 
 
 def committed(log: embedlog.Log, topic: str = TOPIC) -> list[bytes | None]:
-    """What a read_committed reader gets, in order of partition and offset."""
+    """The records of a read_committed reader, in order of partition and offset."""
     return [each.value for each in log.scan(topic, isolation_level="read_committed").records()]
 
 
@@ -97,5 +97,5 @@ def soon() -> int:
 
 
 def help_out(log: embedlog.Log, partition: int = 0, topic: str = TOPIC) -> bool:
-    """What a reader does that waits, with more patience than one has on a busy machine."""
+    """The help of a waiting reader, with a longer deadline for a busy machine."""
     return log._engine.transactions.resolve(log._engine.partition(topic, partition), soon())

@@ -45,7 +45,7 @@ def build(stage: Stage, path: str, batches: int = 24, codec: str = "none", clean
 
 
 def look(stage: Stage, path: str) -> Rows | str:
-    """What a fresh open of the directory reads, or the name of the typed error."""
+    """The rows that a fresh open of the directory reads, or the name of the typed error."""
     try:
         return tasks.read_directory(stage, path)
     except EmbedlogError as problem:
@@ -53,7 +53,7 @@ def look(stage: Stage, path: str) -> Rows | str:
 
 
 class Flips:
-    """Counts of what became of each damage; `bad` describes what must not be."""
+    """Counts of the outcomes; `bad` describes the forbidden ones."""
 
     def __init__(self, right: Rows) -> None:
         self.right = right
@@ -113,7 +113,7 @@ def flip_log(stage: Stage, path: str, step: int, dense: int, piece: int = 0, pie
 
 
 def restore(source: Path, target: Path) -> None:
-    """A copy that embedlog takes for the directory itself: the clean mark is the one that the control page remembers."""
+    """A copy that embedlog takes for the directory itself: its clean mark is the one in the control page."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target, symlinks=True)
     mark, fd = (target / file_names.CLEAN_MARK).stat(), os.open(target / file_names.CONTROL, os.O_RDWR)
@@ -179,7 +179,7 @@ def look_fresh(stage: Stage, source: Path, path: Path) -> Rows:
 
 # -- whole blocks and files -------------------------------------------------------------------------
 
-Case = tuple[str, bool, Callable[[Path], None]]  # what is done, whether the file is a cache, how
+Case = tuple[str, bool, Callable[[Path], None]]  # name of the change, whether the file is a cache, the change
 
 
 def truncations(name: str, size: int, step: int) -> Iterator[Case]:

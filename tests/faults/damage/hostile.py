@@ -70,7 +70,7 @@ def build_for_strangers(_: Stage, path: str, killed: bool) -> None:
 
 @task
 def use_of_a_stranger(_: Stage, path: str, read_only: bool) -> tuple[str, Rows, int]:
-    """What became of it, what was read, and by how many kB this process grew. Anything else that is raised is a finding."""
+    """The outcome, the rows, and the growth of this process in kB. Any other exception is a finding."""
     logging.disable(logging.CRITICAL)
     foreign: list[str] = []
     threading.excepthook = lambda given: foreign.append(f"{given.exc_type.__name__} in a thread: {given.exc_value}")
@@ -90,7 +90,7 @@ def use_of_a_stranger(_: Stage, path: str, read_only: bool) -> tuple[str, Rows, 
 
 
 def _used(log: embedlog.Log, rows: Rows, read_only: bool) -> str:
-    """Every verb that looks at files; the first error of ours is the answer, and does not keep the others from their turn."""
+    """Every method that reads files; the first error of the library is the result, and the other methods run all the same."""
     ends = []
     for step in _steps(log, rows, read_only):
         try:
@@ -348,14 +348,14 @@ ACTS: list[tuple[Act, bool]] = [  # whether records may be others afterwards
 
 
 def mutate(rng: random.Random, log: Path) -> tuple[str, bool]:
-    """Change a directory once or a few times; what was done, and whether other records may be the right ones now."""
+    """Change a directory once or a few times; the changes, and whether other records may be the right ones now."""
     acts = rng.choices(ACTS, k=rng.choice([1, 1, 1, 2, 3]))
     done = [(act(rng, log), others) for act, others in acts if log.is_dir()]
     return "; ".join(told for told, _ in done), any(others for _, others in done)
 
 
 def outside(room: Path) -> dict[str, tuple[int, int, bytes | None]]:
-    """Everything beside the log: what it is, when it changed, what it holds."""
+    """Everything beside the log: type, time of change, content."""
     found = {}
     for path in sorted(each for each in room.rglob("*") if room / "log" not in (each, *each.parents)):
         facts = path.lstat()

@@ -78,7 +78,7 @@ class Kept:
 
 
 class Damage(NamedTuple):
-    """What is done to a directory, and in words."""
+    """A change of a directory, and its name."""
 
     what: str
     strike: Callable[[Kept], None]
@@ -133,7 +133,7 @@ def cut(name: str, size: int, kept: Kept) -> None:
 
 
 def look(path: Path, *, read_only: bool) -> Rows | str:
-    """What comes out, or the name of the typed error."""
+    """The rows, or the name of the typed error."""
     stage = Stage(None)  # type: ignore[arg-type]  # it answers to nobody
     try:
         with embedlog.open(path, read_only=read_only, config={} if read_only else {"housekeeping": False}) as stage.log:
@@ -143,7 +143,7 @@ def look(path: Path, *, read_only: bool) -> Rows | str:
 
 
 def rebooted(root: Path) -> None:
-    """The page cache that the control page speaks of is another one: after a restart, or another mount."""
+    """The control page belongs to another page cache: after a restart, or another mount."""
     with (root / PARTITION / file_names.PAGE).open("r+b") as file:
         page = system.Page(file.fileno(), True)
         page.set(system.WORD_CACHE, page.word(system.WORD_CACHE) ^ 1)

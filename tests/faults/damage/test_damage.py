@@ -187,7 +187,7 @@ def test_e6_a_copy_of_a_live_log_is_right_or_refused(tmp_path: Path, rng: random
         try:
             for number in range(COPIES):
                 copy = tmp_path / f"copy-{number}"
-                until(partial(grown, log, log._engine.partition(TOPIC, 0).bounds().log_end + 50), "the writer to go on")
+                until(partial(grown, log, log._engine.partition(TOPIC, 0).bounds().log_end + 50), "the writer to continue")
                 if number % 2:
                     log.flush()
                 copied_piece_by_piece(tmp_path / "log", copy, rng)

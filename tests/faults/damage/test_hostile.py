@@ -1,4 +1,4 @@
-"""Whole directories from a stranger: right records or an error of embedlog's, in a short time, and nothing written elsewhere."""
+"""Hostile directories: right records or an error of embedlog, in a short time, and nothing written elsewhere."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ OFFSETS = "__consumer_offsets"
 
 
 class Covered(NamedTuple):
-    """What a commit says of itself: `window` is the member's own number of it."""
+    """The metadata of a commit: `window` is the member's own number of it."""
 
     pid: int
     window: int

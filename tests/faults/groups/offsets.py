@@ -105,7 +105,7 @@ def judge(log: embedlog.Log) -> list[str]:
         log.create_topic("one-more")
     else:
         expected = {KEPT: OffsetAndMetadata(6)}
-        log.create_topic("t", 2)  # which first finishes what is half done
+        log.create_topic("t", 2)  # which first completes the deletion
     wrong += [f"{name}: {found}" for name in GROUPS if (found := groups.committed(name)) != expected]
     begun(log)  # the last owner of the id is gone: its open transaction is aborted
     if found := groups.committed("pending"):

@@ -142,7 +142,7 @@ class Member:
 
 
 def wait(seconds: float) -> None:
-    """Idle on purpose: this is what a slow application does."""
+    """A deliberate delay, as in a slow application."""
     select.select([], [], [], seconds)
 
 
@@ -173,7 +173,7 @@ def belong(stage: Stage, path: str, seed: int, settings: dict[str, Any]) -> int:
 
 
 class Told:
-    """What the members said, put together."""
+    """The reports of all members together."""
 
     def __init__(self) -> None:
         self.processed: dict[tuple[int, int, TopicPartition], tuple[int, int]] = {}
@@ -194,7 +194,7 @@ class Told:
             self.refused.add((pid, note[1]))
 
     def violations(self, ledger: Ledger, ends: dict[TopicPartition, int]) -> list[str]:
-        """What the members' own words and the group's log do not explain together."""
+        """The differences between the members' reports and the group's log."""
         found = self.problems + ledger.violations
         for pid, _, tp, generation, holder in self.contested:
             counted = ledger.commits.get((*holder, tp))
@@ -259,7 +259,7 @@ class Rebalancing:
 
         until(look, what, deadline_s)
 
-    # ---- what happens to members ----
+    # ---- faults of members ----------
 
     def join(self) -> None:
         victim = self.nursery.spawn()
@@ -379,7 +379,7 @@ def experiment(
     mutants: tuple[str, ...] = (),
     deadline_s: float = 60.0,
 ) -> tuple[Verdict, dict[str, int]]:
-    """Members under fire until the group has rebalanced so often; the verdict and what happened."""
+    """Members with faults until this number of rebalances; the verdict and the counts."""
     settings = {"partition_assignment_strategy": [assignor]}
     with rebalancing(nursery, directory, seed, settings, mutants) as made:
         return made.run(rebalances, deadline_s)

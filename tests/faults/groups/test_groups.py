@@ -1,4 +1,4 @@
-"""E15 and E16 of groups: members that come, go, die, freeze and dawdle; zombies whose commits must not count."""
+"""E15 and E16 of groups: members that join, leave, die, freeze and delay; zombies whose commits must not count."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def freeze(nursery: Nursery, directory: Path, seed: int, count: int, mutants: tu
     finally:
         trials.close()
     if mutants:
-        return wrong  # what a mutant does is no figure of ours
+        return wrong  # the result of a mutant is not counted
     tell("E16 of groups", zombies=sum(each.stopped for each in outcomes), taken_over=sum(each.taken_over for each in outcomes),
          refused=sum(bool(each.refused) for each in outcomes), violations=len(wrong))  # fmt: skip
     return wrong

@@ -32,7 +32,7 @@ REFUSED = {each.__name__ for each in REFUSALS}
 
 
 class Outcome(NamedTuple):
-    """What became of a trial."""
+    """The outcome of a trial."""
 
     stopped: bool
     taken_over: bool
@@ -51,7 +51,7 @@ def covering(
 
 
 class Hand:
-    """A consumer that takes records and hands in what it took."""
+    """A consumer that polls records and commits them."""
 
     def __init__(self, log: embedlog.Log, instance_id: str | None = None) -> None:
         own = {} if instance_id is None else {"group_instance_id": instance_id}
@@ -102,7 +102,7 @@ def hand_in(_: Stage) -> None:
 
 
 class Trials:
-    """A zombie and its heir, trial after trial. The heir lives in this process."""
+    """A zombie and its heir, trial after trial. The heir is in this process."""
 
     def __init__(self, nursery: Nursery, directory: Path, seed: int, mutants: tuple[str, ...] = ()) -> None:
         self.nursery, self.rng, self.mutants = nursery, random.Random(seed), mutants
@@ -128,7 +128,7 @@ class Trials:
         self.producer.flush()
 
     def heirs_turn(self) -> None:
-        """What is frozen inside the lock is named, and no more: the heir goes on when it does."""
+        """A process frozen inside the lock is named in the error, and no more: the heir continues after it."""
         with contextlib.suppress(LockTimeoutError, *REFUSALS):
             self.heir.take()
 
@@ -190,7 +190,7 @@ class Trials:
         return False
 
     def verdict(self) -> list[str]:
-        """What the group's log shows: every commit that counts is one of an owner, and they form a chain."""
+        """The group's log: every commit that counts is one of an owner, and they form a chain."""
         with contextlib.suppress(*REFUSALS):
             self.heir.hand_in()
         return read_ledger(self.log, GROUP).violations

@@ -1,4 +1,4 @@
-"""A batch of Kafka's format made by hand: what a broker would append, with nothing of embedlog's code in between."""
+"""A batch of Kafka's format made by hand, as a broker would append it, without embedlog's code."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def mark_of(value: bytes) -> Mark | None:
 
 @dataclass
 class Verdict:
-    """What a checker found; printed with its counts, so that a zero comes with its n."""
+    """The findings of a checker; printed with its counts, so that a zero comes with its n."""
 
     acked: int = 0
     read: int = 0

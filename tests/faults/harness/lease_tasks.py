@@ -19,7 +19,7 @@ _held: list[Lease] = []
 
 
 class ThreadOfPython:
-    """What MEMBER-2 is there to prevent: the heartbeat of a thread that needs the interpreter's lock."""
+    """The heartbeat that MEMBER-2 forbids: in a thread that needs the interpreter's lock."""
 
     def __init__(self, fd: int, position: int, heartbeat_ms: int) -> None:
         self.code = 0
@@ -97,7 +97,7 @@ class _Nothing:
 
 @task
 def leave_child(_: Stage) -> int:
-    """A child that does nothing but inherit: its pid, once it has run what runs in a child."""
+    """A child that only inherits: its pid, after the handlers of the fork in the child."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

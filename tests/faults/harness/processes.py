@@ -29,7 +29,7 @@ class Died(AssertionError):
 
 
 class RemoteError(Exception):
-    """What a task raised inside a victim: `kind` names the class and those above it, `args[0]` is the text."""
+    """An error of a task inside a victim: `kind` names the class and those above it, `args[0]` is the text."""
 
     def __init__(self, kinds: tuple[str, ...], text: str, trace: str) -> None:
         super().__init__(text)
@@ -50,7 +50,7 @@ def until(condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE
     end = time.monotonic() + deadline_s
     while not condition():
         if time.monotonic() > end:
-            raise AssertionError(f"waited {deadline_s:g} s in vain: {what}")
+            raise AssertionError(f"waited {deadline_s:g} s without success: {what}")
         select.select([], [], [], 0.0005)
 
 
@@ -99,7 +99,7 @@ class Victim:
 
     def _next(self, deadline_s: float) -> tuple[str, Any]:
         if not self._line.poll(deadline_s):
-            raise AssertionError(f"process {self.pid} ({state_of(self.pid)!r}) said nothing for {deadline_s:g} s")
+            raise AssertionError(f"process {self.pid} ({state_of(self.pid)!r}) sent nothing for {deadline_s:g} s")
         try:
             answer: tuple[str, Any] = self._line.recv()
         except (EOFError, ConnectionResetError) as gone:
@@ -156,7 +156,7 @@ class Victim:
         self.wait_stopped()
 
     def kill(self) -> None:
-        """SIGKILL, and wait until the kernel has let go of everything it held."""
+        """SIGKILL, and wait until the kernel has released all its resources."""
         try:
             os.kill(self.pid, signal.SIGKILL)
         except ProcessLookupError:

@@ -27,7 +27,7 @@ Step = Callable[[], Any]
 
 
 class Script:
-    """One run; `marks` counts what it has written, `acks` what was acknowledged to itself."""
+    """One run; `marks` counts its records, `acks` has the acknowledged ones."""
 
     def __init__(self, stage: Stage, path: str, seed: int, housekeeping: bool = True) -> None:
         self.stage, self.path = stage, path
@@ -68,13 +68,13 @@ class Script:
         there = len(self.stage.opened.describe_topic(TOPIC).partitions) == 3
         self.twice(there, lambda: self.stage.opened.create_partitions(TOPIC, 3), InvalidPartitionsError)
 
-    def twice(self, there: bool, make: Step, unsupported_reason: type[EmbedlogError]) -> None:
-        """A try that failed late may have made it, or what it left may be finished by the next one, which then complains."""
-        again, self.tried = unsupported_reason in self.tried, self.tried | {unsupported_reason}
+    def twice(self, there: bool, make: Step, refusal: type[EmbedlogError]) -> None:
+        """A failed try may have made it late, or the next try may complete it and then raise an error."""
+        again, self.tried = refusal in self.tried, self.tried | {refusal}
         if not there:
             try:
                 make()
-            except unsupported_reason:
+            except refusal:
                 if not again:
                     raise
 
@@ -97,7 +97,7 @@ class Script:
         tasks.delete_records(self.stage, min(offset, end), partition)
 
     def read(self) -> None:
-        """What a living process reads right now agrees with what was acknowledged to it."""
+        """The records that a running process reads agree with its own acknowledgements."""
         starts = {n: first for n, (first, _) in tasks.ends(self.stage).items()}
         rows = tasks.read(self.stage)
         acks = {here: mark for here, mark in self.acks.items() if here[1] >= starts.get(here[0], 0)}
@@ -117,7 +117,7 @@ def stubborn_script(stage: Stage, path: str, seed: int, kinds: tuple[str, ...], 
     """Run it with a fault armed; a step that fails must fail by a typed error, leave the log readable, and work again then."""
     from embedlog._native import system
 
-    stage.patience = {"retries": 0}  # what fails is to be seen, not mended
+    stage.patience = {"retries": 0}  # a failure must be visible, not repaired by a retry
     run = Script(stage, path, seed)
     system.fault_arm(kinds, nth, "fail", error, sticky=sticky)
     for name, step in run.steps():

@@ -15,7 +15,7 @@ from tests.faults.harness.tasks import TOPIC
 from tests.support.campaign_report import tell
 
 MARK = ".kafka_cleanshutdown"
-QUIET = {"flush.ms": 3_600_000}  # no sync but those that a step asks for
+QUIET = {"flush.ms": 3_600_000}  # no sync except explicit ones
 
 
 class Play:
@@ -93,11 +93,11 @@ class Play:
         self.nursery.end(victim)
 
     def seen_by(self, victim: Victim) -> Verdict:
-        """What a living process reads, against every acknowledgement."""
+        """The records that a running process reads, against every acknowledgement."""
         return check(victim.call("read"), self.acks, ordered=False)
 
     def seen_afresh(self) -> Verdict:
-        """What a new process reads."""
+        """The records that a new process reads."""
         reader = self.nursery.spawn()
         rows = reader.call("read_directory", str(self.directory))
         self.nursery.end(reader)
@@ -130,14 +130,14 @@ def check_rule(mutant: str, steps: Steps, nursery: Nursery, directory: Path) -> 
 
 
 class FakeBroker:
-    """What a broker does around its log: an exclusive POSIX lock on `.lock`, unlocked before it is unlinked."""
+    """The locking of a broker: an exclusive POSIX lock on `.lock`, unlocked before it is unlinked."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / ".lock"
         self._fd = -1
 
     def start(self) -> bool:
-        """False if another process has the lock. A broker that runs goes on."""
+        """False if another process has the lock. A broker that runs continues."""
         if self._fd >= 0:
             return True
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)

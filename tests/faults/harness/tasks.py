@@ -65,7 +65,7 @@ def task(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def obey(line: Connection) -> None:
-    """Run what is asked until the line closes."""
+    """Run requested tasks until the connection closes."""
     stage = Stage(line)
     while True:
         try:
@@ -124,7 +124,7 @@ def shift_wall(_: Stage, ms: int) -> None:
 
 @task
 def become(_: Stage, uid: int, gid: int, umask: int) -> None:
-    """Another user from now on: needs root, once. What Python loads late it loads before: its files may be root's alone."""
+    """Another user from now on: needs root, once. Late imports of Python happen before: its files may be root's alone."""
     for name in ("ascii", "idna", "latin-1"):
         codecs.lookup(name)
     os.umask(umask)
@@ -211,7 +211,7 @@ def read(stage: Stage, topic: str = TOPIC, partition: int | None = None) -> dict
 
 @task
 def read_directory(_: Stage, path: str, topic: str = TOPIC) -> dict[int, list[Row]]:
-    """Open, read everything, close: what the next process will see."""
+    """Open, read everything, close: the view of the next process."""
     stage = Stage(_.line)
     stage.log = embedlog.open(path)
     with stage.log:
@@ -220,7 +220,7 @@ def read_directory(_: Stage, path: str, topic: str = TOPIC) -> dict[int, list[Ro
 
 @task
 def poll_all(stage: Stage, topic: str = TOPIC) -> list[Row]:
-    """What polling from the beginning gives until nothing is left: unlike a scan it has no end pinned before."""
+    """The records of polls from the beginning until there are none: unlike a scan it has no end pinned before."""
     rows: list[Row] = []
     with stage.opened.consumer(topic, auto_offset_reset="earliest") as consumer:
         while more := consumer.poll(timeout=0.0):

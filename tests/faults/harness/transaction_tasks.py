@@ -60,7 +60,7 @@ def decide(stage: Stage, number: int) -> int:
 
 @task
 def owner(stage: Stage, name: str, timeout_ms: int = 60_000) -> Any:
-    """Take a transactional id; what became of the last transaction."""
+    """Take a transactional id; the outcome of the last transaction."""
     _writers[name] = Writer(stage.opened, name, timeout_ms)
     return _writers[name].init()
 
@@ -92,7 +92,7 @@ def help_(stage: Stage, partition: int = 0) -> bool:
 
 @task
 def help_everywhere(_: Stage, path: str) -> None:
-    """A process that comes along and finishes what it finds."""
+    """A process that completes the open work of others."""
     stage = Stage(_.line)
     open_(stage, path, config=CONFIG)
     for partition in range(PARTITIONS):
@@ -160,7 +160,7 @@ class _ByOwner(Writer):
 def transaction_script(
     stage: Stage, path: str, seed: int, by_producer: bool = False, config: dict[str, str] | None = None
 ) -> None:
-    """Transactions over two partitions and a group's offset; notes tell what was begun, is about to be decided, is done."""
+    """Transactions over two partitions and a group's offset; notes report each begin, decision and end."""
     rng = random.Random(seed)
     open_(stage, path, config=CONFIG)
     if TOPIC not in stage.opened.topics():

@@ -67,7 +67,7 @@ def leave_open(stage: Stage, key: bytes) -> None:
 
 
 class Lap:
-    """One way through the topic: what was seen, and what is wrong with it."""
+    """One pass through the topic: its records, and its errors."""
 
     def __init__(self, end: int) -> None:
         self.seen = np.zeros(end, bool)
@@ -86,7 +86,7 @@ class Lap:
             self.bad.append(f"offset {offset} holds {value if value is None else value[:40]!r}")
 
     def end(self, replaced: np.ndarray[Any, np.dtype[np.int64]], log_start: int, log_end: int) -> list[str]:
-        """What was missing without a reason."""
+        """The offsets that were missing without a reason."""
         missing = ~self.seen[: self.following]
         offsets = np.flatnonzero(missing)
         wrong = offsets[(offsets >= log_start) & (replaced[offsets] >= log_end)]

@@ -27,7 +27,7 @@ ERRORS = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EDQUOT, errno.ENOMEM, err
 
 
 class Point(NamedTuple):
-    """Which call suffers what."""
+    """A call and its fault."""
 
     nth: int
     mode: str
@@ -178,7 +178,7 @@ def fail_at(
     sticky: bool = False,
     mutants: Sequence[str] = (),
 ) -> tuple[Verdict, Promises]:
-    """One run with an error at the nth call; the process itself goes on, then others look."""
+    """One run with an error at the nth call; the process itself continues, then others read."""
     promises = Promises()
     victim = nursery.spawn()
     victim.mutate(mutants)

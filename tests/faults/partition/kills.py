@@ -31,7 +31,7 @@ HOOKS = (
 
 @dataclass
 class Killing:
-    """One directory under fire."""
+    """One directory with faults."""
 
     nursery: Nursery
     directory: Path
@@ -62,7 +62,7 @@ class Killing:
         self._running[writer] = victim
 
     def collect(self, victim: Victim) -> bool:
-        """Take what acknowledgements have arrived; False once the process has ended."""
+        """Take the acknowledgements that have arrived; False once the process has ended."""
         while victim.note_waiting():
             try:
                 kind, content = victim._next(1.0)

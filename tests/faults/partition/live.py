@@ -15,7 +15,7 @@ from tests.faults.harness.tasks import TOPIC, Stage, task
 
 @task
 def try_things(stage: Stage, writer: int, start: int, partitions: int) -> list[str]:
-    """Append to, read and ask about every partition; what failed, by the typed error's name. Anything else escapes."""
+    """Append to, read and query every partition; the failures, by the typed error's name. Other exceptions pass."""
     failed = []
     for partition in range(partitions):
         for verb, call in (

@@ -138,7 +138,7 @@ def disagreements_now(stage: Stage) -> list[str]:
 
 @task
 def census(stage: Stage, path: str) -> dict[str, Any]:
-    """What a new process sees, and what does not agree with a replay of the log."""
+    """The view of a new process, and its differences from a replay of the log."""
     with embedlog.open(path, config=QUIET) as log:
         if TOPIC not in log.topics():
             return {"rows": [], "committed": [], "open": [], "epochs": [], "wrong": []}
@@ -199,7 +199,7 @@ def census_of(nursery: Nursery, directory: Path) -> dict[str, Any]:
 
 
 def undisturbed(nursery: Nursery, directory: Path, todo: Sequence[Step]) -> tuple[list[Any], dict[str, Any], dict[str, int]]:
-    """The answers, what is seen in the end, and how many calls of each kind the steps make."""
+    """The results, the final view, and the number of calls of each kind that the steps make."""
     victim = nursery.spawn()
     victim.call("counters", True)
     victim.start("do_steps", str(directory), todo)
@@ -220,7 +220,7 @@ def crash_at(
     mutants: Sequence[str] = (),
     alone: bool = False,
 ) -> Verdict:
-    """Processes one after the other, each dies where its arm says (kinds, action, nth, name); the last one is left in peace.
+    """Processes one after the other, each dies where its arm says (kinds, action, nth, name); the last one runs without a fault.
 
     Alone, the next process loads the log; else another process has it open all the time, and the next one repairs.
     """

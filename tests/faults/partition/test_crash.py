@@ -1,4 +1,4 @@
-"""E1 and E2: processes die at random moments and at chosen calls; what was acknowledged is there."""
+"""E1 and E2: processes die at random moments and at chosen calls; acknowledged records are present."""
 
 from __future__ import annotations
 

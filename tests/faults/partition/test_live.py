@@ -64,7 +64,7 @@ def test_e12_a_file_harmed_under_living_processes_is_an_exception(
     name: str,
     harm: Callable[[Path], None],
 ) -> None:
-    """Two processes live on, the other partition works in both, and where only a cache was harmed nothing fails at all."""
+    """Both processes continue, the other partition works in both; if only a cache was damaged, nothing fails."""
     play = Play(nursery, tmp_path / "log", partitions=2, config={"segment.bytes": 400})
     a, b = play.enter(), play.enter()
     for partition in (0, 1):
@@ -186,7 +186,7 @@ SLOW = {
 @pytest.mark.faults
 @pytest.mark.parametrize("mutant", SLOW)
 def test_e13_kills_the_mutant(nursery: Nursery, tmp_path: Path, mutant: str) -> None:
-    """A reader sees what is not written or not published yet, as soon as the writer is a little slow between the two."""
+    """A reader gets bytes before they are written or published, as soon as the writer is a little slow between the two."""
     play = Play(nursery, tmp_path / "log", mutants=(mutant,))
     writer, reader = play.enter(), play.enter()
     play.append(writer)
@@ -204,7 +204,7 @@ def test_e13_kills_the_mutant(nursery: Nursery, tmp_path: Path, mutant: str) -> 
 
 
 def odd_sight(reader: Victim) -> str:
-    """What is wrong with what a reader sees right now: an error, a value that is not whole, more or fewer than are published."""
+    """The errors of a reader at this moment: an exception, a torn value, more or fewer records than are published."""
     try:
         first = reader.call("ends")[0][1]
         rows = reader.call("poll_all")

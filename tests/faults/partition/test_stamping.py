@@ -101,7 +101,7 @@ def dies_in_the_last_step(
     name: str,
     mutants: tuple[str, ...] = (),
 ) -> Verdict:
-    """The last step is broken off there, and done again by the next process."""
+    """The last step is interrupted there, and repeated by the next process."""
     answers, found, _ = stamping.undisturbed(nursery, directory, todo)
     nth = len(todo) if name.endswith("publish") else 1
     verdict = stamping.crash_at(nursery, directory, todo, (answers, found), [(kinds, action, nth, name)], mutants)

@@ -21,7 +21,7 @@ from tests.faults.power.powerloss import Change, changes, disks
 
 @dataclass
 class Known:
-    """What had been promised up to the cut."""
+    """The promises up to the power loss."""
 
     acks: dict[tuple[int, int], Mark] = field(default_factory=dict)
     durable: dict[int, int] = field(default_factory=dict)
@@ -85,7 +85,7 @@ def judge(nursery: Nursery, directory: Path, known: Known, mutants: Sequence[str
         reader.call("close")
     except (RemoteError, Died) as problem:
         trace = problem.trace if isinstance(problem, RemoteError) else ""
-        verdict.violations.append(f"the log does not open or go on: {problem}\n{trace}")
+        verdict.violations.append(f"the log does not open or accept appends: {problem}\n{trace}")
     finally:
         nursery.end(reader)
     return verdict
@@ -110,7 +110,7 @@ def partition_after(partition: int, rows: list[Row], bounds: tuple[int, int], kn
 
 
 def epoch_rises(verdict: Verdict, reader: Victim, partition: int, rows: list[Row], bounds: tuple[int, int], known: Known) -> None:
-    """What is written over a lost tail that was acknowledged has a larger epoch than anything before."""
+    """Records written over a lost tail that was acknowledged have a larger epoch than all before."""
     (offset,) = reader.call("append", [value_of(7, partition, 150)], partition)
     if offset != bounds[1]:
         verdict.violations.append(f"partition {partition}: appended at {offset}, the end was {bounds[1]}")

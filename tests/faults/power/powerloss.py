@@ -32,7 +32,7 @@ SECTOR_BYTES = 512
 
 
 class Change(NamedTuple):
-    """One record: what kind of call, its number (position, size), its names, its bytes; or a promise."""
+    """One record: the kind of call, its number (position, size), its names, its bytes; or a promise."""
 
     kind: str
     number: int
@@ -74,7 +74,7 @@ def recorded_script(stage: Stage, path: str, seed: int, recording_path: str) -> 
 
 @dataclass
 class Inode:
-    """A file: what is on the disk for certain, and what was changed since, oldest first."""
+    """A file: its content on the disk for certain, and the later changes, oldest first."""
 
     disk: bytes = b""
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)  # (position, data), or (size, None) for a cut
@@ -122,7 +122,7 @@ def rename_in(names: dict[str, Inode], change: dict[str, Inode | None]) -> None:
 
 
 class Disk:
-    """Replays a recording; `states` draws what a power loss at this moment may leave."""
+    """Replays a recording; `states` draws the disks that a power loss at this moment may leave."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -1,4 +1,4 @@
-"""A file system that loses its cache while the machine goes on: E5 on a real disk image, for transactions.
+"""A file system that loses its cache while the machine runs: E5 on a real disk image, for transactions.
 
 Two writers and a copier run transactions with `flush.messages=1` on an ext4 or xfs image. Then the file system is shut down
 without a sync (the ioctl GOINGDOWN), unmounted and mounted again. Invariants: a transaction is visible whole or not at all, an
@@ -48,7 +48,7 @@ UNMOUNT_S = 10
 
 
 def missing(kind: str) -> str:
-    """What this machine lacks, in a few words; empty if it can run the experiment."""
+    """The missing tools of this machine, in a few words; empty if it can run the experiment."""
     if os.geteuid() != 0:
         return "only root can mount an image"
     for program in (f"mkfs.{kind}", "unshare", "mount"):
@@ -224,7 +224,7 @@ def experiment(kind: str, seed: int, cuts: int, room: Path) -> dict[str, Any]:
         while cut < cuts and not violations:
             writers = [partial(write, disk.log, cut, who, seed) for who in range(2)]
             with running(*writers, partial(copy, disk.log)):
-                time.sleep(rng.uniform(0.5, 1.5))  # the moment of the cut is what the experiment draws
+                time.sleep(rng.uniform(0.5, 1.5))  # the experiment draws the moment of the cut
                 disk.shut_down()
             cut += 1
             disk.unmount()

@@ -1,4 +1,4 @@
-"""Power loss, simulated from a recording (a small E5): what was durable is there, the rest is a prefix without a hole."""
+"""Power loss, simulated from a recording (a small E5): durable records are present, the others are a prefix."""
 
 from __future__ import annotations
 

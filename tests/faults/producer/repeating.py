@@ -42,7 +42,7 @@ class Sending:
         return marks, [value_of(*mark, self.rng.randint(40, 200)) for mark in marks]
 
     def send(self, partition: int) -> None:
-        """One way or another; what is not waited for is known by its future."""
+        """One of the ways to send; a send without a wait is known by its future."""
         way = self.rng.random()
         if way < 0.2:
             marks, values = self.values(self.rng.randint(1, 40))

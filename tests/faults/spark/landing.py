@@ -66,7 +66,7 @@ def _make(directory: Path) -> None:
 
 
 class Driver:
-    """What Spark does for a stream's batch: tasks stage, the driver commits."""
+    """The steps of Spark for a stream's batch: tasks stage, the driver commits."""
 
     def __init__(self, directory: str, overwrite: bool = False) -> None:
         self.settings: WriteSettings = parse_write({"path": directory, "transactionalId": NAME}, stream=False)
@@ -93,7 +93,7 @@ class Driver:
 def land_batch(
     _: Stage, directory: str, batch: int, arming: tuple[Any, ...] | None = None, overwrite: bool = False
 ) -> tuple[str, bool, dict[str, int]]:
-    """A driver's batch, with a fault armed while it commits: what it raised, whether it wrote, how many calls it made."""
+    """A driver's batch, with a fault armed during its commit: its error, whether it wrote, the number of its calls."""
     driver, raised, written = Driver(directory, overwrite), "", False
     staged = driver.stage(batch)
     system.fault_counters(True)
@@ -189,7 +189,7 @@ def one_driver(nursery: Nursery, directory: Path, arming: tuple[Any, ...], overw
 
 
 def seen(directory: Path) -> Rows:
-    """What readers of committed records get."""
+    """The records of readers of committed records."""
     with embedlog.open(directory, read_only=True) as log:
         return Counter(
             (topic, record.key, record.value)
@@ -206,7 +206,7 @@ def half_a_batch(directory: Path, overwrite: bool) -> list[str]:
             batches = [_part(rows, name, number) for rows in (found, wanted(0), wanted(1))]
             here, old, new = batches
             if here not in (old, old + new) and not (overwrite and here == new):
-                wrong.append(f"{name}-{number}: a reader sees {here - old} and not {old - here}")
+                wrong.append(f"{name}-{number}: a reader gets {here - old} and not {old - here}")
     return wrong
 
 
@@ -217,7 +217,7 @@ def _part(rows: Rows, topic: str, number: int) -> Rows:
 
 
 def repeated(nursery: Nursery, directory: Path, overwrite: bool) -> list[str]:
-    """The driver that goes on: batch 1 once more, and batch 2."""
+    """The driver that continues: batch 1 once more, and batch 2."""
     wrong = []
     victim = nursery.spawn()
     for batch, due in ((1, wanted(1) if overwrite else wanted(0, 1)), (2, wanted(2) if overwrite else wanted(0, 1, 2))):

@@ -38,7 +38,7 @@ CHANGING = ("pwrite", "fsync", "fdatasync", "ftruncate", "rename", "unlink", "mk
 DEADLINE_S = 150
 CALLS = 280  # about as many as a commit makes of these
 WORDS = ["the", "log", "is", "the", "truth", "and", "all", "the", "rest", "is", "a", "cache", "of", "the", "log"]
-Fault = tuple[str, str]  # where, and what happens there
+Fault = tuple[str, str]  # place and kind
 TRIGGERS = ("available", "once", "interval")
 TO_THE_END = ("available", "interval")  # after a failure `once` repeats the failed batch only
 
@@ -74,7 +74,7 @@ class World:
         (self.plan / where).write_text(what)
 
     def left(self) -> list[str]:
-        """What has not happened yet; it is forgotten."""
+        """The faults that have not happened yet; they are removed."""
         found = sorted(path.name for path in self.plan.iterdir())
         for name in found:
             (self.plan / name).unlink()
@@ -88,8 +88,8 @@ class World:
             return Counter(said), Counter((record.key or b"").decode() for record in scan.records())
 
     def counts_so_far(self) -> tuple[Counter[str], Counter[str]]:
-        """The words of the lines up to the batch that the log says was written last, as the checkpoint bounds it; and the words
-        in the topic, where housekeeping has finished what was decided."""
+        """The words of the lines up to the batch that the log has written last, bounded by the checkpoint; and the words
+        in the topic, after housekeeping has completed the decided transactions."""
         with embedlog.open(self.path) as log:
             log.housekeep()
             marks = [offset.offset for name in log.groups() for offset in log.group_offsets(name).values()]
@@ -119,7 +119,7 @@ def start(spark: Any, world: World, trigger: str, most: int) -> Any:
 
 
 def run(spark: Any, world: World, trigger: str, most: int) -> str:
-    """Until everything that was said is written, or something is raised: what that was. Raises TimeoutError."""
+    """Until every line is written, or an error is raised: that error. Raises TimeoutError."""
     query = start(spark, world, trigger, most)
     try:
         deadline = time.monotonic() + DEADLINE_S
@@ -136,17 +136,17 @@ def run(spark: Any, world: World, trigger: str, most: int) -> str:
 
 
 def has_read(query: Any) -> dict[int, int]:
-    """Where the next batch of a query that runs will begin: what is before is written."""
+    """The begin of the next batch of a running query: earlier lines are written."""
     told = query.lastProgress
     end = json.loads(told.json)["sources"][0]["endOffset"] if told else None
     return {int(number): offset for number, offset in end["o"]["lines"].items()} if end else {}
 
 
-# ---- what happens ----------------------------------------------------------------------------------------------------
+# ---- faults ----------------------------------------------------------------------------------------------------------
 
 
 def happen(plan: str, where: str) -> None:
-    """Take the note of this place away, if there is one, and do what it says."""
+    """Take the note of this place away, if there is one, and have its fault."""
     path = Path(plan) / where
     try:
         what = path.read_text()
@@ -212,7 +212,7 @@ def under_fire(spark: Any, world: World, rng: random.Random, chosen: list[Fault]
         world.scheme(where, what)
         ended += bool(run(spark, world, rng.choice(TRIGGERS), rng.randint(3, 40)))
         struck += not world.left()
-        compare(*world.counts_so_far(), f"{where} {what}, before anything is mended")
+        compare(*world.counts_so_far(), f"{where} {what}, before any repair")
         if number % each == 0:
             problem = run(spark, world, rng.choice(TO_THE_END), rng.randint(3, 40))
             assert not problem, f"after {where} {what}: {problem}"

@@ -66,4 +66,4 @@ def judge(directory: Path, told: Told, mutants: Sequence[str]) -> list[str]:
         with mutated(*mutants):
             return aftermath(directory, told, by_reader=False)
     except EmbedlogError as problem:
-        return [f"the log does not open or go on: {problem!r}"]
+        return [f"the log does not open or accept transactions: {problem!r}"]

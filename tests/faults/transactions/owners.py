@@ -76,7 +76,7 @@ def crash_at(
 
 
 def aftermath(directory: Path, told: Told, by_reader: bool) -> list[str]:
-    """The next process finishes what is left, as a reader or as the heir of the id, and looks."""
+    """The next process completes the open work, as a reader or as the heir of the id, and reads."""
     wrong = []
     with embedlog.open(directory, config=CONFIG) as log:
         if TOPIC not in log.topics():
@@ -90,7 +90,7 @@ def aftermath(directory: Path, told: Told, by_reader: bool) -> list[str]:
         heir = Writer(log)
         told_now = heir.init()
         if by_reader and settled and outcome != told_now:
-            wrong.append(f"the state said {outcome}, init said {told_now}")
+            wrong.append(f"the state has {outcome}, init returned {told_now}")
         for partition in range(PARTITIONS):
             stable, end = last_stable(log, partition)
             if stable != end:
@@ -101,7 +101,7 @@ def aftermath(directory: Path, told: Told, by_reader: bool) -> list[str]:
             heir.write(b"heir", partition=partition)
         heir.commit()
         if committed(log).count(b"heir") != PARTITIONS:
-            wrong.append("the heir cannot go on")
+            wrong.append("the heir cannot continue")
     return wrong
 
 
@@ -202,7 +202,7 @@ def trial(nursery: Nursery, log: embedlog.Log, stop: FreezePoint, by_timeout: bo
 
 
 def ended(zombie: Victim) -> bool:
-    """Whether what it was at ended in being fenced."""
+    """Whether its last call ended with a fencing error."""
     try:
         zombie.result()
     except RemoteError as problem:

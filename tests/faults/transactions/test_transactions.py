@@ -171,7 +171,7 @@ def test_a_killed_owners_transaction_is_aborted_at_once_a_frozen_ones_after_its_
         began = time.monotonic()
         frozen.call("transact", "frozen", [b"of the frozen"], 1)
         frozen.stop()
-        assert not help_out(log, 0), "its owner lives"
+        assert not help_out(log, 0), "its owner is alive"
         killed.kill()
         assert help_out(log, 0)
         assert last_stable(log, 0) == (2, 2)

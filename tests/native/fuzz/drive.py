@@ -129,7 +129,7 @@ def write_seeds(rng: random.Random) -> None:
 
 
 def fuzz(program: Path, runs: int, seed: int) -> tuple[str, int, str]:
-    """Name, executions, and what was found ("" for nothing)."""
+    """Name, executions, and the finding ("" for none)."""
     found, name = OUT / "found", program.name
     found.mkdir(exist_ok=True)
     words = [program, OUT / "corpus" / name, f"-runs={runs}", f"-seed={seed}", f"-max_len={LENGTH_MAX + 256}", "-timeout=20"]

@@ -1,4 +1,4 @@
-/* Any bytes through the scan, and what it takes through the survey, the decoder and its second pass. */
+/* Any bytes through the scan, and the accepted ones through the survey, the decoder and its second pass. */
 #include "fuzz.h"
 
 enum { BATCHES = 6, RECORDS_MOST = 1 << 16, ALL = 255 };

@@ -1,4 +1,4 @@
-/* A records section below any header: decoder, offset map and cleaner take the same ones; what is cleaned can be read. */
+/* A records section below any header: decoder, offset map and cleaner accept the same ones; cleaned batches can be read. */
 #include "fuzz.h"
 
 #include "codec/record.h"

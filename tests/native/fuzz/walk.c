@@ -1,4 +1,4 @@
-/* The walk over headers in a file: what the scan takes, the walk takes, with the same rows; it never returns what is no chain. */
+/* The walk over headers in a file: it accepts the batches of the scan, with the same rows, and never returns a broken chain. */
 #include "fuzz.h"
 
 #include "system/system.h"
