@@ -134,7 +134,7 @@ def test_a_bomb_of_many_batches_takes_the_memory_of_one(tmp_path: Path, way: str
     ended = subprocess.run([sys.executable, "-c", CHILD, path, way], capture_output=True, text=True, check=True, env=os.environ)
     count, grown_kib = map(int, ended.stdout.split())
     assert count == 12
-    assert grown_kib < 5 * size >> 10  # uncompressed, as a column, as an object, and what came before: not twelve times
+    assert grown_kib < 5 * size >> 10  # uncompressed, as a column, as an object, and the earlier memory: not twelve times
 
 
 def row_of_zeros(size: int, codec: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Polls over a log in memory: limits, turns, isolation levels, positions. Over real ones: test_consumer_live."""
+"""Polls over a log in memory: limits, turns, isolation levels, positions. Over real ones: test_live."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Iteration, batches, errors and threads over a log in memory. Over real ones: test_consumer_live."""
+"""Iteration, batches, errors and threads over a log in memory. Over real ones: test_live."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_keys_are_kafkas() -> None:
     assert encode_key("tx") == bytes.fromhex("0000 0002 7478")
     assert decode_key(bytes.fromhex("0000 0002 7478")) == "tx"
     assert decode_key(encode_key("żółć")) == "żółć"
-    assert decode_key(bytes.fromhex("0001 0002 7478")) is None, "a kind of key that only a newer Kafka knows"
+    assert decode_key(bytes.fromhex("0001 0002 7478")) is None, "a kind of key of a newer Kafka only"
     for broken in ("00", "0000 0003 7478", "0000 0001 7478"):
         with pytest.raises(CorruptRecordError):
             decode_key(bytes.fromhex(broken))

@@ -1,7 +1,7 @@
-"""What embedlog writes, a real Kafka takes: dump-log finds nothing wrong, a broker serves it unchanged, each locks the other out.
+"""Directories of embedlog at a real Kafka: dump-log finds no error, a broker serves them unchanged, each locks the other out.
 
-All is written once, into one log directory, with the expectation beside it: what a client must get is computed from what was
-sent, not from what embedlog reads back.
+All is written once, into one log directory, with the expectation beside it: the records of a client are computed from the
+sent ones, not from those that embedlog reads back.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.kafka.client import shown, told
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 START_MS = 1_700_000_000_000
 SEGMENT_FILES = {".log", ".index", ".timeindex", ".txnindex"}
-pytestmark = pytest.mark.xdist_group("kafka")  # one worker: what is written is written once
+pytestmark = pytest.mark.xdist_group("kafka")  # one worker: the directory is written once
 
 # messages of a broker that does not trust a log
 MISTRUST = ("ecovering", "ebuilding index", "orrupt", "truncat", "Could not find", "stray", "ERROR")

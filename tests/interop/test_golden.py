@@ -1,7 +1,7 @@
-"""What a real Kafka wrote, read record for record: every golden directory, both isolation levels, every way of reading.
+"""Directories of a real Kafka, read record for record: every golden directory, both isolation levels, every way of reading.
 
-The expectation is what a real client got (tests/data/README.md). Only `unclean` has no clean mark: its indexes are padded with
-zeros, and opening it for writing runs recovery; reading it read-only must show the same without touching a byte.
+The expectation is the output of a real client (tests/data/README.md). Only `unclean` has no clean mark: its indexes are padded
+with zeros, and opening it for writing runs recovery; reading it read-only must show the same without touching a byte.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def test_a_writer_takes_the_directory_over(
 ) -> None:
     """Opened for writing (recovered, where Kafka was killed), closed, opened again: the same records each time.
 
-    Without a housekeeper: it would end the transaction that Kafka left open, as soon as it comes to that.
+    Without a housekeeper: it would end the transaction that Kafka left open, in its next round.
     """
     directory = golden_copy(name)
     for _ in range(2):

@@ -1,5 +1,5 @@
-"""What our groups leave, a real Kafka takes: dump-log decodes `__consumer_offsets`, a broker serves our groups and goes on with
-them, and we go on with what the broker left.
+"""Groups of embedlog at a real Kafka: dump-log decodes `__consumer_offsets`, a broker continues the groups, and embedlog
+continues the groups of the broker.
 """
 
 from __future__ import annotations

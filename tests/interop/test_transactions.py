@@ -1,5 +1,5 @@
-"""What our transactions leave, a real Kafka takes: dump-log decodes `__transaction_state`, a broker finishes what is open and
-serves the topics as we do; and we go on with what the broker left.
+"""Transactions of embedlog at a real Kafka: dump-log decodes `__transaction_state`, a broker completes open transactions and
+serves the topics as embedlog does; and embedlog continues after the broker.
 """
 
 from __future__ import annotations

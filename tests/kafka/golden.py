@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes golden log directories: a real Kafka broker writes them, a real Kafka client says what is in them.
+"""Makes golden log directories: a real Kafka broker writes them, a real Kafka client reads their records.
 
     python -m tests.kafka.golden OUT [--seed N] [--part N] [--suffix TEXT]     (three minutes; needs Java, jars, confluent-kafka)
 

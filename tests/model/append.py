@@ -38,7 +38,7 @@ from append_state import (
     visible,
 )
 
-# switch -> (rule of the protocol, what the rule asks for). "+" marks what the rules lacked at first.
+# switch -> (rule of the protocol, its requirement). "+" marks later additions to the rules.
 RULES = {
     "append_lock": ("APPEND-1", "one writer at a time"),
     "catch_up": ("APPEND-1", "the position is read from the page after locking, not before"),
@@ -86,7 +86,7 @@ class Append:
         first = Segment(0, named=True)
         return State((first,), None, (Process(),) * self.processes, **self.faults)
 
-    # -- what must hold ---------------------------------------------------------------------
+    # -- invariants -------------------------------------------------------------------------
 
     def broken(self, state):
         return (self._two_writers(state) or self._page_lies(state) or self._lost(state)
@@ -104,7 +104,7 @@ class Append:
         if below is None or len(below) != state.page.end:
             return "I3 the published tuple does not describe the files"
         if any(not isinstance(b, Batch) or b.offset != o for o, b in enumerate(below)):
-            return "I4 published offsets are not contiguous, or what is published is not written"
+            return "I4 published offsets are not contiguous, or a published record is not written"
         return None
 
     def _lost(self, state):
@@ -142,7 +142,7 @@ class Append:
         done = state.record > self.records and page is not None
         return done and (page.durable == page.end or not self.syncs)
 
-    # -- what can happen --------------------------------------------------------------------
+    # -- steps ------------------------------------------------------------------------------
 
     def steps(self, state):
         if state.damaged:

@@ -1,4 +1,4 @@
-"""What the model of one log is made of: cells, segments, the page, processes, and small words about them.
+"""The parts of the model of one log: cells, segments, the page, processes, and their helpers.
 
 Bytes are cells, one batch each. A cell holds what the page cache shows, what the disk has, and
 whether the kernel still means to write it; so a failed sync (clean, yet not on disk) and a cut

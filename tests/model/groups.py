@@ -102,7 +102,7 @@ class Groups:
     def initial(self):
         return State(self.start, **self.faults)
 
-    # -- what must hold ---------------------------------------------------------------------
+    # -- invariants -------------------------------------------------------------------------
 
     def broken(self, state):
         if state.problem:
@@ -116,7 +116,7 @@ class Groups:
     def satisfied(self, state):
         return state.committed == self.records
 
-    # -- what can happen --------------------------------------------------------------------
+    # -- steps ------------------------------------------------------------------------------
 
     def steps(self, state):
         for me, p in enumerate(state.processes):
@@ -211,7 +211,7 @@ class Groups:
             after = become(state._replace(handed=max(state.handed, p.position + 1)), me, p._replace(position=p.position + 1))
             if p.lost:
                 after = after._replace(problem="G4 a record is returned by a member with an expired lease")
-            yield f"{name(me)} hands out record {p.position}", after
+            yield f"{name(me)} returns record {p.position}", after
         if p.owns and p.position > 0:
             if self.on("checked_under_lock"):
                 yield self._commit_now(state, me, p)
@@ -222,7 +222,7 @@ class Groups:
             yield f"{name(me)} finds itself out", self._out(state, me, p)
         elif (group.word, group.generation) != ("Stable", p.generation):
             again = self._give_up(p)._replace(at="wait" if here.joined else "join", lapsed=False, lost=False)
-            yield f"{name(me)} sees that the group goes on without it", become(state, me, again)
+            yield f"{name(me)} detects that it is not in the group", become(state, me, again)
         elif unsure:
             state = self._beat(state, me, p)
             yield f"{name(me)} reads the group: still a member", become(state, me, state.processes[me]._replace(lapsed=False))

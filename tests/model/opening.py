@@ -88,7 +88,7 @@ class Opening:
     def initial(self):
         return State((Process(),) * self.processes, **self.faults)
 
-    # -- what must hold ---------------------------------------------------------------------
+    # -- invariants -------------------------------------------------------------------------
 
     def broken(self, state):
         whole = TORN not in state.log
@@ -113,7 +113,7 @@ class Opening:
     def satisfied(self, state):
         return state.record > self.records or not state.opens
 
-    # -- what can happen --------------------------------------------------------------------
+    # -- steps ------------------------------------------------------------------------------
 
     def steps(self, state):
         for me, p in enumerate(state.processes):

@@ -87,7 +87,7 @@ class Transactions:
     def initial(self):
         return State(self.start, **self.faults)
 
-    # -- what must hold ---------------------------------------------------------------------
+    # -- invariants -------------------------------------------------------------------------
 
     def broken(self, state):
         for log in state.logs:
@@ -114,7 +114,7 @@ class Transactions:
         settled = state.status[-1].word in ("Empty", "Complete") and not state.sweep
         return settled and not any(open_data(log) for log in state.logs)
 
-    # -- what can happen --------------------------------------------------------------------
+    # -- steps ------------------------------------------------------------------------------
 
     def steps(self, state):
         if state.sweep:
@@ -212,7 +212,7 @@ class Transactions:
         return ()
 
     def _watch(self, state, me, p):
-        """A helper: time out what lasts too long, finish what is prepared."""
+        """A helper: abort expired transactions, complete prepared ones."""
         now = state.status[-1]
         if state.lock is not None:
             return
@@ -243,7 +243,7 @@ class Transactions:
     def _mark(self, state, me, p):
         seen, partition, rest = p.helping, p.todo[0], p.todo[1:]
         if self.on("prepare_synced"):
-            # it syncs what it sees; the records that it saw are below
+            # it syncs all visible entries, and with them the entry that it read
             state = state._replace(synced=(len(state.status),) + state.synced[1:])
         log = state.logs[partition]
         skipped = self.on("skip_as_high") and self.on("prepare_raises") and stored(state, partition) >= seen.epoch
@@ -320,7 +320,7 @@ class Transactions:
         return state._replace(processes=self.start)
 
     def _covers(self, now, epoch):
-        """Is open data of this epoch what the entry speaks of? Not so if Complete was lost and the
+        """Is the open data of this epoch that of the entry? Not so if Complete was lost and the
         next transaction already used the raised epoch, or if an earlier sweep's marker was lost."""
         if now.word in ("Empty", "Complete"):
             return False

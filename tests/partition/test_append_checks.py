@@ -39,7 +39,7 @@ both = pytest.mark.parametrize("send", [one_by_one, in_columns])
 
 @pytest.fixture(params=[False, True], ids=["careful", "fast"])
 def warm(request: pytest.FixtureRequest, log: embedlog.Log, producer: embedlog.Producer) -> embedlog.Producer:
-    """A producer that knows the topic already (the way in C), or not yet."""
+    """A producer that has looked the topic up (the path in C), or not yet."""
     if request.param:
         producer.send("one", b"before", b"k").result(10)
     return producer

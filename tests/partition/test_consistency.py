@@ -124,7 +124,7 @@ def test_an_empty_stray_segment_behind_the_end_is_not_part_of_the_log(closed: Pa
 
 
 def test_of_a_compacted_topic_a_segment_that_is_missing_is_noticed(tmp_path: Path) -> None:
-    """Offsets are missing there anyhow; the manifest knows where each segment ends all the same."""
+    """Offsets are missing there anyhow; the manifest has the end of each segment all the same."""
     config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01, "segment.bytes": 1000}
     with embedlog.open(tmp_path / "log", config=QUIET) as log:
         log.create_topic("t", config=config)
@@ -191,7 +191,7 @@ def test_a_damaged_base_offset_of_a_durable_batch_cuts_nothing_away(
 
 
 def test_a_damaged_leader_epoch_of_the_last_batch_is_noticed_in_a_copy(tmp_path: Path) -> None:
-    """No digest reaches it there: the epochs' checkpoint knows it."""
+    """No digest reaches it there: the epochs' checkpoint has it."""
     path = copied(killed(tmp_path / "log", flushed=True))
     last = logs(path)[-1]
     flip(last, heads(last)[-1] + 15, 2)

@@ -51,7 +51,7 @@ def test_a_reader_follows_writers_that_come_and_go_under_its_eyes(nursery: Nurse
 
 
 def test_a_reader_that_followed_a_writer_refuses_the_broker_behind_it(nursery: Nursery, tmp_path: Path) -> None:
-    """A page that no process has open shows nothing of what a broker does to the files."""
+    """A page that no process has open does not show the changes of a broker to the files."""
     play = Play(nursery, tmp_path / "log")
     writer = play.enter()
     play.append(writer)

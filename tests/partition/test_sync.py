@@ -73,7 +73,7 @@ def test_what_a_dead_appender_left_is_flushed_though_nobody_appends_again(nurser
 
 
 def test_a_sync_that_ends_beside_an_append_hides_it_from_no_housekeeper(tmp_path: Path) -> None:
-    """The append has seen what was unsynced before; the housekeeper finds all durable before the append publishes."""
+    """The append has read the unsynced end before; the housekeeper finds all durable before the append publishes."""
     with opened(tmp_path / "log") as log:
         log.create_topic("t", config={"flush.ms": 1000})
         partition, page = log._engine.partition("t", 0), log._engine.context.directory_page

@@ -200,7 +200,7 @@ def test_a_lock_dies_with_the_parent_though_a_child_lives_on(tmp_path: Path) -> 
         with log._engine.partition("t", 0).exclusive():
             if os.fork() == 0:
                 os.close(1)
-                os.read(0, 1)                  # lives on until the test lets go of the pipe
+                os.read(0, 1)                  # runs until the test closes the pipe
                 os._exit(0)
             print("locked", flush=True)
             os.kill(os.getpid(), 9)

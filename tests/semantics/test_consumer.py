@@ -1,6 +1,6 @@
-"""Kafka's consumer, row by row: what its tables promise and a consumer without a group can show.
+"""Kafka's consumer, row by row: the part of its tables that concerns a consumer without a group.
 
-The names say the table (configuration, subscribing, poll) and the row; test_semantics_positions has the other tables. What makes
+The names say the table (configuration, subscribing, poll) and the row; test_positions has the other tables. What makes
 no sense without a broker is listed in docs/differences.md.
 """
 

@@ -1,7 +1,7 @@
 """Kafka's consumer in a group, row by row: configuration, subscribing, poll and positions, as far as a group changes them.
 
-The names say the table and the row; test_semantics_committing and test_semantics_listeners have the other tables. The groups are
-in memory, under the real rules (tests/support/fake_groups.py); what needs processes is in test_consumer_groups.
+The names say the table and the row; test_committing and test_listeners have the other tables. The groups are
+in memory, under the real rules (tests/support/fake_groups.py); tests with processes are in consumer/test_groups.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Kafka's housekeeping of logs, row by row: rolled segments, deleted segments, and the choice and output of the cleaner.
 
-The names say the row. What a pass makes of single batches is in test_compaction, crashes in test_faults_compaction.
+The names say the row. The compaction of single batches is in format/test_compactor, crashes in faults/partition.
 """
 
 from __future__ import annotations

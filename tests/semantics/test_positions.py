@@ -1,6 +1,6 @@
 """Kafka's consumer, row by row: positions and resets, committing, seeking and questions, interceptors and metrics.
 
-The names say the table and the row; test_semantics_consumer has the other tables.
+The names say the table and the row; test_consumer has the other tables.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ def test_complete_output_is_appended_whole(spark: Any, log: embedlog.Log, tmp_pa
 
 
 def test_a_missing_topic_is_refused_before_the_first_task(spark: Any, log: embedlog.Log, tmp_path: Path) -> None:
-    """By the option that names it: what a column names shows when rows come."""
+    """Topics from an option are checked at once; topics from a column only with the rows."""
     begun = spark.sparkContext.accumulator(0)
     area = tmp_path / "staging"
 

@@ -1,4 +1,4 @@
-"""Spark over the same files, in one session; `make test` has what shows that rows are true, `make test-spark` all."""
+"""Spark over the same files, in one session; `make test` runs the tests of the rows, `make test-spark` all."""
 
 from __future__ import annotations
 

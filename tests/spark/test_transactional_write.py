@@ -228,7 +228,7 @@ def test_what_no_message_refers_to_is_not_written_and_goes(log: embedlog.Log) ->
 
 
 def test_a_batch_that_is_written_needs_its_files_no_more(log: embedlog.Log) -> None:
-    """A run that was stopped in its commit, and ended it all the same, removes what the next run has staged for this batch."""
+    """A run that was stopped in its commit and completes it then removes the files that the next one has staged for the batch."""
     driver, name = Driver(log, "t"), WriteId("id", 3, "q")
     old, new = (staged(driver.area, values(b"row"), "t") for _ in range(2))
     assert transactional_write.commit(driver.settings, name, [old], driver.area)

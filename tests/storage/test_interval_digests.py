@@ -1,4 +1,4 @@
-"""Digests by index interval: what Kafka's checksum cannot see is noticed wherever reading begins.
+"""Digests by index interval: damage outside of Kafka's checksum is detected from any start position.
 
 The damage: a whole valid batch in the place of another one of the same size (misdirected write, old block), a leader epoch,
 a base offset. Every test that expects it to be noticed has the same steps with the rule switched off.

@@ -1,7 +1,7 @@
 """Compares what this process holds before and after a test: descriptors, file mappings, threads, temporary files.
 
 L1  a clean test costs two snapshots, together less than 1 ms; the garbage collector runs only if something seems left
-L2  a resource that is released within `GRACE_S` is not a leak: a thread that was asked to stop, a descriptor that it closes
+L2  a resource that is released within `GRACE_S` is not a leak: a thread that stops at a request, a descriptor that it closes
 L3  resources that a fixture of a wider scope opens during a test belong to that fixture: `granted` adds them to the baseline.
     Files below the directory of a log that was open before the test belong to that log
 L4  the runner's own resources are excluded by rule: modules of `RUNNERS`, and sockets and pipes while a JVM is connected
@@ -33,7 +33,7 @@ POOLS = ("embedlog-codec",)
 RUNTIMES = ("polars", "duckdb", "pyarrow")
 MAPS = "/proc/self/maps"
 
-# struct procmap_query of <linux/fs.h>, Linux 6.11: the kernel itself skips the mappings that are not asked for.
+# struct procmap_query of <linux/fs.h>, Linux 6.11: the kernel itself skips the other mappings.
 _QUERY = struct.Struct("=9Q4I2Q")
 _PROCMAP_QUERY = (3 << 30) | (_QUERY.size << 16) | (ord("f") << 8) | 17
 _SHARED_FILES = 0x08 | 0x10 | 0x20  # shared, this or the next one, of a file

@@ -40,7 +40,7 @@ class Known(NamedTuple):
 
 @dataclass
 class FakePartition:
-    """A data partition as the engine promises it: fences, opens, skips what is as high."""
+    """A data partition with the checks of the engine: it fences, opens, and skips a marker where the stored epoch is as high."""
 
     topic: str
     number: int
@@ -227,7 +227,7 @@ class World:
         new = rules.abort_abandoned(before.state, seen, self._new_id(), self.now)
         assert new is not None
         decided = self._decide(new, before)
-        self._note(f"{name} gives up {decided.txn}")
+        self._note(f"{name} abandons {decided.txn}")
         return decided
 
     def _decide(self, new: Transaction, before: Known) -> Known:

@@ -1,7 +1,7 @@
-"""What a power loss may leave, simulated from a recording: E5 in small.
+"""Disks that a power loss may leave, simulated from a recording: E5 in small.
 
 The recording (`system.record_to`) has every change that a process made to files, in order, with its bytes, and
-the promises it gave in between. A crash state is what a disk may hold after any prefix of it: data reaches the disk by a
+the promises it gave in between. A crash state is a possible disk after any prefix of it: data reaches the disk by a
 sync of its file, names by a sync of their directory, and everything else perhaps: none, all, a prefix, or any subset of
 the pending changes, data torn at 512 bytes, a file's size without its data.
 

@@ -1,4 +1,4 @@
-/* Columns with any offsets, at any address, through the encoder; what it seals is read back, and holds what the columns hold. */
+/* Columns with any offsets, at any address, through the encoder; sealed batches are read back and compared with the columns. */
 #include "fuzz.h"
 
 enum { ROWS_MOST = 12, ROOM_MOST = 1024, BATCHES = 8 };

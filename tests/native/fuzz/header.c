@@ -1,4 +1,4 @@
-/* Sealed batches that are stamped and changed: the checksum that is mended is the one of the bytes. */
+/* Sealed batches that are stamped and changed: the updated checksum is that of the bytes. */
 #include "fuzz.h"
 
 static int checksums_hold(const uint8_t *run, int64_t size) {

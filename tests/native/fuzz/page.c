@@ -9,7 +9,7 @@ enum { UNMENDED = 0x77 }; /* rare: a page without a checksum that fits is read a
 
 static _Alignas(EL_PAGE_BYTES) uint8_t page[EL_PAGE_BYTES], directory[EL_PAGE_BYTES];
 
-/* The page's slots from the front of the input; mended: with correct checksums. */
+/* The page's slots from the front of the input; repaired: with correct checksums. */
 static void page_fill(input *in, int mended) {
     el_page *made = (el_page *)(void *)page;
     memset(page, 0, sizeof page);
