@@ -83,15 +83,15 @@ def test_the_zookeeper_layout_is_readable_and_stays_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "unsupported_reason"),
+    ("text", "refusal"),
     [("version=1\nnode.id=1\n", "cluster.id is missing"), ("version=1\ncluster.id=c\n", "node.id"),
      ("version=1\ncluster.id=c\nnode.id=-1\n", "node.id"), ("version=x\n", "version"), ("\x00\x01binary", "node.id|broker.id"),
      ("version=1\ncluster.id=c\nnode.id=1\ndirectory.id=AAAAAAAAAAAAAAAAAAAAYw\n", "reserves"),
      ("version=1\ncluster.id=c\nnode.id=1\ndirectory.id=short\n", "directory.id")],
 )  # fmt: skip
-def test_an_identity_that_a_broker_would_refuse_is_refused(tmp_path: Path, text: str, unsupported_reason: str) -> None:
+def test_an_identity_that_a_broker_would_refuse_is_refused(tmp_path: Path, text: str, refusal: str) -> None:
     (tmp_path / "meta.properties").write_text(text)
-    with pytest.raises(ForeignDirectoryError, match=unsupported_reason):
+    with pytest.raises(ForeignDirectoryError, match=refusal):
         identity.ensure_meta(tmp_path)
     assert (tmp_path / "meta.properties").read_text() == text
 
