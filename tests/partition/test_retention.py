@@ -110,7 +110,7 @@ def test_no_power_loss_behind_retention_takes_what_stays(nursery: Nursery, tmp_p
             for state in disk.states_by_name(change.name):
                 target = tmp_path / f"cut-{opened}"
                 materialise(state, root, target, list(disk.folders))
-                verdict = cuts.check_sequences(nursery, target, known, ())
+                verdict = cuts.judge(nursery, target, known, ())
                 assert not verdict.violations, f"state {opened}: {verdict}"
                 shutil.rmtree(target)
                 opened += 1
