@@ -111,7 +111,9 @@ def _number(name: str, key: object, topic: str, numbers: list[int]) -> int:
     named, number = (topic, key) if isinstance(key, int) else topic_partition(key)
     if named != topic or number not in numbers:
         read = f"partitions {', '.join(map(str, numbers))}" if numbers else "no partition"
-        raise UnknownTopicOrPartitionError(f"{name} names what is not read", expected=f"topic {topic!r}, {read}", found=repr(key))
+        raise UnknownTopicOrPartitionError(
+            f"{name} refers to a partition that is not read", expected=f"topic {topic!r}, {read}", found=repr(key)
+        )
     return number
 
 

@@ -197,7 +197,7 @@ class Directory:
     def _foreign_holder(self) -> DirectoryInUseError:
         path = self.path / file_names.BROKER_LOCK
         holder = lock_holders.held_by(path, others=True) or "a process that is not visible"
-        return DirectoryInUseError("a process that is not embedlog holds the lock file, shared", path=path, found=holder)
+        return DirectoryInUseError("a program other than embedlog holds a shared lock on the lock file", path=path, found=holder)
 
     def _is_unused(self, page: system.Page) -> bool:
         """Whether the page proves that no embedlog process is in: an open clears the mark's words, and processes end with the
@@ -233,7 +233,9 @@ class Directory:
 
     def _check_exists(self) -> None:
         if not files.is_directory(self.path):
-            raise StorageError("the log directory is gone: it was removed or renamed", errno=errno.ENOENT, path=self.path)
+            raise StorageError(
+                "the log directory does not exist any more: it was removed or renamed", errno=errno.ENOENT, path=self.path
+            )
 
     def reacquire(self) -> None:
         """Hold `.lock` again after its removal or replacement.

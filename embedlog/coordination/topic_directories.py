@@ -53,7 +53,7 @@ def check_link(path: Path, follow_links: bool) -> None:
     """Raises ForeignDirectoryError for a partition that is a symbolic link, unless links are followed (TOPICDIRECTORY-6)."""
     if not follow_links and files.is_link(path):
         raise ForeignDirectoryError(
-            "the partition is a symbolic link, perhaps to files of others: mount its disk here, or allow links by"
+            "the partition is a symbolic link, perhaps to files outside of the log: mount its disk here, or allow links by"
             " follow.links=true",
             path=path,
             expected="a directory",
@@ -82,7 +82,9 @@ def check_lengths(name: str, partitions: int) -> None:
     longest = file_names.partition_name(name, partitions - 1)
     if len(longest) > DIRECTORY_NAME_LENGTH_MAX:
         expected = f"a directory name of {DIRECTORY_NAME_LENGTH_MAX} characters or fewer"
-        raise InvalidPartitionsError(f"too many partitions for so long a name as {name}", expected=expected, found=len(longest))
+        raise InvalidPartitionsError(
+            f"too many partitions for the length of the name {name}", expected=expected, found=len(longest)
+        )
 
 
 def finish_creation(

@@ -123,7 +123,7 @@ class AppendLock:
             if late:
                 raise state.lock_timeout()
         elif late and code > 0 and code != system.IS_DELETED:
-            raise LockTimeoutError("not in order before the deadline", path=state.path, found=UNDONE[code])
+            raise LockTimeoutError("partition not repaired before the deadline", path=state.path, found=UNDONE[code])
         elif code == system.MUST_REPAIR:
             self._repair(deadline_ns)
         elif code == system.MUST_REMAP:
@@ -178,7 +178,7 @@ class AppendLock:
         if code == system.NOT_DATA:
             return InvalidRecordError(f"a control batch among the data for {state.name}; append_marker writes those")
         if code == system.MUST_REPAIR:
-            return StorageError("an append that failed could not be undone either", path=state.path)
+            return StorageError("a failed append could not be undone", path=state.path)
         return StorageError("cannot append", errno=system.errno_of(code), path=state.path)
 
     def _repair(self, deadline_ns: int) -> None:
@@ -212,7 +212,7 @@ class AppendLock:
         while (now := state.published()).generation % 2:
             if system.boot_ns() >= until:
                 raise LockTimeoutError(
-                    "segments are being replaced, and the process that replaces them does not continue", path=state.path
+                    "the replacement of segments by another process did not finish before the deadline", path=state.path
                 )
             pause.wait(PAUSE_S)
         return now

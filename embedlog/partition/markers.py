@@ -71,5 +71,5 @@ def _write(held: Held, state: ProducerState, producer: Producer, batch: bytes, c
         if code != system.APPENDED and now.transaction_entries == 0:
             files.unlink(path, missing_ok=True)  # in Kafka only a segment with an aborted transaction has one
     if code == system.MUST_REPAIR:
-        raise StorageError("a marker that could not be written completely could not be removed either", path=held.path)
+        raise StorageError("an incompletely written marker could not be removed", path=held.path)
     return code

@@ -95,7 +95,7 @@ def held(partition: Partition) -> Iterator[Pin]:
         while (pin := _opened(partition, fds)) is None:
             _release_all(fds)
             if system.boot_ns() >= until:
-                raise StorageError("the files of this partition keep changing under a backup", path=partition.path)
+                raise StorageError("the files of this partition keep changing during a backup", path=partition.path)
             pause.wait(RETRY_S)
         yield pin
     finally:

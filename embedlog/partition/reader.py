@@ -146,7 +146,7 @@ class Reader:
             self._stale()
             until = until or self._state.deadline()
             if system.boot_ns() > until:
-                raise StorageError("the files of this partition keep changing under a reader", path=self._state.path)
+                raise StorageError("the files of this partition keep changing during a read", path=self._state.path)
 
     def _limit(self, now: Published, committed: bool, upto: int | None) -> int:
         limit = now.high_watermark

@@ -48,7 +48,7 @@ def repair(held: Held) -> Published:
     _remove_unpublished(held, after)
     if after.segment_size < now.segment_size:
         raise CorruptRecordError(
-            "published bytes are gone",
+            "published bytes are missing",
             path=file_names.segment_path(held.path, now.segment_base),
             expected=f"{now.segment_size} bytes",
             found=after.segment_size,
@@ -75,7 +75,7 @@ def _recover_tail(held: Held) -> Published:
     path = file_names.segment_path(directory, base)
     size = segment.size_of(directory, base)
     if size < now.segment_size:
-        raise CorruptRecordError("published bytes are gone", path=path, expected=f"{now.segment_size} bytes", found=size)
+        raise CorruptRecordError("published bytes are missing", path=path, expected=f"{now.segment_size} bytes", found=size)
     builder = builder_at(now, held.state.config.index_interval_bytes)
     first_timestamp = now.first_timestamp
     with files.opened(path, files.WRITE) as fd:
@@ -94,7 +94,7 @@ def _recover_tail(held: Held) -> Published:
             )
     if walk.end > now.segment_size:
         logger.warning(
-            "repaired %s: recovered offsets %d to %d, which a dead process had written",
+            "repaired %s: recovered offsets %d to %d, written by a process that has ended",
             path,
             now.log_end,
             walk.chain.next_offset - 1,

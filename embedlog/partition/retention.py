@@ -134,7 +134,7 @@ def delete_records(lock: AppendLock, syncer: Syncer, offset: int) -> int:
         now = _publish_start(held, now, start)
         noted = {(state.topic, state.number): start}
         checkpoints.update(state.context.root / file_names.LOG_STARTS, noted, held.mode)  # for a broker
-        logger.info("%s: records below offset %d are deleted on demand", state.name, start)
+        logger.info("%s: records below offset %d are deleted by delete_records()", state.name, start)
         return now.log_start
 
 

@@ -319,7 +319,7 @@ class Syncer:
                     files.sync(fd, path)
                 files.sync_directory(state.path)
             except StorageError as problem:
-                logger.error("cannot put the mark on disk: %s", problem)
+                logger.error("cannot write the mark to disk: %s", problem)
             self._trusted_bases.discard(base)
         if bases:
             state.page.set(system.WORD_POISON, bases[-1] + 1)

@@ -44,7 +44,7 @@ def cut_lost(held: Held, base: int) -> int:
     durable = held.page.word(system.WORD_DURABLE)
     if lost_from < durable:
         raise CorruptRecordError(
-            "damage below what was on stable storage",
+            "damage below the durable end",
             path=file_names.segment_path(held.path, base),
             position=end,
             expected=f"offsets up to {durable}",
@@ -84,7 +84,7 @@ def _cut(held: Held, base: int, end: int, chain: Chain) -> Published:
     held.writer.close_segment()
     path = file_names.segment_path(directory, base)
     logger.error(
-        "cut %s at byte %d: offsets %d to %d are lost, a sync had failed and they are damaged",
+        "cut %s at byte %d: offsets %d to %d are lost: a sync failed, and they are damaged",
         path,
         end,
         lost_from,

@@ -234,7 +234,7 @@ class Transaction:
             raise StateError(f"{call}() inside a callback of this producer would wait for itself")
         began = time.monotonic()
         if not self._call.acquire(timeout=self._timeout_s):
-            raise DeadlineError(f"{call}() waited too long for another call", expected=f"{self._timeout_s} s (max.block.ms)")
+            raise DeadlineError(f"{call}(): another call did not finish in time", expected=f"{self._timeout_s} s (max.block.ms)")
         try:
             with self._step:
                 self._machine.require(call)

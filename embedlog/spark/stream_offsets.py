@@ -142,7 +142,7 @@ class StreamOffsets:
             end = topics.end_of(partition)
             if known[place] > end:
                 lost(
-                    "the log ends before what this query has read",
+                    "the log ends before the position of this query",
                     self._settings.fail_on_data_loss,
                     topic=topic, partition=partition.partition, offset=known[place], path=partition.path,
                     begin=partition.log_start_offset, end=end,

@@ -169,7 +169,7 @@ def test_narrowed_bounds_are_checked_but_may_cross(engine: FakeEngine) -> None:
     scan = scan_of(engine, "a", start_offset=20)
     assert places(scan.narrowed(end_offset=10)) == [] == places(scan.narrowed(start_offset=30, end_offset=25))
     for key in (5, TopicPartition("b", 0)):
-        with pytest.raises(UnknownTopicOrPartitionError, match="names what is not read"):
+        with pytest.raises(UnknownTopicOrPartitionError, match="refers to a partition that is not read"):
             scan.narrowed(start_offset={key: 1})  # type: ignore[dict-item]
 
 

@@ -283,7 +283,7 @@ def test_gaps_of_a_topic_that_was_compacted_are_not_named(
 def test_a_brokers_log_that_ends_before_its_recovery_point_is_damaged(closed: Path, read_only: bool) -> None:
     path = as_a_brokers(copied(closed), clean=True)
     logs(path)[-1].unlink()
-    with pytest.raises(embedlog.CorruptRecordError, match="ends before what was on stable storage"):
+    with pytest.raises(embedlog.CorruptRecordError, match="ends before the durable end"):
         read(path, read_only=read_only)
 
 

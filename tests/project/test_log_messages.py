@@ -78,7 +78,7 @@ def test_topics_rolls_and_deletions_are_told(log: embedlog.Log, lines: Callable[
     assert lines() == [], "a record is no line, nor is a roll at this level"
     for number in range(5):
         log.delete_records({TopicPartition("orders", 0): number})
-    assert lines()[-1] == "orders-0: records below offset 4 are deleted on demand"
+    assert lines()[-1] == "orders-0: records below offset 4 are deleted by delete_records()"
     log.alter_topic("orders", retention_ms=1)
     lines()
     log.housekeep()

@@ -84,7 +84,7 @@ def test_what_stands_in_the_way_of_an_append_is_said_in_words(closed: Path) -> N
 def test_a_directory_that_was_removed_is_not_called_a_brokers(closed: Path) -> None:
     with embedlog.open(closed, config=QUIET) as log:
         shutil.rmtree(closed)
-        with pytest.raises(StorageError, match="the log directory is gone") as problem:
+        with pytest.raises(StorageError, match="the log directory does not exist") as problem:
             log.create_topic("other")
         assert problem.value.path == str(closed)
     assert not closed.exists()

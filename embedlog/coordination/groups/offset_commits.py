@@ -158,7 +158,7 @@ class Offsets:
         """Raises RecordTooLargeError for a commit with too large a batch."""
         size = batch_bytes(records)
         if size > 1 << 14:
-            self.topic.partition(number).config.check_batch(size, "a commit of so many offsets")
+            self.topic.partition(number).config.check_batch(size, "a commit of offsets")
 
     def check_topics(self, wanted: Iterable[TopicPartition]) -> None:
         """Raises UnknownTopicOrPartitionError; reads changes of the topics by other processes."""

@@ -290,7 +290,7 @@ class _Loader:
         """Set aside the segments after a gap; they are never read again."""
         for base in following:
             path = file_names.segment_path(self.directory, base)
-            self.cut.append(f"{path}: all of it, it is after a gap")
+            self.cut.append(f"{path}: the whole file, because it is after a gap")
             if base < self.evidence.end:
                 raise CorruptRecordError(
                     "a segment below the durable offset does not follow on the one before",
@@ -316,7 +316,7 @@ class _Loader:
     def _check_durable_end(self, active: Published) -> None:
         if active.log_end < self.evidence.end:
             raise CorruptRecordError(
-                "the log ends before what was on stable storage",
+                "the log ends before the durable end",
                 path=file_names.segment_path(self.directory, active.segment_base),
                 expected=f"a log end of at least {self.evidence.end}",
                 found=active.log_end,
