@@ -5,7 +5,7 @@
         with log.producer() as producer:
             producer.send("events", b"value", key=b"key")
 
-This is the front door: everything public is named in `__all__`, and every other name is ours to change.
+Everything public is named in `__all__`. Every other name may change.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Contains the chain of interceptors that producers and consumers share.
 
 INTERCEPTOR-1  interceptors run in the order of the list; each one gets the result of the one before
-INTERCEPTOR-2  if an interceptor raises, or its result is refused by the check, this is logged and the last good item goes on
+INTERCEPTOR-2  if an interceptor raises, or its result is refused by the check, this is logged and the last good item continues
 INTERCEPTOR-3  a failure never keeps the other interceptors from being called; only exceptions of signals are raised
 """
 
@@ -34,7 +34,7 @@ class InterceptorChain:
         for each in self._having[method]:
             try:
                 item = check(getattr(each, method)(item))
-            except BaseException as error:  # whatever the user's code raises: the item goes on
+            except BaseException as error:  # whatever the user's code raises: the item continues
                 if _callbacks.interrupts(error):
                     raise
                 self._report(method, each, subject)

@@ -1,6 +1,6 @@
 """Where embedlog runs: Linux on x86-64 and arm64.
 
-PLATFORM-1  importing this elsewhere raises; it is imported before anything native, which would only say that a file is missing
+PLATFORM-1  importing this elsewhere raises; it is imported before anything native, whose error would only be a missing file
 PLATFORM-2  the reasons are the machine's: futexes, open-file-description locks, 64-bit atomics in shared mappings
 
 setup.py refuses with the same words.

@@ -138,7 +138,7 @@ class Engine:
 
     @staticmethod
     def _forget_marks(found: topic_directories.Directories) -> None:
-        """Remove our DIRTY marks, which are invalid after foreign use."""
+        """Remove DIRTY marks, which are invalid after foreign use."""
         for numbers in found.live.values():
             for path in numbers.values():
                 files.unlink(path / file_names.DIRTY, missing_ok=True)

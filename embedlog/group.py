@@ -33,7 +33,7 @@ Tags = tuple[tuple[int, bytes], ...]
 
 
 class State(IntEnum):
-    """Our numbers with Kafka's names. `DEAD` is never on disk: a deleted group has no record."""
+    """Numbers of embedlog with Kafka's names. `DEAD` is never on disk: a deleted group has no record."""
 
     EMPTY = 0
     PREPARING_REBALANCE = 1

@@ -44,7 +44,7 @@ class Walk:
 
     The file's name limits the offsets in it. `end` is the first byte after the last good batch. `problem` is None
     if the file ended, even in the middle of a batch.
-    `records` of a walk from the start, and `epochs`, are compared meanwhile; after a mismatch `agreed` is the end of the
+    `records` of a walk from the start, and `epochs`, are compared during the walk; after a mismatch `agreed` is the end of the
     matching part.
     """
 

@@ -55,7 +55,7 @@ _UNITS_MS = (86_400_000, 3_600_000, 60_000, 1_000)
 def milliseconds(time: int | datetime) -> int:
     """Milliseconds since 1970 UTC, from an int of the same meaning or an aware datetime (rounded down).
 
-    Raises TypeError for a datetime without a zone, because its moment depends on the machine.
+    Raises TypeError for a datetime without a zone, because its time depends on the machine.
     """
     if isinstance(time, datetime):
         if time.tzinfo is None:

@@ -108,7 +108,7 @@ class _Target:
         self._own_root = False
 
     def open(self) -> None:
-        """Create the directory with our mark; of two concurrent backups only one succeeds."""
+        """Create the directory with the mark of a backup; of two concurrent backups only one succeeds."""
         self._own_root = files.mkdir(self.root, files.directory_mode(self.mode), exist_ok=True)
         try:
             with files.opened(self.root / file_names.UNFINISHED, files.EXCLUSIVE, self.mode) as fd:
@@ -143,14 +143,14 @@ class _Target:
             files.unlink(path, missing_ok=True)
 
     def close(self) -> None:
-        """Complete the copy: remove our mark, then write the clean mark."""
+        """Complete the copy: remove the mark of the backup, then write the clean mark."""
         files.sync_directory(self.root)
         files.unlink(self.root / file_names.UNFINISHED)
         self.note(self.root / file_names.CLEAN_MARK)
         identity.write_clean_mark(self.root, mode=self.mode, incarnation=os.urandom(16))
 
     def take_back(self) -> None:
-        """Remove all created files, our mark last, so that an incomplete removal is never opened as a log."""
+        """Remove all created files, the mark last, so that an incomplete removal is never opened as a log."""
         for path in reversed(self._made):
             with contextlib.suppress(StorageError):
                 files.rmdir(path) if files.is_directory(path) else files.unlink(path, missing_ok=True)

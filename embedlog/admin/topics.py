@@ -159,7 +159,7 @@ class TopicAdmin:
     def _take_back_growth(self, topic: Topic, count: int) -> None:
         """Undo a growth.
 
-        The registry is changed first: if that fails, it still promises partitions that must have their directories.
+        The registry is changed first: if that fails, it still lists partitions that must have their directories.
         """
         try:
             self._registry.put(topic)

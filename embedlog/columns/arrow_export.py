@@ -1,7 +1,7 @@
 """Defines the Arrow columns of records: their names and types, and the descriptions that `_rows` turns into capsules.
 
 ARROWOUT-1  names, types and order of the columns are public (the API page); the module does not need pyarrow
-ARROWOUT-2  no buffer is copied: a description refers to the decoder's arrays, and constant columns share theirs
+ARROWOUT-2  no buffer is copied: a description refers to the decoder's arrays, and constant columns share one array
 ARROWOUT-3  every field is nullable in the schema, as in a schema written by hand; only keys, values and header values can be null
 """
 

@@ -162,7 +162,7 @@ def known_name(cls: type[Options], key: str) -> str:
 
 
 def known_only(cls: type[Options], mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """The options in `mapping` that this version knows; those of a newer version remain in their file."""
+    """The options in `mapping` of this version; those of a newer version remain in their file."""
     known = options_of(cls)
     return {key: value for key, value in mapping.items() if underscored(key) in known}
 

@@ -1,4 +1,4 @@
-"""Looks up start and end offsets of partitions, and offsets by time, without a position.
+"""Finds start and end offsets of partitions, and offsets by time, without a position.
 
 OFFSETLOOKUP-1  the end depends on the isolation level: the last stable offset for read_committed, else the high watermark
 OFFSETLOOKUP-2  a search by time does not find records that the reader cannot see yet

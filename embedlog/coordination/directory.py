@@ -6,8 +6,8 @@ DIRECTORY-2  a broker holds `.lock` exclusively, each embedlog process holds it 
     first one
 DIRECTORY-3  after locking, and again after foreign use, the name must still lead to the locked file: a broker unlinks it late
 DIRECTORY-4  the first process removes the clean mark, durably, before anything is written; the last one writes it after the syncs
-DIRECTORY-5  our mark is signed with the incarnation: a signed mark proves, in a copy too, that no broker used the directory
-    since. An unsigned mark is identified by inode and time. If our mark is missing or replaced, a broker used the directory. The
+DIRECTORY-5  the clean mark is signed with the incarnation: a signed mark proves, in a copy too, that no broker used the directory
+    since. An unsigned mark is identified by inode and time. If the mark is missing or replaced, a broker used the directory. The
     number of that visit is recorded first: the manifest of a partition that was not loaded since describes a time before the
     visit
 """
@@ -215,7 +215,7 @@ class Directory:
         return named is not None and (named.device, named.inode) == (held.device, held.inode)
 
     def held_lock(self) -> tuple[str, int, int]:
-        """Path, device and inode of our `.lock`, for the check before every append."""
+        """Path, device and inode of the held `.lock`, for the check before every append."""
         found = files.facts(self._lock_fd)
         return os.fspath(self.path / file_names.BROKER_LOCK), found.device, found.inode
 
@@ -260,7 +260,7 @@ class Directory:
         self._lock_fd = fd
 
     def holds_lock(self) -> bool:
-        """Whether `.lock` is still the file that we hold: if not, a broker may have started, and writing must stop."""
+        """Whether `.lock` is still the locked file: if not, a broker may have started, and writing must stop."""
         if self.read_only:
             return True
         return self._lock_fd >= 0 and self._is_current(self._lock_fd, self._lock_name, settle=False)
@@ -275,7 +275,7 @@ class Directory:
         self.visit = read_visit(self.path)
         owner = mark_owner(self.path) if mark is not None else None
         self.clean = mark is not None
-        if owner is not None:  # a copy that was made during an open has our mark beside a later page
+        if owner is not None:  # a copy that was made during an open has embedlog's mark beside a later page
             self.foreign = False
             self.clean = page is None or page.version() < 0 or page.incarnation() == owner
         elif page is None:
@@ -283,7 +283,7 @@ class Directory:
         elif mark is not None:
             self.foreign = (page.word(MARK_INODE), page.word(MARK_NS)) != (mark.inode, mark.modified_ns)
         else:
-            self.foreign = page.word(MARK_INODE) != 0  # our mark was removed: a broker removes it when it starts
+            self.foreign = page.word(MARK_INODE) != 0  # the mark was removed: a broker removes it when it starts
 
     def _map(self) -> system.Page | None:
         path = self.path / file_names.CONTROL
@@ -319,7 +319,7 @@ class Directory:
             page.set(word, int(value))
         recovery.note_opening(page, self.clean or made, self.foreign, cache_number(self.path))
         with files.opened(path, files.WRITE) as fd:
-            files.sync(fd, path)  # otherwise a power loss could restore or lose the words of a mark: both look like foreign use
+            files.sync(fd, path)  # otherwise a power loss could restore or lose the words of a mark: both mean foreign use
         if made:
             files.sync_directory(self.path)
 
@@ -383,7 +383,7 @@ class Directory:
             self.page.set(MARK_NS, mark.modified_ns)
             path = self.path / file_names.CONTROL
             with files.opened(path, files.WRITE) as fd:
-                files.sync(fd, path)  # otherwise a later power loss would make our own mark look foreign
+                files.sync(fd, path)  # otherwise a later power loss would make embedlog's own mark foreign
 
     def _unlock(self) -> None:
         """Release `.lock`. An exclusive holder does so under the open lock: the next opener would consider it a broker."""

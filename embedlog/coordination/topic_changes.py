@@ -1,4 +1,4 @@
-"""Changes of topics: the directory lock, and completion of changes whose process died.
+"""Changes of topics: the directory lock, and completion of changes whose process has ended.
 
 TOPICCHANGE-1  a change of topics holds the directory lock, reads the file of topics again, and first finishes interrupted changes
 TOPICCHANGE-2  a partition is retired under its append lock: a process with open descriptors finds DELETED before it can append
@@ -70,7 +70,7 @@ class TopicChanges:
                 self._host.refresh_partitions()
 
     def _settle_locked(self, settling_s: float) -> None:
-        """Finish creations, growths and deletions whose process died. REQUIRES the directory lock.
+        """Finish creations, growths and deletions whose process has ended. REQUIRES the directory lock.
 
         A topic that cannot be finished now, such as a deletion that waits for a frozen appender, does not stop other topics.
         """

@@ -222,10 +222,10 @@ class RegistryChanges:
 def registry_changes(known: Mapping[str, Topic], found: Directories, *, foreign: bool, reading: bool = False) -> RegistryChanges:
     """Compare registry and directories: topics, partitions and identities that only the directories contain.
 
-    `foreign`: a broker used the directory since our last close. Only then does a topic without directories count as deleted,
+    `foreign`: a broker used the directory since embedlog's last close. Only then a topic without directories counts as deleted,
     and one with another id as a new topic of the same name. Without foreign use such a topic is left unchanged, and its
-    partitions report the loss. `reading`: nothing will be written, so a topic without an id, as brokers before 2.8 created
-    them, gets one derived from its name. Raises ForeignDirectoryError if the partitions of a topic have different ids.
+    partitions report the loss. `reading`: nothing will be written, so a topic without an id, as brokers before 2.8 created them,
+    gets one derived from its name. Raises ForeignDirectoryError if the partitions of a topic have different ids.
     """
     topics = []
     for name, numbers in found.live.items():

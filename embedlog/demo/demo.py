@@ -46,7 +46,7 @@ Counter: TypeAlias = "Synchronized[int]"
 
 
 class DemoError(Exception):
-    """The records differ from the source, or a process of the demo has died."""
+    """The records differ from the source, or a process of the demo has ended."""
 
 
 # ---- the text --------------------------------------------------------------------------------------------------------

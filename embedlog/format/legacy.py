@@ -157,7 +157,7 @@ def _inner(view: memoryview) -> Iterator[Message]:
 
 def _decompressed(codec: int, data: bytes, magic: int, limit: int) -> Any:
     if codec == compression.LZ4 and magic == 0 and data[:4] == compression.LZ4_MAGIC:
-        # The first writers hashed the magic of the frame too; the right checksum replaces theirs.
+        # The first writers hashed the magic of the frame too; the right checksum replaces that one.
         end = 6 + (8 if data[4:5] and data[4] & 0x08 else 0)
         check = xxh32(data[4:end]) >> 8 & 0xFF
         data = data[:end] + bytes([check]) + data[end + 1 :]

@@ -175,7 +175,7 @@ class ProducerState:
     def _producer(self, producer_id: int) -> Producer:
         return self.producers.setdefault(producer_id, Producer(producer_id))
 
-    # ---- what readers and housekeeping ask --------------------------------------------------------
+    # ---- reads by readers and housekeeping --------------------------------------------------------
 
     def open_transactions(self) -> list[tuple[int, int]]:
         """(producer id, first offset) of every open transaction, the oldest first."""

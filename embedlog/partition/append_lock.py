@@ -116,7 +116,8 @@ class AppendLock:
     # ---- the consequences of a code --------------------------------------------------------------
 
     def settle(self, code: int, deadline_ns: int) -> None:
-        """Do what the code of a failed append or lock asks for, without the lock; return to try again before the deadline."""
+        """Perform the action for the code of a failed append or lock, without the lock. Return to try again before the
+        deadline."""
         state = self.state
         late = system.boot_ns() >= deadline_ns
         if code == system.TIMED_OUT:
@@ -200,7 +201,7 @@ class AppendLock:
     # ---- for readers -----------------------------------------------------------------------------
 
     def settled(self) -> Published:
-        """The published tuple at a moment when no segment is being replaced. A replacement that was broken off is finished here.
+        """The published tuple at a moment when no segment is being replaced. An interrupted replacement is finished here.
 
         Raises LockTimeoutError.
         """

@@ -16,7 +16,7 @@ from embedlog.partition.context import AppendProgress
 
 
 class _Undone(Exception):
-    """A failed append could not be undone: the lock is left as by a process that died."""
+    """A failed append could not be undone: the lock is left as by a killed process."""
 
 
 def append(lock: AppendLock, stamp: Stamp, progress: AppendProgress, deadline_ns: int) -> int:

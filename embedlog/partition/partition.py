@@ -197,7 +197,7 @@ class Partition:
 
         After another error nothing of the present batch is visible; batches of the same run before it may be. A stamped run may
         then be appended again unchanged: batches that are in the log already are found there. Without `flush` the caller, which
-        holds another partition's lock, calls `flush_if_due` afterwards. `progress` remembers the progress of the same run before.
+        holds another partition's lock, calls `flush_if_due` afterwards. `progress` is that of earlier calls for the same run.
         """
         state, context = self._state, self._context
         context.check_open()
@@ -246,7 +246,7 @@ class Partition:
     ) -> int | None:
         """End a transaction here with a marker that carries the raised `epoch`: its offset, None if that epoch was stored before.
 
-        Raises FencedError for a coordinator epoch that goes back, and what `append` raises. May be repeated after any error.
+        Raises FencedError for a lower coordinator epoch, and the errors of `append`. May be repeated after any error.
         """
         state, lock = self._state, self._lock
         self._context.check_open()
@@ -391,7 +391,7 @@ class Partition:
             self._syncer.wait(end, deadline_ns)
 
     def flush_if_due(self, end: int, deadline_ns: int, unsynced_ms: int = 0) -> None:
-        """Sync up to `end` if `flush.messages` asks for it, or if the housekeeper is late."""
+        """Sync up to `end` if `flush.messages` requires it, or if the housekeeper is late."""
         self._syncer.flush_if_due(end, end - self._state.durable_offset, unsynced_ms, deadline_ns)
 
     def flush_if_late(self) -> None:
@@ -426,7 +426,7 @@ class Partition:
     def compact(self, known: int, memory_bytes: int, now_ms: int) -> int:
         """One pass of compaction if one is due: the offset up to which the log is clean then, -1 if no pass was completed.
 
-        `known`: the offset up to which this process cleaned it, -1: as the checkpoint says. REQUIRES the housekeeper's lock.
+        `known`: the offset up to which this process cleaned it, -1: as in the checkpoint. REQUIRES the housekeeper's lock.
         Raises CorruptRecordError, DurabilityError, LockTimeoutError.
         """
         return Cleaner(self._lock, self._reader, self._syncer).compact(known, memory_bytes, now_ms)

@@ -1,4 +1,4 @@
-"""The producers of one partition as this process knows them, and how it reads the rest.
+"""Caches the producers of one partition, and reads missing ones from the log.
 
 PRODUCERSEQ-1  the control page has a slot for each producer, which every append or marker of the producer changes. If the slot
                is unchanged, the cached producer state is current, and nothing is read

@@ -1,11 +1,11 @@
-"""Repair: files and control page agree again after an appender died or was interrupted.
+"""Repair: files and control page agree again after an appender was killed or interrupted.
 
 REPAIR-1  a repair recovers before it cuts: valid batches after the published end may have been on disk after a crash
 REPAIR-2  bytes that are cut are copied aside first, and reported
 REPAIR-3  a repair can be interrupted anywhere and repeated
 REPAIR-4  the state of the producers begins at the published end: batches below it are in the log, whatever the appender intended
 REPAIR-5  the transaction index gets exactly the entries of the markers in the log: published ones, then the recovered ones
-REPAIR-6  every process that remembers a producer here reads the log again afterwards
+REPAIR-6  every process that has cached a producer of this partition reads the log again afterwards
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def repair(held: Held) -> Published:
 
 
 def _count_unsynced(held: Held, now: Published, after: Published) -> None:
-    """Have the recovered records flushed in time: their appender may have died before it marked them."""
+    """Mark the recovered records for a flush: their appender may have been killed before it marked them."""
     durable = held.page.word(system.WORD_DURABLE)
     if after.log_end <= durable:
         return

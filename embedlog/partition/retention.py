@@ -150,5 +150,5 @@ def unlink_deleted(state: PartitionState) -> int:
     if due:
         files.sync_directory(
             state.path
-        )  # the renaming process may have died before its sync; the names that show a round go last
+        )  # the renaming process may have been killed before its sync; the names that show a round go last
     return sum(files.unlink(path, missing_ok=True) for path in due)

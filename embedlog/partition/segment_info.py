@@ -61,7 +61,7 @@ def active_info(now: Published) -> SegmentInfo:
 
 
 def built_info(builder: index.Builder, size: int, next_offset: int, digest: int, epoch: int) -> SegmentInfo:
-    """A sealed segment that was read or written whole, as its index builder saw it."""
+    """A sealed segment that was read or written whole, as its index builder read it."""
     return SegmentInfo(
         builder.base,
         size,

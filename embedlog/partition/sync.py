@@ -56,7 +56,7 @@ class Syncer:
         self._state, self._append_lock, self._reader = lock.state, lock, reader
         self._lock: locks.LockFile | None = None
         self._fds: dict[int, int] = {}  # segment base -> descriptor of this syncer
-        self._trusted_bases: set[int] = set()  # bases whose descriptor has seen every write since `durable`
+        self._trusted_bases: set[int] = set()  # bases whose descriptor was open during every write since `durable`
         self._record = DurableRecord(lock.state.path, lock.state.topic_id)
         self._opening = threading.Lock()
         self._users = 0  # threads inside `sync`
@@ -151,7 +151,7 @@ class Syncer:
                 state.page.wake(system.WORD_DURABLE)
 
     def cut_lost(self, base: int) -> int:
-        """Cut the log at the first bad batch of a segment; the offset from which records are gone. Raises CorruptRecordError."""
+        """Cut the log at the first bad batch of a segment; the offset from which records are lost. Raises CorruptRecordError."""
         with self._append_lock.exclusive() as held:
             return truncate.cut_lost(held, base)
 

@@ -29,7 +29,7 @@ logger = logging.getLogger("embedlog")
 
 
 def cut_lost(held: Held, base: int) -> int:
-    """Cut the log at the first bad batch of a segment; the offset from which records are gone, or the log end if none is.
+    """Cut the log at the first bad batch of a segment; the offset from which records are lost, or the log end if none is.
 
     Raises CorruptRecordError for damage below the durable offset.
     """

@@ -1,6 +1,6 @@
 """Lock file, limits and descriptors with which this process appends to one partition.
 
-WRITER-1  the descriptors belong to one segment; an append to another segment asks to open them again
+WRITER-1  the descriptors belong to one segment; an append to another segment requires that they are opened again
 WRITER-2  they are kept while the log's share of descriptors allows it, and closed only under the mutex
 """
 

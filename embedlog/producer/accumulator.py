@@ -188,7 +188,7 @@ class Accumulator:
     def close(self, timeout_s: float | None) -> bool:
         """Accept no more records, send the present ones and end the thread; False after the timeout.
 
-        Inside a callback it returns once everything is written; the other callbacks and the end of the thread come after that
+        Inside a callback it returns once everything is written; the other callbacks and the end of the thread happen after that
         callback's return. Raises StateError if two callbacks would wait for each other's producers.
         """
         with self._start_lock:

@@ -63,7 +63,7 @@ class RunSend:
 
 
 class BatchSend:
-    """All runs of one `send_batch`; keeps its promise when the last run is settled and no more will be sent."""
+    """All runs of one `send_batch`; completes its promise when the last run is settled and no more will be sent."""
 
     def __init__(self, topic: str, promise: ProducerBatch, failures: DeliveryFailures) -> None:
         self._topic = topic

@@ -1,6 +1,6 @@
 """Keeps delivery failures until the program has received them.
 
-DELIVERYFAILURE-1  a failure counts as received when its future is asked (`result`, `exception`) or has a callback, also later;
+DELIVERYFAILURE-1  a failure counts as received when its future is read (`result`, `exception`) or has a callback, also later;
     `_rows.Tally` counts the others
 DELIVERYFAILURE-2  flush() and close() raise unreceived failures once; with on_delivery_error="log" and with acks=0 they log them.
     Failures that no call can raise are logged too: once for each topic and reason, with a count
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("embedlog.producer")
 
 ENTRIES_MAX = 100
-NOTICE_S = 60.0  # time for a program to ask for a failure before it is logged
+NOTICE_S = 60.0  # time for a program to read a failure before it is logged
 REASONS_MAX = 3  # in the text of an error
 ELSEWHERE = "other topics"
 

@@ -84,7 +84,7 @@ Item: TypeAlias = tuple[bytes | None, bytes | None, int | None, int | None, tupl
 
 
 class Pipeline:
-    """Processes the records of one producer; knows the handle's state, but not the handle.
+    """Processes the records of one producer; has the handle's state, but not the handle.
 
     Threads: any.
     """

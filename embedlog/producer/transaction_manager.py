@@ -308,7 +308,7 @@ class NoTransaction:
 
 
 def _check_group(group: object) -> GroupMetadata:
-    """Raises TypeError for an object of another type, InvalidGroupIdError for a member that the group cannot know."""
+    """Raises TypeError for an object of another type, InvalidGroupIdError for a member that cannot be in the group."""
     if not isinstance(group, GroupMetadata):
         raise TypeError(f"group_metadata must be the result of consumer.group_metadata(), not {group!r}")
     if group.generation > 0 and not group.member_id:

@@ -168,7 +168,7 @@ def name_of(pid: int) -> str:
 
 
 def remove_dead(staging: str) -> list[str]:
-    """Remove the files of drivers that are provably dead; return their names. Files that cannot be removed stay."""
+    """Remove the files of drivers that have provably ended; return their names. Files that cannot be removed stay."""
     dead = [name for name in _names(staging) if _is_dead(name)]
     for name in dead:
         shutil.rmtree(os.path.join(staging, name), ignore_errors=True)

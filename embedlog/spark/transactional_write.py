@@ -55,7 +55,7 @@ class WriteId:
 def commit(
     settings: WriteSettings, write_id: WriteId, staged: Sequence[Staged], area: StagingArea, *, overwrite: bool = False
 ) -> bool:
-    """Write a batch and remove its staged files and those of dead drivers. Returns and raises as `write`."""
+    """Write a batch and remove its staged files and those of drivers that have ended. Returns and raises as `write`."""
     remove_dead(settings.staging)
     written = write(settings, write_id, staged, overwrite=overwrite)
     area.clear(write_id.batch if write_id.query else None)
@@ -288,5 +288,5 @@ def _pieces(staged: Staged) -> Iterator[tuple[str, Any]]:
 
 
 def _timeout_ms(files: Sequence[Staged]) -> int:
-    """The timeout of a transaction whose process hangs (a dead one is detected at once): enough for the slowest disk."""
+    """The timeout of a transaction whose process hangs (an ended one is detected at once): enough for the slowest disk."""
     return min(TIMEOUT_MOST_MS, OPEN_MS + sum(each.size for each in files) // BYTES_PER_MS)

@@ -1,4 +1,4 @@
-"""A partition's control page and its durable record, which says how much of the log is on stable storage.
+"""A partition's control page and its durable record, which states how much of the log is on stable storage.
 
 CONTROLPAGE-1  page and lock file are never unlinked and never renamed over; link(2) of a finished temporary creates a page, and
     a rebuild happens in place. Both need the append lock

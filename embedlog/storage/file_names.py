@@ -1,7 +1,7 @@
-"""Names of files in a partition directory: Kafka's and ours (format.md 2.1; `docs/layout.md`).
+"""Names of files in a partition directory: Kafka's and embedlog's (format.md 2.1; `docs/layout.md`).
 
 FILENAME-1  a segment's base offset has twenty digits; its files differ only in the suffix
-FILENAME-2  our own names neither start with a digit nor end in a suffix of Kafka's, so a broker ignores them
+FILENAME-2  embedlog's own names neither start with a digit nor end in a suffix of Kafka's, so a broker ignores them
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ NAME_LENGTH_MAX: Final = 249  # of a topic: the directory's name also contains "
 
 
 def file_name(base: int, suffix: str) -> str:
-    """Name of a file of a segment; our names start with the kind (FILENAME-2)."""
+    """Name of a file of a segment; embedlog's names start with the kind (FILENAME-2)."""
     return f"{suffix}{base:020d}" if suffix == DIGESTS else f"{base:020d}{suffix}"
 
 

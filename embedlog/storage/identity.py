@@ -3,8 +3,8 @@
 IDENTITY-1  an identity is a UUID of 16 bytes, written as 22 characters; topic ids and directory ids are never generated twice
 IDENTITY-2  properties that another version or a broker wrote beside the known ones are kept when a file is rewritten
 IDENTITY-3  the clean mark is written in place, as Kafka does: only its existence counts, its content is optional
-IDENTITY-4  our mark is signed: a broker deletes the mark when it starts and never signs its own. So a signed mark, also in a
-    copy, proves that embedlog closed the directory and that no broker has used it since
+IDENTITY-4  embedlog's mark is signed. A broker deletes the mark at its start, and never signs its own. So a signed mark, also in
+    a copy, proves that embedlog closed the directory and that no broker has used it since
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Digests by index interval: a file of ours beside each segment, with a record for each entry of its offset index.
+"""Digests by index interval: a file of embedlog beside each segment, with a record for each entry of its offset index.
 
 DIGEST-1  Kafka's CRC omits the first 21 bytes of a batch, and cannot distinguish a valid batch from another valid one in its
     place. The chain digest can. A record contains its value before the batch that an index entry points to

@@ -77,13 +77,13 @@ class Lease:
 
     @property
     def left(self) -> bool:
-        """Whether the polls stopped for longer than the maximum poll interval, and the slot's entry says so."""
+        """Whether the polls stopped for longer than the maximum poll interval, as recorded in the slot's entry."""
         return self._heartbeat.left
 
     def renew(self) -> None:
         """Start again with a heartbeat now, inside a poll. Raises StorageError.
 
-        Check for reassignment *after* this call: a process that reassigns reads the heartbeat once more, so one sees the other.
+        Check for reassignment *after* this call: a process that reassigns reads the heartbeat again, so one detects the other.
         """
         code = self._heartbeat.renew()
         if code < 0:

@@ -1,4 +1,4 @@
-"""Checks the order of locks while debugging: with EMBEDLOG_DEBUG_LOCKS=1 every thread remembers the locks that it holds.
+"""Checks the order of locks while debugging: with EMBEDLOG_DEBUG_LOCKS=1 every thread records the locks that it holds.
 
 LOCKORDER-1  the order is: open lock, directory, housekeeper, partitions (those of `__transaction_state`, then of
     `__consumer_offsets`, then of data, in the order of their paths), sync. A thread that takes a lock out of order can deadlock

@@ -22,7 +22,7 @@ _fork_closes: weakref.WeakSet[LockFile] = weakref.WeakSet()
 
 
 def owned(mutex: threading.RLock) -> bool:
-    """Whether this thread holds the mutex. The mutex itself is asked: an interrupt could prevent the update of a variable."""
+    """Whether this thread holds the mutex. The mutex itself is tested: an interrupt could prevent the update of a variable."""
     return bool(mutex._is_owned())  # type: ignore[attr-defined]
 
 

@@ -25,7 +25,7 @@ from embedlog.storage import file_names, files
 
 MAGIC: Final = b"ELOGMNFT"
 VERSION: Final = 3
-_HEAD = struct.Struct(">8sII16s")  # magic, version, CRC-32C (a flipped bit must not look like a newer version), topic id
+_HEAD = struct.Struct(">8sII16s")  # magic, version, CRC-32C (a flipped bit must not become a newer version), topic id
 HEAD_BYTES: Final = _HEAD.size
 # kind, flags, base, size, next offset, largest timestamp, its offset, digest, entries of the three indexes, created, epoch,
 # digest of the transaction index, smallest timestamp, lateness in ms

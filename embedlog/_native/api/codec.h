@@ -7,7 +7,7 @@
 
 enum el_code {
     EL_OK = 0,
-    EL_ECORRUPT = -2, /* the bytes break the format: el_problem says where */
+    EL_ECORRUPT = -2, /* the bytes break the format: el_problem has the place */
     EL_EMORE = -3,    /* the input ends too early */
     EL_ESPACE = -4,   /* the output is too small */
     EL_EINVALID = -5, /* an argument breaks the contract */

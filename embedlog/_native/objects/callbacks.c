@@ -4,7 +4,7 @@
  *               into the accumulator's list, which cannot fail
  * CCALLBACKS-2  callbacks of a batch run in record order, batches in the order of settlement, each callback once, in any thread
  * CCALLBACKS-3  an exception in a callback does not stop the others
- * CCALLBACKS-4  a failed record is unobserved until its future is asked, unless it has a callback of the user */
+ * CCALLBACKS-4  a failed record is unobserved until its future is read, unless it has a callback of the user */
 #include "objects/objects.h"
 
 #include <structmember.h>

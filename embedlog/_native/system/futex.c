@@ -16,7 +16,7 @@ int el_futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t timeout_ns) {
 void el_futex_wake(_Atomic uint32_t *word, int count) { syscall(SYS_futex, word, FUTEX_WAKE, count, NULL, NULL, 0); }
 
 /* Changes the word and wakes its waiters, if there are any. The fence pairs with the fence of a waiter, which raises the count and then
- * reads the published position again. One of the two sees the other. */
+ * reads the published position again. One of the two observes the other. */
 void el_announce(_Atomic uint32_t *word, _Atomic uint32_t *waiters) {
     atomic_thread_fence(memory_order_seq_cst);
     if (atomic_load_explicit(waiters, memory_order_relaxed) == 0 || el_is_mutant(EL_NO_WAKE))

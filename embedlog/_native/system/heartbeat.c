@@ -1,6 +1,6 @@
 /* Heartbeat leases: a thread writes heartbeats and reports the state of its process.
  *
- * CHEARTBEAT-1  a heartbeat does not need the interpreter: a process that holds the interpreter's lock for minutes remains alive
+ * CHEARTBEAT-1  a heartbeat does not need the interpreter: a process that holds the interpreter's lock for minutes remains a member
  * CHEARTBEAT-2  a lease counts from the moment before its heartbeat was written, on a clock that includes suspends. Observers see the
  *               heartbeat later and wait as long from then, so a lease expires here before it can end there
  * CHEARTBEAT-3  an expired lease stays expired: a resumed process writes a heartbeat first, and must still read the group again

@@ -175,7 +175,7 @@ class Groups(Offsets):
     # ---- housekeeping ----------------------------------------------------------------------------
 
     def housekeep(self) -> None:
-        """Evict members of all groups that have ended, as far as this process knows. Failures are reported and tried again.
+        """In all groups, evict members whose process has ended, as far as detectable here. Failures are reported and tried again.
 
         Threads: one at a time.
         """

@@ -1,7 +1,7 @@
-"""Keys and values of `__consumer_offsets` in Kafka's schema (format.md 9.1), with our additions as tagged fields.
+"""Keys and values of `__consumer_offsets` in Kafka's schema (format.md 9.1), with embedlog's additions as tagged fields.
 
 GROUPRECORD-1  groups are written in version 4, which has tagged fields, offsets in version 3 as brokers do; all versions are read
-GROUPRECORD-2  our fields have high tags. Kafka's own fields contain the values that a broker expects: each member's subscription
+GROUPRECORD-2  own fields have high tags. Kafka's own fields contain the values that a broker expects: each member's subscription
     is the one for the chosen protocol. During a join phase a broker reads a group whose members have no assignment yet
 GROUPRECORD-3  unknown tagged fields are kept, byte for byte, and written again
 GROUPRECORD-4  keys of an unknown kind are no error: they have no group
@@ -26,7 +26,7 @@ OFFSET_VERSION: Final = 3
 EXPIRING_VERSION: Final = 1  # the only version with an expiry time
 GROUP_VERSION: Final = 4
 TOPIC_ID_TAG: Final = 0  # of an offset: Kafka's
-STATE_TAG: Final = 10_000  # of a group; first of our tags: Kafka numbers from 0
+STATE_TAG: Final = 10_000  # of a group; first of embedlog's tags: Kafka numbers from 0
 LIFE_TAG: Final = 10_000  # of a member
 JOINED_TAG: Final = 10_001
 

@@ -1,7 +1,7 @@
-"""Keys and values of `__transaction_state` in Kafka's schema (format.md 9.3), with our additions as tagged fields.
+"""Keys and values of `__transaction_state` in Kafka's schema (format.md 9.3), with embedlog's additions as tagged fields.
 
 TXNRECORD-1  values are written in version 1, which has tagged fields; versions 0 and 1 are read
-TXNRECORD-2  our fields have high tags, and are omitted if they have their default: to a broker they are unknown fields
+TXNRECORD-2  own fields have high tags, and are omitted if they have their default: to a broker they are unknown fields
 TXNRECORD-3  unknown tagged fields are kept, byte for byte, and written again
 """
 
@@ -19,7 +19,7 @@ from embedlog.transaction import COMPLETED, NO_ID, PREPARED, Beginning, Outcome,
 
 KEY_VERSION: Final = 0
 VALUE_VERSION: Final = 1
-OWNER_TAG: Final = 10_000  # first of our tags: Kafka numbers from 0
+OWNER_TAG: Final = 10_000  # first of embedlog's tags: Kafka numbers from 0
 BEGAN_TAG: Final = 10_001
 OUTCOME_TAG: Final = 10_002
 

@@ -41,7 +41,7 @@ class Cleaner:
     def due(self, known: int, now_ms: int) -> Bounds | None:
         """The range that a pass would clean, if the pass is due: the dirty ratio is passed, or a record is overdue.
 
-        `known`: the offset up to which this process cleaned it, -1: as the checkpoint says.
+        `known`: the offset up to which this process cleaned it, -1: as in the checkpoint.
         """
         found = self._bounds(known, now_ms)
         if found.dirty_bytes and (found.overdue or found.ratio > self.state.config.min_cleanable_dirty_ratio):
@@ -185,7 +185,7 @@ class _Pass:
                 output.add(made, rows)
 
     def swap(self, group: list[SegmentInfo], made: SegmentInfo, records: bytes, end: int) -> bool:
-        """Put the segment that was made in the place of its group; False if its files are gone."""
+        """Put the segment that was made in the place of its group; False if its files are deleted."""
         with self._cleaner.lock.exclusive() as held:
             return swap.replace(held, group, made, records, end)
 

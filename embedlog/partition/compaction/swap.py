@@ -1,7 +1,7 @@
 """The swap of a compaction: new files take the place of a group of segments.
 
 SEGMENTSWAP-1  the swap happens under the append lock with the generation odd; a process that finds it unfinished finishes it
-SEGMENTSWAP-2  `purged_to` is raised with the swap: a view that was read below it is read again (tombstones may be gone)
+SEGMENTSWAP-2  `purged_to` is raised with the swap: a view that was read below it is read again (tombstones may be removed)
 SEGMENTSWAP-3  a swap begins only if all new files are there: a load of the partition, after its control page was lost, removes
                them
 SEGMENTSWAP-4  each kind of rename is on disk before the next one: a power loss may keep any of the renames since the last sync
@@ -25,13 +25,13 @@ logger = logging.getLogger("embedlog")
 
 
 def replace(held: Held, group: list[SegmentInfo], made: SegmentInfo, records: bytes, end: int) -> bool:
-    """Put the segment that was made in the place of a group; False if its files are gone (SEGMENTSWAP-3).
+    """Put the segment that was made in the place of a group; False if its files are deleted (SEGMENTSWAP-3).
 
     `end`: the log is clean up to there.
     """
     now = held.now
     if held.segments.all(now)[0].base > group[0].base or now.log_start > made.next_offset:
-        return True  # retention was faster: the segments are gone
+        return True  # retention was faster: the segments are deleted
     if not _is_complete(held.path, made):
         logger.info("%s: a compaction is repeated, the partition was loaded meanwhile", held.path)
         return False
@@ -64,7 +64,7 @@ def _begun(now: Published) -> Published:
 
 
 def _ended(now: Published, purged_to: int) -> Published:
-    """The tuple after the replacement: its generation is even, and records below `purged_to` may be gone."""
+    """The tuple after the replacement: its generation is even, and records below `purged_to` may be removed."""
     return now._replace(generation=now.generation + now.generation % 2, purged_to=max(now.purged_to, purged_to))
 
 
@@ -101,7 +101,7 @@ def _rename_all(directory: Path, base: int, before: str, after: str) -> None:
 
 
 def finish(held: Held) -> Published:
-    """Finish or undo the swap of a dead housekeeper. REQUIRES: the generation is odd."""
+    """Finish or undo the swap of a housekeeper that has ended. REQUIRES: the generation is odd."""
     now = held.now
     leftovers.settle(held.path, {}, write=True)
     logger.warning("repaired %s: a compaction was interrupted while segments were replaced", held.path)

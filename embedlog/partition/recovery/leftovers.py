@@ -3,7 +3,7 @@
 LEFTOVER-1  `.cleaned` was never finished and is removed; `.swap` is complete and replaces the old files
 LEFTOVER-2  segments below one that retention renamed belong to the same round: a power loss may keep any names of a round
 LEFTOVER-3  without the right to write nothing is changed: a reader gets the names as they would be afterwards. It is refused
-            if a swap must be finished first, because the old files may be gone in part
+            if a swap must be finished first, because a part of the old files may be deleted
 """
 
 from __future__ import annotations
