@@ -89,7 +89,7 @@ def options_of(known: dict[str, Option]) -> str:
 def differences() -> str:
     """Every option that is not as in Kafka, with the reason."""
     rows = (
-        (cls.WHOSE.split()[-1], f"`{name}`", value(default, unit), differs)
+        (cls.OWNER_NAME.split()[-1], f"`{name}`", value(default, unit), differs)
         for cls in (TopicConfig, LogConfig, ProducerConfig, ConsumerConfig)
         for name, default, _, unit, _, differs in options.rows(cls)
         if differs
@@ -243,7 +243,7 @@ def typed_options() -> str:
     text = TYPED_HEAD
     for cls in (LogConfig, TopicConfig, ProducerConfig, ConsumerConfig):
         name = cls.__name__.replace("Config", "Options")
-        text += f'\n\nclass {name}(TypedDict, total=False):\n    """Options of {cls.WHOSE}."""\n\n'
+        text += f'\n\nclass {name}(TypedDict, total=False):\n    """Options of {cls.OWNER_NAME}."""\n\n'
         text += "".join(
             f"    {field}: {type_of(known)}\n" for field, known in options.options_of(cls).items() if field not in OWN_ARGUMENTS
         )

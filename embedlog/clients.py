@@ -47,7 +47,7 @@ class Children:
 
     @staticmethod
     @contextmanager
-    def heard(leaving: type[BaseException] | None) -> Iterator[None]:
+    def reported(leaving: type[BaseException] | None) -> Iterator[None]:
         """If another exception leaves `with`, that one is raised and losses are logged."""
         try:
             yield

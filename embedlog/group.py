@@ -226,8 +226,8 @@ def _replace_static(group: Group, before: Member, member: Member, now_ms: int) -
     if group.state is State.PREPARING_REBALANCE:
         return _advance(replace(taken, protocol=choose(members)), now_ms)
     if group.state is State.STABLE and choose(members) == group.protocol:
-        said = before.metadata(group.protocol), member.metadata(group.protocol)
-        if said[0] == said[1] or (group.protocol_type == TYPE and same_subscription(group.protocol or "", *said)):
+        metadata = before.metadata(group.protocol), member.metadata(group.protocol)
+        if metadata[0] == metadata[1] or (group.protocol_type == TYPE and same_subscription(group.protocol or "", *metadata)):
             return taken
     return _prepare(taken, now_ms, {member.member_id})
 
@@ -374,8 +374,8 @@ def may_commit(
     old: Group | None, member_id: str, generation: int, instance_id: str | None, *, transactional: bool = False
 ) -> Refusal | None:
     """The reason to refuse a commit; None if it is allowed. A non-member has an empty id and generation -1."""
-    stranger = not member_id and instance_id is None and generation < 0
-    if transactional and stranger:
+    non_member = not member_id and instance_id is None and generation < 0
+    if transactional and non_member:
         return None
     if old is None:
         missing = Refusal.ILLEGAL_GENERATION if transactional else Refusal.GROUP_ID_NOT_FOUND

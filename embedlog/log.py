@@ -396,7 +396,7 @@ class Log:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        with self._engine.children.heard(kind):
+        with self._engine.children.reported(kind):
             self.close()
 
     def __repr__(self) -> str:

@@ -132,10 +132,10 @@ def fault_off() -> None:
 
 
 def fault_counters(reset: bool = False) -> tuple[dict[str, int], int]:
-    """Calls so far by kind, and how often the armed fault struck."""
+    """Calls so far by kind, and how often the armed fault was applied."""
     counts = ffi.new("int64_t[]", len(CALLS))
-    struck = lib.el_fault_counts(counts, reset)
-    return dict(zip(CALLS, counts, strict=True)), struck
+    hit_count = lib.el_fault_counts(counts, reset)
+    return dict(zip(CALLS, counts, strict=True)), hit_count
 
 
 def fault_trace(fd: int) -> None:
@@ -149,7 +149,7 @@ def record_to(fd: int) -> None:
 
 
 def point(name: str) -> int:
-    """A named place where a fault can strike; 0 outside the test build."""
+    """A named place where a fault can be injected; 0 outside the test build."""
     return int(lib.el_point(name.encode())) if TEST_BUILD else 0
 
 

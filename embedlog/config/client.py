@@ -57,7 +57,7 @@ _NETWORK = {
 class ProducerConfig(Options):
     """The options of a producer."""
 
-    WHOSE: ClassVar[str] = "a producer"
+    OWNER_NAME: ClassVar[str] = "a producer"
     REFUSED: ClassVar[Mapping[str, str]] = _NETWORK | {
         r"(key|value)\.serializer\.class": "key_serializer and value_serializer are callables",
         r"metadata\.max\.(age|idle)\.ms|topic\.metadata\.refresh\.interval\.ms":
@@ -198,7 +198,7 @@ class ProducerConfig(Options):
 class ConsumerConfig(Options):
     """The options of a consumer."""
 
-    WHOSE: ClassVar[str] = "a consumer"
+    OWNER_NAME: ClassVar[str] = "a consumer"
     REFUSED: ClassVar[Mapping[str, str]] = _NETWORK | {
         r"(key|value)\.deserializer\.class": "key_deserializer and value_deserializer are callables",
         r"group": "the name of the group is group.id",

@@ -86,7 +86,7 @@ def default_of(cls: type[Options], name: str, **facts: Any) -> Any:
 class Options:
     """Base of all configurations; `given` has the fields that were set, in contrast to defaults."""
 
-    WHOSE: ClassVar[str] = ""  # the owner of the options in messages, such as "a topic"
+    OWNER_NAME: ClassVar[str] = ""  # the owner of the options in messages, such as "a topic"
     REFUSED: ClassVar[Mapping[str, str]] = {}  # pattern of a dotted name → the reason why the option does not exist here
     RENAMED: ClassVar[Mapping[str, str]] = {}  # dotted name in older or other clients → the name here
     ARGUMENTS: ClassVar[tuple[str, ...]] = ()  # arguments of the call beside options, for hints at misspelt names
@@ -141,7 +141,7 @@ def _values(cls: type[Options], mapping: Mapping[str, Any] | None, keywords: Map
 def by_field(cls: type[Options], mapping: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
     """The given values by field name, unchecked. Raises as `parse` does for names."""
     if mapping is not None and not isinstance(mapping, Mapping):
-        raise TypeError(f"the configuration of {cls.WHOSE} is a mapping of names to values, not {type(mapping).__name__}")
+        raise TypeError(f"the configuration of {cls.OWNER_NAME} is a mapping of names to values, not {type(mapping).__name__}")
     given: dict[str, Any] = {}
     for key, value in [*(mapping or {}).items(), *keywords.items()]:
         name = known_name(cls, key)
@@ -154,7 +154,7 @@ def by_field(cls: type[Options], mapping: Mapping[str, Any] | None, keywords: Ma
 def known_name(cls: type[Options], key: str) -> str:
     """The field that a dotted or underscored name means. Raises ConfigError for an unknown or refused one."""
     if not isinstance(key, str):
-        raise ConfigError(f"the name of an option of {cls.WHOSE} is a text", found=repr(key))
+        raise ConfigError(f"the name of an option of {cls.OWNER_NAME} is a text", found=repr(key))
     name = underscored(key)
     if name not in options_of(cls):
         raise _unknown(cls, key)
@@ -227,7 +227,7 @@ def _unknown(cls: type[Options], key: str) -> UnknownOptionError:
     if near:
         spelling = dotted(near[0]) if "." in key and near[0] not in cls.ARGUMENTS else near[0]
         hint = f"; did you mean {spelling}?"
-    return UnknownOptionError(f"{_short(key)} is not an option of {cls.WHOSE}{hint}")
+    return UnknownOptionError(f"{_short(key)} is not an option of {cls.OWNER_NAME}{hint}")
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:

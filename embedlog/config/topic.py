@@ -45,7 +45,7 @@ _FIGURES = "the windows of metrics() are fixed: totals since the start, rates of
 class TopicConfig(Options):
     """The options of one topic."""
 
-    WHOSE: ClassVar[str] = "a topic"
+    OWNER_NAME: ClassVar[str] = "a topic"
     REFUSED: ClassVar[Mapping[str, str]] = {
         r"remote\..*|local\.retention\..*": _TIERED,
         r"(leader|follower)\.replication\.throttled\.replicas": "there is no network to throttle",
@@ -175,7 +175,7 @@ class TopicConfig(Options):
 class LogConfig(Options):
     """The options of an open log directory: defaults of its topics, and the behaviour of this process."""
 
-    WHOSE: ClassVar[str] = "a log"
+    OWNER_NAME: ClassVar[str] = "a log"
     REFUSED: ClassVar[Mapping[str, str]] = {
         r"log\.dirs?": "the directory is the first argument of open()",
         r"(broker|node)\.id": "meta.properties contains the identity of the node",

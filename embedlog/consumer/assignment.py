@@ -73,9 +73,9 @@ def protocols(
     rack: str | None,
 ) -> tuple[tuple[str, bytes], ...]:
     """A member's subscription for each of its assignors; `last`: its last assignment, even if it was revoked since."""
-    said = Subscription(tuple(sorted(topics)), None, tuple(sorted(owned)), generation, rack)
+    common = Subscription(tuple(sorted(topics)), None, tuple(sorted(owned)), generation, rack)
     data = {STICKY: _sticky_data(last, generation), COOPERATIVE_STICKY: _NUMBER.pack(generation)}
-    return tuple((strategy.name, encode_subscription(said._replace(user_data=data.get(strategy.name)))) for strategy in known)
+    return tuple((strategy.name, encode_subscription(common._replace(user_data=data.get(strategy.name)))) for strategy in known)
 
 
 def _sticky_data(partitions: Iterable[TopicPartition], generation: int) -> bytes:
@@ -89,14 +89,14 @@ def _sticky_data(partitions: Iterable[TopicPartition], generation: int) -> bytes
     return b"".join([*parts, _NUMBER.pack(generation)])
 
 
-def _claims(protocol: str, said: Subscription) -> tuple[tuple[TopicPartition, ...], int]:
+def _claims(protocol: str, subscription: Subscription) -> tuple[tuple[TopicPartition, ...], int]:
     """The partitions that a member claims to own, and their generation. Unreadable data is no claim: stickiness is optional."""
-    if protocol != STICKY or not said.user_data:
-        return said.owned, said.generation
+    if protocol != STICKY or not subscription.user_data:
+        return subscription.owned, subscription.generation
     try:
-        reader = Plain(said.user_data, 0)
+        reader = Plain(subscription.user_data, 0)
         owned = reader.partitions()
-        return owned, reader.number() if reader.at < len(said.user_data) else -1
+        return owned, reader.number() if reader.at < len(subscription.user_data) else -1
     except (struct.error, ValueError):
         return (), -1
 
@@ -106,11 +106,11 @@ def members_of(group: Group) -> dict[str, Member]:
     found = {}
     for member_id, member in group.members.items():
         try:
-            said = decode_subscription(member.metadata(group.protocol))
+            subscription = decode_subscription(member.metadata(group.protocol))
         except CorruptRecordError:
-            said = Subscription(())
-        owned, generation = _claims(group.protocol or "", said)
-        found[member_id] = Member(frozenset(said.topics), owned, generation, member.instance_id, said.rack)
+            subscription = Subscription(())
+        owned, generation = _claims(group.protocol or "", subscription)
+        found[member_id] = Member(frozenset(subscription.topics), owned, generation, member.instance_id, subscription.rack)
     return found
 
 

@@ -410,8 +410,8 @@ class ConsumerCoordinator:
 
     def metrics(self) -> dict[str, Any]:
         """Kafka's metrics of commits, rebalances and heartbeats."""
-        beats = heartbeats(self._lease, self._config.session_timeout_ms, self._config.heartbeat_interval_ms)
-        return {**commits(self._metrics), **self.membership.rebalances.report(), **beats}
+        heartbeat = heartbeats(self._lease, self._config.session_timeout_ms, self._config.heartbeat_interval_ms)
+        return {**commits(self._metrics), **self.membership.rebalances.report(), **heartbeat}
 
     # ---- close -----------------------------------------------------------------------------------
 

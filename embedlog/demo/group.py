@@ -168,27 +168,27 @@ def read_as_group(log: embedlog.Log, directory: str, topic: str, show: Show) -> 
         before = group.wait("a stable group", lambda: group.shared_out(READER_COUNT), show)
         began = time.perf_counter()
         group.go.set()
-        doomed = int(before[group.largest].split()[-1]) - 1
+        victim = int(before[group.largest].split()[-1]) - 1
         enough = group.marks.total // 4
         group.wait("the readers to read",
-                   lambda: group.counts[doomed].value and sum(each.value for each in group.counts) > enough, show)  # fmt: skip
-        os.kill(group.readers[doomed].pid, 9)
+                   lambda: group.counts[victim].value and sum(each.value for each in group.counts) > enough, show)  # fmt: skip
+        os.kill(group.readers[victim].pid, 9)
         killed = time.perf_counter()
-        after = group.wait("the others to take over", lambda: group.shared_out(READER_COUNT - 1), show, dead=doomed)
+        after = group.wait("the others to take over", lambda: group.shared_out(READER_COUNT - 1), show, dead=victim)
         moved = time.perf_counter()
-        group.wait("the lag to be zero", lambda: group.lag() == 0, show, dead=doomed)
+        group.wait("the lag to be zero", lambda: group.lag() == 0, show, dead=victim)
         ended = time.perf_counter()
         show(grouped=group.marks.total)
         group.stop.set()
         for number, reader in enumerate(group.readers):
             reader.join(STALLED_S)
-            if number != doomed and reader.exitcode:
+            if number != victim and reader.exitcode:
                 raise GroupError(f"{reader.name} exited with {reader.exitcode}")
         given = group.marks.counts()
         if given[0]:
             raise GroupError(f"{given[0]} lines of {group.marks.total} were skipped")
         return {
-            "killed": f"reader {doomed + 1}",
+            "killed": f"reader {victim + 1}",
             "before": {str(tp.partition): before[tp] for tp in group.tps},
             "after": {str(tp.partition): after[tp] for tp in group.tps},
             "moved_s": moved - killed,

@@ -100,12 +100,12 @@ def _runs(
 ) -> Iterator[tuple[memoryview, Batches]]:
     while len(batches):
         records = np.minimum(batches["records"], (batches["size"] - HEADER_SIZE) // codec.RECORD_SIZE_MIN)
-        room = np.empty(int(batches["size"].sum(dtype=np.int64) + 11 * records.sum(dtype=np.int64)), np.uint8)
+        output = np.empty(int(batches["size"].sum(dtype=np.int64) + 11 * records.sum(dtype=np.int64)), np.uint8)
         after = np.empty(len(batches), BATCH)
-        written, done = cleaner.run(data, position, batches, orders, room, after)
+        written, done = cleaner.run(data, position, batches, orders, output, after)
         if written < 0:
             raise _corrupt(batches[min(done, len(batches) - 1)], cleaner.problem)
-        yield room.data[:written], after[:done]
+        yield output.data[:written], after[:done]
         batches, orders = batches[done:], orders[done:]
 
 

@@ -117,18 +117,18 @@ def expand(codec: int, data: Buffer, limit: int) -> Buffer:
 
 def _drain(read: Callable[[memoryview], int], guess: int, limit: int) -> Buffer:
     """The bytes that `read` writes until it returns 0, in memory that grows with them."""
-    room = np.empty(max(min(guess, limit), 1), np.uint8)
+    output = np.empty(max(min(guess, limit), 1), np.uint8)
     size = 0
     while True:
-        if size == len(room):
+        if size == len(output):
             if size > limit:
                 raise LimitExceeded
             larger = np.empty(min(2 * size, limit + 1), np.uint8)
-            larger[:size] = room
-            room = larger
-        got = read(room.data[size:])
+            larger[:size] = output
+            output = larger
+        got = read(output.data[size:])
         if got == 0:
-            return room.data[:size]
+            return output.data[:size]
         size += got
         if size > limit:
             raise LimitExceeded
@@ -164,16 +164,16 @@ def _decompress_snappy(data: Buffer, limit: int) -> Buffer:
 def _decompress_lz4(data: Buffer, limit: int) -> Buffer:
     frame, view, at = lz4.frame.LZ4FrameDecompressor(), memoryview(data).cast("B"), 0
 
-    def read(room: memoryview) -> int:
+    def read(output: memoryview) -> int:
         nonlocal at
         while not frame.eof:
             packed = view[at : at + LZ4_STEP_BYTES] if frame.needs_input else b""
             if frame.needs_input and not packed:
                 raise EOFError("the data end too early")
             at += len(packed)
-            plain = frame.decompress(packed, max_length=len(room))
+            plain = frame.decompress(packed, max_length=len(output))
             if plain:
-                room[: len(plain)] = plain
+                output[: len(plain)] = plain
                 return len(plain)
         return 0
 

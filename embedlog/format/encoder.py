@@ -142,8 +142,8 @@ def _plain_run(encoder: native.Encoder, plan: _Plan) -> EncodedRun:
     size, first = plan.run_bytes, encoder.next
     batches = np.empty(min(BATCHES_MAX, 2 * plan.run_bytes // max(plan.batch_bytes, HEADER_SIZE) + 2), BATCH)
     while True:
-        room = plan.pool.lease(size).array
-        written, count = encoder.run(room, batches)
+        buffer = plan.pool.lease(size).array
+        written, count = encoder.run(buffer, batches)
         if written != native.ESPACE:
             break
         size = encoder.need
@@ -157,7 +157,7 @@ def _plain_run(encoder: native.Encoder, plan: _Plan) -> EncodedRun:
         )
     if written < 0:
         raise InvalidRecordError(f"row {encoder.next} of the columns: no such row, or its offsets do not rise within the data")
-    return EncodedRun(room.data[:written], count, encoder.next - first, written, batches[:count])
+    return EncodedRun(buffer.data[:written], count, encoder.next - first, written, batches[:count])
 
 
 def _compressed(run: EncodedRun, plan: _Plan) -> EncodedRun:
@@ -171,17 +171,17 @@ def _compressed(run: EncodedRun, plan: _Plan) -> EncodedRun:
 
     bodies = compression.each(pack, range(run.batch_count))
     batches = run.batches.copy()
-    room, position = plan.pool.lease(run.size).array, 0
+    buffer, position = plan.pool.lease(run.size).array, 0
     for row, body in enumerate(bodies):
         start, size = int(run.batches["position"][row]), HEADER_SIZE + len(body)
-        batch = room[position : position + size]
+        batch = buffer[position : position + size]
         batch[:HEADER_SIZE] = run.buffer[start : start + HEADER_SIZE]
         batch[HEADER_SIZE:] = body
         packed = size < int(run.batches["size"][row])
         native.reseal(batch, len(body), plan.codec if packed else 0)
         _note(batches, row, batch, position)
         position += size
-    return EncodedRun(room.data[:position], run.batch_count, run.record_count, position, batches)
+    return EncodedRun(buffer.data[:position], run.batch_count, run.record_count, position, batches)
 
 
 def _note(batches: Batches, row: int, batch: NDArray[np.uint8], position: int) -> None:

@@ -122,12 +122,12 @@ class ProducerState:
         for row in (rows if len(rows) < FEW_ROWS else rows[_of_consequence(batches[rows])]).tolist():
             batch = batches[row]
             place = int(batch["base_offset"]), int(ends[row])
-            whose = int(batch["producer_id"]), int(batch["producer_epoch"])
+            identity = int(batch["producer_id"]), int(batch["producer_epoch"])
             if not batch["attributes"] & CONTROL:
                 opens = bool(batch["attributes"] & TRANSACTIONAL)
-                self._data(whose, place, int(batch["base_sequence"]), int(batch["max_timestamp"]), opens)
+                self._data(identity, place, int(batch["base_sequence"]), int(batch["max_timestamp"]), opens)
             elif (marker := marker_of(row)) is not None:
-                aborted += self._marker(whose, place[0], int(batch["max_timestamp"]), marker)
+                aborted += self._marker(identity, place[0], int(batch["max_timestamp"]), marker)
         if len(ends):
             self.offset = max(self.offset, int(ends[-1]) + 1)
         return aborted
@@ -145,22 +145,22 @@ class ProducerState:
         self._marker((producer_id, epoch), offset, timestamp, marker)
         self.offset = offset + 1
 
-    def _data(self, whose: tuple[int, int], place: tuple[int, int], first_sequence: int, timestamp: int, opens: bool) -> None:
-        """`whose`: id and epoch; `place`: first and last offset."""
-        producer = self._producer(whose[0])
+    def _data(self, identity: tuple[int, int], place: tuple[int, int], first_sequence: int, timestamp: int, opens: bool) -> None:
+        """`identity`: id and epoch; `place`: first and last offset."""
+        producer = self._producer(identity[0])
         producer.noted_ms = self.noted_ms
-        producer.enter(whose[1])
+        producer.enter(identity[1])
         delta = place[1] - place[0]
         producer.remember(Sequences(first_sequence, add_sequence(first_sequence, delta), place[1], delta, timestamp))
         producer.timestamp = timestamp
         if opens and producer.transaction_start < 0:
             producer.transaction_start = place[0]
 
-    def _marker(self, whose: tuple[int, int], offset: int, timestamp: int, marker: Marker) -> list[AbortedTransaction]:
-        producer = self._producer(whose[0])
+    def _marker(self, identity: tuple[int, int], offset: int, timestamp: int, marker: Marker) -> list[AbortedTransaction]:
+        producer = self._producer(identity[0])
         first = producer.transaction_start
         producer.noted_ms = self.noted_ms
-        producer.enter(whose[1])
+        producer.enter(identity[1])
         producer.coordinator_epoch = marker.coordinator_epoch
         producer.timestamp = timestamp
         producer.transaction_start = -1

@@ -318,28 +318,28 @@ class Reader:
         while True:
             size = min(want, info.size - hint.position)
             spare = min(SPARE_BYTES, info.size - hint.position - size)
-            room = pool.lease(size + spare).view if pool is not None else memoryview(bytearray(size + spare))
+            buffer = pool.lease(size + spare).view if pool is not None else memoryview(bytearray(size + spare))
             with self.handles.acquire(self._directory, info.base, file_names.LOG) as fd:
-                got = files.pread_into(fd, room[:size], hint.position, path)
-                scanned = scan(room[:got], chain)
+                got = files.pread_into(fd, buffer[:size], hint.position, path)
+                scanned = scan(buffer[:got], chain)
                 if scanned.need and len(scanned.batches) and got - scanned.consumed >= AGAIN_BYTES_MIN:
-                    return self._completed(fd, path, hint.position, chain, room, got, scanned)
+                    return self._completed(fd, path, hint.position, chain, buffer, got, scanned)
             if len(scanned.batches) or scanned.problem is not None or got < size or hint.position + size >= info.size:
-                return room[:got], scanned
+                return buffer[:got], scanned
             want = max(scanned.need, 2 * want)
 
     @staticmethod
     def _completed(
-        fd: int, path: Path, position: int, chain: Chain, room: memoryview, got: int, scanned: Scanned
+        fd: int, path: Path, position: int, chain: Chain, buffer: memoryview, got: int, scanned: Scanned
     ) -> tuple[memoryview, Scanned]:
         """Read the last batch to its end, if it fits: two reads of a large batch would be a large part of the work."""
         end = scanned.consumed + scanned.need
-        if end > len(room):
-            return room[:got], scanned
-        got += files.pread_into(fd, room[got:end], position + got, path)
-        last = scan(room[scanned.consumed : got], chain, position=scanned.consumed)
+        if end > len(buffer):
+            return buffer[:got], scanned
+        got += files.pread_into(fd, buffer[got:end], position + got, path)
+        last = scan(buffer[scanned.consumed : got], chain, position=scanned.consumed)
         batches = joined([scanned.batches, last.batches])
-        return room[:got], Scanned(batches, scanned.consumed + last.consumed, None, last.need)
+        return buffer[:got], Scanned(batches, scanned.consumed + last.consumed, None, last.need)
 
     # ---- what must hold --------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from embedlog._native.system import Published
     from embedlog.partition.state import PartitionState
 
-ROOM_BYTES: Final = 1 << 16
+BUFFER_BYTES: Final = 1 << 16
 
 
 class Tail:
@@ -31,7 +31,7 @@ class Tail:
         self._state = state
         self._committed = committed
         self._file = (str(state.path), now.segment_base, file_names.LOG)
-        self._tailing = system.Tailing(state.page, now, position, now.log_end, digest, bytearray(ROOM_BYTES), committed)
+        self._tailing = system.Tailing(state.page, now, position, now.log_end, digest, bytearray(BUFFER_BYTES), committed)
         self._place = (state.topic, state.number)
         self._handles = state.context.handles
         self._pid = os.getpid()

@@ -97,7 +97,7 @@ class Accumulator:
     def __init__(self, name: str, delivery: Sender, *, memory_limit: int, linger_ms: float, unacknowledged: bool = False) -> None:
         self._delivery = delivery
         self._name = name
-        self._room = threading.Condition()
+        self._memory_freed = threading.Condition()
         self._queue: deque[object] = deque()
         self._start_lock = threading.RLock()  # a signal handler may close the accumulator during `start`
         self._thread: threading.Thread | None = None
@@ -130,11 +130,11 @@ class Accumulator:
         began = time.monotonic()
         deadline = began + (0.0 if self.on_thread() else timeout_s)
         ticket = object()
-        with self._room:
+        with self._memory_freed:
             self._queue.append(ticket)
             self.rows.waiting += 1
             self.blocked_count += 1
-            self.rows.ring()
+            self.rows.wake()
             try:
                 while True:
                     if self.rows.closed:
@@ -143,12 +143,12 @@ class Accumulator:
                     left = deadline - time.monotonic()
                     if result is not None or left <= 0:
                         return result
-                    self._room.wait(left)
+                    self._memory_freed.wait(left)
             finally:
                 self._queue.remove(ticket)
                 self.rows.waiting -= 1
                 self.blocked(time.monotonic() - began)
-                self._room.notify_all()
+                self._memory_freed.notify_all()
 
     def has_memory(self, size: int) -> bool:
         """Whether `size` bytes fit into the memory. A record larger than the whole memory is accepted if the memory is empty."""
@@ -162,12 +162,12 @@ class Accumulator:
             self.rows.run_late()
         finally:
             self._calling &= not on_thread
-            self._give_room()
+            self._notify_waiting()
 
-    def _give_room(self) -> None:
+    def _notify_waiting(self) -> None:
         if self.rows.waiting:
-            with self._room:
-                self._room.notify_all()
+            with self._memory_freed:
+                self._memory_freed.notify_all()
 
     # ---- flush and close -------------------------------------------------------------------------
 
@@ -194,14 +194,14 @@ class Accumulator:
         with self._start_lock:
             self.rows.close()
             thread = self._thread
-        with self._room:
-            self._room.notify_all()
+        with self._memory_freed:
+            self._memory_freed.notify_all()
         if thread is None:
             self._settled()
             return self.rows.end()
         if self.on_thread():
             return self._drain(timeout_s)
-        self.rows.ring()
+        self.rows.wake()
         with _waiting_for(thread):
             thread.join(0)  # raises RuntimeError in a signal handler that runs before the thread's start
             if self._finished.wait(
@@ -228,7 +228,7 @@ class Accumulator:
                 self._deliver(queue)
             if not queues:
                 self.rows.wait(_first(pause_s, left_s))
-        self._give_room()
+        self._notify_waiting()
         return True
 
     def abandon(self) -> None:
@@ -265,7 +265,7 @@ class Accumulator:
         self._delivery.drop(error)
         for batch in self.rows.pending():
             dropped += self._delivery.abandon(batch, error)
-        self.rows.ring()
+        self.rows.wake()
         return dropped
 
     def on_thread(self) -> bool:

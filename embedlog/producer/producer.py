@@ -67,7 +67,7 @@ class Producer(Generic[K, V]):
             unacknowledged=config.acks == "0",
         )
         self._accumulator.blocked = partial(self._delivery.figures.spent, "blocked")
-        self._failures.noted = self._accumulator.rows.ring
+        self._failures.noted = self._accumulator.rows.wake
         self._routes = self._delivery.routes
         self._transaction = _transaction(engine, config, self._accumulator, self._delivery)
         self._pipeline = Pipeline(engine, config, self._delivery, self._accumulator, self._transaction)

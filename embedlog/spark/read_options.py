@@ -260,7 +260,7 @@ ELSEWHERE = {  # of Spark's Kafka source, without a meaning here
 }  # fmt: skip
 
 
-def canonical(given: str, known: Mapping[str, str] = _BY_LOWER, whose: str = "source") -> str:
+def canonical(given: str, known: Mapping[str, str] = _BY_LOWER, owner: str = "source") -> str:
     """The canonical name of an option; `known` maps lower-case names. Raises ConfigError with the nearest name."""
     name = known.get(given.lower())
     if name is not None:
@@ -271,7 +271,7 @@ def canonical(given: str, known: Mapping[str, str] = _BY_LOWER, whose: str = "so
         raise embedlog.ConfigError(f"{given}: this source has no broker and no client to configure: remove the option")
     near = difflib.get_close_matches(given.lower(), known, n=1, cutoff=0.6)
     hint = f"; did you mean {known[near[0]]}?" if near else ""
-    raise embedlog.ConfigError(f"{given}: unknown option of the embedlog {whose}{hint}")
+    raise embedlog.ConfigError(f"{given}: unknown option of the embedlog {owner}{hint}")
 
 
 @dataclass(frozen=True)

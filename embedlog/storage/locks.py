@@ -52,9 +52,9 @@ def open_lock(path: str | os.PathLike[str], mode: int = 0o666) -> int:
     file removes the permission of all others, also from a file of an older version.
     """
     parent = files.lstat(os.path.join(os.path.dirname(path), os.curdir))
-    for whose in (0o060, 0o006):
-        if parent is not None and not parent.mode & mode & whose & 0o222:
-            mode &= ~whose
+    for users in (0o060, 0o006):
+        if parent is not None and not parent.mode & mode & users & 0o222:
+            mode &= ~users
     fd = files.open_file(path, files.CREATE, mode)
     try:
         found = files.facts(fd, path)

@@ -11,7 +11,7 @@ import pytest
 
 from embedlog.coordination.groups.group_records import (
     JOINED_TAG,
-    LIFE_TAG,
+    SLOT_TAG,
     STATE_TAG,
     Committed,
     decode_group,
@@ -215,7 +215,7 @@ def test_fields_of_a_newer_version_are_kept() -> None:
     resized = replace(GROUP, others=((STATE_TAG, b"a longer state than ours"),))
     back = decode_group(encode_group(replace(GROUP, others=((0, b"zero"), (20_000, bytes(300))))))
     assert back.others == ((0, b"zero"), (20_000, bytes(300)))
-    process_slot = replace(ONE, others=((LIFE_TAG, b"a longer life than ours"),))
+    process_slot = replace(ONE, others=((SLOT_TAG, b"a longer life than ours"),))
     value = encode_group(replace(GROUP, members={"m1": process_slot}))
     assert decode_group(value).members["m1"] == process_slot
     assert decode_group(encode_group(resized)).others == resized.others

@@ -147,8 +147,8 @@ def test_who_waits_for_memory_ends_every_linger() -> None:
 
 def test_a_ring_before_the_wait_ends_it() -> None:
     shared = accumulator()
-    shared.ring()
-    shared.ring()
+    shared.wake()
+    shared.wake()
     assert shared.wait(5)
     assert not shared.wait(0)
 

@@ -36,6 +36,13 @@ CODE = re.compile(r"``.*?``|`[^`\n]*`|\]\([^)]*\)")
 
 WORDS_MAX = 25  # of a sentence
 
+# Words that are no part of a name of the package.
+NAMES_WITHOUT = {
+    *("adopt", "adopted", "adoption", "beat", "beats", "behind", "bystander", "complaint", "doomed", "fate", "forsaken", "going"),
+    *("heard", "life", "look", "looked", "looks", "nap", "naps", "patience", "room", "rooms", "said", "strays", "stranger"),
+    *("strangers", "sweep", "tell", "told", "twin", "unheard", "who", "whose"),
+}
+
 
 def words_in(each: Prose) -> Iterator[str]:
     """Banned words of a text, with place and replacement."""
@@ -95,3 +102,14 @@ def test_sentences_rules_and_rows_are_counted_separately() -> None:
     """
     found = prose.sentences(Prose(ROOT / "README.md", 1, text))
     assert [prose.word_count(each) for each in found if each.strip()] == [3, 3, 5, 2]
+
+
+def test_names_of_the_package_are_terms_of_the_field() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in prose.code("embedlog")
+        if path.suffix == ".py"
+        for name, line in prose.names(path)
+        if NAMES_WITHOUT & set(name.lower().split("_"))
+    ]
+    assert wrong == [], "\n".join(wrong)

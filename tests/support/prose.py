@@ -103,6 +103,20 @@ def messages_of_python(path: Path) -> Iterator[Prose]:
             yield Prose(path, node.lineno, node.value)
 
 
+def names(path: Path) -> Iterator[tuple[str, int]]:
+    """The names that a Python module gives to classes, functions, parameters, variables and attributes, with their lines."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                yield node.name, node.lineno
+            case ast.arg():
+                yield node.arg, node.lineno
+            case ast.Name(ctx=ast.Store()):
+                yield node.id, node.lineno
+            case ast.Attribute(ctx=ast.Store()):
+                yield node.attr, node.lineno
+
+
 def of_c(path: Path) -> Iterator[Prose]:
     """Comments of a C file."""
     source = path.read_text()

@@ -11,13 +11,13 @@ enum el_action {
  * the nth on is delayed.
  * FAIL with `sticky` also fails every later matching call. kinds = 0 disarms. There is one hook per process. */
 int32_t el_fault_arm(uint32_t kinds, int64_t nth, int32_t action, int32_t error, int32_t sticky, const char *name);
-/* Counts of the calls of each kind since the last reset; `counts` has EL_CALLS elements. Returns how often the fault struck. */
+/* Counts of the calls of each kind since the last reset; `counts` has EL_CALLS elements. Returns how often the fault was applied. */
 int64_t el_fault_counts(int64_t *counts, int32_t reset);
 /* Writes a line "KIND SIZE NAME" for each call to descriptor `fd` (-1 = off). */
 int32_t el_fault_trace(int32_t fd);
 /* 0, or the injected error of a directory listing. */
 int32_t el_list_hook(const char *path);
-/* A named place where a fault can strike. */
+/* A named place where a fault can be injected. */
 int32_t el_point(const char *name);
 
 /* Writes every successful change of files by this process to descriptor `fd`, with its bytes, in order (-1 = off), for simulations of a

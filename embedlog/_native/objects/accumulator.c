@@ -137,7 +137,7 @@ static PyObject *accumulator_wait(PyObject *object, PyObject *timeout) {
     EL_RETURN_TRUTH(status == PY_LOCK_ACQUIRED);
 }
 
-static PyObject *accumulator_ring(PyObject *object, PyObject *unused) {
+static PyObject *accumulator_wake(PyObject *object, PyObject *unused) {
     el_wake_thread((el_accumulator *)object);
     Py_RETURN_NONE;
 }
@@ -264,8 +264,8 @@ static PyMemberDef accumulator_members[] = {
 };
 
 static PyMethodDef accumulator_methods[] = {
-    {"wait", accumulator_wait, METH_O, "wait(timeout_s or None) -> woken: sleeps until ring(). One thread only."},
-    {"ring", accumulator_ring, METH_NOARGS, "Ends the sleep of wait(), the present or the next one."},
+    {"wait", accumulator_wait, METH_O, "wait(timeout_s or None) -> woken: sleeps until wake(). One thread only."},
+    {"wake", accumulator_wake, METH_NOARGS, "Ends the sleep of wait(), the present or the next one."},
     {"ready", accumulator_ready, METH_NOARGS, "(queues with a closed batch, seconds until the next linger time ends or None)."},
     {"seal", accumulator_seal, METH_NOARGS, "Closes every open batch before its linger time ends."},
     {"pending", accumulator_pending, METH_NOARGS, "Unsettled batches."},

@@ -1,7 +1,7 @@
 /* The fault hook: every call of the system table passes here first.
  *
  * CFAULTS-1  off by default: one relaxed load and a counter per call
- * CFAULTS-2  one hook per process; a fault strikes the nth call of its kinds whose path contains a given text
+ * CFAULTS-2  one hook per process; a fault is applied to the nth call of its kinds whose path contains a given text
  * CFAULTS-3  a kill is SIGKILL to the process itself: no later statement of it runs
  * CFAULTS-4  a stop is sent to the calling thread: if it were sent to the process, another thread could take it while this one continues */
 #include "system/system.h"
@@ -18,7 +18,7 @@ static struct {
     _Atomic int64_t left;
     int action, error, sticky;
     char name[256];
-    _Atomic int64_t struck;
+    _Atomic int64_t hit_count;
     _Atomic int after;                  /* action after the call */
     _Atomic int trace_fd;
     _Atomic int64_t counts[EL_CALLS];
@@ -35,7 +35,7 @@ int32_t el_fault_arm(uint32_t kinds, int64_t nth, int32_t action, int32_t error,
     hook.sticky = sticky;
     snprintf(hook.name, sizeof hook.name, "%s", name ? name : "");
     atomic_store(&hook.left, nth);
-    atomic_store(&hook.struck, 0);
+    atomic_store(&hook.hit_count, 0);
     atomic_store(&hook.after, EL_FAULT_NONE);
     atomic_store(&hook.kinds, kinds);
     return EL_OK;
@@ -47,7 +47,7 @@ int64_t el_fault_counts(int64_t *counts, int32_t reset) {
         if (reset)
             atomic_store(&hook.counts[kind], 0);
     }
-    return atomic_load(&hook.struck);
+    return atomic_load(&hook.hit_count);
 }
 
 int32_t el_fault_trace(int32_t fd) {
@@ -73,8 +73,8 @@ static void trace(int trace_fd, int kind, const char *name, int64_t size) {
         atomic_store(&hook.trace_fd, -1);
 }
 
-static int strike(void) {
-    atomic_fetch_add(&hook.struck, 1);
+static int apply_fault(void) {
+    atomic_fetch_add(&hook.hit_count, 1);
     struct timespec pause = {.tv_sec = hook.error / 1000000, .tv_nsec = hook.error % 1000000 * 1000};
     switch (hook.action) {
     case EL_FAULT_FAIL: return EL_SYSTEM_ERROR(hook.error);
@@ -99,7 +99,7 @@ static int slow_before(int kind, int fd, const char *path, int64_t size, int tra
     int goes_on = hook.action == EL_FAULT_DELAY || (hook.sticky && left < 1);
     if (left != 1 && !(goes_on && left < 1))
         return EL_OK;
-    return strike();
+    return apply_fault();
 }
 
 int el_before(int kind, int fd, const char *path, int64_t size) {

@@ -21,7 +21,7 @@ enum { EL_HALF = 1 };
 
 #ifdef EMBEDLOG_TEST_BUILD
 int el_before(int kind, int fd, const char *path, int64_t size);
-/* After the call: a fault that strikes after the call strikes here. */
+/* After the call: a fault that applies after the call is applied here. */
 void el_after(int kind);
 
 int el_is_recording(void);

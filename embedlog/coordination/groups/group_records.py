@@ -27,12 +27,12 @@ EXPIRING_VERSION: Final = 1  # the only version with an expiry time
 GROUP_VERSION: Final = 4
 TOPIC_ID_TAG: Final = 0  # of an offset: Kafka's
 STATE_TAG: Final = 10_000  # of a group; first of embedlog's tags: Kafka numbers from 0
-LIFE_TAG: Final = 10_000  # of a member
+SLOT_TAG: Final = 10_000  # of a member
 JOINED_TAG: Final = 10_001
 
 _TIMEOUTS: Final = struct.Struct(">ii")  # rebalance and session timeout in ms
 STATE: Final = struct.Struct(">bbI")  # state, 1 while the first phase is delayed, round
-LIFE: Final = struct.Struct(">IQ")  # slot, nonce
+PROCESS_SLOT: Final = struct.Struct(">IQ")  # slot, nonce
 _OFFSET_HEAD: Final = struct.Struct(">hqi")  # version, offset, leader epoch
 _TIMES: Final = struct.Struct(">qq")  # commit and expiry in wall clock ms
 
@@ -158,7 +158,7 @@ def encode_group(group: Group) -> bytes:
 def _member(member: Member, protocol: str | None) -> bytes:
     own: Fields = [(JOINED_TAG, _joined(member, protocol))]
     if member.process_slot is not None:
-        own.insert(0, (LIFE_TAG, LIFE.pack(*member.process_slot)))
+        own.insert(0, (SLOT_TAG, PROCESS_SLOT.pack(*member.process_slot)))
     return b"".join(
         (
             _text(member.member_id),
@@ -175,10 +175,10 @@ def _member(member: Member, protocol: str | None) -> bytes:
 
 def _joined(member: Member, protocol: str | None) -> bytes:
     """Whether the member has joined, and its protocols in order; the subscription in Kafka's own field is not repeated."""
-    said = member.metadata(protocol)
+    chosen = member.metadata(protocol)
     parts = [b"\1" if member.joined else b"\0", uvarint(len(member.protocols))]
     for name, metadata in member.protocols:
-        parts += (_text(name), b"\0" if metadata == said else _blob(metadata))
+        parts += (_text(name), b"\0" if metadata == chosen else _blob(metadata))
     return b"".join(parts)
 
 
@@ -223,7 +223,7 @@ def _plain_group(value: bytes, version: int) -> Group:
         client_id, client_host = reader.string(), reader.string()
         rebalance_ms = reader.number() if version >= 1 else -1
         session_ms = reader.number()
-        said, assignment = reader.data() or b"", reader.data() or b""
+        chosen, assignment = reader.data() or b"", reader.data() or b""
         members[member_id] = Member(
             member_id,
             instance_id,
@@ -231,7 +231,7 @@ def _plain_group(value: bytes, version: int) -> Group:
             client_host,
             session_ms if rebalance_ms < 0 else rebalance_ms,
             session_ms,
-            ((protocol or "", said),),
+            ((protocol or "", chosen),),
             assignment,
         )
     state = State.STABLE if members else State.EMPTY
@@ -263,15 +263,15 @@ def _flexible_member(reader: Flexible, protocol: str | None) -> Member:
     member_id, instance_id = reader.string(), reader.nullable()
     client_id, client_host = reader.string(), reader.string()
     rebalance_ms, session_ms = reader.take(_TIMEOUTS)
-    said, assignment = reader.data(), reader.data()
+    chosen, assignment = reader.data(), reader.data()
     process_slot, joined = None, True
-    protocols: tuple[tuple[str, bytes], ...] = ((protocol or "", said),)
+    protocols: tuple[tuple[str, bytes], ...] = ((protocol or "", chosen),)
     others: Tags = ()
     for tag, data in reader.tagged():
-        if tag == LIFE_TAG and len(data) == LIFE.size:
-            process_slot = ProcessSlot(*LIFE.unpack(data))
+        if tag == SLOT_TAG and len(data) == PROCESS_SLOT.size:
+            process_slot = ProcessSlot(*PROCESS_SLOT.unpack(data))
         elif tag == JOINED_TAG:
-            joined, protocols = _unjoined(data, said)
+            joined, protocols = _unjoined(data, chosen)
         else:
             others += ((tag, data),)
     return Member(
@@ -289,10 +289,10 @@ def _flexible_member(reader: Flexible, protocol: str | None) -> Member:
     )
 
 
-def _unjoined(data: bytes, said: bytes) -> tuple[bool, tuple[tuple[str, bytes], ...]]:
+def _unjoined(data: bytes, chosen: bytes) -> tuple[bool, tuple[tuple[str, bytes], ...]]:
     reader = Flexible(data, 1)
     protocols = []
     for _ in range(reader.uvarint()):
         name, metadata = reader.string(), reader.maybe()
-        protocols.append((name, said if metadata is None else metadata))
+        protocols.append((name, chosen if metadata is None else metadata))
     return data[0] != 0, tuple(protocols)

@@ -119,19 +119,19 @@ def _parts(reader: Flexible | None) -> dict[UUID, tuple[int, ...]]:
 
 
 def _member_of(records: Mapping[tuple[int, str], bytes], member: str) -> ModernMember:
-    said = _open(records, MEMBER, member)
-    assert said is not None
+    fields = _open(records, MEMBER, member)
+    assert fields is not None
     known = ModernMember(
         member,
-        instance_id=said.nullable(),
-        rack=said.nullable(),
-        client_id=said.string(),
-        client_host=said.string(),
-        topics=said.texts(),
-        pattern=said.nullable(),
-        rebalance_timeout_ms=said.take(NUMBER)[0],
-        assignor=said.nullable(),
-        classic=any(tag == 0 and data[:1] == b"\1" for tag, data in said.tagged()),
+        instance_id=fields.nullable(),
+        rack=fields.nullable(),
+        client_id=fields.string(),
+        client_host=fields.string(),
+        topics=fields.texts(),
+        pattern=fields.nullable(),
+        rebalance_timeout_ms=fields.take(NUMBER)[0],
+        assignor=fields.nullable(),
+        classic=any(tag == 0 and data[:1] == b"\1" for tag, data in fields.tagged()),
         target=_parts(_open(records, TARGET_OF, member)),
     )
     current = _open(records, CURRENT, member)

@@ -220,8 +220,8 @@ class Offsets:
         if view is None:
             return dict.fromkeys(wanted or ())
         if wanted is None:
-            return {place: _told(found) for place, found in view.offsets(group_id).items()}
-        return {place: _told(view.offset(group_id, place)) for place in wanted}
+            return {place: _offset_and_metadata(found) for place, found in view.offsets(group_id).items()}
+        return {place: _offset_and_metadata(view.offset(group_id, place)) for place in wanted}
 
     def _wait_for_marker(self, group_id: str, deadline_ns: int, asker: Interruptible) -> None:
         partition = self.topic.partition(java_partition(group_id, self.topic.count()))
@@ -310,5 +310,5 @@ class TransactionalCommit:
         Offsets.admit(self._group.group_id, lambda old: admitted(old, self._group, transactional=True), view)
 
 
-def _told(found: Any) -> OffsetAndMetadata | None:
+def _offset_and_metadata(found: Any) -> OffsetAndMetadata | None:
     return None if found is None else OffsetAndMetadata(found.offset, found.metadata, found.leader_epoch)

@@ -137,12 +137,12 @@ class Evidence:
         """
         if self._start is None or self.loading.clean:
             return bases
-        doomed = [base for base, following in pairwise(bases) if following <= self.log_start]
-        if doomed and self.loading.write:
-            logger.info("set aside segments below the start of %s: %s", self._directory, doomed)
-            for base in doomed:
+        deletable = [base for base, following in pairwise(bases) if following <= self.log_start]
+        if deletable and self.loading.write:
+            logger.info("set aside segments below the start of %s: %s", self._directory, deletable)
+            for base in deletable:
                 segment.set_aside(self._directory, base)
-        return bases[len(doomed) :]
+        return bases[len(deletable) :]
 
     def _missing(self, base: int, expected: str, found: str) -> CorruptRecordError:
         path = file_names.segment_path(self._directory, base)

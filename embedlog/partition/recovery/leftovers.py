@@ -24,14 +24,14 @@ def settle(directory: Path, known: Mapping[int, SegmentInfo], *, write: bool, fo
     `known`: the sealed segments of a log without gaps; none if gaps are allowed (LEFTOVER-2 searches for a gap).
     """
     names = files.listing(directory)
-    doomed = _half_retained(names, known)
-    if doomed and write:  # before the names that show the round are removed
-        for base in doomed:
+    deletable = _half_retained(names, known)
+    if deletable and write:  # before the names that show the round are removed
+        for base in deletable:
             segment.set_aside(directory, base)
         files.sync_directory(directory)
         names = files.listing(directory)
-    elif doomed:
-        names = [name for name in names if (parsed := file_names.parse(name)) is None or parsed[0] not in doomed]
+    elif deletable:
+        names = [name for name in names if (parsed := file_names.parse(name)) is None or parsed[0] not in deletable]
     gone = {name for name in names if name.endswith(file_names.DELETED)}
     if write:
         files.remove_temporaries(directory, names)
