@@ -9,7 +9,7 @@ ERROR-5  the text of an error is one printable line, because names and values in
     EmbedlogError > PlacedError (has topic, partition, offset; its subclasses are marked with *)
       the data          CorruptRecordError  UnsupportedFormatError  OffsetOutOfRangeError* > LogTruncationError*
       the names         UnknownTopicOrPartitionError  TopicExistsError  InvalidTopicError  InvalidPartitionsError
-                        NoOffsetForPartitionError*
+                        InvalidReplicationFactorError  InvalidReplicaAssignmentError  NoOffsetForPartitionError*
       the input         RecordTooLargeError  InvalidRecordError  InvalidTimestampError  PolicyViolationError
                         SerializationError*  DeliveryError  ConfigError > UnknownOptionError (TypeError)  InvalidGroupIdError
                         OutOfOrderSequenceError
@@ -171,6 +171,14 @@ class InvalidTopicError(EmbedlogError):
 
 class InvalidPartitionsError(EmbedlogError):
     """The number of partitions is not positive, or not above the current one."""
+
+
+class InvalidReplicationFactorError(EmbedlogError):
+    """The number of replicas is not positive, or above the number of directories that take replicas."""
+
+
+class InvalidReplicaAssignmentError(EmbedlogError):
+    """The directories for a partition are none, unknown or named twice, or only some of them have a rack."""
 
 
 class NoOffsetForPartitionError(PlacedError):

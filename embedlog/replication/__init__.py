@@ -1,0 +1,6 @@
+"""Decisions about replicas as pure functions: placement, and the records of the decision log.
+
+A decision log (`__replica_state`) has the nodes, topics, partitions and settings of a set of directories. The package must not
+know files, locks, clocks, random numbers, control pages or the directories: observations and drawn numbers are arguments.
+Exports: `placement` (nodes of new partitions), `records` (keys and values of the decision log).
+"""

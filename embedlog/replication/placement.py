@@ -1,0 +1,118 @@
+"""Computes the nodes of new partitions, with Kafka's formulas.
+
+PLACE-1  the leader of partition p is at position (p + start) modulo the number of nodes in the order of PLACE-2
+PLACE-2  without racks the order is ascending; with racks it takes one node of each rack in turn, racks and nodes ascending
+PLACE-3  the shift from leader to followers grows by one after every round of partitions over the nodes, so that the followers of
+    one leader differ
+PLACE-4  with racks, a rack is used a second time only after all racks are used; a node never has two replicas of a partition
+PLACE-5  new partitions of an existing topic continue its numbers; the first replica of its partition 0 gives start and shift
+PLACE-6  topics that are placed together continue each other's rotation, so that all nodes lead equally many partitions, plus one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from embedlog.errors import InvalidPartitionsError, InvalidReplicaAssignmentError, InvalidReplicationFactorError
+
+Racks: TypeAlias = Mapping[int, str | None]  # rack of each node; None for all of them, or for none
+Assignment: TypeAlias = tuple[tuple[int, ...], ...]  # nodes of each partition, the preferred leader first
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The size of a topic."""
+
+    partitions: int
+    factor: int = 1
+
+
+def place(racks: Racks, shape: Shape, *, start: int, shift: int, first: int = 0) -> Assignment:
+    """Nodes of the partitions `first`, `first` + 1, … of a topic. `start` and `shift` are random in Kafka.
+
+    Raises InvalidPartitionsError, InvalidReplicationFactorError, InvalidReplicaAssignmentError.
+    """
+    _check(racks, shape)
+    ring = _Ring(racks)
+    count = len(ring.order)
+    found = []
+    for number in range(first, first + shape.partitions):
+        if number > 0 and number % count == 0:
+            shift += 1
+        found.append(ring.replicas((number + start) % count, shift, shape.factor))
+    return tuple(found)
+
+
+def extend(racks: Racks, existing: Sequence[Sequence[int]], total: int) -> Assignment:
+    """Nodes of the partitions that a topic with the assignment `existing` needs to have `total` (PLACE-5).
+
+    Raises InvalidPartitionsError if it has as many, and the errors of `place`.
+    """
+    if total <= len(existing):
+        raise InvalidPartitionsError("partitions can only be added", expected=f"above {len(existing)}", found=total)
+    preferred = existing[0][0]
+    start = next((position for position, node in enumerate(sorted(racks)) if node >= preferred), 0)
+    shape = Shape(total - len(existing), len(existing[0]))
+    return place(racks, shape, start=start, shift=start, first=len(existing))
+
+
+def place_topics(racks: Racks, shapes: Iterable[Shape], *, start: int, shift: int) -> tuple[Assignment, ...]:
+    """Assignments of several new topics in their order (PLACE-6)."""
+    found = []
+    for shape in shapes:
+        found.append(place(racks, shape, start=start % len(racks) if racks else 0, shift=shift))
+        start += shape.partitions
+    return tuple(found)
+
+
+def alternate(racks: Mapping[int, str]) -> tuple[int, ...]:
+    """The nodes in the order in which racks take turns (PLACE-2)."""
+    by_rack: dict[str, list[int]] = {}
+    for node in sorted(racks):
+        by_rack.setdefault(racks[node], []).append(node)
+    columns = [by_rack[rack] for rack in sorted(by_rack, key=_utf16)]
+    depth = max(map(len, columns), default=0)
+    return tuple(column[row] for row in range(depth) for column in columns if row < len(column))
+
+
+class _Ring:
+    """The nodes in their order, with a rack for each of them; without racks, each node is a rack of its own."""
+
+    def __init__(self, racks: Racks) -> None:
+        known = {node: rack for node, rack in racks.items() if rack is not None}
+        self.order = alternate(known) if known else tuple(sorted(racks))
+        self._rack: Mapping[int, str | int] = known or {node: node for node in racks}
+        self._rack_count = len(set(self._rack.values()))
+        self._stride = self._rack_count if known else 1
+
+    def replicas(self, lead: int, shift: int, factor: int) -> tuple[int, ...]:
+        """The node at position `lead`, and the followers at the distance that `shift` gives."""
+        count = len(self.order)
+        found = [self.order[lead]]
+        used = {self._rack[found[0]]}
+        step = 0
+        while len(found) < factor:
+            node = self.order[(lead + 1 + (shift * self._stride + step) % (count - 1)) % count]
+            step += 1
+            if (self._rack[node] not in used or len(used) == self._rack_count) and node not in found:
+                found.append(node)
+                used.add(self._rack[node])
+        return tuple(found)
+
+
+def _check(racks: Racks, shape: Shape) -> None:
+    if shape.partitions < 1:
+        raise InvalidPartitionsError("number of partitions", expected="at least 1", found=shape.partitions)
+    if not 1 <= shape.factor <= len(racks):
+        allowed = f"1 to {len(racks)}, the number of directories for replicas"
+        raise InvalidReplicationFactorError("replication factor", expected=allowed, found=shape.factor)
+    bare = sorted(node for node, rack in racks.items() if rack is None)
+    if 0 < len(bare) < len(racks):
+        raise InvalidReplicaAssignmentError("some nodes have a rack and some have none", expected="a rack for all", found=bare)
+
+
+def _utf16(rack: str) -> bytes:
+    """The key of Java's order of strings."""
+    return rack.encode("utf-16-be", "surrogatepass")
