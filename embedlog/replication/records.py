@@ -1,0 +1,420 @@
+"""Encodes and decodes the records of the decision log (`__replica_state`), as Kafka's KRaft metadata records.
+
+DECISION-1  a value is a frame version, a record type, a version and a body, as Kafka's controller writes it; its tools print it
+DECISION-2  a key is the type and the subject of a record, so that compaction keeps the newest record of every subject
+DECISION-3  fields of embedlog are tagged fields from 10000 up; unknown tagged fields are kept, byte for byte
+DECISION-4  a Partition record is complete and consistent: the decoder refuses one that no decision can have produced
+DECISION-5  damaged bytes raise CorruptRecordError, unknown types and versions UnsupportedFormatError; lengths are checked first
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Final, TypeAlias, TypeVar
+from uuid import UUID
+
+from embedlog.errors import CorruptRecordError, UnsupportedFormatError
+from embedlog.format.wire import LONG, NUMBER, Flexible, uvarint
+
+NO_LEADER: Final = -1
+TOPIC: Final = 2  # kinds of a Config record
+NODE: Final = 4
+FRAME_VERSION: Final = 1
+
+Tags: TypeAlias = tuple[tuple[int, bytes], ...]
+Value = TypeVar("Value")
+
+_BYTE: Final = struct.Struct(">b")
+_DIRECTORIES, _CORDONED = 0, 1  # tags of RegisterBroker
+_VOTER, _GENERATION, _PATH = 10000, 10001, 10002
+_RECOVERING, _ELR = 0, 1  # tags of Partition
+_LEADER_LIFE = 10000
+_CORDONED_VERSION = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterBroker:
+    """A directory of the set. `life` changes when it was not closed in order; `broker_epoch` is the offset of that registration.
+
+    `replicas` is false for a witness, which votes but takes no partitions; a `leaving` directory takes no further ones.
+    """
+
+    TYPE: ClassVar[int] = 0
+
+    node: int
+    life: UUID
+    broker_epoch: int
+    directory: UUID
+    path: str
+    rack: str | None = None
+    voter: bool = True
+    replicas: bool = True
+    leaving: bool = False
+    generation: int = 0
+    others: Tags = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UnregisterBroker:
+    """A directory left the set; its number is not used again."""
+
+    TYPE: ClassVar[int] = 1
+
+    node: int
+    broker_epoch: int
+    others: Tags = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic that exists."""
+
+    TYPE: ClassVar[int] = 2
+
+    name: str
+    topic_id: UUID
+    others: Tags = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition after a decision. `replicas` begins with the preferred leader; `directories` are in its order.
+
+    `elr`: eligible leaders outside the ISR. `leader_life`: life of the leader's directory at its election.
+    """
+
+    TYPE: ClassVar[int] = 3
+
+    topic_id: UUID
+    number: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    directories: tuple[UUID, ...]
+    elr: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    adding: tuple[int, ...] = ()
+    recovering: bool = False
+    leader_life: UUID | None = None
+    others: Tags = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One setting of a topic or of a node. None returns it to its default."""
+
+    TYPE: ClassVar[int] = 4
+
+    kind: int
+    resource: str
+    name: str
+    value: str | None
+    others: Tags = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveTopic:
+    """A topic was deleted, with its partitions."""
+
+    TYPE: ClassVar[int] = 9
+
+    topic_id: UUID
+    others: Tags = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NoOp:
+    """No change: a record of the present term, after which the records before it count."""
+
+    TYPE: ClassVar[int] = 20
+
+    others: Tags = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """Removes the newest record of a key from a compacted log. It changes no state."""
+
+    key: bytes
+
+
+Change: TypeAlias = RegisterBroker | UnregisterBroker | Topic | Partition | Config | RemoveTopic | NoOp
+Record: TypeAlias = Change | Tombstone
+
+
+# ---- keys ----------------------------------------------------------------------------------------
+
+
+def key_of(record: Record) -> bytes:
+    """The key of a record (DECISION-2)."""
+    if isinstance(record, Tombstone):
+        return record.key
+    return bytes((record.TYPE,)) + _subject(record)
+
+
+def _subject(record: Change) -> bytes:
+    match record:
+        case RegisterBroker() | UnregisterBroker():
+            return NUMBER.pack(record.node)
+        case Topic() | RemoveTopic():
+            return record.topic_id.bytes
+        case Partition():
+            return record.topic_id.bytes + NUMBER.pack(record.number)
+        case Config():
+            return _BYTE.pack(record.kind) + _string(record.resource) + _string(record.name)
+        case NoOp():
+            return b""
+
+
+# ---- encoding ------------------------------------------------------------------------------------
+
+
+def encode(record: Record) -> tuple[bytes, bytes | None]:
+    """Key and value of a record."""
+    if isinstance(record, Tombstone):
+        return record.key, None
+    version, body, tags = _ENCODERS[record.TYPE](record)
+    head = bytes((FRAME_VERSION, record.TYPE, version))
+    return key_of(record), head + body + _tagged([*tags, *record.others])
+
+
+Encoded: TypeAlias = tuple[int, bytes, list[tuple[int, bytes]]]  # version, body, tagged fields
+
+
+def _encode_register(record: RegisterBroker) -> Encoded:
+    body = NUMBER.pack(record.node) + b"\0" + record.life.bytes + LONG.pack(record.broker_epoch)
+    body += b"\1\1" + _nullable(record.rack) + b"\0" + bytes((record.leaving,))  # no endpoints, no features, not fenced
+    tags = [(_DIRECTORIES, _uuids([record.directory]))]
+    if not record.replicas:
+        tags.append((_CORDONED, _uuids([record.directory])))
+    tags += [(_VOTER, bytes((record.voter,))), (_GENERATION, NUMBER.pack(record.generation)), (_PATH, _string(record.path))]
+    return (3 if record.replicas else _CORDONED_VERSION), body, tags
+
+
+def _encode_partition(record: Partition) -> Encoded:
+    lists = (record.replicas, record.isr, record.removing, record.adding)
+    body = NUMBER.pack(record.number) + record.topic_id.bytes + b"".join(map(_numbers, lists))
+    body += struct.pack(">iii", record.leader, record.leader_epoch, record.partition_epoch) + _uuids(record.directories)
+    tags = []
+    if record.recovering:
+        tags.append((_RECOVERING, b"\1"))
+    if record.elr:
+        tags.append((_ELR, _numbers(record.elr)))
+    if record.leader_life is not None:
+        tags.append((_LEADER_LIFE, record.leader_life.bytes))
+    return 2, body, tags
+
+
+def _encode_config(record: Config) -> Encoded:
+    text = _BYTE.pack(record.kind) + _string(record.resource) + _string(record.name) + _nullable(record.value)
+    return 0, text, []
+
+
+_ENCODERS: Final[dict[int, Callable[..., Encoded]]] = {
+    RegisterBroker.TYPE: _encode_register,
+    UnregisterBroker.TYPE: lambda record: (0, NUMBER.pack(record.node) + LONG.pack(record.broker_epoch), []),
+    Topic.TYPE: lambda record: (0, _string(record.name) + record.topic_id.bytes, []),
+    Partition.TYPE: _encode_partition,
+    Config.TYPE: _encode_config,
+    RemoveTopic.TYPE: lambda record: (0, record.topic_id.bytes, []),
+    NoOp.TYPE: lambda record: (0, b"", []),
+}
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return uvarint(len(data) + 1) + data
+
+
+def _nullable(text: str | None) -> bytes:
+    return b"\0" if text is None else _string(text)
+
+
+def _numbers(numbers: tuple[int, ...]) -> bytes:
+    return uvarint(len(numbers) + 1) + struct.pack(f">{len(numbers)}i", *numbers)
+
+
+def _uuids(ids: Iterable[UUID]) -> bytes:
+    found = [each.bytes for each in ids]
+    return uvarint(len(found) + 1) + b"".join(found)
+
+
+def _tagged(fields: Iterable[tuple[int, bytes]]) -> bytes:
+    ordered = sorted(fields)
+    return uvarint(len(ordered)) + b"".join(uvarint(tag) + uvarint(len(data)) + data for tag, data in ordered)
+
+
+# ---- decoding ------------------------------------------------------------------------------------
+
+
+def decode(key: bytes, value: bytes | None) -> Record:
+    """The record of a key and a value. Raises CorruptRecordError and UnsupportedFormatError (DECISION-5)."""
+    if value is None:
+        if not key or key[0] not in _DECODERS:
+            raise UnsupportedFormatError("tombstone of the decision log: unknown type", found=key[:64].hex())
+        return Tombstone(key)
+    try:
+        record = _decode(Flexible(value, 0), len(value))
+    except (struct.error, ValueError, IndexError) as problem:
+        raise CorruptRecordError(f"record of the decision log: {problem}", found=value[:64].hex()) from problem
+    if key != key_of(record):
+        raise CorruptRecordError("record of the decision log: its key", expected=key_of(record).hex(), found=key[:64].hex())
+    return record
+
+
+def _decode(reader: Flexible, size: int) -> Change:
+    frame, kind, version = reader.uvarint(), reader.uvarint(), reader.uvarint()
+    if frame != FRAME_VERSION:
+        raise UnsupportedFormatError("frame of a record of the decision log", expected=FRAME_VERSION, found=frame)
+    known = _DECODERS.get(kind)
+    if known is None:
+        raise UnsupportedFormatError("type of a record of the decision log", expected=sorted(_DECODERS), found=kind)
+    versions, body = known
+    if version not in versions:
+        raise UnsupportedFormatError(f"version of type {kind} in the decision log", expected=list(versions), found=version)
+    record = body(reader)
+    if reader.at != size:
+        raise ValueError(f"{size - reader.at} bytes follow its end")
+    return record
+
+
+class _Fields:
+    """The tagged fields of a record: the known ones are taken, the others are kept."""
+
+    def __init__(self, reader: Flexible) -> None:
+        fields = reader.tagged()
+        tags = [tag for tag, _ in fields]
+        if tags != sorted(set(tags)):
+            raise ValueError(f"tags are not ascending: {tags[:20]}")
+        self._left = dict(fields)
+
+    def take(self, tag: int, read: Callable[[Flexible], Value]) -> Value | None:
+        """The value of a field, None if it is absent."""
+        data = self._left.pop(tag, None)
+        if data is None:
+            return None
+        reader = Flexible(data, 0)
+        value = read(reader)
+        if reader.at != len(data):
+            raise ValueError(f"{len(data) - reader.at} bytes follow the end of tagged field {tag}")
+        return value
+
+    def others(self) -> Tags:
+        """The fields that were not taken."""
+        return tuple(self._left.items())
+
+
+def _register(reader: Flexible) -> RegisterBroker:
+    node = _node(reader)
+    _unused(reader, 1, "a migration")
+    life, broker_epoch = _uuid(reader), reader.take(LONG)[0]
+    _unused(reader, 2, "end points or features", b"\1\1")
+    rack = reader.nullable()
+    _unused(reader, 1, "a fence")
+    leaving, fields = _flag(reader), _Fields(reader)
+    directories, cordoned = fields.take(_DIRECTORIES, _read_uuids) or (), fields.take(_CORDONED, _read_uuids) or ()
+    if len(directories) != 1 or cordoned not in ((), directories):
+        raise ValueError(f"{len(directories)} log directories, {len(cordoned)} cordoned, for one node")
+    voter, generation = fields.take(_VOTER, _flag), fields.take(_GENERATION, _number)
+    path, others = fields.take(_PATH, Flexible.string), fields.others()
+    if generation is None or path is None or voter is None or generation < 0:
+        raise ValueError("voter, generation or path is missing")
+    return RegisterBroker(node, life, broker_epoch, directories[0], path, rack, voter, not cordoned, leaving, generation, others)
+
+
+def _partition(reader: Flexible) -> Partition:
+    number, topic_id = _number(reader), _uuid(reader)
+    replicas, isr, removing, adding = (reader.numbers() for _ in range(4))
+    leader, leader_epoch, partition_epoch = _number(reader), _number(reader), _number(reader)
+    directories, fields = _read_uuids(reader), _Fields(reader)
+    record = Partition(
+        topic_id, number, replicas, isr, leader, leader_epoch, partition_epoch, directories,
+        elr=fields.take(_ELR, Flexible.numbers) or (),
+        removing=removing, adding=adding,
+        recovering=fields.take(_RECOVERING, _flag) or False,
+        leader_life=fields.take(_LEADER_LIFE, _uuid),
+        others=fields.others(),
+    )  # fmt: skip
+    problem = inconsistency(record)
+    if problem:
+        raise ValueError(problem)
+    return record
+
+
+def inconsistency(record: Partition) -> str:
+    """The first reason for which no decision can have produced this record (DECISION-4); empty if there is none."""
+    assigned = set(record.replicas)
+    if min(record.number, record.leader_epoch, record.partition_epoch, *record.replicas, 0) < 0:
+        return "a negative number, epoch or node"
+    if not assigned or len(record.directories) != len(record.replicas):
+        return f"{len(record.directories)} directories for {len(record.replicas)} replicas"
+    lists = {"replicas": record.replicas, "ISR": record.isr, "ELR": record.elr}
+    lists |= {"removing": record.removing, "adding": record.adding}
+    for name, nodes in lists.items():
+        if len(set(nodes)) != len(nodes) or not assigned.issuperset(nodes):
+            return f"{name} has a node twice, or one that is not assigned"
+    if not record.isr or (record.leader != NO_LEADER and record.leader not in record.isr):
+        return f"leader {record.leader} is not in the ISR {record.isr[:64]}"
+    if set(record.isr) & set(record.elr):
+        return "ISR and ELR have a common node"
+    return ""
+
+
+def _topic(reader: Flexible) -> Topic:
+    return Topic(reader.string(), _uuid(reader), _Fields(reader).others())
+
+
+def _unregister(reader: Flexible) -> UnregisterBroker:
+    return UnregisterBroker(_node(reader), reader.take(LONG)[0], _Fields(reader).others())
+
+
+def _config(reader: Flexible) -> Config:
+    kind, resource, name = reader.take(_BYTE)[0], reader.string(), reader.string()
+    return Config(kind, resource, name, reader.nullable(), _Fields(reader).others())
+
+
+_DECODERS: Final[dict[int, tuple[tuple[int, ...], Callable[[Flexible], Change]]]] = {
+    RegisterBroker.TYPE: ((3, _CORDONED_VERSION), _register),
+    UnregisterBroker.TYPE: ((0,), _unregister),
+    Topic.TYPE: ((0,), _topic),
+    Partition.TYPE: ((2,), _partition),
+    Config.TYPE: ((0,), _config),
+    RemoveTopic.TYPE: ((0,), lambda reader: RemoveTopic(_uuid(reader), _Fields(reader).others())),
+    NoOp.TYPE: ((0,), lambda reader: NoOp(_Fields(reader).others())),
+}
+
+
+def _uuid(reader: Flexible) -> UUID:
+    return UUID(bytes=reader.fixed(16))
+
+
+def _number(reader: Flexible) -> int:
+    return reader.take(NUMBER)[0]
+
+
+def _node(reader: Flexible) -> int:
+    node = _number(reader)
+    if node < 0:
+        raise ValueError(f"node {node}")
+    return node
+
+
+def _flag(reader: Flexible) -> bool:
+    byte = reader.fixed(1)[0]
+    if byte > 1:
+        raise ValueError(f"{byte} instead of 0 or 1")
+    return bool(byte)
+
+
+def _read_uuids(reader: Flexible) -> tuple[UUID, ...]:
+    return tuple(_uuid(reader) for _ in range(reader.uvarint() - 1))
+
+
+def _unused(reader: Flexible, size: int, what: str, unset: bytes = b"\0") -> None:
+    """Reads a field of Kafka that no directory uses."""
+    if reader.fixed(size) != unset:
+        raise UnsupportedFormatError(f"registration with {what} in the decision log")
