@@ -1,6 +1,7 @@
-"""Decisions about replicas as pure functions: placement, and the records of the decision log.
+"""Decisions about replicas as pure functions: placement, the records of the decision log, the states that they produce.
 
 A decision log (`__replica_state`) has the nodes, topics, partitions and settings of a set of directories. The package must not
 know files, locks, clocks, random numbers, control pages or the directories: observations and drawn numbers are arguments.
-Exports: `placement` (nodes of new partitions), `records` (keys and values of the decision log).
+Exports: `placement` (nodes of new partitions), `records` (keys and values of the decision log), `state` (the state after records,
+and its views), `events` (events and refusals), `decide` (the records that an event produces).
 """

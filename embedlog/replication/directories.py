@@ -1,0 +1,125 @@
+"""Decides about the directories of a set: registration, growth, retirement, voters.
+
+NODE-1  a directory of another cluster, generation or directory id, and a second copy of a live one, are refused
+NODE-2  a directory that was not closed in order has a new life. It leaves every ISR and ELR in which another member is complete,
+    and no other one, because an election may need its log (ELECT-6)
+NODE-3  the number of a node is never used again
+NODE-4  voters change one at a time, after the previous change is settled; one voter is always left
+NODE-5  a directory leaves the set after no partition names it
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from embedlog.replication.elections import Decision, best, changed, complete, elected
+from embedlog.replication.events import Add, Found, Identity, Observed, Refusal, Register, Retire, SetVoter
+from embedlog.replication.records import Partition, Record, RegisterBroker, Tombstone, UnregisterBroker, key_of
+from embedlog.replication.state import State
+
+DIRECTORIES_MAX: Final = 64  # bits of the ISR in a control page
+
+
+def register(state: State, event: Register) -> Decision:
+    """The present life of a registered directory. Nothing after an orderly close, if nothing else changed."""
+    identity = event.identity
+    refusal = _stranger(state, identity)
+    if refusal is not None:
+        return refusal
+    old = state.nodes.get(identity.node)
+    if old is None:
+        return Refusal.BROKER_ID_NOT_REGISTERED
+    same_life = old.life == identity.life
+    if event.alive and not same_life:
+        return Refusal.DUPLICATE_BROKER_REGISTRATION
+    if old.directory != identity.directory or (event.found is Found.COMPLETE and not same_life) or event.found is Found.AWAY:
+        return Refusal.INVALID_REGISTRATION
+    epoch = old.broker_epoch if same_life else event.offset
+    new = replace(old, life=identity.life, broker_epoch=epoch, path=identity.path, rack=identity.rack)
+    if _is_used(state, new):
+        return Refusal.INVALID_REGISTRATION
+    records: list[Record] = [] if new == old else [new]
+    if event.found is not Found.COMPLETE:
+        records += [left for each in state.partitions.values() if (left := _without(state, each, event)) is not None]
+    return tuple(records)
+
+
+def _without(state: State, old: Partition, event: Register) -> Partition | None:
+    """The partition after this node left ISR and ELR (NODE-2); None if it stays, or is in neither of them."""
+    node = event.identity.node
+    if node not in old.isr and node not in old.elr:
+        return None
+    seen: Observed = event.seen.get((old.topic_id, old.number), {})
+    isr = [each for each in old.isr if each != node]
+    elr = [each for each in old.elr if each != node]
+    candidates = complete(state, isr, seen) or ([] if isr else complete(state, elr, seen))
+    if not candidates:
+        return None
+    base = replace(old, isr=tuple(isr), elr=tuple(elr))
+    if old.leader in isr:
+        return changed(state, base, isr=isr, eligible=elr, recovering=old.recovering)
+    return elected(state, base, best(old, candidates, seen), seen)
+
+
+def add(state: State, event: Add) -> Decision:
+    """A new directory."""
+    identity = event.identity
+    refusal = _stranger(state, identity)
+    if refusal is not None:
+        return refusal
+    if identity.node < 0:
+        return Refusal.INVALID_REGISTRATION
+    if identity.node <= state.highest_node:
+        return Refusal.DUPLICATE_BROKER_REGISTRATION
+    if len(state.nodes) == DIRECTORIES_MAX:
+        return Refusal.TOO_MANY_DIRECTORIES
+    if event.voter and not event.settled:
+        return Refusal.VOTERS_CHANGING
+    if not event.voter and not state.voters:
+        return Refusal.LAST_VOTER
+    new = RegisterBroker(
+        identity.node, identity.life, event.offset, identity.directory, identity.path, identity.rack,
+        voter=event.voter, replicas=event.replicas, generation=identity.generation,
+    )  # fmt: skip
+    return Refusal.INVALID_REGISTRATION if _is_used(state, new) else (new,)
+
+
+def retire(state: State, event: Retire) -> Decision:
+    """The end of a directory in the set, or its mark while partitions name it (NODE-5)."""
+    old = state.nodes.get(event.node)
+    if old is None:
+        return Refusal.BROKER_ID_NOT_REGISTERED
+    if old.voter and state.voters == (event.node,):
+        return Refusal.LAST_VOTER
+    if any(event.node in each.replicas for each in state.partitions.values()):
+        return Refusal.REASSIGNMENT_IN_PROGRESS if old.leaving else (replace(old, leaving=True),)
+    if old.voter and not event.settled:
+        return Refusal.VOTERS_CHANGING
+    return UnregisterBroker(event.node, old.broker_epoch), Tombstone(key_of(old))
+
+
+def set_voter(state: State, event: SetVoter) -> Decision:
+    """Another voter, or one less (NODE-4)."""
+    old = state.nodes.get(event.node)
+    if old is None:
+        return Refusal.BROKER_ID_NOT_REGISTERED
+    if old.voter == event.voter:
+        return ()
+    if not event.settled:
+        return Refusal.VOTERS_CHANGING
+    if state.voters == (event.node,):
+        return Refusal.LAST_VOTER
+    return (replace(old, voter=event.voter),)
+
+
+def _stranger(state: State, identity: Identity) -> Refusal | None:
+    if identity.cluster_id != state.cluster_id:
+        return Refusal.INCONSISTENT_CLUSTER_ID
+    return None if identity.generation == state.generation else Refusal.STALE_CLUSTER_GENERATION
+
+
+def _is_used(state: State, new: RegisterBroker) -> bool:
+    """Whether another node has this directory id or path."""
+    others = [each for each in state.nodes.values() if each.node != new.node]
+    return any(each.directory == new.directory or each.path == new.path for each in others)

@@ -1,0 +1,207 @@
+"""Decides about the leader and the ISR of one partition.
+
+ELECT-1  every election raises the leader epoch; every decision raises the partition epoch by one
+ELECT-2  a decision is refused if another one about the partition was made since its event
+ELECT-3  only a complete member of the ISR is elected, or of the ELR if the ISR has none
+ELECT-4  of several candidates, the one with the largest last epoch leads, then the longest log, then the first in the assignment
+ELECT-5  the new ISR has the complete members of the old one; the ELR gets the others if the ISR is now too small
+ELECT-6  if no member is complete, the best crashed log leads after all members of ISR and ELR are present; if every record was
+    synced before its acknowledgement, a crashed member of the ISR suffices
+ELECT-7  an unclean election is a request; its leader is the whole ISR, and there is no ELR
+ELECT-8  an ELR exists only while the ISR is smaller than the topic requires: as long as nothing is committed, its members have
+    every committed record
+ELECT-9  a new member of the ISR has the registered life and does not leave the set
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from embedlog.replication.events import AlterIsr, Elect, Election, Found, Observed, Place, Refusal, Seen
+from embedlog.replication.records import NO_LEADER, Partition, Record
+from embedlog.replication.state import State, serves
+
+Decision: TypeAlias = tuple[Record, ...] | Refusal
+
+AWAY: Final = Seen(Found.AWAY)
+NOT_COMPLETE: Final = frozenset({Found.CRASHED, Found.STRANGER})
+
+
+# ---- the new record of a partition ---------------------------------------------------------------
+
+
+def at_change(state: State, place: Place, change: int) -> Partition | Refusal:
+    """The partition, if no decision about it was made since `change` (ELECT-2)."""
+    partition = state.partitions.get(place)
+    if partition is None:
+        return Refusal.UNKNOWN_TOPIC_OR_PARTITION
+    return partition if partition.partition_epoch == change else Refusal.INVALID_UPDATE_VERSION
+
+
+def changed(
+    state: State,
+    old: Partition,
+    *,
+    isr: Iterable[int],
+    eligible: Iterable[int] = (),
+    replicas: Sequence[int] | None = None,
+    leader: int | None = None,
+    recovering: bool = False,
+) -> Partition:
+    """The partition after one more decision; an election if there is a `leader`. `eligible` become the ELR if it is needed."""
+    assigned = tuple(old.replicas if replicas is None else replicas)
+    members, others = set(isr), set(eligible)
+    new = replace(
+        old,
+        replicas=assigned,
+        isr=tuple(node for node in assigned if node in members),
+        elr=(),
+        partition_epoch=old.partition_epoch + 1,
+        directories=_directories(state, old, assigned),
+        recovering=recovering,
+    )
+    if len(new.isr) < state.required(new):
+        new = replace(new, elr=tuple(node for node in assigned if node in others - members))
+    if leader is None:
+        return new
+    life = None if leader == NO_LEADER else state.nodes[leader].life
+    return replace(new, leader=leader, leader_epoch=old.leader_epoch + 1, leader_life=life)
+
+
+def elected(state: State, old: Partition, leader: int, seen: Observed) -> Partition:
+    """The partition after the election of a complete member (ELECT-5)."""
+    isr = {leader} | {node for node in old.isr if _found(seen, node) is Found.COMPLETE}
+    return changed(state, old, isr=isr, eligible=left_over(old, seen), leader=leader)
+
+
+def left_over(old: Partition, seen: Observed) -> set[int]:
+    """The members of ISR and ELR that may have all committed records: all that were not found incomplete."""
+    return {node for node in (*old.isr, *old.elr) if _found(seen, node) not in NOT_COMPLETE}
+
+
+def best(old: Partition, candidates: Iterable[int], seen: Observed) -> int:
+    """The candidate with the most advanced log (ELECT-4)."""
+    order = {node: position for position, node in enumerate(old.replicas)}
+
+    def rank(node: int) -> tuple[int, int, int]:
+        found = seen.get(node, AWAY)
+        return found.last_epoch, found.log_end, -order[node]
+
+    return max(candidates, key=rank)
+
+
+def complete(state: State, among: Iterable[int], seen: Observed) -> list[int]:
+    """The registered nodes whose replica was found complete."""
+    return [node for node in among if node in state.nodes and _found(seen, node) is Found.COMPLETE]
+
+
+def _found(seen: Observed, node: int) -> Found:
+    return seen.get(node, AWAY).found
+
+
+def _directories(state: State, old: Partition, assigned: Sequence[int]) -> tuple[UUID, ...]:
+    known = dict(zip(old.replicas, old.directories, strict=True))
+    return tuple(state.nodes[node].directory if node in state.nodes else known[node] for node in assigned)
+
+
+# ---- the ISR -------------------------------------------------------------------------------------
+
+
+def alter_isr(state: State, event: AlterIsr) -> Decision:
+    """Another ISR, proposed by the leader (ELECT-8, ELECT-9). Nothing if it is the present one."""
+    old = state.partitions.get(event.place)
+    if old is None:
+        return Refusal.UNKNOWN_TOPIC_OR_PARTITION
+    if event.leader_epoch != old.leader_epoch:
+        return Refusal.FENCED_LEADER_EPOCH
+    if event.change != old.partition_epoch:
+        return Refusal.INVALID_UPDATE_VERSION
+    isr = set(event.isr)
+    if len(isr) != len(event.isr) or not isr.issubset(old.replicas) or old.leader not in isr:
+        return Refusal.INVALID_REQUEST
+    for node in isr.difference(old.isr):
+        registered = state.nodes.get(node)
+        if registered is None or registered.leaving or event.lives.get(node) != registered.life:
+            return Refusal.INELIGIBLE_REPLICA
+    eligible = {*old.elr, *old.isr} - event.lost
+    new = changed(state, old, isr=isr, eligible=eligible)
+    if (set(old.isr), old.elr, old.recovering) == (isr, new.elr, False):
+        return ()
+    return (new,)
+
+
+# ---- elections -----------------------------------------------------------------------------------
+
+
+def elect(state: State, event: Elect) -> Decision:
+    """A leader for a partition, by the kind of the election."""
+    old = at_change(state, event.place, event.change)
+    if isinstance(old, Refusal):
+        return old
+    match event.kind:
+        case Election.OFFLINE:
+            return _offline(state, old, event.seen)
+        case Election.PREFERRED:
+            return _preferred(state, old, event.seen)
+        case Election.UNCLEAN:
+            return _unclean(state, old, event.seen, event.node)
+
+
+def _offline(state: State, old: Partition, seen: Observed) -> Decision:
+    if serves(state, old, seen):
+        return Refusal.ELECTION_NOT_NEEDED
+    candidates = complete(state, old.isr, seen) or complete(state, old.elr, seen)
+    if candidates:
+        return (elected(state, old, best(old, candidates, seen), seen),)
+    crashed = _after_crash(state, old, seen)
+    if isinstance(crashed, Refusal):
+        return crashed
+    if crashed:
+        leader = best(old, crashed, seen)
+        return (changed(state, old, isr=(leader,), eligible=left_over(old, seen), leader=leader),)
+    if old.leader == NO_LEADER:
+        return Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    return (changed(state, old, isr=old.isr, eligible=old.elr, leader=NO_LEADER, recovering=old.recovering),)
+
+
+def _after_crash(state: State, old: Partition, seen: Observed) -> list[int] | Refusal:
+    """The candidates of ELECT-6; none if no member crashed."""
+    members = (*old.isr, *old.elr)
+    crashed = [node for node in members if node in state.nodes and _found(seen, node) is Found.CRASHED]
+    if not crashed or all(_found(seen, node) is not Found.AWAY for node in members):
+        return crashed
+    synced = [node for node in crashed if node in old.isr] if state.durable(old) else []
+    return synced or Refusal.WAIT_FOR_REPLICAS
+
+
+def _preferred(state: State, old: Partition, seen: Observed) -> Decision:
+    wanted = old.replicas[0]
+    if old.leader == wanted and serves(state, old, seen):
+        return Refusal.ELECTION_NOT_NEEDED
+    registered = state.nodes.get(wanted)
+    if wanted not in complete(state, old.isr, seen) or registered is None or registered.leaving:
+        return Refusal.PREFERRED_LEADER_NOT_AVAILABLE
+    return (elected(state, old, wanted, seen),)
+
+
+def _unclean(state: State, old: Partition, seen: Observed, node: int | None) -> Decision:
+    if node is None:
+        decision = _offline(state, old, seen)
+        if decision is Refusal.ELECTION_NOT_NEEDED or (not isinstance(decision, Refusal) and _leads(decision)):
+            return decision
+    elif old.leader == node and old.isr == (node,) and serves(state, old, seen):
+        return Refusal.ELECTION_NOT_NEEDED
+    present = [each for each in old.replicas if each in state.nodes and _found(seen, each) is not Found.AWAY]
+    candidates = [each for each in present if node in {None, each}]
+    if not candidates:
+        return Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    trusted = [each for each in candidates if _found(seen, each) is not Found.STRANGER]
+    leader = best(old, trusted or candidates, seen)
+    return (changed(state, old, isr=(leader,), leader=leader, recovering=True),)
+
+
+def _leads(decision: tuple[Record, ...]) -> bool:
+    return any(isinstance(record, Partition) and record.leader != NO_LEADER for record in decision)

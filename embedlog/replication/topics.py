@@ -1,0 +1,122 @@
+"""Decides about topics and settings.
+
+TOPICS-1  partitions are placed on the usable directories, by the formulas of `placement`
+TOPICS-2  in a new partition all live replicas are in the ISR, and the first one leads
+TOPICS-3  a deletion removes the topic, its partitions and its settings in one decision; the keys of them become tombstones
+TOPICS-4  a change of `min.insync.replicas` ends the ELR of each partition whose ISR is now large enough: from then on records are
+    committed that its members do not have
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from embedlog.config.options import parse
+from embedlog.config.topic import TopicConfig
+from embedlog.errors import ConfigError, InvalidPartitionsError, InvalidReplicaAssignmentError, InvalidReplicationFactorError
+from embedlog.replication.elections import Decision, changed
+from embedlog.replication.events import CreatePartitions, CreateTopic, DeleteTopic, Refusal, SetConfig
+from embedlog.replication.placement import Assignment, Shape, extend, place
+from embedlog.replication.records import NODE, TOPIC, Config, Partition, Record, RemoveTopic, Tombstone, Topic, key_of
+from embedlog.replication.state import State, apply_all
+
+
+def create_topic(state: State, event: CreateTopic) -> Decision:
+    """A topic with its settings and partitions."""
+    folded = {each.name.replace(".", "_") for each in state.topics.values()}
+    if event.topic_id in state.topics or event.name.replace(".", "_") in folded:
+        return Refusal.TOPIC_ALREADY_EXISTS
+    if not _is_allowed(event.config):
+        return Refusal.INVALID_CONFIG
+    assignment = event.assignment
+    if assignment is None:
+        try:
+            assignment = place(state.usable(), Shape(event.partitions, event.factor), start=event.start, shift=event.shift)
+        except (InvalidPartitionsError, InvalidReplicationFactorError, InvalidReplicaAssignmentError) as problem:
+            return _REFUSALS[type(problem)]
+    if not assignment:
+        return Refusal.INVALID_PARTITIONS
+    topic = Topic(event.name, event.topic_id)
+    configs = [Config(TOPIC, event.name, name, value) for name, value in sorted(event.config.items())]
+    partitions = _new(state, topic, assignment, event.live)
+    return partitions if isinstance(partitions, Refusal) else (topic, *configs, *partitions)
+
+
+def create_partitions(state: State, event: CreatePartitions) -> Decision:
+    """More partitions of a topic."""
+    topic, present = state.topics.get(event.topic_id), state.partitions_of(event.topic_id)
+    if topic is None or not present:
+        return Refusal.UNKNOWN_TOPIC_OR_PARTITION
+    if event.total <= len(present):
+        return Refusal.INVALID_PARTITIONS
+    existing = [[node for node in each.replicas if node not in each.removing] for each in present]
+    assignment = event.assignment
+    if assignment is None:
+        try:
+            assignment = extend(state.usable(), existing, event.total)
+        except (InvalidReplicationFactorError, InvalidReplicaAssignmentError) as problem:
+            return _REFUSALS[type(problem)]
+    if len(assignment) != event.total - len(present):
+        return Refusal.INVALID_REPLICA_ASSIGNMENT
+    return _new(state, topic, assignment, event.live, first=len(present), factor=len(existing[0]))
+
+
+def delete_topic(state: State, event: DeleteTopic) -> Decision:
+    """No topic (TOPICS-3)."""
+    topic = state.topics.get(event.topic_id)
+    if topic is None:
+        return Refusal.UNKNOWN_TOPIC_OR_PARTITION
+    gone: list[Record] = [topic, *state.partitions_of(event.topic_id)]
+    names = sorted(name for kind, resource, name in state.settings if (kind, resource) == (TOPIC, topic.name))
+    gone += [Config(TOPIC, topic.name, name, None) for name in names]
+    return RemoveTopic(event.topic_id), *(Tombstone(key_of(each)) for each in gone)
+
+
+def set_config(state: State, event: SetConfig) -> Decision:
+    """Other settings, and the ends of ELRs that follow from them (TOPICS-4)."""
+    if event.kind == TOPIC:
+        if event.resource not in {each.name for each in state.topics.values()}:
+            return Refusal.UNKNOWN_TOPIC_OR_PARTITION
+    elif (event.kind, event.resource) != (NODE, ""):
+        return Refusal.INVALID_REQUEST
+    if not _is_allowed({name: value for name, value in event.changes.items() if value is not None}):
+        return Refusal.INVALID_CONFIG
+    records: list[Record] = []
+    for name, value in sorted(event.changes.items()):
+        if state.settings.get((event.kind, event.resource, name)) != value:
+            records.append(Config(event.kind, event.resource, name, value))
+    after = apply_all(state, records)
+    ended = [each for each in state.partitions.values() if each.elr and len(each.isr) >= after.required(each)]
+    return *records, *(changed(after, each, isr=each.isr, recovering=each.recovering) for each in ended)
+
+
+def _new(
+    state: State, topic: Topic, assignment: Assignment, live: Iterable[int], first: int = 0, factor: int | None = None
+) -> tuple[Partition, ...] | Refusal:
+    """New partitions (TOPICS-2)."""
+    usable, factor = state.usable(), len(assignment[0]) if factor is None else factor
+    found = []
+    for number, replicas in enumerate(assignment, first):
+        isr = tuple(node for node in replicas if node in live)
+        even = len(replicas) == len(set(replicas)) == factor
+        if not even or not isr or not usable.keys() >= set(replicas):
+            return Refusal.INVALID_REPLICA_ASSIGNMENT
+        directories = tuple(state.nodes[node].directory for node in replicas)
+        life = state.nodes[isr[0]].life
+        found.append(Partition(topic.topic_id, number, replicas, isr, isr[0], 0, 0, directories, leader_life=life))
+    return tuple(found)
+
+
+def _is_allowed(config: Mapping[str, str]) -> bool:
+    try:
+        parse(TopicConfig, config)
+    except ConfigError:
+        return False
+    return True
+
+
+_REFUSALS = {
+    InvalidPartitionsError: Refusal.INVALID_PARTITIONS,
+    InvalidReplicationFactorError: Refusal.INVALID_REPLICATION_FACTOR,
+    InvalidReplicaAssignmentError: Refusal.INVALID_REPLICA_ASSIGNMENT,
+}
