@@ -350,17 +350,8 @@ class StorageError(EmbedlogError, OSError):
         errno_names.ENFILE: "raise the machine's limit (sysctl fs.file-max), or lower max.open.files",
     }
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        errno: int | None = None,
-        path: str | os.PathLike[str] | None = None,
-        position: int | None = None,
-        expected: object = None,
-        found: object = None,
-    ) -> None:
-        super().__init__(message, path=path, position=position, expected=expected, found=found)
+    def __init__(self, message: str, *, errno: int | None = None, **facts: Any) -> None:
+        super().__init__(message, **facts)
         self.errno = errno
         self.strerror = None if errno is None else os.strerror(errno)
         self.filename = self.path

@@ -48,9 +48,9 @@ def register(state: State, event: Register) -> Decision:
 def _without(state: State, old: Partition, event: Register) -> Partition | None:
     """The partition after this node left ISR and ELR (NODE-2); None if it stays, or is in neither of them."""
     node = event.identity.node
-    if node not in old.isr and node not in old.elr:
-        return None
     seen: Observed = event.seen.get((old.topic_id, old.number), {})
+    if (node not in old.isr and node not in old.elr) or complete(state, (node,), seen):
+        return None
     isr = [each for each in old.isr if each != node]
     elr = [each for each in old.elr if each != node]
     candidates = complete(state, isr, seen) or ([] if isr else complete(state, elr, seen))

@@ -20,13 +20,12 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 from uuid import UUID
 
-from embedlog.replication.events import AlterIsr, Elect, Election, Found, Observed, Place, Refusal, Seen
+from embedlog.replication.events import AlterIsr, Elect, Election, Found, Observed, Place, Refusal
 from embedlog.replication.records import NO_LEADER, Partition, Record
-from embedlog.replication.state import State, serves
+from embedlog.replication.state import State, found, serves
 
 Decision: TypeAlias = tuple[Record, ...] | Refusal
 
-AWAY: Final = Seen(Found.AWAY)
 NOT_COMPLETE: Final = frozenset({Found.CRASHED, Found.STRANGER})
 
 
@@ -73,13 +72,13 @@ def changed(
 
 def elected(state: State, old: Partition, leader: int, seen: Observed) -> Partition:
     """The partition after the election of a complete member (ELECT-5)."""
-    isr = {leader} | {node for node in old.isr if _found(seen, node) is Found.COMPLETE}
-    return changed(state, old, isr=isr, eligible=left_over(old, seen), leader=leader)
+    isr = {leader} | {node for node in old.isr if found(state, seen, node) is Found.COMPLETE}
+    return changed(state, old, isr=isr, eligible=left_over(state, old, seen), leader=leader)
 
 
-def left_over(old: Partition, seen: Observed) -> set[int]:
+def left_over(state: State, old: Partition, seen: Observed) -> set[int]:
     """The members of ISR and ELR that may have all committed records: all that were not found incomplete."""
-    return {node for node in (*old.isr, *old.elr) if _found(seen, node) not in NOT_COMPLETE}
+    return {node for node in (*old.isr, *old.elr) if found(state, seen, node) not in NOT_COMPLETE}
 
 
 def best(old: Partition, candidates: Iterable[int], seen: Observed) -> int:
@@ -87,19 +86,14 @@ def best(old: Partition, candidates: Iterable[int], seen: Observed) -> int:
     order = {node: position for position, node in enumerate(old.replicas)}
 
     def rank(node: int) -> tuple[int, int, int]:
-        found = seen.get(node, AWAY)
-        return found.last_epoch, found.log_end, -order[node]
+        return seen[node].last_epoch, seen[node].log_end, -order[node]
 
     return max(candidates, key=rank)
 
 
 def complete(state: State, among: Iterable[int], seen: Observed) -> list[int]:
     """The registered nodes whose replica was found complete."""
-    return [node for node in among if node in state.nodes and _found(seen, node) is Found.COMPLETE]
-
-
-def _found(seen: Observed, node: int) -> Found:
-    return seen.get(node, AWAY).found
+    return [node for node in among if found(state, seen, node) is Found.COMPLETE]
 
 
 def _directories(state: State, old: Partition, assigned: Sequence[int]) -> tuple[UUID, ...]:
@@ -112,25 +106,28 @@ def _directories(state: State, old: Partition, assigned: Sequence[int]) -> tuple
 
 def alter_isr(state: State, event: AlterIsr) -> Decision:
     """Another ISR, proposed by the leader (ELECT-8, ELECT-9). Nothing if it is the present one."""
-    old = state.partitions.get(event.place)
-    if old is None:
-        return Refusal.UNKNOWN_TOPIC_OR_PARTITION
-    if event.leader_epoch != old.leader_epoch:
+    present = state.partitions.get(event.place)
+    if present is not None and event.leader_epoch != present.leader_epoch:
         return Refusal.FENCED_LEADER_EPOCH
-    if event.change != old.partition_epoch:
-        return Refusal.INVALID_UPDATE_VERSION
+    old = at_change(state, event.place, event.change)
+    if isinstance(old, Refusal):
+        return old
     isr = set(event.isr)
     if len(isr) != len(event.isr) or not isr.issubset(old.replicas) or old.leader not in isr:
         return Refusal.INVALID_REQUEST
-    for node in isr.difference(old.isr):
-        registered = state.nodes.get(node)
-        if registered is None or registered.leaving or event.lives.get(node) != registered.life:
-            return Refusal.INELIGIBLE_REPLICA
+    if not all(_is_eligible(state, node, event.lives.get(node)) for node in isr.difference(old.isr)):
+        return Refusal.INELIGIBLE_REPLICA
     eligible = {*old.elr, *old.isr} - event.lost
     new = changed(state, old, isr=isr, eligible=eligible)
     if (set(old.isr), old.elr, old.recovering) == (isr, new.elr, False):
         return ()
     return (new,)
+
+
+def _is_eligible(state: State, node: int, life: UUID | None) -> bool:
+    """Whether a replica with this life may join the ISR (ELECT-9)."""
+    registered = state.nodes.get(node)
+    return registered is not None and not registered.leaving and registered.life == life
 
 
 # ---- elections -----------------------------------------------------------------------------------
@@ -153,7 +150,7 @@ def elect(state: State, event: Elect) -> Decision:
 def _offline(state: State, old: Partition, seen: Observed) -> Decision:
     if serves(state, old, seen):
         return Refusal.ELECTION_NOT_NEEDED
-    candidates = complete(state, old.isr, seen) or complete(state, old.elr, seen)
+    candidates = _candidates(state, old, seen)
     if candidates:
         return (elected(state, old, best(old, candidates, seen), seen),)
     crashed = _after_crash(state, old, seen)
@@ -161,17 +158,22 @@ def _offline(state: State, old: Partition, seen: Observed) -> Decision:
         return crashed
     if crashed:
         leader = best(old, crashed, seen)
-        return (changed(state, old, isr=(leader,), eligible=left_over(old, seen), leader=leader),)
+        return (changed(state, old, isr=(leader,), eligible=left_over(state, old, seen), leader=leader),)
     if old.leader == NO_LEADER:
         return Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE
     return (changed(state, old, isr=old.isr, eligible=old.elr, leader=NO_LEADER, recovering=old.recovering),)
 
 
+def _candidates(state: State, old: Partition, seen: Observed) -> list[int]:
+    """The replicas that may lead (ELECT-3)."""
+    return complete(state, old.isr, seen) or complete(state, old.elr, seen)
+
+
 def _after_crash(state: State, old: Partition, seen: Observed) -> list[int] | Refusal:
     """The candidates of ELECT-6; none if no member crashed."""
     members = (*old.isr, *old.elr)
-    crashed = [node for node in members if node in state.nodes and _found(seen, node) is Found.CRASHED]
-    if not crashed or all(_found(seen, node) is not Found.AWAY for node in members):
+    crashed = [node for node in members if found(state, seen, node) is Found.CRASHED]
+    if not crashed or all(found(state, seen, node) is not Found.AWAY for node in members):
         return crashed
     synced = [node for node in crashed if node in old.isr] if state.durable(old) else []
     return synced or Refusal.WAIT_FOR_REPLICAS
@@ -194,11 +196,11 @@ def _unclean(state: State, old: Partition, seen: Observed, node: int | None) -> 
             return decision
     elif old.leader == node and old.isr == (node,) and serves(state, old, seen):
         return Refusal.ELECTION_NOT_NEEDED
-    present = [each for each in old.replicas if each in state.nodes and _found(seen, each) is not Found.AWAY]
+    present = [each for each in old.replicas if found(state, seen, each) is not Found.AWAY]
     candidates = [each for each in present if node in {None, each}]
     if not candidates:
         return Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE
-    trusted = [each for each in candidates if _found(seen, each) is not Found.STRANGER]
+    trusted = [each for each in candidates if found(state, seen, each) is not Found.STRANGER]
     leader = best(old, trusted or candidates, seen)
     return (changed(state, old, isr=(leader,), leader=leader, recovering=True),)
 

@@ -1,7 +1,8 @@
 """Defines the events of the decision log, the observations that come with them, and the refusals.
 
 EVENT-1  an event has all that a decision needs beside the state: observations of directories, drawn ids, offsets
-EVENT-2  a node that is absent from the observations is away
+EVENT-2  a node that is absent from the observations is away, and so is one that was observed in another life than the registered
+    one: it crashed since then, or has not yet registered
 EVENT-3  `change` is the partition epoch from which the event was derived
 """
 
@@ -58,9 +59,10 @@ class Found(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Observation of a replica: its state and the end of its log."""
+    """Observation of a replica: its state, the life of its directory, and the end of its log."""
 
     found: Found
+    life: UUID
     last_epoch: int = -1
     log_end: int = 0
 
@@ -193,7 +195,8 @@ class Identity:
 class Register:
     """A registered directory was opened. `found`: complete after an orderly close; `alive`: its registered life answers, too.
 
-    `offset` is that of the first record of this decision. `seen` has the replicas of all partitions with this node.
+    `offset` is that of the first record of this decision. `seen` has all replicas of each partition with this node. If it has a
+    complete one of this node, the partition is not changed: the replica joined after an earlier registration of the same life.
     """
 
     identity: Identity

@@ -68,5 +68,5 @@ def _settled(state: State, old: Partition, replicas: Sequence[int], seen: Observ
     if not candidates:
         return Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE
     leader = old.leader if old.leader in candidates else best(old, candidates, seen)
-    new = changed(state, old, isr=old.isr, eligible=left_over(old, seen), replicas=replicas, leader=leader)
+    new = changed(state, old, isr=old.isr, eligible=left_over(state, old, seen), replicas=replicas, leader=leader)
     return (replace(new, removing=(), adding=()),)

@@ -18,6 +18,7 @@ from uuid import UUID
 from embedlog.errors import CorruptRecordError, UnsupportedFormatError
 from embedlog.format.wire import LONG, NUMBER, Flexible, uvarint
 
+LOG: Final = "__replica_state"
 NO_LEADER: Final = -1
 TOPIC: Final = 2  # kinds of a Config record
 NODE: Final = 4

@@ -206,7 +206,13 @@ def replica_state(state: State, place: Place, node: int, *, live: bool, held: bo
 
 def serves(state: State, partition: Partition, seen: Observed) -> bool:
     """Whether the leader is complete, and its directory has the life in which it was elected."""
-    leader = state.nodes.get(partition.leader)
-    found = seen.get(partition.leader)
-    complete = found is not None and found.found is Found.COMPLETE
-    return complete and leader is not None and leader.life == partition.leader_life
+    complete = found(state, seen, partition.leader) is Found.COMPLETE
+    return complete and state.nodes[partition.leader].life == partition.leader_life
+
+
+def found(state: State, seen: Observed, node: int) -> Found:
+    """The observed state of a node's replica, away if it was observed in another life (EVENT-2)."""
+    registered, replica = state.nodes.get(node), seen.get(node)
+    if registered is None or replica is None or replica.life != registered.life:
+        return Found.AWAY
+    return replica.found

@@ -86,8 +86,7 @@ def set_config(state: State, event: SetConfig) -> Decision:
         if state.settings.get((event.kind, event.resource, name)) != value:
             records.append(Config(event.kind, event.resource, name, value))
     after = apply_all(state, records)
-    ended = [each for each in state.partitions.values() if each.elr and len(each.isr) >= after.required(each)]
-    return *records, *(changed(after, each, isr=each.isr, recovering=each.recovering) for each in ended)
+    return *records, *(changed(after, each, isr=each.isr, recovering=each.recovering) for each in _ended(after))
 
 
 def _new(
@@ -105,6 +104,11 @@ def _new(
         life = state.nodes[isr[0]].life
         found.append(Partition(topic.topic_id, number, replicas, isr, isr[0], 0, 0, directories, leader_life=life))
     return tuple(found)
+
+
+def _ended(state: State) -> list[Partition]:
+    """The partitions whose ISR is large enough, although they have an ELR (TOPICS-4)."""
+    return [each for each in state.partitions.values() if each.elr and len(each.isr) >= state.required(each)]
 
 
 def _is_allowed(config: Mapping[str, str]) -> bool:

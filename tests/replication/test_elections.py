@@ -198,6 +198,15 @@ def test_an_old_election_is_refused() -> None:
     assert refused(state, replace(other, place=UNKNOWN)) is Refusal.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def test_an_observation_of_another_life_does_not_count() -> None:
+    state = with_topic()
+    old = {node: replace(each, life=life(node, 9)) for node, each in seen("1 2").items()} | seen("3")
+    assert led(after(state, election(state, OFFLINE, old))) == (3, (3,), ())
+    crashed = {node: replace(each, life=life(node, 9)) for node, each in seen("c1").items()} | seen("c2 c3")
+    assert refused(state, election(state, OFFLINE, crashed)) is Refusal.WAIT_FOR_REPLICAS
+    assert refused(state, election(state, UNCLEAN, old, 2)) is Refusal.ELIGIBLE_LEADERS_NOT_AVAILABLE
+
+
 # ---- after a power loss ----------------------------------------------------------------------------------------------
 
 

@@ -75,7 +75,7 @@ def seen(text: str, ends: Mapping[int, tuple[int, int]] | None = None) -> Observ
     found = {}
     for word in text.split():
         node = int(word.lstrip("csa"))
-        found[node] = Seen(kinds.get(word[0], Found.COMPLETE), *(ends or {}).get(node, (0, 10)))
+        found[node] = Seen(kinds.get(word[0], Found.COMPLETE), life(node), *(ends or {}).get(node, (0, 10)))
     return found
 
 

@@ -1,9 +1,10 @@
-"""Mutants of the pure rules: sequences of producers, states of transactions, states of groups."""
+"""Mutants of the pure rules: sequences of producers, states of transactions, states of groups, decisions about replicas."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from embedlog.replication import elections
 from embedlog.transaction import PREPARED, SETTLED, Status, Transaction
 from tests.support.mutants.registry import replaces
 
@@ -91,3 +92,51 @@ def _any_commit(original, old, member_id, generation, instance_id, *, transactio
 def _commit_of_any_generation(original, old, member_id, generation, instance_id, *, transactional=False):
     present = generation if old is None or generation < 0 else old.generation
     return original(old, member_id, present, instance_id, transactional=transactional)
+
+
+# ---- replicas ----------------------------------------------------------------------------------------
+
+
+@replaces("decide_after_another_decision", "embedlog.replication.elections:at_change")
+def _decided_from_the_past(original, state, place, change):
+    partition = state.partitions.get(place)
+    return original(state, place, change) if partition is None else partition
+
+
+@replaces("elect_any_replica", "embedlog.replication.elections:_candidates")
+def _any_complete_replica(original, state, old, seen):
+    return elections.complete(state, old.replicas, seen)
+
+
+@replaces("elect_without_waiting", "embedlog.replication.elections:_after_crash")
+def _the_crashed_that_are_there(original, state, old, seen):
+    members = [node for node in (*old.isr, *old.elr) if node in seen]
+    return [node for node in members if seen[node].found.value == "crashed"]
+
+
+@replaces("elect_first_log", "embedlog.replication.elections:best")
+def _the_first_in_the_assignment(original, old, candidates, seen):
+    return min(candidates, key=old.replicas.index)
+
+
+@replaces("elect_in_same_epoch", "embedlog.replication.elections:changed")
+def _changed_in_the_old_epoch(original, state, old, isr, eligible=(), replicas=None, leader=None, recovering=False):
+    new = original(state, old, isr=isr, eligible=eligible, replicas=replicas, leader=leader, recovering=recovering)
+    return replace(new, leader_epoch=old.leader_epoch)
+
+
+@replaces("newcomer_of_any_life", "embedlog.replication.elections:_is_eligible")
+def _eligible_in_any_life(original, state, node, life):
+    return True
+
+
+@replaces("observed_in_any_life", "embedlog.replication.state:found")
+def _found_in_any_life(original, state, seen, node):
+    registered = state.nodes.get(node)
+    same = {each: replace(replica, life=registered.life) for each, replica in seen.items() if registered and each == node}
+    return original(state, same, node)
+
+
+@replaces("elr_outlives_its_need", "embedlog.replication.topics:_ended")
+def _no_elr_ends(original, state):
+    return []
