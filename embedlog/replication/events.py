@@ -35,6 +35,7 @@ class Refusal(Enum):
     INVALID_PARTITIONS = "The number of partitions is not positive, or not above the present one."
     INVALID_REPLICATION_FACTOR = "The replication factor is not positive, or above the number of usable directories."
     INVALID_REPLICA_ASSIGNMENT = "The assignment is empty, uneven, or names a directory twice or one that cannot take replicas."
+    LEADER_NOT_AVAILABLE = "A partition has an ELR that the setting would end, and no complete leader."
     INVALID_CONFIG = "A setting is unknown, or its value is not allowed."
     NO_REASSIGNMENT_IN_PROGRESS = "No reassignment of the partition is in progress."
     REASSIGNMENT_IN_PROGRESS = "A reassignment is in progress: replicas of its target are not in sync, or a directory is in use."
@@ -168,11 +169,15 @@ class DeleteTopic:
 
 @dataclass(frozen=True, slots=True)
 class SetConfig:
-    """Settings change; None returns one to its default. The resource "" of kind NODE is the default of all topics."""
+    """Settings change; None returns one to its default. The resource "" of kind NODE is the default of all topics.
+
+    `seen` has the replicas of each partition with an ELR.
+    """
 
     resource: str
     changes: Mapping[str, str | None]
     kind: int = TOPIC
+    seen: Mapping[Place, Observed] = field(default_factory=dict)
 
 
 # ---- directories ---------------------------------------------------------------------------------

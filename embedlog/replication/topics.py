@@ -4,7 +4,8 @@ TOPICS-1  partitions are placed on the usable directories, by the formulas of `p
 TOPICS-2  in a new partition all live replicas are in the ISR, and the first one leads
 TOPICS-3  a deletion removes the topic, its partitions and its settings in one decision; the keys of them become tombstones
 TOPICS-4  a change of `min.insync.replicas` ends the ELR of each partition whose ISR is now large enough: from then on records are
-    committed that its members do not have
+    committed that its members do not have. It is refused while such a partition has no complete leader: after a crash, a member
+    of the ELR may have the only copy of a committed record
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from embedlog.replication.elections import Decision, changed
 from embedlog.replication.events import CreatePartitions, CreateTopic, DeleteTopic, Refusal, SetConfig
 from embedlog.replication.placement import Assignment, Shape, extend, place
 from embedlog.replication.records import NODE, TOPIC, Config, Partition, Record, RemoveTopic, Tombstone, Topic, key_of
-from embedlog.replication.state import State, apply_all
+from embedlog.replication.state import State, apply_all, serves
 
 
 def create_topic(state: State, event: CreateTopic) -> Decision:
@@ -86,7 +87,10 @@ def set_config(state: State, event: SetConfig) -> Decision:
         if state.settings.get((event.kind, event.resource, name)) != value:
             records.append(Config(event.kind, event.resource, name, value))
     after = apply_all(state, records)
-    return *records, *(changed(after, each, isr=each.isr, recovering=each.recovering) for each in _ended(after))
+    ended = _ended(after)
+    if not all(serves(state, each, event.seen.get((each.topic_id, each.number), {})) for each in ended):
+        return Refusal.LEADER_NOT_AVAILABLE
+    return *records, *(changed(after, each, isr=each.isr, recovering=each.recovering) for each in ended)
 
 
 def _new(

@@ -85,8 +85,8 @@ def event_of_set(rng: random.Random, state: State) -> Event:
         CreateTopic(name, topic_id, live, assignment=(some(rng), some(rng))[: rng.choice([1, 1, 2])]),
         CreatePartitions(topic_id, total, live),
         DeleteTopic(topic_id),
-        SetConfig(name, least),
-        SetConfig("", least, NODE),
+        SetConfig(name, least, seen=seen),
+        SetConfig("", least, NODE, seen),
         Register(given_life, rng.choice([*Found]), rng.randrange(99), rng.random() < 0.1, seen),
         Add(given_life, rng.randrange(99), rng.random() < 0.7, rng.random() < 0.9, rng.random() < 0.9),
         Retire(node, rng.random() < 0.9),
@@ -257,9 +257,9 @@ def decide_after_another_decision(world: World) -> str:
     for away in (3, 2):
         world.directories[3].away, world.directories[2].away = away == 3, away == 2
         world.shrink()
-    world.decide(world.pending.pop())
+    world.decide(world.pending.pop()[1])
     filled(world)
-    world.decide(world.pending.pop())
+    world.decide(world.pending.pop()[1])
     return "INVALID_UPDATE_VERSION"
 
 
@@ -316,7 +316,7 @@ def elr_outlives_its_need(world: World) -> str:
     world.decide(SetConfig("t", {"min.insync.replicas": "2"}))
     without(world, 2, 3)
     assert world.partition.elr == (2, 3)
-    world.decide(SetConfig("t", {"min.insync.replicas": "1"}))
+    world.decide(SetConfig("t", {"min.insync.replicas": "1"}, seen={PLACE: world.seen()}))
     filled(world)
     return "SetConfig"
 

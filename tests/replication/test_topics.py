@@ -23,6 +23,7 @@ from tests.support.replica_sets import (
     life,
     partition,
     refused,
+    seen,
     with_topic,
 )
 
@@ -166,7 +167,8 @@ def test_a_lower_required_size_ends_the_elr() -> None:
     state = with_topic(min_insync_replicas="2")
     state = after(state, AlterIsr(PLACE, 0, 0, (1,)))
     assert partition(state).elr == (2, 3)
-    for event in (SetConfig("t", {LEAST: "1"}), SetConfig("t", {LEAST: None})):
+    observed = {PLACE: seen("1")}
+    for event in (SetConfig("t", {LEAST: "1"}, seen=observed), SetConfig("t", {LEAST: None}, seen=observed)):
         found = partition(after(state, event))
         assert (found.elr, found.isr, found.leader_epoch, found.partition_epoch) == ((), (1,), 0, 2)
     untouched = partition(after(state, SetConfig("t", {LEAST: "3"})))
@@ -176,8 +178,16 @@ def test_a_lower_required_size_ends_the_elr() -> None:
 def test_a_default_ends_the_elr_of_the_topics_that_it_reaches() -> None:
     state = having(after(with_topic(), SetConfig("", {LEAST: "2"}, NODE)), isr=(1,), elr=(2,))
     own = after(state, SetConfig("t", {LEAST: "2"}))
-    assert partition(after(state, SetConfig("", {LEAST: "1"}, NODE))).elr == ()
+    assert partition(after(state, SetConfig("", {LEAST: "1"}, NODE, {PLACE: seen("1")}))).elr == ()
     assert partition(after(own, SetConfig("", {LEAST: "1"}, NODE))).elr == (2,)
+
+
+@pytest.mark.parametrize("observed", ["", "2 3", "c1 2"])
+def test_an_elr_does_not_end_without_a_complete_leader(observed: str) -> None:
+    """After a crash of the leader, a member of the ELR may have the only copy of a committed record."""
+    state = having(with_topic(min_insync_replicas="2"), isr=(1,), elr=(2,))
+    assert refused(state, SetConfig("t", {LEAST: "1"}, seen={PLACE: seen(observed)})) is Refusal.LEADER_NOT_AVAILABLE
+    assert decided(state, SetConfig("t", {LEAST: "3"})), "the ELR remains"
 
 
 def test_impossible_settings_are_refused() -> None:

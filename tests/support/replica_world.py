@@ -66,7 +66,8 @@ class World:
     directories: dict[int, Directory] = field(default_factory=lambda: begun())
     committed: Log = ()
     record: int = 0
-    pending: list[Event] = field(default_factory=list)
+    pending: list[tuple[int, Event]] = field(default_factory=list)  # events with the number of crashes before them
+    crashes: int = 0
     led: dict[int, int] = field(default_factory=lambda: {0: 1})  # node by epoch
     counts: Counter[str] = field(default_factory=Counter)
     lines: list[str] = field(default_factory=list)
@@ -154,7 +155,7 @@ class World:
             if out:
                 isr = tuple(node for node in old.isr if node not in out)
                 lives = {node: life(node, self.directories[node].life) for node in isr}
-                self.pending.append(AlterIsr(PLACE, old.leader_epoch, old.partition_epoch, isr, lives))
+                self.propose(AlterIsr(PLACE, old.leader_epoch, old.partition_epoch, isr, lives))
 
     def grow(self) -> None:
         leader, old = self.leader(), self.partition
@@ -166,7 +167,7 @@ class World:
             if node in old.replicas and node not in old.isr and caught_up:
                 leader.maximal |= {node}
                 lives = {node: life(node, each.life)}
-                self.pending.append(AlterIsr(PLACE, old.leader_epoch, old.partition_epoch, (*old.isr, node), lives))
+                self.propose(AlterIsr(PLACE, old.leader_epoch, old.partition_epoch, (*old.isr, node), lives))
                 return
 
     def elect(self) -> None:
@@ -178,7 +179,7 @@ class World:
                 log = self.directories[self.partition.leader].log
                 self.committed = self.committed[: common(self.committed, log)]
         else:
-            self.pending.append(Elect(PLACE, kind, old.partition_epoch, seen))
+            self.propose(Elect(PLACE, kind, old.partition_epoch, seen))
 
     def register(self) -> None:
         for node in self.present():
@@ -206,15 +207,22 @@ class World:
         old, target = self.partition, tuple(self.rng.sample(NODES, self.rng.choice([1, 2, 3, 3])))
         events = [CancelReassignment(PLACE, old.partition_epoch, self.seen()), Reassign(PLACE, old.partition_epoch, target)]
         events += [FinishReassignment(PLACE, old.partition_epoch, self.seen())] * 6
-        self.pending.append(self.rng.choice(events))
+        self.propose(self.rng.choice(events))
 
     def configure(self) -> None:
-        self.decide(SetConfig("t", {"min.insync.replicas": self.rng.choice(["1", "2", "3", None])}))
+        least = self.rng.choice(["1", "2", "3", None])
+        self.decide(SetConfig("t", {"min.insync.replicas": least}, seen={PLACE: self.seen()}))
 
     def decide_pending(self) -> None:
         if self.pending:
             late = self.rng.random() < 0.25
-            self.decide(self.pending.pop(self.rng.randrange(len(self.pending)) if late else -1))
+            crashes, event = self.pending.pop(self.rng.randrange(len(self.pending)) if late else -1)
+            self.decide(event)
+            if crashes != self.crashes:  # as if it had been decided before the crash
+                self.forget_destroyed()
+
+    def propose(self, event: Event) -> None:
+        self.pending.append((self.crashes, event))
 
     def decide(self, event: Event) -> None:
         before = self.state
@@ -242,6 +250,7 @@ class World:
 
     def crash(self) -> None:
         """A power loss of some directories: their logs end earlier, their pages are lost."""
+        self.crashes += 1
         for node in self.rng.sample(NODES, self.rng.choice([1, 2, 4, 4])):
             each = self.directories[node]
             log = each.log[: self.rng.randint(max(0, len(each.log) - 3), len(each.log))]
