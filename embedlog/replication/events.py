@@ -1,7 +1,7 @@
 """Defines the events of the decision log, the observations that come with them, and the refusals.
 
 EVENT-1  an event has all that a decision needs beside the state: observations of directories, drawn ids, offsets
-EVENT-2  a node that is absent from the observations is away, and so is one that was observed in another life than the registered
+EVENT-2  a node that is absent from the observations is away. So is one that was observed in another life than the registered
     one: it crashed since then, or has not yet registered
 EVENT-3  `change` is the partition epoch from which the event was derived
 """

@@ -3,7 +3,7 @@
 REASSIGN-1  during a reassignment the assignment is the target, followed by the replicas that are removed at its end
 REASSIGN-2  a new target replaces the present one; a cancellation returns to the assignment before the first one. A replica that
     was added for a replaced target is both added and removed: the end removes it, and so does the cancellation
-REASSIGN-3  the end needs every replica of the target in the ISR; one decision makes assignment and ISR the target, with a leader
+REASSIGN-3  the end needs every replica of the target in the ISR. One decision makes the target assignment and ISR, with a leader
     from it, in a new leader epoch
 """
 

@@ -3,9 +3,9 @@
 TOPICS-1  partitions are placed on the usable directories, by the formulas of `placement`
 TOPICS-2  in a new partition all live replicas are in the ISR, and the first one leads
 TOPICS-3  a deletion removes the topic, its partitions and its settings in one decision; the keys of them become tombstones
-TOPICS-4  a change of `min.insync.replicas` ends the ELR of each partition whose ISR is now large enough: from then on records are
-    committed that its members do not have. It is refused while such a partition has no complete leader: after a crash, a member
-    of the ELR may have the only copy of a committed record
+TOPICS-4  a change of `min.insync.replicas` ends the ELR of each partition whose ISR is now large enough. From then on records are
+    committed that the members of the ELR do not have. The change is refused while such a partition has no complete leader. Until
+    then a member of the ELR may have the only copy of a committed record
 """
 
 from __future__ import annotations
