@@ -176,6 +176,7 @@ class Directory:
             first = system.lock_try(fd, True) == 0
             if not first and system.lock_try(fd, False) < 0:
                 raise DirectoryInUseError("the directory is held exclusively: a Kafka broker is running on it", path=path)
+            first = first or system.lock_try(fd, True) == 0  # the others may have ended, and a broker come, between both tries
             self._read_mark()
             if self._is_current(fd, path, settle=first and self.foreign):
                 return first or self._no_process(path)
@@ -246,10 +247,10 @@ class Directory:
             return
         self._check_exists()
         path = self.path / file_names.BROKER_LOCK
-        fd = files.open_file(path, files.CREATE, self._mode)
+        fd, created = self._opened_again(path)
         try:
-            free = system.lock_try(fd, False) == 0
-            if not free or not self._is_current(fd, path, settle=False) or files.exists(self.path / file_names.CLEAN_MARK):
+            ours = system.lock_try(fd, False) == 0 and self._is_current(fd, path, settle=False)
+            if not ours or files.exists(self.path / file_names.CLEAN_MARK) or not (created or self._held_by_ours(fd)):
                 raise DirectoryInUseError(
                     "the lock file was removed, and another process uses or used the directory: open it again", path=path
                 )
@@ -258,6 +259,25 @@ class Directory:
             raise
         files.close(self._lock_fd)
         self._lock_fd = fd
+
+    def _opened_again(self, path: Path) -> tuple[int, bool]:
+        """A descriptor of `.lock`, and whether this process has created it: then no broker has used the directory meanwhile."""
+        try:
+            return files.open_file(path, files.EXCLUSIVE, self._mode), True
+        except StorageError as problem:
+            if problem.errno != errno.EEXIST:
+                raise
+        return files.open_file(path, files.CREATE, self._mode), False
+
+    def _held_by_ours(self, fd: int) -> bool:
+        """Whether a process of this incarnation seems to hold `.lock`, too; its creator may be about to lock it.
+
+        A lock file without a holder may be that of a killed broker.
+        """
+        deadline = system.boot_ns() + int(SETTLING_S * 1e9)
+        while (held := system.lock_probe(fd) == 1) is False and system.boot_ns() < deadline:
+            time.sleep(0.005)
+        return held and self.page is not None and self.page.incarnation() == self.incarnation
 
     def holds_lock(self) -> bool:
         """Whether `.lock` is still the locked file: if not, a broker may have started, and writing must stop."""

@@ -16,7 +16,7 @@ import embedlog
 from embedlog import TopicPartition, segment
 from embedlog.partition.recovery import evidence
 from embedlog.storage import file_names
-from embedlog.storage.checkpoints import EpochCache
+from embedlog.storage.checkpoints import EpochCache, read_epochs, write_epochs
 
 QUIET = {"housekeeping": False}
 COUNT = 60
@@ -366,6 +366,62 @@ def test_a_first_segment_that_is_missing_behind_a_kill_is_noticed(tmp_path: Path
     for read_only in (True, False):
         with pytest.raises(embedlog.CorruptRecordError, match="a segment is missing"):
             read(path, read_only=read_only)
+
+
+def broker_deleted(path: Path, traces: str) -> tuple[int, int]:
+    """Delete the first two segments as a broker's retention, which is killed afterwards: first offset and log start."""
+    first = int(logs(path)[2].stem)
+    for each in logs(path)[:2]:
+        for name in (path / PARTITION).glob(f"*{each.stem}*"):
+            name.unlink()
+    start = first
+    if "epochs" in traces:
+        epochs = read_epochs(path / PARTITION / file_names.EPOCHS)
+        assert epochs.truncate_from_start(first)
+        write_epochs(path / PARTITION / file_names.EPOCHS, epochs)
+    if "checkpoint" in traces:  # a broker notes only a start inside a segment: records were deleted on demand, too
+        start = first + 1
+        (path / file_names.LOG_STARTS).write_text(f"0\n1\nt 0 {start}\n")
+    elif "empty" in traces:
+        (path / file_names.LOG_STARTS).write_text("0\n0\n")
+    return first, start
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+@pytest.mark.parametrize("place", [in_place, copied])
+@pytest.mark.parametrize("traces", ["epochs", "epochs, empty checkpoint", "checkpoint", "epochs, checkpoint of the start"])
+def test_what_a_killed_broker_deleted_behind_a_kill_is_not_missed(
+    tmp_path: Path, place: Opening, flushed: bool, traces: str
+) -> None:
+    """Neither process left a mark. The broker's checkpoints prove that it moved the log start to the first segment."""
+    path = place(killed(tmp_path / "log", flushed=flushed))
+    traces = traces.replace("empty checkpoint", "empty")
+    _, start = broker_deleted(path, traces)
+    for read_only in (True, False, True, False):
+        assert read(path, read_only=read_only) == list(range(start, COUNT))
+
+
+@pytest.mark.parametrize("read_only", [True, False], ids=["reading", "writing"])
+@pytest.mark.parametrize("traces", ["none", "empty", "epochs of another segment", "checkpoint below"])
+def test_what_no_checkpoint_of_a_broker_proves_is_missed(tmp_path: Path, read_only: bool, traces: str) -> None:
+    path = killed(tmp_path / "log", flushed=True)
+    following = int(logs(path)[1].stem)
+    first, _ = broker_deleted(path, traces if traces == "empty" else "none")
+    if traces == "epochs of another segment":
+        write_epochs(path / PARTITION / file_names.EPOCHS, EpochCache([(0, following)]))
+    elif traces == "checkpoint below":
+        (path / file_names.LOG_STARTS).write_text(f"0\n1\nt 0 {first - 1}\n")
+    before = contents(path)
+    with pytest.raises(embedlog.CorruptRecordError, match="a segment is missing"):
+        read(path, read_only=read_only)
+    assert contents(path) == before
+
+
+def test_after_an_orderly_close_checkpoints_explain_no_missing_segment(closed: Path) -> None:
+    broker_deleted(closed, "epochs")
+    for read_only in (True, False):
+        with pytest.raises(embedlog.CorruptRecordError, match="a segment is missing"):
+            read(closed, read_only=read_only)
 
 
 def test_what_retention_removed_is_not_missed_behind_a_kill(tmp_path: Path) -> None:

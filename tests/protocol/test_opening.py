@@ -7,12 +7,14 @@ A few lines act as a Kafka broker: they use `.lock`, the clean mark and the log 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 import embedlog
+from embedlog._native import system
 from embedlog.coordination.directory import Directory
 from embedlog.errors import DirectoryInUseError
 from tests.faults.harness.content import Mark, Verdict, value_of
@@ -162,6 +164,81 @@ def test_open_1_who_lost_the_lock_file_retakes_it_or_stops_writing(nursery: Nurs
         play.append(a)
         play.append(a)
     assert refused.value.kind in ("DirectoryInUseError", "StateError", "ClosedError"), refused.value
+
+
+def test_open_1_a_lock_file_that_a_killed_broker_created_is_not_locked_again(nursery: Nursery, tmp_path: Path) -> None:
+    """The broker has left no mark: the only trace of its run is a lock file that no process holds."""
+    play = Play(nursery, tmp_path / "log")
+    a = play.enter()
+    play.append(a)
+    (play.directory / ".lock").unlink()
+    broker = FakeBroker(play.directory)
+    assert broker.start()
+    broker.append(b"the broker's")
+    broker.die()
+    with pytest.raises(RemoteError) as refused:
+        play.append(a)
+    assert refused.value.kind == "DirectoryInUseError", refused.value
+    a.kill()
+    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log:
+        assert len(list(log.scan("t").records())) == 2
+
+
+@pytest.mark.parametrize("others", [0, 1, 2])
+def test_open_1_processes_that_lost_the_lock_file_continue_together(nursery: Nursery, tmp_path: Path, others: int) -> None:
+    play = Play(nursery, tmp_path / "log")
+    victims = [play.enter() for _ in range(1 + others)]
+    for victim in victims:
+        play.append(victim)
+    (play.directory / ".lock").unlink()
+    for victim in [*victims, *victims]:
+        play.append(victim)
+    assert not FakeBroker(play.directory).start()
+    for victim in victims:
+        play.leave(victim)
+    verdict = play.seen_afresh()
+    assert not verdict.violations, verdict
+
+
+def test_open_1_a_process_that_lost_the_lock_file_does_not_continue_beside_a_new_incarnation(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    play = Play(nursery, tmp_path / "log")
+    a = play.enter()
+    play.append(a)
+    (play.directory / ".lock").unlink()
+    b = play.enter()
+    play.append(b)
+    with pytest.raises(RemoteError) as refused:
+        play.append(a)
+    assert refused.value.kind == "DirectoryInUseError", refused.value
+    play.append(b)
+
+
+def test_open_2_a_delayed_opener_joins_no_incarnation_whose_processes_are_dead(
+    nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its two tries of `.lock` the last process is killed, and a broker comes and is killed without a mark."""
+    play = Play(nursery, tmp_path / "log")
+    a = play.enter()
+    play.append(a)
+    broker, real, tries = FakeBroker(tmp_path / "log"), system.lock_try, []
+
+    def delayed(fd: int, exclusive: bool) -> int:
+        code = real(fd, exclusive)
+        if exclusive and code < 0 and not tries and os.readlink(f"/proc/self/fd/{fd}").endswith("/.lock"):
+            tries.append(fd)
+            a.kill()
+            assert broker.start()
+            broker.append(b"the broker's")
+            broker.die()
+        return code
+
+    monkeypatch.setattr(system, "lock_try", delayed)
+    with embedlog.open(tmp_path / "log", config={"housekeeping": False}) as log, log.producer() as producer:
+        assert tries
+        producer.send("t", b"after").result(10)
+        assert [record.offset for record in log.scan("t").records()] == [0, 1, 2]
 
 
 def test_open_1_a_running_broker_keeps_us_out_and_we_it(nursery: Nursery, tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ EVIDENCE-2  a segment is only appended to, so its known first bytes stay valid; 
 EVIDENCE-3  after a broker may have changed files (`Loading.foreign`) older knowledge counts only where the files agree with it
 EVIDENCE-4  offsets are consecutive except where compaction or a broker left gaps; an unexplained gap is named in a warning
 EVIDENCE-5  readers and writers, in place or in a copy, use the same evidence; the control page of a copy does not count
+EVIDENCE-6  segments below the first one are deleted, not missing, if a checkpoint proves it. A killed broker leaves no mark, but
+            has truncated the leader epochs to the new log start. The manifest stores a start of ours before the checkpoints do
 """
 
 from __future__ import annotations
@@ -115,8 +117,8 @@ class Evidence:
             if gone:
                 raise self._missing(min(gone), f"a log from offset {loading.log_start} on", f"offset {first}")
             return
-        if loading.log_start > start.offset and loading.log_start == first:
-            self.log_start = first  # checkpoint and files agree: another version removed earlier segments
+        if first > start.offset and self._deleted_by_others(first):
+            self.log_start = max(first, loading.log_start)
         elif first > start.offset:
             raise self._missing(start.offset, f"a log from offset {start.offset} on", f"offset {first}")
         elif loading.log_start > start.offset and not self._manifest.whole:
@@ -129,6 +131,13 @@ class Evidence:
                 expected=f"offset {loading.log_start}",
                 found=f"offset {start.offset}",
             )
+
+    def _deleted_by_others(self, first: int) -> bool:
+        """Whether a checkpoint agrees with the files that the log starts in its first segment (EVIDENCE-6)."""
+        loading, epochs = self.loading, self._epochs.entries
+        if loading.clean:
+            return loading.log_start == first
+        return loading.log_start >= first or bool(epochs and epochs[0][1] == first)
 
     def _above_start(self, bases: list[int]) -> list[int]:
         """All but the segments that retention was removing before a crash.
